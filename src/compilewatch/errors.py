@@ -1,0 +1,49 @@
+"""The one tree of exceptions. A failing model is data (a `Result`); a failing tool is one of these.
+
+Each message is one line that says what happened and what to do; the CLI prints it and exits with
+`exit_status`. Foreign exceptions are mapped at the boundary that meets them.
+"""
+
+from __future__ import annotations
+
+
+class CompilewatchError(Exception):
+    """Base: anything compilewatch refuses or fails to do."""
+
+    exit_status = 2
+
+
+class UsageError(CompilewatchError):
+    """The request itself makes no sense: an impossible shard, an unknown target."""
+
+
+class UnknownModelError(UsageError):
+    """No source knows this model; the message names near ones."""
+
+
+class ConfigError(CompilewatchError):
+    """A settings, manifest, override or expectations file is malformed."""
+
+
+class StoreError(CompilewatchError):
+    """outputs/ cannot be read or written: full disk, no permission, an unknown schema."""
+
+
+class SourceError(CompilewatchError):
+    """A source of models cannot be read or reached."""
+
+
+class InterpreterError(CompilewatchError):
+    """A named environment is missing or broken."""
+
+
+class LauncherError(CompilewatchError):
+    """Requests cannot be run at all (as opposed to: a request failed)."""
+
+
+class InputsError(CompilewatchError):
+    """Example inputs cannot be read, written or made."""
+
+
+class SinkError(CompilewatchError):
+    """A sink refuses a stored run."""

@@ -1,0 +1,45 @@
+"""How requests get run: one Protocol, one line each in `LAUNCHERS`; loaded lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from compilewatch.records import Environment, Request, Result
+
+LAUNCHERS: dict[str, str] = {
+    "local": "compilewatch.launchers.local:LocalLauncher",
+    "fake": "compilewatch.launchers.fake:FakeLauncher",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """One answered request. `artifacts` is a folder of files to keep, or None.
+
+    The receiver owns the folder from here on (and moves it into the store).
+    """
+
+    result: Result
+    artifacts: Path | None = None
+
+
+class Launcher(Protocol):
+    """Runs requests and yields each answer as it comes, in any order, exactly once.
+
+    A request never fails: what happens to its child is a `Result`. `LauncherError` means that
+    nothing can be run (no interpreter, a server that will not start). Leaving the iterator early
+    (close, Ctrl-C) ends all children.
+    """
+
+    name: str
+
+    def environments(self) -> tuple[Environment, ...]:
+        """The environments that requests may name, as they described themselves."""
+        ...
+
+    def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
+        """Run all requests; `scratch` is an existing folder on the file system of the store."""
+        ...

@@ -1,0 +1,405 @@
+"""The nouns of compilewatch, frozen and versioned.
+
+Everything that is stored, sent to a worker or published is one of these structs. They are
+`msgspec.Struct`s because msgspec has no dependencies of its own (a worker must fit into foreign
+environments) and validates types on decoding. Durations are seconds, memory is bytes, times are
+RFC 3339 strings in UTC.
+
+This module imports nothing of the package: the worker and the parent share it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+SCHEMA_VERSION = 1
+"""Version of every file written from these structs; see docs/formats.md."""
+
+HARNESS_VERSION = 1
+"""Bumped by hand when a change of ours can change an answer: part of every request key."""
+
+
+class Status(StrEnum):
+    """What became of a request; `Phase` says where."""
+
+    PASS = "pass"
+    GRAPH_BREAK = "graph_break"
+    MISMATCH = "mismatch"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    CRASHED = "crashed"
+    SKIPPED = "skipped"
+    UNSUPPORTED = "unsupported"
+
+
+class Phase(StrEnum):
+    """Where a child is, in order. Written before each step is begun."""
+
+    SETUP = "setup"
+    CREATE = "create"
+    INPUTS = "inputs"
+    EAGER = "eager"
+    COMPILE = "compile"
+    COMPARE = "compare"
+    PROFILE = "profile"
+    DONE = "done"
+
+
+class Mode(StrEnum):
+    EVAL = "eval"
+    TRAIN = "train"
+
+
+class Tier(StrEnum):
+    """`fake`: fake tensors, no weights, any size. `real`: real tensors at reduced size."""
+
+    AUTO = "auto"
+    FAKE = "fake"
+    REAL = "real"
+
+
+class Depth(StrEnum):
+    """`full`: the configuration's own depth. `reduced`: one of each kind of layer."""
+
+    FULL = "full"
+    REDUCED = "reduced"
+
+
+class ChangeKind(StrEnum):
+    REGRESSION = "regression"
+    FIXED = "fixed"
+    NEW = "new"
+    GONE = "gone"
+    NEWLY_TESTED = "newly_tested"
+    NO_LONGER_TESTED = "no_longer_tested"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Base of all records: immutable, keyword-only."""
+
+
+# --- what is asked -----------------------------------------------------------------------------
+
+
+class ClassBuild(Record, frozen=True, kw_only=True, tag="class"):
+    """A class of Transformers built from its configuration class's defaults."""
+
+    class_name: str
+
+
+class ConfigBuild(Record, frozen=True, kw_only=True, tag="config"):
+    """A class of Transformers built from a `config.json`.
+
+    `config_file` is absolute; `config_sha256` is the digest of the canonical configuration
+    (see `planning.canonical_config`). `weights` loads real weights of `repo` at the spec's
+    revision; `trust_remote_code` is set only where a person listed the repository and revision.
+    """
+
+    config_file: str
+    config_sha256: str
+    class_name: str | None = None
+    repo: str | None = None
+    weights: bool = False
+    trust_remote_code: bool = False
+
+
+class FactoryBuild(Record, frozen=True, kw_only=True, tag="factory"):
+    """`package.module:factory`, called without arguments, returns an `nn.Module`.
+
+    `path` (absolute) is put on `sys.path`; `inputs` names a callable that returns a tuple of
+    args, a dict of kwargs, or `(args, kwargs)`; `source_sha256` digests the factory's module file.
+    """
+
+    factory: str
+    path: str | None = None
+    inputs: str | None = None
+    source_sha256: str = ""
+
+
+class ChaosBuild(Record, frozen=True, kw_only=True, tag="chaos"):
+    """A built-in model that misbehaves on purpose; `behaviour` is a name of `worker.chaos`."""
+
+    behaviour: str
+
+
+Build = ClassBuild | ConfigBuild | FactoryBuild | ChaosBuild
+
+
+class ModelSpec(Record, frozen=True, kw_only=True):
+    """One model to be asked about. `name` is `org/model` or a class name, unique in a plan."""
+
+    source: str
+    name: str
+    build: Build
+    architecture: str | None = None
+    family: str = "unknown"
+    task: str = "unknown"
+    revision: str | None = None
+    downloads: int | None = None
+    license: str | None = None
+    gated: bool = False
+    checkpoint: str | None = None
+    skip_reason: str | None = None
+    provenance: dict[str, str] = {}
+
+
+class Target(Record, frozen=True, kw_only=True):
+    """A compile target with its options. `backend` None means the target's own default."""
+
+    name: str = "dynamo"
+    mode: Mode = Mode.EVAL
+    dynamic: bool = False
+    backend: str | None = None
+
+
+class Deadlines(Record, frozen=True, kw_only=True):
+    """Wall-clock limits of a child, by phase, in seconds; `total` bounds them all."""
+
+    setup_seconds: float = 60.0
+    create_seconds: float = 180.0
+    inputs_seconds: float = 60.0
+    eager_seconds: float = 180.0
+    compile_seconds: float = 600.0
+    compare_seconds: float = 180.0
+    profile_seconds: float = 300.0
+    total_seconds: float = 1200.0
+
+    def of(self, phase: Phase) -> float:
+        """The limit of one phase; `done` has the limit of `setup` (tear-down)."""
+        if phase is Phase.DONE:
+            return self.setup_seconds
+        return float(getattr(self, f"{phase.value}_seconds"))
+
+
+class Request(Record, frozen=True, kw_only=True):
+    """One question: this model, on this target, in this environment.
+
+    `key` hashes all that can change the answer (not deadlines or memory, which can only prevent
+    one). `inputs_file` is a saved inputs file (`.toml` or `.safetensors`), absolute.
+    `overrides_dir` is the folder of reviewed input overrides, absolute.
+    """
+
+    model: ModelSpec
+    target: Target
+    key: str
+    environment: str = "default"
+    tier: Tier = Tier.AUTO
+    depth: Depth = Depth.FULL
+    deadlines: Deadlines = Deadlines()
+    memory_limit_bytes: int = 8 * 2**30
+    inputs_file: str | None = None
+    overrides_dir: str | None = None
+    keep_artifacts: bool = True
+
+
+# --- what is answered --------------------------------------------------------------------------
+
+
+class StackFrame(Record, frozen=True, kw_only=True):
+    """One frame of a user stack. `file` is relative to its package (`transformers/models/…`)."""
+
+    file: str
+    line: int
+    function: str
+    text: str = ""
+
+
+class GraphBreak(Record, frozen=True, kw_only=True):
+    """One distinct graph break: a cause at a place.
+
+    `code` is bounded and never free text: the registry id (`GB0170`) or a short code of ours
+    (`unbacked_symint`). `gb_type` is torch's type name, or None where torch has none.
+    `fingerprint` is 12 hex digits over (code or type, file, function): it survives line drift.
+    `occurrences` counts how often this break was hit while the example inputs ran.
+    """
+
+    code: str
+    reason: str
+    fingerprint: str
+    file: str
+    line: int
+    function: str
+    gb_id: str | None = None
+    gb_type: str | None = None
+    explanation: str = ""
+    hints: tuple[str, ...] = ()
+    user_stack: tuple[StackFrame, ...] = ()
+    occurrences: int = 1
+
+
+class FullgraphVerdict(Record, frozen=True, kw_only=True):
+    """Does `torch.compile(fullgraph=True, backend="eager")` accept it; if not, why.
+
+    `derived`: True where it follows from a capture in one graph with no break and no skipped
+    frame, so that the second compile was not run.
+    """
+
+    accepted: bool
+    derived: bool = False
+    code: str | None = None
+    reason: str | None = None
+
+
+class ErrorRecord(Record, frozen=True, kw_only=True):
+    """A foreign failure. `head` and `tail` hold at least 8 KiB each of the traceback."""
+
+    type: str
+    message: str
+    code: str
+    head: str = ""
+    tail: str = ""
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+
+class Numerics(Record, frozen=True, kw_only=True):
+    """Comparison with eager; tolerances as used, errors as measured, both absolute and relative."""
+
+    deterministic: bool
+    matches: bool
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    atol: float | None = None
+    rtol: float | None = None
+
+
+class TensorSummary(Record, frozen=True, kw_only=True):
+    """One example input: `name`, shape, dtype; `value` for what is not a tensor."""
+
+    name: str
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    value: str | None = None
+
+
+class Attempt(Record, frozen=True, kw_only=True):
+    """One child that ran for a request before the one that gave the answer, and why it ended.
+
+    The reason is `fake_unsupported` (the model reads values) or a transient failure.
+    """
+
+    tier: Tier
+    status: Status
+    phase: Phase
+    reason: str
+    durations: dict[str, float] = {}
+
+
+class Result(Record, frozen=True, kw_only=True):
+    """The answer to a request. A number that was not measured is None, never zero.
+
+    `detail` is one line for people. `graph_breaks` is the total of occurrences and equals the sum
+    over `breaks`; `unattributed` is how many of them have no reason of torch's (each still stands
+    in `breaks`, with code `unattributed`). `durations` is seconds by phase. `reused_from` is the
+    run whose answer this is. `artifacts` are paths relative to the run folder.
+    """
+
+    request: Request
+    status: Status
+    phase: Phase
+    tier: Tier
+    depth: Depth
+    schema_version: int = SCHEMA_VERSION
+    harness_version: int = HARNESS_VERSION
+    detail: str = ""
+    graphs: int | None = None
+    graph_breaks: int | None = None
+    distinct_breaks: int | None = None
+    unattributed: int | None = None
+    ops: int | None = None
+    guards: int | None = None
+    fullgraph: FullgraphVerdict | None = None
+    breaks: tuple[GraphBreak, ...] = ()
+    durations: dict[str, float] = {}
+    peak_memory_bytes: int | None = None
+    parameters: int | None = None
+    numerics: Numerics | None = None
+    error: ErrorRecord | None = None
+    inputs: tuple[TensorSummary, ...] = ()
+    inputs_strategy: str = ""
+    artifacts: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    started_at: str = ""
+    environment_digest: str = ""
+    reused_from: str | None = None
+    expectation: str | None = None
+
+    @property
+    def is_verdict(self) -> bool:
+        """True where the target answered: pass, break, mismatch, or an error of the compiler."""
+        if self.status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
+            return True
+        return self.status is Status.ERROR and self.phase in (Phase.COMPILE, Phase.COMPARE)
+
+    @property
+    def duration_seconds(self) -> float:
+        return sum(self.durations.values())
+
+
+class Environment(Record, frozen=True, kw_only=True):
+    """An interpreter a worker can run in, as it described itself."""
+
+    name: str
+    python_executable: str
+    python: str
+    torch: str
+    torch_git: str
+    transformers: str | None
+    device: str
+    packages: dict[str, str]
+    harness_version: int = HARNESS_VERSION
+    digest: str = ""
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """One sweep: `outputs/<id>/run.json`.
+
+    `settings` are the arguments it was started with; `planned` counts every request; `plan_digest`
+    lets `merge` tell shards of one plan from shards of two.
+    """
+
+    id: str
+    started_at: str
+    source: str
+    environments: tuple[Environment, ...]
+    planned: int
+    plan_digest: str
+    schema_version: int = SCHEMA_VERSION
+    harness_version: int = HARNESS_VERSION
+    finished_at: str | None = None
+    state: str = "running"
+    settings: dict[str, Any] = {}
+    shard: str | None = None
+    baseline: str | None = None
+    jobs: int = 1
+    wall_seconds: float | None = None
+    merged_from: tuple[str, ...] = ()
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """One difference between a baseline and a run, for a model and target."""
+
+    kind: ChangeKind
+    model: str
+    target: Target
+    before: Status | None
+    after: Status | None
+    reason: str
+    family: str = "unknown"
+    downloads: int | None = None
+    causes: tuple[str, ...] = ()
+
+
+def target_label(target: Target) -> str:
+    """`dynamo`, `dynamo/train`, `dynamo/eval/dynamic`: how a target is printed everywhere."""
+    parts = [target.name]
+    if target.mode is not Mode.EVAL or target.dynamic:
+        parts.append(target.mode.value)
+    if target.dynamic:
+        parts.append("dynamic")
+    return "/".join(parts)

@@ -1,0 +1,73 @@
+"""Compile targets: one Protocol, one line each in `TARGETS`; loaded lazily."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from compilewatch.errors import UsageError
+from compilewatch.records import (
+    ErrorRecord,
+    FullgraphVerdict,
+    GraphBreak,
+    Numerics,
+    Status,
+)
+
+if TYPE_CHECKING:
+    from compilewatch.worker.subject import Subject
+
+TARGETS: dict[str, str] = {
+    "dynamo": "compilewatch.worker.targets.dynamo:DynamoTarget",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a target found; the fields are those of `records.Result`."""
+
+    status: Status
+    detail: str = ""
+    graphs: int | None = None
+    graph_breaks: int | None = None
+    distinct_breaks: int | None = None
+    unattributed: int | None = None
+    ops: int | None = None
+    guards: int | None = None
+    fullgraph: FullgraphVerdict | None = None
+    breaks: tuple[GraphBreak, ...] = ()
+    numerics: Numerics | None = None
+    error: ErrorRecord | None = None
+    artifacts: tuple[str, ...] = ()
+
+
+class CompileTarget(Protocol):
+    """One layer that a model must pass."""
+
+    name: str
+
+    def missing(self) -> str | None:
+        """None where this environment can run the target, else what is missing, in one line."""
+        ...
+
+    def run(self, subject: Subject) -> Outcome:
+        """Enter `Phase.COMPILE` (and later ones as needed), ask the compiler, return its answer.
+
+        An exception of the compiler about the model is an `Outcome` with status `error`. Raises
+        `FakeUnsupportedError` where fake tensors cannot answer and real ones could.
+        """
+        ...
+
+
+class FakeUnsupportedError(Exception):
+    """The model reads a value that fake tensors do not have: ask again with real tensors."""
+
+
+def load_target(name: str) -> CompileTarget:
+    """Import one target. Raises UsageError for a name that is not registered."""
+    if name not in TARGETS:
+        raise UsageError(f"no target {name!r}; known: {', '.join(sorted(TARGETS))}")
+    module_name, _, class_name = TARGETS[name].partition(":")
+    target: Any = getattr(importlib.import_module(module_name), class_name)
+    return target()  # type: ignore[no-any-return]
