@@ -1,1 +1,76 @@
-"""See docs/architecture.md."""
+"""The command line: one module per verb, imported only when its verb is called.
+
+Exit statuses: 0 done; 1 the condition of `--fail-on` was met; 2 an error of usage or of the tool,
+said in one line; 3 done in part (a pull cut short, a sweep with requests left); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from compilewatch import __version__
+from compilewatch.errors import CompilewatchError
+
+VERBS: dict[str, str] = {
+    "sweep": "check models on compile targets and report",
+    "explain": "check one model now and show its breaks with their source lines",
+    "pull": "ask the Hub for its most used models and pin them in a list",
+    "inputs": "show, or save for editing, the example inputs of a model",
+    "show": "show the stored results of a model",
+    "runs": "list the stored runs",
+    "compare": "show what changed between two runs",
+    "merge": "join the runs of a sweep's shards",
+    "report": "write the report, junit.xml and metrics of a stored run again",
+    "reproduce": "print a script of plain PyTorch that shows a model's verdict",
+    "doctor": "say what this machine can run, what is missing and what to type",
+}
+
+
+class LazyGroup(click.Group):
+    """Lists verbs without importing them, so that `--help` answers at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in VERBS:
+            return None
+        command: Any = importlib.import_module(f"compilewatch.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, package_name="compilewatch")
+def group() -> None:
+    """compilewatch: which models compile whole, which do not, why and at which line.
+
+    Exit statuses: 0 done; 1 the condition of --fail-on was met; 2 error, said in one line;
+    3 done in part; 130 interrupted.
+    """
+
+
+def main() -> None:
+    """The `compilewatch` program: maps every error of ours to one line and its exit status."""
+    try:
+        status = group.main(standalone_mode=False)
+    except CompilewatchError as error:
+        click.echo(f"compilewatch: {error}", err=True)
+        sys.exit(error.exit_status)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("compilewatch: interrupted; what was done is kept", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)

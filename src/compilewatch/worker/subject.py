@@ -46,5 +46,5 @@ class Subject:
     enter: Callable[[Phase], None]
 
     def tensors(self) -> AbstractContextManager[Any]:
-        """The context in which this subject's tensors may be touched (the fake mode, or nothing)."""
+        """The context in which its tensors may be touched: the fake mode, or nothing."""
         return self.fake_mode if self.fake_mode is not None else nullcontext()

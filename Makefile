@@ -1,0 +1,44 @@
+# compilewatch: `make sweep` and `make test` are all you need; the rest is for those who build it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+ARGS ?=
+
+.PHONY: help setup setup-dev sweep test quality format generate bench lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: ## prepare .venv (quick when nothing changed)
+	@scripts/setup.sh
+
+setup-dev:
+	@scripts/setup.sh dev
+
+sweep: setup ## the 25 most-used architectures through Dynamo, with a report (ARGS=... for more)
+	@$(BIN)/compilewatch sweep $(ARGS)
+
+test: setup-dev ## every test that this machine can run
+	@$(BIN)/python -m pytest $(ARGS)
+
+quality: setup-dev ## lint, format, types, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/generate.py --check
+
+format: setup-dev ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+generate: setup-dev ## rewrite the generated pages of docs/
+	$(BIN)/python scripts/generate.py
+
+bench: setup ## measure what docs/benchmarks.md states, one JSON line each
+	@$(BIN)/python scripts/bench.py $(ARGS)
+
+lock: setup-dev ## newest versions into requirements/*.txt
+	scripts/lock.sh
+
+clean: ## remove the environment and caches, never outputs/
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
