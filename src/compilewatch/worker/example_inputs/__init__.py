@@ -1,1 +1,88 @@
-"""See docs/architecture.md."""
+"""Example inputs for a model that nobody configured: from its configuration and its forward.
+
+One rule per argument name (`text.RULES`, `vision.RULES`, …): an argument that forty models take
+is one rule. What no rule derives is data in `inputs/overrides/`. Rules see no class names.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from compilewatch.errors import InputsError
+from compilewatch.records import Mode, Request, TensorSummary
+from compilewatch.worker.example_inputs import text
+from compilewatch.worker.example_inputs.context import Context, Rule
+from compilewatch.worker.example_inputs.signature import read_signature
+from compilewatch.worker.overrides import Overrides
+from compilewatch.worker.subject import ExampleInputs
+
+__all__ = ["make_inputs", "summarize"]
+
+RULES: dict[str, Rule] = {**text.RULES}
+REQUIRED_RULES: dict[str, Rule] = {}
+
+
+def make_inputs(
+    module: nn.Module,
+    config: Any | None,
+    request: Request,
+    overrides: Overrides,
+    fake_mode: FakeTensorMode | None,
+) -> ExampleInputs:
+    """The arguments of one forward call of `module`, fake where `fake_mode` is given.
+
+    Raises InputsError where the forward needs an argument that no rule makes.
+    """
+    context = Context(
+        module=module,
+        config=config,
+        signature=read_signature(module),
+        rules=RULES,
+        required_rules=REQUIRED_RULES,
+        train=request.target.mode is Mode.TRAIN,
+    )
+    for name in context.signature.parameters:
+        context.value(name)
+    missing = [n for n in context.signature.required if n not in context.values]
+    if missing:
+        raise InputsError(
+            f"{request.model.name}: no rule makes {', '.join(missing)}: "
+            f"give them with --inputs FILE or a line in inputs/overrides/"
+        )
+    return ExampleInputs(
+        strategy="+".join(context.strategies) or "signature",
+        kwargs=_convert(context.values, fake_mode),
+    )
+
+
+def _convert(values: Any, fake_mode: FakeTensorMode | None) -> Any:
+    """The same nest of values with each tensor made fake."""
+    if fake_mode is None:
+        return values
+    with fake_mode or nullcontext():
+        return torch.utils._pytree.tree_map_only(torch.Tensor, fake_mode.from_tensor, values)
+
+
+def summarize(inputs: ExampleInputs) -> tuple[TensorSummary, ...]:
+    """Name, shape and dtype of each tensor; the value of what is none."""
+    named = {f"args[{i}]": v for i, v in enumerate(inputs.args)} | inputs.kwargs
+    found: list[TensorSummary] = []
+    for name, value in named.items():
+        found += _summaries(name, value)
+    return tuple(found)
+
+
+def _summaries(name: str, value: Any) -> list[TensorSummary]:
+    if isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return [TensorSummary(name=name, shape=tuple(value.shape), dtype=dtype)]
+    if isinstance(value, (list, tuple)):
+        return [s for i, v in enumerate(value) for s in _summaries(f"{name}[{i}]", v)]
+    if isinstance(value, dict):
+        return [s for k, v in value.items() for s in _summaries(f"{name}.{k}", v)]
+    return [TensorSummary(name=name, value=repr(value))]

@@ -1,0 +1,57 @@
+"""Reading a forward: which arguments it takes, which it needs, and what it says about them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+SHAPE = re.compile(r"shape:?\s*`*\s*(?P<shape>\([^)]*\))")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """The named arguments of a forward in order; `*args` and `**kwargs` are left out."""
+
+    parameters: dict[str, inspect.Parameter]
+    doc: str
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Arguments without a default."""
+        return tuple(
+            name for name, p in self.parameters.items() if p.default is inspect.Parameter.empty
+        )
+
+    def annotation(self, name: str) -> str:
+        """The annotation of an argument as text, empty where there is none."""
+        found: Any = self.parameters[name].annotation
+        if found is inspect.Parameter.empty:
+            return ""
+        return found if isinstance(found, str) else str(found)
+
+    def documented_shape(self, name: str) -> tuple[str, ...] | None:
+        """The dimensions that the docstring names: `shape (batch_size, 3)` -> those two words.
+
+        Transformers documents arguments so ("`name` (`torch.Tensor` of shape `(…)`"); see its
+        docs on writing documentation. None where nothing is said.
+        """
+        line = re.search(rf"^\s*{re.escape(name)} ?\((?P<rest>.*)$", self.doc, re.MULTILINE)
+        found = SHAPE.search(line["rest"]) if line else None
+        if found is None:
+            return None
+        return tuple(d.strip(" `") for d in found["shape"].strip("()").split(",") if d.strip(" `"))
+
+
+def read_signature(module: nn.Module) -> Signature:
+    """The signature of `module.forward`, through decorators that keep `__wrapped__`."""
+    skipped = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(module.forward).parameters.items()
+        if parameter.kind not in skipped
+    }
+    return Signature(parameters=parameters, doc=inspect.getdoc(module.forward) or "")
