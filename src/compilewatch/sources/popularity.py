@@ -1,0 +1,93 @@
+"""Downloads by architecture: a reviewed CSV file, `inputs/popularity.csv`.
+
+Comment lines (`#`) at the top say where and when the figures come from; then a header and one
+row for each `model_type`, most used first.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from compilewatch.errors import ConfigError
+from compilewatch.records import Record
+
+COLUMNS = ("model_type", "downloads_30d", "models", "top_model", "top_model_downloads_30d")
+
+
+class Figure(Record, frozen=True, kw_only=True):
+    """What a snapshot of the Hub holds for one architecture; downloads are those of 30 days."""
+
+    model_type: str
+    downloads: int
+    models: int
+    top_model: str
+    top_model_downloads: int
+
+
+def read_popularity(path: Path) -> dict[str, Figure]:
+    """Figures by model type. A file that is not there means that none are known.
+
+    Raises ConfigError, with the line, for a malformed one.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc}") from exc
+    return {figure.model_type: figure for figure in _figures(path, text)}
+
+
+def _figures(path: Path, text: str) -> Iterator[Figure]:
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if not line.startswith("#")]
+    rows = csv.reader(line for _, line in lines)
+    header = next(rows, None)
+    if header is None or tuple(header) != COLUMNS:
+        raise ConfigError(f"{path}: the columns must be {','.join(COLUMNS)}")
+    for row in rows:
+        number = lines[rows.line_num - 1][0]
+        try:
+            model_type, downloads, models, top_model, top_downloads = row
+            yield Figure(
+                model_type=model_type,
+                downloads=int(downloads),
+                models=int(models),
+                top_model=top_model,
+                top_model_downloads=int(top_downloads),
+            )
+        except ValueError as exc:
+            raise ConfigError(f"{path}, line {number}: {exc}") from exc
+
+
+def figures_of(models: Iterable[tuple[str, str, int]]) -> tuple[Figure, ...]:
+    """Add up (model type, model, downloads) triples; most used architecture first."""
+    grouped: dict[str, list[tuple[int, str]]] = {}
+    for model_type, model, downloads in models:
+        grouped.setdefault(model_type, []).append((downloads, model))
+    figures = [
+        Figure(
+            model_type=model_type,
+            downloads=sum(downloads for downloads, _ in members),
+            models=len(members),
+            top_model=max(members)[1],
+            top_model_downloads=max(members)[0],
+        )
+        for model_type, members in grouped.items()
+    ]
+    return tuple(sorted(figures, key=lambda f: (-f.downloads, f.model_type)))
+
+
+def popularity_csv(figures: Iterable[Figure], provenance: Mapping[str, str]) -> str:
+    """The text of a popularity file; `provenance` becomes its comment lines."""
+    out = io.StringIO()
+    for key, value in provenance.items():
+        out.write(f"# {key}: {value}\n")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(msgspec.structs.astuple(figure) for figure in figures)
+    return out.getvalue()
