@@ -1,0 +1,264 @@
+"""What a run writes into `logs/<run>.jsonl`: one JSON object a line, one event each.
+
+`ts` is RFC 3339 with nanoseconds, in UTC. `LABELS` are the fields with few values, fit for the
+labels of a log store; everything else belongs into structured metadata.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from compilewatch.analysis.reasons import reason_label
+from compilewatch.records import (
+    SCHEMA_VERSION,
+    Change,
+    ChangeKind,
+    ModelSpec,
+    Record,
+    Result,
+    Run,
+    Target,
+)
+
+LABELS = ("event", "level", "source", "device", "target", "mode")
+
+
+def now() -> str:
+    """The time, RFC 3339 with nanoseconds, in UTC."""
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds:09d}Z"
+
+
+class Event(Record, frozen=True, kw_only=True, tag_field="event"):
+    """What every line has; `run` is the run's id."""
+
+    ts: str
+    level: str = "info"
+    run: str
+    source: str
+    device: str
+    schema_version: int = SCHEMA_VERSION
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
+    planned: int
+    reused: int
+    skipped: int
+    duplicates: int
+    jobs: int
+    plan_digest: str
+    torch: str
+    torch_git: str
+    transformers: str | None
+    python: str
+    shard: str | None = None
+
+
+class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):
+    planned: int
+    answered: int
+
+
+class ModelEvent(Event, frozen=True, kw_only=True):
+    """An event about one model on one target; `target` is its name, without mode."""
+
+    model: str
+    family: str
+    target: str
+    mode: str
+    dynamic: bool
+    revision: str | None = None
+
+
+class ModelChecked(ModelEvent, frozen=True, kw_only=True, tag="model_checked"):
+    status: str
+    phase: str
+    tier: str
+    depth: str
+    graphs: int | None
+    graph_breaks: int | None
+    distinct_breaks: int | None
+    fullgraph_accepted: bool | None
+    duration_seconds: float
+    detail: str
+    error_code: str | None = None
+    reused_from: str | None = None
+    expectation: str | None = None
+
+
+class BreakFound(ModelEvent, frozen=True, kw_only=True, tag="graph_break"):
+    """`reason` is bounded (registry id and type, or a short code); `detail` is torch's own text."""
+
+    reason: str
+    fingerprint: str
+    file: str
+    line: int
+    function: str
+    occurrences: int
+    detail: str
+
+
+class Regression(ModelEvent, frozen=True, kw_only=True, tag="regression"):
+    before: str | None
+    after: str | None
+    detail: str
+    causes: tuple[str, ...]
+    baseline: str
+
+
+class Changed(ModelEvent, frozen=True, kw_only=True, tag="change"):
+    """Any change that is no regression."""
+
+    kind: str
+    before: str | None
+    after: str | None
+    detail: str
+    causes: tuple[str, ...]
+    baseline: str
+
+
+class ExpectationStale(ModelEvent, frozen=True, kw_only=True, tag="expectation_stale"):
+    status: str
+    detail: str
+
+
+class SinkFailed(Event, frozen=True, kw_only=True, tag="sink_failed"):
+    sink: str
+    detail: str
+
+
+class RunInterrupted(Event, frozen=True, kw_only=True, tag="run_interrupted"):
+    planned: int
+    answered: int
+    detail: str
+
+
+class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
+    planned: int
+    reused: int
+    wall_seconds: float
+    statuses: dict[str, int]
+    regressions: int
+    fixed: int
+    baseline: str | None
+
+
+EVENTS: tuple[type[Event], ...] = (
+    RunStarted,
+    RunResumed,
+    ModelChecked,
+    BreakFound,
+    Regression,
+    Changed,
+    ExpectationStale,
+    SinkFailed,
+    RunInterrupted,
+    RunFinished,
+)
+
+
+class Author:
+    """Stamps the events of one run with the time and with what they all share."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        devices = sorted({environment.device for environment in run.environments})
+        self._device = "+".join(devices) or "unknown"
+
+    def stamp(self) -> dict[str, Any]:
+        """The fields of `Event` itself."""
+        run = self._run
+        return {"ts": now(), "run": run.id, "source": run.source, "device": self._device}
+
+    def started(self, *, reused: int, skipped: int, duplicates: int) -> RunStarted:
+        run, environment = self._run, self._run.environments[0]
+        return RunStarted(
+            **self.stamp(),
+            planned=run.planned,
+            reused=reused,
+            skipped=skipped,
+            duplicates=duplicates,
+            jobs=run.jobs,
+            plan_digest=run.plan_digest,
+            torch=environment.torch,
+            torch_git=environment.torch_git,
+            transformers=environment.transformers,
+            python=environment.python,
+            shard=run.shard,
+        )
+
+    def checked(self, result: Result) -> Iterator[Event]:
+        """One `model_checked`, then one `graph_break` for each distinct break.
+
+        The breaks of a reused answer were logged by the run that found them.
+        """
+        request = result.request
+        failed = not result.is_verdict and result.expectation is None
+        yield ModelChecked(
+            **self._about(request.model, request.target),
+            level="warning" if failed else "info",
+            status=result.status.value,
+            phase=result.phase.value,
+            tier=result.tier.value,
+            depth=result.depth.value,
+            graphs=result.graphs,
+            graph_breaks=result.graph_breaks,
+            distinct_breaks=result.distinct_breaks,
+            fullgraph_accepted=result.fullgraph.accepted if result.fullgraph else None,
+            duration_seconds=round(result.duration_seconds, 6),
+            detail=result.detail,
+            error_code=result.error.code if result.error else None,
+            reused_from=result.reused_from,
+            expectation=result.expectation,
+        )
+        for graph_break in result.breaks if result.reused_from is None else ():
+            yield BreakFound(
+                **self._about(request.model, request.target),
+                reason=reason_label(graph_break),
+                fingerprint=graph_break.fingerprint,
+                file=graph_break.file,
+                line=graph_break.line,
+                function=graph_break.function,
+                occurrences=graph_break.occurrences,
+                detail=graph_break.reason,
+            )
+
+    def changed(self, change: Change, baseline: str) -> Event:
+        """A `regression`, or a `change` of another kind."""
+        fields: dict[str, Any] = {
+            **self.stamp(),
+            "model": change.model,
+            "family": change.family,
+            "target": change.target.name,
+            "mode": change.target.mode.value,
+            "dynamic": change.target.dynamic,
+            "before": change.before.value if change.before else None,
+            "after": change.after.value if change.after else None,
+            "detail": change.reason,
+            "causes": change.causes,
+            "baseline": baseline,
+        }
+        if change.kind is ChangeKind.REGRESSION:
+            return Regression(level="error", **fields)
+        return Changed(kind=change.kind.value, **fields)
+
+    def stale(self, note: str, result: Result) -> ExpectationStale:
+        return ExpectationStale(
+            **self._about(result.request.model, result.request.target),
+            level="warning",
+            status=result.status.value,
+            detail=note,
+        )
+
+    def _about(self, model: ModelSpec, target: Target) -> dict[str, Any]:
+        return {
+            **self.stamp(),
+            "model": model.name,
+            "family": model.family,
+            "target": target.name,
+            "mode": target.mode.value,
+            "dynamic": target.dynamic,
+            "revision": model.revision,
+        }

@@ -1,0 +1,217 @@
+"""When are two questions the same? Digests of all that can change an answer.
+
+Two requests with one key are asked once and answered for both, today or from an earlier run, so
+a key that forgets something returns a wrong answer, and a key that holds too much asks twice.
+Where it is not certain that something cannot matter, it is in the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from compilewatch.errors import ConfigError
+from compilewatch.records import (
+    HARNESS_VERSION,
+    ChaosBuild,
+    ClassBuild,
+    ConfigBuild,
+    Depth,
+    Environment,
+    FactoryBuild,
+    ModelSpec,
+    Target,
+    Tier,
+)
+
+METADATA = frozenset(
+    {
+        "_commit_hash",
+        "_name_or_path",
+        "finetuning_task",
+        "label2id",
+        "name_or_path",
+        "task_specific_params",
+        "transformers_version",
+    }
+)
+"""Keys of a config.json that say where it comes from or what its outputs are called.
+
+`dtype` is not among them: sub-models made with `AutoModel.from_config` are built in it
+(transformers 5.23, `PreTrainedModel._from_config`), and some forwards read it.
+"""
+
+# fmt: off
+GENERIC_WORDS = frozenset({
+    "audio", "base", "causal", "classification", "conditional", "config", "decoder", "encoder",
+    "for", "generation", "head", "image", "lm", "model", "sequence", "text", "token", "video",
+    "vision", "with",
+})
+# fmt: on
+"""Words of class names and model types that say nothing about kinship."""
+
+
+def digest(value: Any) -> str:
+    """SHA-256, in hex, of canonical JSON: sorted keys, no spaces."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+
+
+def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json without what cannot change an answer, sub-configurations included.
+
+    Names of labels go, their number stays; the older spelling `torch_dtype` becomes `dtype`.
+    """
+    kept: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in METADATA:
+            continue
+        if key == "id2label" and isinstance(value, Mapping):
+            # Transformers lets id2label win over num_labels.
+            kept["num_labels"] = len(value)
+        elif key == "torch_dtype":
+            kept.setdefault("dtype", value)
+        elif key != "num_labels" or not isinstance(config.get("id2label"), Mapping):
+            kept[key] = canonical_config(value) if isinstance(value, Mapping) else value
+    return kept
+
+
+def config_sha256(config: Mapping[str, Any]) -> str:
+    """What `ConfigBuild.config_sha256` holds: the digest of the canonical configuration."""
+    return digest(canonical_config(config))
+
+
+@cache
+def worker_sha256() -> str:
+    """Digest of the worker's own files, so that editing one never returns yesterday's answers."""
+    folder = Path(__file__).parent / "worker"
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            total.update(f"{path.relative_to(folder)}\0".encode())
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def read_overrides(folder: Path | None) -> tuple[dict[str, Any], ...]:
+    """The `[[override]]` tables of a folder of input overrides, without their prose.
+
+    Raises ConfigError. Schema: `worker/overrides.py`, which validates them; here only whom they
+    select and that they changed counts.
+    """
+    found: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("*.toml")) if folder is not None else ():
+        try:
+            entries = tomllib.loads(path.read_text(encoding="utf-8")).get("override", [])
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{path}: {error}") from None
+        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+            raise ConfigError(f"{path}: overrides are written as [[override]] tables")
+        found += ({k: v for k, v in e.items() if k not in ("reason", "date")} for e in entries)
+    return tuple(found)
+
+
+def overrides_for(spec: ModelSpec, overrides: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The overrides that may apply to a model; one too many is harmless, one too few is not.
+
+    Only these enter its key: a new line for one model must not ask a thousand others again. The
+    class decides exactly; the model type is known to the worker alone (a class of the family
+    `clip` may have `clip_text_model`), so a type counts where it resembles the family or class.
+    """
+    build = spec.build
+    class_name = build.class_name if isinstance(build, ClassBuild | ConfigBuild) else None
+    class_name = class_name or spec.architecture
+    found = []
+    for override in overrides:
+        classes, types = override.get("classes", ()), override.get("model_types", ())
+        if classes and class_name is not None and class_name not in classes:
+            continue
+        if types and not any(_resembles(t, spec.family, class_name or "") for t in types):
+            continue
+        found.append(override)
+    return found
+
+
+def request_key(
+    spec: ModelSpec,
+    target: Target,
+    *,
+    environment: Environment,
+    tier: Tier,
+    depth: Depth,
+    overrides: Iterable[dict[str, Any]] = (),
+    inputs_file: Path | None = None,
+) -> str:
+    """The key of a question: a digest of all that can change its answer.
+
+    Not the model's name, downloads or licence; not deadlines and memory, which can only prevent
+    an answer. Raises ConfigError where `inputs_file` cannot be read.
+    """
+    return digest(
+        {
+            "build": _build_identity(spec),
+            "target": target,
+            "tier": tier,
+            "depth": depth,
+            "environment": [
+                environment.digest,
+                environment.torch,
+                environment.torch_git,
+                environment.transformers,
+                environment.python,
+                environment.device,
+            ],
+            "overrides": overrides_for(spec, overrides),
+            "inputs": _file_sha256(inputs_file) if inputs_file is not None else None,
+            "harness": [HARNESS_VERSION, worker_sha256()],
+        }
+    )
+
+
+def _build_identity(spec: ModelSpec) -> dict[str, Any]:
+    build = spec.build
+    if isinstance(build, ClassBuild):
+        return {"class": build.class_name}
+    if isinstance(build, ChaosBuild):
+        return {"chaos": build.behaviour}
+    if isinstance(build, FactoryBuild):
+        identity = {"factory": build.factory, "inputs": build.inputs, "source": build.source_sha256}
+        # Without the source's digest the folder is all that tells two factories apart.
+        return identity if build.source_sha256 else {**identity, "path": build.path}
+    pinned = [build.repo, spec.revision]
+    return {
+        "config": build.config_sha256,
+        "class": build.class_name or spec.architecture,
+        "weights": pinned if build.weights else None,
+        "remote_code": pinned if build.trust_remote_code else None,
+    }
+
+
+def _file_sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _resembles(model_type: str, family: str, class_name: str) -> bool:
+    wanted, known = _plain(model_type), _plain(family)
+    if not known or known == "unknown" or wanted.startswith(known) or known.startswith(wanted):
+        return True
+    return bool(_words(model_type) & (_words(family) | _words(class_name)))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+@cache
+def _words(name: str) -> frozenset[str]:
+    found = (w.lower() for w in re.findall(r"[A-Z]*[a-z]+|[A-Z]+", name))
+    return frozenset(found) - GENERIC_WORDS

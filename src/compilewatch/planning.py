@@ -1,0 +1,218 @@
+"""Models x targets to requests: what a sweep will ask, before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from compilewatch.errors import UsageError
+from compilewatch.expectations import Expectations
+from compilewatch.identity import (
+    canonical_config,
+    config_sha256,
+    digest,
+    read_overrides,
+    request_key,
+)
+from compilewatch.records import (
+    SCHEMA_VERSION,
+    Deadlines,
+    Depth,
+    Environment,
+    Mode,
+    ModelSpec,
+    Phase,
+    Record,
+    Request,
+    Result,
+    Status,
+    Target,
+    Tier,
+)
+
+__all__ = [
+    "Options",
+    "Plan",
+    "Shard",
+    "canonical_config",
+    "config_sha256",
+    "parse_shard",
+    "plan",
+    "targets_of",
+]
+
+
+class Shard(Record, frozen=True, kw_only=True):
+    """Part `index` of `count`, counted from 1."""
+
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def holds(self, name: str) -> bool:
+        """By a hash of the model's name alone: the same everywhere, whatever else is planned."""
+        value = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+        return value % self.count == self.index - 1
+
+
+class Options(Record, frozen=True, kw_only=True):
+    """How every model of a plan is asked. Paths are absolute."""
+
+    environment: Environment
+    tier: Tier = Tier.AUTO
+    depth: Depth = Depth.FULL
+    deadlines: Deadlines = Deadlines()
+    memory_limit_bytes: int = 8 * 2**30
+    overrides_dir: str | None = None
+    inputs_file: str | None = None
+    keep_artifacts: bool = True
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    """What a sweep asks: `requests` to be answered, `skipped` that are not asked, with reasons.
+
+    Every model and target of the shard stands in exactly one of them. `digest` is the same for
+    all shards of one plan and changes with every question in it.
+    """
+
+    requests: tuple[Request, ...]
+    skipped: tuple[Result, ...]
+    digest: str
+    shard: Shard | None = None
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def total(self) -> int:
+        return len(self.requests) + len(self.skipped)
+
+    @property
+    def duplicates(self) -> int:
+        """How many requests are answered by another one of this plan."""
+        return len(self.requests) - len(self.questions())
+
+    def questions(self) -> dict[str, list[Request]]:
+        """Requests by key, in order: the first of each list is asked, the others share."""
+        found: dict[str, list[Request]] = {}
+        for request in self.requests:
+            found.setdefault(request.key, []).append(request)
+        return found
+
+
+def plan(
+    specs: Sequence[ModelSpec],
+    targets: Sequence[Target],
+    options: Options,
+    *,
+    expectations: Expectations | None = None,
+    shard: Shard | None = None,
+) -> Plan:
+    """Make a request of every model and target, in the order of the models.
+
+    Raises UsageError for an empty plan or a name that stands for two models, and ConfigError for
+    overrides or inputs that cannot be read.
+    """
+    _check(specs, targets)
+    expected = expectations or Expectations()
+    overrides = read_overrides(Path(options.overrides_dir) if options.overrides_dir else None)
+    inputs_file = Path(options.inputs_file) if options.inputs_file else None
+    requests: list[Request] = []
+    skipped: list[Result] = []
+    identity: list[tuple[str, str, bool]] = []
+    for spec in specs:
+        for target in targets:
+            key = request_key(
+                spec,
+                target,
+                environment=options.environment,
+                tier=options.tier,
+                depth=options.depth,
+                overrides=overrides,
+                inputs_file=inputs_file,
+            )
+            request = _request(spec, target, key, options)
+            refusal = _refusal(request, options.environment, expected)
+            identity.append((spec.name, key, refusal is None))
+            if shard is not None and not shard.holds(spec.name):
+                continue
+            if refusal is None:
+                requests.append(request)
+            else:
+                skipped.append(refusal)
+    return Plan(
+        requests=tuple(requests),
+        skipped=tuple(skipped),
+        digest=digest(sorted(identity)),
+        shard=shard,
+    )
+
+
+def targets_of(names: Iterable[str], modes: Iterable[Mode], dynamic: bool) -> tuple[Target, ...]:
+    """Every target in every mode, without repetition."""
+    made = (Target(name=n, mode=m, dynamic=dynamic) for n in names for m in modes)
+    return tuple(dict.fromkeys(made))
+
+
+def parse_shard(text: str) -> Shard:
+    """`2/5` to a shard. Raises UsageError for what is no part of a whole."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if found is None:
+        raise UsageError(f"shard {text!r} is not of the form I/N, such as 1/4")
+    index, count = int(found[1]), int(found[2])
+    if not 1 <= index <= count:
+        example = f"1/{count} to {count}/{count}" if count else "1/N to N/N"
+        raise UsageError(f"there is no shard {text}: shards are numbered {example}")
+    return Shard(index=index, count=count)
+
+
+def _check(specs: Sequence[ModelSpec], targets: Sequence[Target]) -> None:
+    if not specs:
+        raise UsageError("no models to check: the selection is empty")
+    if not targets:
+        raise UsageError("no targets to check models on: name at least one with --targets")
+    seen: set[str] = set()
+    for spec in specs:
+        if spec.name in seen:
+            raise UsageError(f"two models are called {spec.name!r}: rename one or select by source")
+        seen.add(spec.name)
+
+
+def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Request:
+    return Request(
+        model=spec,
+        target=target,
+        key=key,
+        environment=options.environment.name,
+        tier=options.tier,
+        depth=options.depth,
+        deadlines=options.deadlines,
+        memory_limit_bytes=options.memory_limit_bytes,
+        inputs_file=options.inputs_file,
+        overrides_dir=options.overrides_dir,
+        keep_artifacts=options.keep_artifacts,
+    )
+
+
+def _refusal(
+    request: Request, environment: Environment, expectations: Expectations
+) -> Result | None:
+    """The answer to a request that is not asked, or None for one that is."""
+    reason, expectation = request.model.skip_reason, None
+    if reason is None:
+        expected = expectations.of(request, environment)
+        if expected is None or not expected.skip:
+            return None
+        reason = expectation = expected.reason
+    return Result(
+        request=request,
+        status=Status.SKIPPED,
+        phase=Phase.SETUP,
+        tier=request.tier,
+        depth=request.depth,
+        detail=reason,
+        expectation=expectation,
+        environment_digest=environment.digest,
+    )
