@@ -130,7 +130,10 @@ Build = ClassBuild | ConfigBuild | FactoryBuild | ChaosBuild
 
 
 class ModelSpec(Record, frozen=True, kw_only=True):
-    """One model to be asked about. `name` is `org/model` or a class name, unique in a plan."""
+    """One model to be asked about. `name` is `org/model` or a class name, unique in a plan.
+
+    `inputs_file` is the model's own saved inputs file (`.toml` or `.safetensors`), absolute.
+    """
 
     source: str
     name: str
@@ -144,6 +147,7 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     gated: bool = False
     checkpoint: str | None = None
     skip_reason: str | None = None
+    inputs_file: str | None = None
     provenance: dict[str, str] = {}
 
 

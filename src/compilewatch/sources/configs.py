@@ -1,0 +1,117 @@
+"""From a `config.json` on disk to a spec, or to the reason why there is nothing to build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from compilewatch.errors import ConfigError
+from compilewatch.identity import config_sha256
+from compilewatch.records import ConfigBuild, Record
+from compilewatch.sources.library import concrete_classes, primary_classes, task_group
+from compilewatch.sources.scan import Library, ModelClass
+
+
+class Configured(Record, frozen=True, kw_only=True):
+    """What a configuration builds with the installed Transformers.
+
+    `skip_reason` is set where it builds nothing, or nothing without running foreign code.
+    """
+
+    build: ConfigBuild
+    family: str = "unknown"
+    architecture: str | None = None
+    task: str = "unknown"
+    skip_reason: str | None = None
+
+
+def parse_config(text: str, origin: str) -> dict[str, Any]:
+    """A configuration from JSON text. Raises ConfigError that names `origin` and the line."""
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as exc:
+        raise ConfigError(f"{origin}, line {exc.lineno}: not JSON: {exc.msg}") from exc
+    if not isinstance(config, dict):
+        raise ConfigError(f"{origin}: must be a JSON object, not {type(config).__name__}")
+    return config
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A configuration file. Raises ConfigError."""
+    try:
+        return parse_config(path.read_text(encoding="utf-8"), str(path))
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: not UTF-8 text: {exc.reason}") from exc
+
+
+class Resolver:
+    """Resolves configurations against one scan of Transformers."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._classes = {found.name: found for found in concrete_classes(library)}
+        self._primaries = primary_classes(library)
+
+    def resolve(
+        self,
+        config_file: Path,
+        config: dict[str, Any],
+        *,
+        repo: str | None = None,
+        weights: bool = False,
+        trust_remote_code: bool = False,
+    ) -> Configured:
+        """The class of Transformers that this configuration names, or why there is none.
+
+        Code that comes with a model is needed where its class, or its model type's, is not in
+        Transformers; where it is, Transformers' own is built and nothing foreign runs.
+        """
+        family = config.get("model_type")
+        family = family if isinstance(family, str) and family else "unknown"
+        named = _architecture(config)
+        found = self._class_of(family, named)
+        foreign = found is None or (bool(config.get("auto_map")) and found.model_type != family)
+        needs_code = bool(config.get("auto_map")) and foreign
+        skip_reason = None
+        if needs_code and not trust_remote_code:
+            skip_reason = "remote code: its repository and revision are not in remote_code.toml"
+        elif found is None and not needs_code:
+            skip_reason = self._why_unknown(family, named)
+        build = ConfigBuild(
+            config_file=str(config_file.resolve()),
+            config_sha256=config_sha256(config),
+            class_name=named if needs_code or found is None else found.name,
+            repo=repo,
+            weights=weights,
+            trust_remote_code=needs_code and trust_remote_code,
+        )
+        return Configured(
+            build=build,
+            family=family,
+            architecture=build.class_name,
+            task=task_group(found, self._library) if found else "unknown",
+            skip_reason=skip_reason,
+        )
+
+    def _class_of(self, family: str, named: str | None) -> ModelClass | None:
+        if family not in self._library.model_types:
+            return None
+        return self._classes.get(named or self._primaries.get(family, ""))
+
+    def _why_unknown(self, family: str, named: str | None) -> str:
+        version = f"transformers {self._library.version}"
+        if family == "unknown":
+            return "its config.json names no model_type"
+        if family not in self._library.model_types:
+            return f"{version} has no model type {family}"
+        return f"{version} has no class {named or f'to build a {family} with'}"
+
+
+def _architecture(config: dict[str, Any]) -> str | None:
+    architectures = config.get("architectures")
+    if isinstance(architectures, list) and architectures and isinstance(architectures[0], str):
+        return architectures[0]
+    return None

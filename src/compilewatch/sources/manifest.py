@@ -1,0 +1,222 @@
+"""`manifest`: a team's own models, `inputs/models.toml`.
+
+Each `[[model]]` names either a local folder with a `config.json` (`path`) or a callable that
+returns a module (`factory`). Relative paths are relative to the manifest. See docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from compilewatch.errors import ConfigError, SourceError
+from compilewatch.records import SCHEMA_VERSION, FactoryBuild, ModelSpec
+from compilewatch.sources.configs import Resolver, read_config
+from compilewatch.sources.places import inputs_folder
+from compilewatch.sources.scan import read_library
+
+FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+"""`package.module:callable`."""
+
+T = TypeVar("T")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[[model]]`. `trust` lets the folder's own Python code run; it is yours to review."""
+
+    name: str
+    path: str | None = None
+    factory: str | None = None
+    python_path: str | None = None
+    inputs: str | None = None
+    inputs_file: str | None = None
+    weights: bool = False
+    trust: bool = False
+    revision: str | None = None
+    family: str | None = None
+    task: str | None = None
+    downloads: int | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema_version: int = SCHEMA_VERSION
+    model: list[Entry] = []
+
+
+class ManifestSource:
+    """The models of a manifest, in its order."""
+
+    name = "manifest"
+
+    def __init__(self, *, path: Path | None = None, transformers: Path | None = None) -> None:
+        self.path = path or inputs_folder() / "models.toml"
+        self._root = transformers
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        if not self.path.exists():
+            raise SourceError(f"there is no {self.path}: write one, or choose another --source")
+        manifest = read_toml(self.path, Manifest)
+        if not manifest.model:
+            raise ConfigError(f"{self.path}: no [[model]] in it")
+        names = [entry.name for entry in manifest.model]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"{self.path}: model {name!r} is listed twice")
+        return tuple(self._spec(entry) for entry in manifest.model)
+
+    def _spec(self, entry: Entry) -> ModelSpec:
+        origin = f"{self.path}: model {entry.name!r}"
+        if (entry.path is None) == (entry.factory is None):
+            raise ConfigError(f"{origin} needs either path or factory")
+        base = self.path.resolve().parent
+        inputs_file = None
+        if entry.inputs_file is not None:
+            inputs_file = base / entry.inputs_file
+            if inputs_file.suffix not in (".toml", ".safetensors") or not inputs_file.is_file():
+                raise ConfigError(f"{origin}: inputs_file must be a .toml or .safetensors file")
+        if entry.path is not None:
+            spec = self._folder(entry, base / entry.path, origin)
+        else:
+            spec = _factory(entry, base, origin)
+        return msgspec.structs.replace(spec, inputs_file=str(inputs_file) if inputs_file else None)
+
+    def _folder(self, entry: Entry, folder: Path, origin: str) -> ModelSpec:
+        for field in ("inputs", "python_path"):
+            if getattr(entry, field) is not None:
+                raise ConfigError(f"{origin}: {field} goes with factory, not with path")
+        if not folder.is_dir():
+            raise ConfigError(f"{origin}: there is no folder {folder}")
+        spec = folder_spec(
+            folder, entry.name, weights=entry.weights, trust=entry.trust, root=self._root
+        )
+        return msgspec.structs.replace(
+            spec,
+            revision=entry.revision,
+            family=entry.family or spec.family,
+            task=entry.task or spec.task,
+            downloads=entry.downloads,
+        )
+
+
+def folder_spec(
+    folder: Path, name: str, *, weights: bool = False, trust: bool = False, root: Path | None = None
+) -> ModelSpec:
+    """A local folder with a `config.json`, in the layout of `save_pretrained`."""
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} has no config.json")
+    found = Resolver(read_library(root)).resolve(
+        folder / "config.json",
+        read_config(folder / "config.json"),
+        repo=str(folder.resolve()) if weights or trust else None,
+        weights=weights,
+        trust_remote_code=trust,
+    )
+    reason = found.skip_reason
+    if reason is not None and reason.startswith("remote code"):
+        reason = "remote code: set `trust = true` in the manifest if you have read it"
+    return ModelSpec(
+        source="manifest",
+        name=name,
+        build=found.build,
+        architecture=found.architecture,
+        family=found.family,
+        task=found.task,
+        skip_reason=reason,
+    )
+
+
+def factory_spec(
+    factory: str, name: str, *, python_path: Path | None = None, inputs: str | None = None
+) -> ModelSpec:
+    """`package.module:callable`. The module's file is found, and digested, without importing it.
+
+    The digest covers the Python files beside it too: a model often lies next to its factory.
+    Raises ConfigError for a malformed reference or a module that is not there.
+    """
+    for reference in (factory, inputs):
+        if reference is not None and not FACTORY.fullmatch(reference):
+            raise ConfigError(f"{reference!r} is not of the form package.module:callable")
+    module = factory.partition(":")[0]
+    where = _module_file(module, python_path)
+    if where is None:
+        searched = python_path or "the Python path (name a folder with python_path)"
+        raise ConfigError(f"there is no module {module} on {searched}")
+    digest = hashlib.sha256()
+    for path in sorted(where.parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return ModelSpec(
+        source="manifest",
+        name=name,
+        build=FactoryBuild(
+            factory=factory,
+            path=str(python_path.resolve()) if python_path else None,
+            inputs=inputs,
+            source_sha256=digest.hexdigest(),
+        ),
+        architecture=factory,
+    )
+
+
+def _factory(entry: Entry, base: Path, origin: str) -> ModelSpec:
+    for field in ("weights", "trust"):
+        if getattr(entry, field):
+            raise ConfigError(f"{origin}: {field} goes with path, not with factory")
+    assert entry.factory is not None
+    try:
+        spec = factory_spec(
+            entry.factory,
+            entry.name,
+            python_path=base / entry.python_path if entry.python_path else None,
+            inputs=entry.inputs,
+        )
+    except ConfigError as exc:
+        raise ConfigError(f"{origin}: {exc}") from exc
+    return msgspec.structs.replace(
+        spec,
+        revision=entry.revision,
+        family=entry.family or "unknown",
+        task=entry.task or "unknown",
+        downloads=entry.downloads,
+    )
+
+
+def _module_file(module: str, python_path: Path | None) -> Path | None:
+    """The file of a dotted module; nothing is imported, parent packages neither."""
+    top, *rest = module.split(".")
+    for folder in _search(top, python_path):
+        stem = folder.joinpath(*rest) if rest else folder
+        for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def _search(top: str, python_path: Path | None) -> Iterator[Path]:
+    """Where the top-level package may lie: `…/top`, a folder or a file without its suffix."""
+    if python_path is not None:
+        yield python_path / top
+        return
+    if top in sys.builtin_module_names:
+        return
+    found = importlib.util.find_spec(top)
+    if found is not None and found.submodule_search_locations:
+        yield from map(Path, found.submodule_search_locations)
+    elif found is not None and found.origin:
+        yield Path(found.origin).with_suffix("")
+
+
+def read_toml(path: Path, kind: type[T]) -> T:
+    """A TOML file as a struct. Raises ConfigError with the line (syntax) or the place (content)."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=kind)
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
+    except (UnicodeDecodeError, msgspec.DecodeError) as exc:
+        raise ConfigError(f"{path}: {exc}") from exc
