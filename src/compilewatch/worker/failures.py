@@ -1,0 +1,140 @@
+"""Foreign exceptions to `ErrorRecord`s: what went wrong, in a bounded word and at a place."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from compilewatch.records import ErrorRecord
+
+KEPT_CHARACTERS = 16 * 1024
+"""Of the traceback, at each end: most causes are lost in records that keep only some hundred."""
+
+MESSAGE_CHARACTERS = 8 * 1024
+
+_CODES_BY_TYPE = {
+    "DataDependentOutputException": "data_dependent",
+    "DynamicOutputShapeException": "data_dependent",
+    "GuardOnDataDependentSymNode": "data_dependent",
+    "UnsupportedFakeTensorException": "unsupported_by_fake_tensors",
+    "UnsupportedOperatorException": "unsupported_operator",
+    "MissingPackageError": "missing_package",
+    "ModuleNotFoundError": "missing_package",
+    "UnknownArchitectureError": "unknown_architecture",
+    "OutOfMemoryError": "out_of_memory",
+    "MemoryError": "out_of_memory",
+}
+
+_CODES_BY_MESSAGE = (
+    (r"can't allocate memory|out of memory|std::bad_alloc", "out_of_memory"),
+    (r"requires the .+ librar|No module named", "missing_package"),
+    (r"on meta tensors|_local_scalar_dense|data-dependent", "data_dependent"),
+    (
+        r"shapes cannot be multiplied|must match the size|[Ss]izes of tensors must match"
+        r"|is invalid for input of size|expected input.* to have|not broadcastable"
+        r"|size mismatch|[Ss]hape mismatch|must have (the )?same (shape|size)|inconsistent tensor",
+        "shape_mismatch",
+    ),
+    (
+        r"expected scalar type|must have the same dtype|same dtype|[Dd]type mismatch",
+        "dtype_mismatch",
+    ),
+    (r"index out of range|out of bounds", "index_out_of_range"),
+)
+
+
+def error_record(error: BaseException) -> ErrorRecord:
+    """The whole exception: type, message, both ends of its traceback, and where it was raised.
+
+    The place is the innermost frame that is neither torch's nor the harness's: the line of the
+    model that a reader can look at.
+    """
+    text = "".join(traceback.format_exception(error))
+    place = _place(error.__traceback__)
+    return ErrorRecord(
+        type=type(error).__qualname__,
+        message=_clip(_message(error)),
+        code=error_code(error),
+        head=text[:KEPT_CHARACTERS],
+        tail=text[KEPT_CHARACTERS:][-KEPT_CHARACTERS:],
+        file=place[0] if place else None,
+        line=place[1] if place else None,
+        function=place[2] if place else None,
+    )
+
+
+def error_code(error: BaseException) -> str:
+    """A short bounded class of the failure, or its type's name in snake case."""
+    for cause in causes(error):
+        if type(cause).__name__ in _CODES_BY_TYPE:
+            return _CODES_BY_TYPE[type(cause).__name__]
+    message = _message(error)[:MESSAGE_CHARACTERS]
+    for pattern, code in _CODES_BY_MESSAGE:
+        if re.search(pattern, message):
+            return code
+    return snake_case(type(error).__name__)[:60]
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and those it was raised from, outermost first."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__
+
+
+def one_line(error: BaseException, limit: int = 200) -> str:
+    """`Type: first line of the message`, for people."""
+    lines = _message(error).strip().splitlines()
+    text = type(error).__name__ + (f": {lines[0]}" if lines else "")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def relative_file(path: str) -> str:
+    """A source file relative to its package's parent: `transformers/models/…`.
+
+    The longest entry of `sys.path` that holds it counts, so that the answer is the same in every
+    environment; a file outside all of them keeps its last two parts.
+    """
+    roots = [root.rstrip("/") + "/" for root in sys.path if root and path.startswith(root)]
+    held = [root for root in roots if path.startswith(root)]
+    if held:
+        return path[len(max(held, key=len)) :]
+    return "/".join(Path(path).parts[-2:])
+
+
+def snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def _place(trace: TracebackType | None) -> tuple[str, int, str] | None:
+    frames = [
+        (relative_file(frame.f_code.co_filename), line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(trace)
+    ]
+    models = [frame for frame in frames if not frame[0].startswith(_NOT_THE_MODEL)]
+    chosen = models or frames
+    return chosen[-1] if chosen else None
+
+
+_NOT_THE_MODEL = ("torch/", "compilewatch/worker/", "<")
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  (model code's own __str__; a record is owed all the same)
+        return "<its __str__ raised>"
+
+
+def _clip(text: str) -> str:
+    if len(text) <= MESSAGE_CHARACTERS:
+        return text
+    half = MESSAGE_CHARACTERS // 2
+    return f"{text[:half]}\n…\n{text[-half:]}"

@@ -1,0 +1,237 @@
+"""One request, phase by phase, in a child of its own: what the answer is."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from compilewatch.errors import CompilewatchError
+from compilewatch.records import (
+    ChaosBuild,
+    ConfigBuild,
+    Depth,
+    ErrorRecord,
+    Mode,
+    Phase,
+    Request,
+    Result,
+    Status,
+    TensorSummary,
+    Tier,
+)
+from compilewatch.worker.failures import causes, error_record, one_line
+from compilewatch.worker.protocol import Answer
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome, load_target
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from compilewatch.worker.models import BuiltModel
+    from compilewatch.worker.overrides import Overrides
+    from compilewatch.worker.subject import ExampleInputs, Subject
+
+SEED = 0
+
+FAKE_ERRORS = frozenset(
+    {
+        "DataDependentOutputException",
+        "DynamicOutputShapeException",
+        "UnsupportedFakeTensorException",
+        "UnsupportedMutationAliasingException",
+        "UnsupportedOperatorException",
+    }
+)
+"""Exceptions of torch's that only fake tensors raise, by name: they move between modules."""
+
+
+@dataclass(kw_only=True)
+class _Progress:
+    """What is known so far; an error's result says it too."""
+
+    phase: Phase = Phase.SETUP
+    depth: Depth = Depth.FULL
+    parameters: int | None = None
+    inputs: tuple[TensorSummary, ...] = ()
+    strategy: str = ""
+    started_at: str = field(
+        default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds")
+    )
+
+
+class UnsupportedError(Exception):
+    """This environment cannot run the target; the argument says what is missing."""
+
+
+def answer(request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], None]) -> Answer:
+    """Run a request in one tier (never `auto`) and say what became of it.
+
+    `folder` is the request's own, with its `artifacts` folder in it; `mark` is called as each
+    phase begins. Whatever model code raises becomes the result, `SystemExit` included.
+    """
+    progress = _Progress(depth=request.depth)
+
+    def enter(phase: Phase) -> None:
+        progress.phase = phase
+        mark(phase)
+
+    try:
+        outcome = _run(request, tier, folder, enter, progress)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
+        return _failed(error, request, tier, progress)
+    result = _result(request, tier, progress, outcome)
+    if result.status is not Status.ERROR:
+        result = msgspec.structs.replace(result, phase=Phase.DONE)
+    return Answer(result=result)
+
+
+def _run(
+    request: Request,
+    tier: Tier,
+    folder: Path,
+    enter: Callable[[Phase], None],
+    progress: _Progress,
+) -> Outcome:
+    from compilewatch.worker.example_inputs import summarize
+    from compilewatch.worker.models import build_model
+    from compilewatch.worker.overrides import load_overrides
+    from compilewatch.worker.subject import Subject
+
+    enter(Phase.SETUP)
+    target, fake_mode = _set_up(request, tier)
+    overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
+    enter(Phase.CREATE)
+    built = build_model(request, fake_mode, overrides)
+    progress.depth, progress.parameters = built.depth, built.parameters
+    built.module.train(request.target.mode is Mode.TRAIN)
+    enter(Phase.INPUTS)
+    inputs = _inputs(built, request, overrides, fake_mode)
+    progress.inputs, progress.strategy = summarize(inputs), inputs.strategy
+    subject = Subject(
+        request=request,
+        module=built.module,
+        inputs=inputs,
+        fake_mode=fake_mode,
+        artifacts=folder / "artifacts",
+        enter=enter,
+    )
+    enter(Phase.EAGER)
+    _eager(subject)
+    enter(Phase.COMPILE)
+    return target.run(subject)
+
+
+def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode | None]:
+    import huggingface_hub.constants
+    import numpy
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    random.seed(SEED)
+    numpy.random.seed(SEED)
+    torch.manual_seed(SEED)
+    build = request.model.build
+    if isinstance(build, ConfigBuild) and build.weights:
+        # Workers are offline; asking for real weights is asking for this one download.
+        huggingface_hub.constants.HF_HUB_OFFLINE = False
+        os.environ.pop("HF_HUB_OFFLINE", None)
+    if isinstance(build, ChaosBuild):
+        from compilewatch.worker import chaos
+
+        chaos.strike(build.behaviour, Phase.SETUP)
+    target = load_target(request.target.name)
+    missing = target.missing()
+    if missing is not None:
+        raise UnsupportedError(missing)
+    return target, FakeTensorMode(allow_non_fake_inputs=True) if tier is Tier.FAKE else None
+
+
+def _inputs(
+    built: BuiltModel, request: Request, overrides: Overrides, fake_mode: FakeTensorMode | None
+) -> ExampleInputs:
+    from compilewatch.worker.example_inputs import make_inputs
+    from compilewatch.worker.subject import ExampleInputs
+
+    build = request.model.build
+    if isinstance(build, ChaosBuild):
+        from compilewatch.worker import chaos
+
+        chaos.strike(build.behaviour, Phase.INPUTS)
+        with fake_mode if fake_mode is not None else nullcontext():
+            return ExampleInputs(strategy="chaos", kwargs=chaos.example_kwargs())
+    return make_inputs(built.module, built.config, request, overrides, fake_mode)
+
+
+def _eager(subject: Subject) -> None:
+    """One forward call, so that a model that cannot run at all is no compile error."""
+    import torch
+
+    training = subject.request.target.mode is Mode.TRAIN
+    gradients: AbstractContextManager[Any] = nullcontext() if training else torch.no_grad()
+    with subject.tensors(), gradients:
+        subject.module(*subject.inputs.args, **subject.inputs.kwargs)
+
+
+def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progress) -> Answer:
+    from compilewatch.worker.models import MissingPackageError, UnknownArchitectureError
+
+    record = error_record(error)
+    detail = one_line(error)
+    status = Status.ERROR
+    if isinstance(error, UnsupportedError | MissingPackageError | UnknownArchitectureError):
+        status = Status.UNSUPPORTED
+        if isinstance(error, MissingPackageError):
+            detail = f"needs the package {error.package}, which this environment lacks"
+    elif record.code == "out_of_memory":
+        status = Status.OOM
+    outcome = Outcome(status=status, detail=detail, error=record)
+    result = _result(request, tier, progress, outcome)
+    suspected = status is Status.ERROR and tier is Tier.FAKE and request.tier is Tier.AUTO
+    if suspected and _fake_is_to_blame(error, record, progress.phase):
+        return Answer(result=result, fake_failure=f"{type(error).__name__} in {progress.phase}")
+    return Answer(result=result)
+
+
+def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -> bool:
+    """Before the compiler any failure may be the fake tensors'; in it only one that says so."""
+    if isinstance(error, CompilewatchError) or record.code == "missing_package":
+        return False
+    if phase in (Phase.CREATE, Phase.INPUTS, Phase.EAGER):
+        return True
+    return any(
+        isinstance(cause, FakeUnsupportedError) or type(cause).__name__ in FAKE_ERRORS
+        for cause in causes(error)
+    )
+
+
+def _result(request: Request, tier: Tier, progress: _Progress, outcome: Outcome) -> Result:
+    return Result(
+        request=request,
+        status=outcome.status,
+        phase=progress.phase,
+        tier=tier,
+        depth=progress.depth,
+        detail=outcome.detail,
+        graphs=outcome.graphs,
+        graph_breaks=outcome.graph_breaks,
+        distinct_breaks=outcome.distinct_breaks,
+        unattributed=outcome.unattributed,
+        ops=outcome.ops,
+        guards=outcome.guards,
+        fullgraph=outcome.fullgraph,
+        breaks=outcome.breaks,
+        parameters=progress.parameters,
+        numerics=outcome.numerics,
+        error=outcome.error,
+        inputs=progress.inputs,
+        inputs_strategy=progress.strategy,
+        artifacts=outcome.artifacts,
+        started_at=progress.started_at,
+    )

@@ -1,0 +1,90 @@
+"""Imports and first calls that are paid once, in the server, instead of in every child."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import traceback
+
+MODULES = (
+    "torch._dynamo",
+    "torch._functorch.aot_autograd",
+    "torch._decomp.decompositions",
+    "torch._refs",
+    "torch._meta_registrations",
+    "torch.fx.experimental.symbolic_shapes",
+    "sympy",
+    "numpy",
+    "huggingface_hub",
+    "safetensors.torch",
+    "transformers",
+    "transformers.cache_utils",
+    "transformers.generation",
+    "transformers.initialization",
+    "transformers.integrations.sdpa_attention",
+    "transformers.masking_utils",
+    "transformers.modeling_layers",
+    "transformers.modeling_outputs",
+    "transformers.modeling_rope_utils",
+    "transformers.modeling_utils",
+    "transformers.models.auto",
+    "compilewatch.worker.chaos",
+    "compilewatch.worker.child",
+    "compilewatch.worker.construction",
+    "compilewatch.worker.example_inputs",
+    "compilewatch.worker.models",
+    "compilewatch.worker.overrides",
+    "compilewatch.worker.reduction",
+    "compilewatch.worker.subject",
+    "compilewatch.worker.targets.dynamo",
+)
+"""Imported in order. One that this environment lacks is left out: a child that needs it says so."""
+
+
+def warm_up() -> None:
+    """Import torch and transformers, compile something tiny, and leave no trace of it.
+
+    Only torch itself must work; a failure of the rest goes to stderr and costs speed, not answers.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    _keep_single_threaded()
+    for name in MODULES:
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: BLE001  (foreign packages: whatever they raise at import)
+            sys.stderr.write(f"warm-up: {name} cannot be imported\n")
+            traceback.print_exc()
+    try:
+        _compile_something()
+    except Exception:  # noqa: BLE001  (a broken compiler is a finding of the children)
+        sys.stderr.write("warm-up: the first compile failed\n")
+        traceback.print_exc()
+
+
+def _keep_single_threaded() -> None:
+    """A first progress bar starts a monitor thread, and AOTAutograd draws one."""
+    with contextlib.suppress(ImportError):
+        from tqdm import tqdm
+
+        tqdm.monitor_interval = 0
+
+
+def _compile_something() -> None:
+    """Take the paths whose modules, tables and caches are made at first use."""
+    import torch
+    from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        module = nn.Sequential(nn.Embedding(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU())
+        tokens = torch.zeros(2, 4, dtype=torch.long)
+        with torch.no_grad():
+            torch.compile(module, backend="eager")(tokens)
+            torch._dynamo.explain(module)(tokens)
+        torch._dynamo.reset()
+        torch.compile(module.train(), backend="aot_eager")(tokens).sum().backward()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
