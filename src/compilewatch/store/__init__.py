@@ -1,1 +1,17 @@
-"""See docs/architecture.md."""
+"""`outputs/`: the only reader and writer of results; SQLite index, rebuildable."""
+
+from compilewatch.store.files import artifacts_path, safe_name
+from compilewatch.store.index import Answer, is_reusable
+from compilewatch.store.outputs import Store
+from compilewatch.store.runs import StoredRun
+from compilewatch.store.writer import RunWriter
+
+__all__ = [
+    "Answer",
+    "RunWriter",
+    "Store",
+    "StoredRun",
+    "artifacts_path",
+    "is_reusable",
+    "safe_name",
+]

@@ -1,0 +1,254 @@
+"""What changed between two runs, and what else differs between them.
+
+Two rules keep it honest. A regression is claimed only where both sides have a verdict: a model
+that could not be built yesterday and breaks today was *newly tested*. And breaks are compared by
+fingerprint, so that neither line drift nor a break that is hit more often is a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from compilewatch.analysis.reasons import reason_label
+from compilewatch.records import (
+    Change,
+    ChangeKind,
+    ConfigBuild,
+    Environment,
+    GraphBreak,
+    Result,
+    Run,
+    Status,
+    Target,
+    target_label,
+)
+
+Identity = tuple[str, Target]
+"""A model's name and a target: what is compared with what."""
+
+BADNESS = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.MISMATCH: 2, Status.ERROR: 2}
+"""Of the statuses that a verdict can have."""
+
+_ORDER = list(ChangeKind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Every model and target of either side stands in `changes` or in `unchanged`, once.
+
+    `differences` names what differs between the environments (`torch 2.12.0 -> 2.13.0`).
+    """
+
+    changes: tuple[Change, ...]
+    unchanged: tuple[Identity, ...]
+    differences: tuple[str, ...]
+
+    def of(self, kind: ChangeKind) -> tuple[Change, ...]:
+        return tuple(change for change in self.changes if change.kind is kind)
+
+
+def compare(
+    baseline: Run, before: Iterable[Result], run: Run, after: Iterable[Result]
+) -> Comparison:
+    """Compare two runs; changes come by kind, most downloaded models first."""
+    olds, news = _by_identity(before), _by_identity(after)
+    causes = _Causes(baseline, run)
+    changes: list[Change] = []
+    unchanged: list[Identity] = []
+    for identity in olds.keys() | news.keys():
+        old, new = olds.get(identity), news.get(identity)
+        judged = judge(old, new)
+        if judged is None:
+            unchanged.append(identity)
+            continue
+        kind, reason = judged
+        present = new or old
+        assert present is not None
+        model = present.request.model
+        changes.append(
+            Change(
+                kind=kind,
+                model=identity[0],
+                target=identity[1],
+                before=old.status if old else None,
+                after=new.status if new else None,
+                reason=reason,
+                family=model.family,
+                downloads=model.downloads,
+                causes=causes.of(old, new) if old and new else (),
+            )
+        )
+    return Comparison(
+        changes=tuple(sorted(changes, key=_rank)),
+        unchanged=tuple(sorted(unchanged, key=lambda i: (i[0], target_label(i[1])))),
+        differences=causes.of_runs,
+    )
+
+
+def judge(old: Result | None, new: Result | None) -> tuple[ChangeKind, str] | None:
+    """What became of one model and target, with the reason in one line; None for no change."""
+    if old is None:
+        assert new is not None
+        return ChangeKind.NEW, f"not in the baseline; {_said(new)}"
+    if new is None:
+        return ChangeKind.GONE, f"no longer planned; was {_said(old)}"
+    if old.is_verdict and new.is_verdict:
+        return _judge_verdicts(old, new)
+    if new.is_verdict:
+        return ChangeKind.NEWLY_TESTED, f"was {_said(old)}; now {_said(new)}"
+    if old.is_verdict:
+        return ChangeKind.NO_LONGER_TESTED, f"was {_said(old)}; now {_said(new)}"
+    return None
+
+
+def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
+    """The newest finished run before this one that asked about the same things.
+
+    The same: source, shard, and settings `selection`, `targets`, `depth` and `tier`. Versions may
+    differ; finding out what they change is the point. `candidates` come in any order.
+    """
+    alike = [
+        other
+        for other in candidates
+        if other.state == "finished" and other.id < run.id and _scope(other) == _scope(run)
+    ]
+    return max(alike, key=lambda other: other.id, default=None)
+
+
+def differences(baseline: Run, run: Run) -> tuple[str, ...]:
+    """What differs between the environments of two runs, and in our own version."""
+    return _Causes(baseline, run).of_runs
+
+
+class _Causes:
+    """What differs between two runs, as lines, for the runs and for one model."""
+
+    def __init__(self, baseline: Run, run: Run) -> None:
+        self._olds = {e.name: e for e in baseline.environments}
+        self._news = {e.name: e for e in run.environments}
+        self._harness = _differ("compilewatch", baseline.harness_version, run.harness_version)
+        lines = [
+            line
+            for name in self._olds.keys() & self._news.keys()
+            for line in _environment_differences(self._olds[name], self._news[name])
+        ]
+        self.of_runs = tuple(dict.fromkeys([*sorted(lines), *self._harness]))
+
+    def of(self, old: Result, new: Result) -> tuple[str, ...]:
+        """Of one model: its environment, then what of the model or the question differs."""
+        lines: list[str] = []
+        before = self._olds.get(old.request.environment)
+        after = self._news.get(new.request.environment)
+        if before is not None and after is not None:
+            lines += _environment_differences(before, after)
+        lines += _differ("compilewatch", old.harness_version, new.harness_version)
+        lines += _differ("revision", old.request.model.revision, new.request.model.revision)
+        builds = old.request.model.build, new.request.model.build
+        if builds[0] != builds[1]:
+            lines += _build_differences(*builds)
+        lines += _differ("tier", old.tier.value, new.tier.value)
+        lines += _differ("depth", old.depth.value, new.depth.value)
+        if old.inputs != new.inputs:
+            lines.append("other example inputs")
+        return tuple(lines)
+
+
+def _judge_verdicts(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
+    worse = BADNESS[new.status] - BADNESS[old.status]
+    if worse:
+        kind = ChangeKind.REGRESSION if worse > 0 else ChangeKind.FIXED
+        return kind, f"{_said(old)} -> {_said(new)}"
+    olds, news = _by_fingerprint(old), _by_fingerprint(new)
+    added = [news[f] for f in news.keys() - olds.keys()]
+    removed = [olds[f] for f in olds.keys() - news.keys()]
+    if len(news) < len(olds):
+        return ChangeKind.FIXED, f"{_distinct(olds, news)}; gone: {_codes(removed)}"
+    # As many breaks as before, but of another cause: one was traded for a new one. Of the same
+    # causes it is one that moved to another function or file.
+    codes = {reason_label(b) for b in old.breaks}
+    if len(news) > len(olds):
+        return ChangeKind.REGRESSION, f"{_distinct(olds, news)}; new: {_codes(added)}"
+    foreign = [b for b in added if reason_label(b) not in codes]
+    if foreign:
+        return ChangeKind.REGRESSION, f"{_codes(foreign)} instead of {_codes(removed)}"
+    return _judge_fullgraph(old, new)
+
+
+def _judge_fullgraph(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
+    if old.fullgraph is None or new.fullgraph is None:
+        return None
+    if old.fullgraph.accepted and not new.fullgraph.accepted:
+        why = new.fullgraph.code or "no reason given"
+        return ChangeKind.REGRESSION, f"fullgraph=True no longer accepts it: {why}"
+    if new.fullgraph.accepted and not old.fullgraph.accepted:
+        return ChangeKind.FIXED, "fullgraph=True now accepts it"
+    return None
+
+
+def _by_identity(results: Iterable[Result]) -> dict[Identity, Result]:
+    return {(r.request.model.name, r.request.target): r for r in results}
+
+
+def _by_fingerprint(result: Result) -> dict[str, GraphBreak]:
+    return {b.fingerprint: b for b in result.breaks}
+
+
+def _said(result: Result) -> str:
+    """`graph_break (2: GB0059 …, GB0170 …)`, `error in compile (inductor_error)`."""
+    if result.status is Status.PASS:
+        return "pass"
+    if result.status is Status.GRAPH_BREAK:
+        return f"graph_break ({len(_by_fingerprint(result))}: {_codes(result.breaks)})"
+    text = f"{result.status.value} in {result.phase.value}"
+    return f"{text} ({result.error.code})" if result.error is not None else text
+
+
+def _distinct(olds: dict[str, GraphBreak], news: dict[str, GraphBreak]) -> str:
+    return f"{len(olds)} -> {len(news)} distinct graph breaks"
+
+
+def _codes(breaks: Sequence[GraphBreak]) -> str:
+    return ", ".join(sorted({reason_label(b) for b in breaks}))
+
+
+def _differ(name: str, old: object, new: object) -> list[str]:
+    if old == new:
+        return []
+    return [f"{name} {'none' if old is None else old} -> {'none' if new is None else new}"]
+
+
+def _environment_differences(old: Environment, new: Environment) -> list[str]:
+    if old.digest == new.digest and old.digest:
+        return []
+    lines = _differ("torch", old.torch, new.torch)
+    if old.torch_git != new.torch_git:
+        # A nightly build may keep its version.
+        lines += _differ("torch git", old.torch_git[:10], new.torch_git[:10])
+    lines += _differ("transformers", old.transformers, new.transformers)
+    lines += _differ("python", old.python, new.python)
+    lines += _differ("device", old.device, new.device)
+    named = {"torch", "transformers"}
+    for package in sorted((old.packages.keys() | new.packages.keys()) - named):
+        lines += _differ(package, old.packages.get(package), new.packages.get(package))
+    return lines
+
+
+def _build_differences(old: object, new: object) -> list[str]:
+    if isinstance(old, ConfigBuild) and isinstance(new, ConfigBuild):
+        return _differ("configuration", old.config_sha256[:10], new.config_sha256[:10])
+    return ["built otherwise"] if type(old) is not type(new) else ["other source"]
+
+
+def _scope(run: Run) -> tuple[object, ...]:
+    asked: Callable[[str], object] = run.settings.get
+    return (run.source, run.shard, *map(asked, ("selection", "targets", "depth", "tier")))
+
+
+def _rank(change: Change) -> tuple[int, int, str, str]:
+    return (
+        _ORDER.index(change.kind),
+        -(change.downloads or 0),
+        change.model,
+        target_label(change.target),
+    )

@@ -1,0 +1,238 @@
+"""Figures of one run, for tables, reports and metrics: pure functions of a `RunView`.
+
+Models, requests and downloads are three different units. A *request* is a model on a target. A
+model counts once however many targets ask about it. The figure of downloads of a library class is
+its architecture's, so that it counts once for all classes of a family.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from compilewatch.analysis.reasons import reason_label
+from compilewatch.analysis.view import RunView
+from compilewatch.records import ModelSpec, Phase, Result, Status
+
+MEASURED = (Phase.CREATE, Phase.INPUTS, Phase.EAGER, Phase.COMPILE)
+"""The phases that overhead is measured against: what answering cannot do without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Verdicts of a family or task. `downloads` is None where no model of it has a figure."""
+
+    name: str
+    models: int
+    requests: int
+    statuses: dict[Status, int]
+    downloads: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """One cause of graph breaks over all models.
+
+    `label` is bounded; `example` is one full reason of torch's. `downloads` are of the models
+    affected, None where none has a figure.
+    """
+
+    label: str
+    gb_id: str | None
+    gb_type: str | None
+    example: str
+    models: int
+    families: int
+    distinct: int
+    occurrences: int
+    downloads: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The headline figures. Shares are between 0 and 1, None where there is nothing to share.
+
+    `asked` leaves out what was skipped, which stands beside it: not run is not passed.
+    """
+
+    planned: int
+    asked: int
+    verdicts: int
+    skipped: int
+    missing: int
+    reused: int
+    models: int
+    statuses: dict[Status, int]
+    fullgraph_accepted: int
+    fullgraph_judged: int
+    expected: int
+    coverage: float | None
+    untestable_share: float | None
+    reused_share: float | None
+    overhead: float | None
+
+
+def summarise(view: RunView) -> Summary:
+    """All headline figures of a run."""
+    results = view.results
+    judged = [r.fullgraph.accepted for r in results if r.fullgraph is not None]
+    asked = _asked(results)
+    return Summary(
+        planned=view.run.planned,
+        asked=len(asked),
+        verdicts=sum(r.is_verdict for r in asked),
+        skipped=len(results) - len(asked),
+        missing=max(0, view.run.planned - len(results)),
+        reused=sum(_is_reused(view, r) for r in results),
+        models=len({r.request.model.name for r in results}),
+        statuses=status_counts(results),
+        fullgraph_accepted=sum(judged),
+        fullgraph_judged=len(judged),
+        expected=sum(r.expectation is not None for r in results),
+        coverage=coverage(view),
+        untestable_share=untestable_share(view),
+        reused_share=reused_share(view),
+        overhead=overhead(view),
+    )
+
+
+def coverage(view: RunView) -> float | None:
+    """Verdicts divided by requests that were asked; what was skipped is in neither."""
+    asked = _asked(view.results)
+    return sum(r.is_verdict for r in asked) / len(asked) if asked else None
+
+
+def untestable_share(view: RunView) -> float | None:
+    """Results without a verdict, skipped ones included, divided by all results."""
+    results = view.results
+    return sum(not r.is_verdict for r in results) / len(results) if results else None
+
+
+def reused_share(view: RunView) -> float | None:
+    """Results answered by an earlier run, divided by all results."""
+    results = view.results
+    return sum(_is_reused(view, r) for r in results) / len(results) if results else None
+
+
+def overhead(view: RunView) -> float | None:
+    """Wall-clock time times jobs, divided by the time inside children from create to compile.
+
+    None where nothing ran in this run. First attempts that led to a second one count as time
+    inside; reused and shared answers cost nothing and do not count.
+    """
+    inside = sum(_inside(r) for r in view.results if r.reused_from is None)
+    wall = view.run.wall_seconds
+    return wall * view.run.jobs / inside if wall is not None and inside > 0 else None
+
+
+def status_counts(results: Iterable[Result]) -> dict[Status, int]:
+    """Requests by status, in the order of `Status`, without zeros."""
+    counts = Counter(r.status for r in results)
+    return {status: counts[status] for status in Status if counts[status]}
+
+
+def by_family(view: RunView) -> tuple[Group, ...]:
+    """Verdicts by model family, most downloaded first."""
+    return _groups(view.results, lambda model: model.family)
+
+
+def by_task(view: RunView) -> tuple[Group, ...]:
+    """Verdicts by task, most downloaded first."""
+    return _groups(view.results, lambda model: model.task)
+
+
+def top_reasons(view: RunView, by: str = "models") -> tuple[Reason, ...]:
+    """Causes of graph breaks, by number of `models` affected or by their `downloads`.
+
+    An error of the compiler is no graph break and stands in `errors`.
+    """
+    found: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in view.results:
+        for label in {reason_label(b) for b in result.breaks}:
+            found[label].append(result)
+    reasons = [_reason(label, results) for label, results in found.items()]
+    if by == "downloads":
+        return tuple(sorted(reasons, key=lambda r: (-(r.downloads or 0), -r.models, r.label)))
+    return tuple(sorted(reasons, key=lambda r: (-r.models, -(r.downloads or 0), r.label)))
+
+
+def errors(view: RunView) -> tuple[tuple[str, str, int], ...]:
+    """(phase, error code, requests) of everything that ended without an answer or in an error."""
+    counts = Counter(
+        (r.phase.value, r.error.code if r.error is not None else r.status.value)
+        for r in view.results
+        if r.status not in (Status.PASS, Status.GRAPH_BREAK, Status.SKIPPED)
+    )
+    return tuple((*key, n) for key, n in sorted(counts.items(), key=lambda kv: (-kv[1], kv[0])))
+
+
+def slowest(view: RunView, count: int = 10) -> tuple[Result, ...]:
+    """The results that took longest in this run, attempts included."""
+    ran = [r for r in view.results if r.reused_from is None and r.durations]
+    return tuple(sorted(ran, key=lambda r: (-spent(r), r.request.model.name))[:count])
+
+
+def spent(result: Result) -> float:
+    """Seconds in all phases of all attempts."""
+    return result.duration_seconds + sum(sum(a.durations.values()) for a in result.attempts)
+
+
+def downloads_of(models: Iterable[ModelSpec]) -> int | None:
+    """Summed downloads; a figure that several classes of a family share counts once."""
+    figures: dict[tuple[str, str], int] = {}
+    for model in models:
+        if model.downloads is None:
+            continue
+        shared = model.source == "library"
+        key = ("family", model.family) if shared else ("model", model.name)
+        figures[key] = max(figures.get(key, 0), model.downloads)
+    return sum(figures.values()) if figures else None
+
+
+def _groups(results: Sequence[Result], name: Callable[[ModelSpec], str]) -> tuple[Group, ...]:
+    members: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        members[name(result.request.model)].append(result)
+    groups = [
+        Group(
+            name=key,
+            models=len({r.request.model.name for r in group}),
+            requests=len(group),
+            statuses=status_counts(group),
+            downloads=downloads_of(r.request.model for r in group),
+        )
+        for key, group in members.items()
+    ]
+    return tuple(sorted(groups, key=lambda g: (-(g.downloads or 0), -g.models, g.name)))
+
+
+def _reason(label: str, results: Sequence[Result]) -> Reason:
+    breaks = [b for r in results for b in r.breaks if reason_label(b) == label]
+    models = [r.request.model for r in results]
+    return Reason(
+        label=label,
+        gb_id=breaks[0].gb_id,
+        gb_type=breaks[0].gb_type,
+        example=breaks[0].reason,
+        models=len({m.name for m in models}),
+        families=len({m.family for m in models}),
+        distinct=len({b.fingerprint for b in breaks}),
+        occurrences=sum(b.occurrences for b in breaks),
+        downloads=downloads_of(models),
+    )
+
+
+def _asked(results: Iterable[Result]) -> list[Result]:
+    return [r for r in results if r.status is not Status.SKIPPED]
+
+
+def _is_reused(view: RunView, result: Result) -> bool:
+    """Whether an earlier run answered; an answer shared within the run names the run itself."""
+    own = (None, view.run.id, *view.run.merged_from)
+    return result.reused_from not in own
+
+
+def _inside(result: Result) -> float:
+    every = [result.durations, *(attempt.durations for attempt in result.attempts)]
+    return sum(seconds.get(phase.value, 0.0) for seconds in every for phase in MEASURED)

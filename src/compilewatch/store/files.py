@@ -1,0 +1,154 @@
+"""Files of outputs/: atomic writes, safe names, artifacts, and errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+from compilewatch.errors import StoreError
+from compilewatch.records import Request, target_label
+
+NAME_LENGTH = 120
+"""Longest file name made from a model's name; file systems allow 255 bytes."""
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full; free some space and continue with --resume",
+    errno.EDQUOT: "the disk quota is used up; free some space and continue with --resume",
+    errno.EFBIG: "the file would exceed the size limit; raise it and continue with --resume",
+    errno.EACCES: "permission denied; make the folder writable or choose another with --output",
+    errno.EPERM: "permission denied; make the folder writable or choose another with --output",
+    errno.EROFS: "the file system is read-only; choose another folder with --output",
+    errno.ENOTDIR: "a part of the path is a file; choose another folder with --output",
+    errno.EIO: "the disk reports an error; choose another folder with --output",
+}
+
+
+def failed(action: str, path: Path, error: OSError) -> StoreError:
+    """The StoreError for a failed file operation: what happened, and what to do."""
+    advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
+    return StoreError(f"cannot {action} {path}: {advice}")
+
+
+def sync(descriptor: int) -> None:
+    """Have written data survive a power cut. fdatasync, where there is one, skips the times."""
+    getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder survive a power cut. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(descriptor: int, data: bytes) -> None:
+    """Append `data` in one write, or leave the file as it was and raise OSError.
+
+    A short write happens when the disk fills up; the next one then says so.
+    """
+    before = os.lseek(descriptor, 0, os.SEEK_END)
+    try:
+        written = os.write(descriptor, data)
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, before)
+        raise
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file so that a reader sees the old or the new one. Raises StoreError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            sync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise failed("write", path, error) from None
+
+
+def safe_name(name: str) -> str:
+    """A model's name as one file name: `org/model` becomes `org--model`.
+
+    Names that would collide or that a file system could refuse get a short digest appended.
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("/", "--"))
+    plain = plain.lstrip(".") or "_"
+    if plain.replace("--", "/") == name and len(plain) <= NAME_LENGTH:
+        return plain
+    suffix = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{plain[: NAME_LENGTH - 9]}-{suffix}"
+
+
+def artifacts_path(request: Request) -> str:
+    """Where a request's artifacts lie, relative to the run: `artifacts/<model>/<target>`."""
+    target = target_label(request.target).replace("/", "-")
+    if request.target.backend:
+        target += f"-{safe_name(request.target.backend)}"
+    return f"artifacts/{safe_name(request.model.name)}/{target}"
+
+
+def keep_artifacts(folder: Path, run_folder: Path, request: Request) -> tuple[str, ...]:
+    """Move a folder of artifacts into the run; return its files, relative to the run, sorted.
+
+    Raises OSError. What an earlier, unfinished attempt left in that place is replaced.
+    """
+    destination = run_folder / artifacts_path(request)
+    files = sorted(p.relative_to(folder) for p in folder.rglob("*") if _is_plain_file(p))
+    if destination.exists():
+        shutil.rmtree(destination)
+    if not files:
+        shutil.rmtree(folder, ignore_errors=True)
+        return ()
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(folder, destination)
+    return tuple((destination / name).relative_to(run_folder).as_posix() for name in files)
+
+
+def link_artifacts(names: tuple[str, ...], source: Path, run_folder: Path) -> tuple[str, ...]:
+    """Have a run hold another run's artifacts without a second copy, where links are possible.
+
+    Returns those that are there; an earlier run may have lost some. Raises OSError.
+    """
+    kept = []
+    for name in names:
+        origin, place = source / name, run_folder / name
+        # A run may come from another machine: its paths must not lead out of its folder.
+        if Path(name).parts[:1] != ("artifacts",) or ".." in Path(name).parts:
+            continue
+        if not _is_plain_file(origin):
+            continue
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(origin, place)
+            except OSError:
+                shutil.copyfile(origin, place)
+        kept.append(name)
+    return tuple(kept)
+
+
+def point_latest(root: Path, run_id: str) -> None:
+    """Have `latest` name a run, in one step. Raises OSError."""
+    temporary = root / f".latest.{os.getpid()}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    temporary.symlink_to(run_id, target_is_directory=True)
+    temporary.replace(root / "latest")
+
+
+def _is_plain_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()

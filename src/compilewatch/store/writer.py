@@ -1,0 +1,208 @@
+"""Writing one run: the only way anything gets into outputs/<run>/."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from compilewatch.errors import StoreError
+from compilewatch.events import Event, now
+from compilewatch.records import Result, Run
+from compilewatch.store.files import (
+    failed,
+    keep_artifacts,
+    link_artifacts,
+    sync,
+    write_atomically,
+    write_whole,
+)
+from compilewatch.store.runs import PLAN_FILE, RESULTS_FILE, RUN_FILE
+
+LOCK_PATIENCE_SECONDS = 1.0
+"""A reader that looks whether a run is being written holds its lock for an instant."""
+
+
+class RunWriter:
+    """Appends to one run; a context manager that holds the run's lock.
+
+    An answer is on disk, synced, when `append` returns: a killed process or a power cut loses
+    none that was counted. Left without `finish`, the run reads as interrupted. Every method
+    raises StoreError, and leaves the files readable.
+    """
+
+    def __init__(self, path: Path, run: Run) -> None:
+        self.path = path
+        self.run = run
+        self.scratch = path / f".scratch-{os.getpid()}"
+        self._started = time.monotonic()
+        self._results = _open(path / RESULTS_FILE)
+        self._log = -1
+        try:
+            self._lock()
+            self._log = _open(path / "logs" / f"{run.id}.jsonl")
+        except BaseException:
+            self.close()
+            raise
+
+    def moved_to(self, path: Path) -> None:
+        """The run's folder was renamed; open files and the lock move with it."""
+        self.path = path
+        self.scratch = path / self.scratch.name
+
+    def prepare(self) -> None:
+        """Make an existing run fit to be continued: cut torn ends, clear old scratch folders."""
+        try:
+            for descriptor in (self._results, self._log):
+                os.ftruncate(descriptor, _whole_lines(descriptor))
+            for old in self.path.glob(".scratch-*"):
+                shutil.rmtree(old, ignore_errors=True)
+        except OSError as error:
+            raise failed("continue", self.path, error) from None
+
+    def make_scratch(self) -> Path:
+        """A folder for the launcher, on the file system of the run; gone when it is closed."""
+        try:
+            self.scratch.mkdir(exist_ok=True)
+        except OSError as error:
+            raise failed("create", self.scratch, error) from None
+        return self.scratch
+
+    def append(self, results: Sequence[Result], artifacts: Path | None = None) -> list[Result]:
+        """Store answers, all in one write; return them as stored.
+
+        `artifacts` is a folder to keep, made by the first of them; all of them then name its
+        files. Without one, the paths that results already name are kept.
+        """
+        if not results:
+            return []
+        try:
+            if artifacts is not None:
+                names = keep_artifacts(artifacts, self.path, results[0].request)
+                results = [msgspec.structs.replace(r, artifacts=names) for r in results]
+            write_whole(self._results, _lines(results))
+            sync(self._results)
+        except OSError as error:
+            raise failed("write", self.path / RESULTS_FILE, error) from None
+        return list(results)
+
+    def adopt(self, answered: Sequence[tuple[Result, Path]]) -> list[Result]:
+        """Store answers of other runs, given with those runs' folders, with their artifacts."""
+        try:
+            adopted = [
+                msgspec.structs.replace(
+                    result, artifacts=link_artifacts(result.artifacts, folder, self.path)
+                )
+                if result.artifacts
+                else result
+                for result, folder in answered
+            ]
+        except OSError as error:
+            raise failed("write", self.path / "artifacts", error) from None
+        return self.append(adopted)
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Append log lines."""
+        if not events:
+            return
+        try:
+            write_whole(self._log, _lines(events))
+        except OSError as error:
+            raise failed("write", self.path / "logs", error) from None
+
+    def update(self, **changes: object) -> Run:
+        """Change fields of run.json."""
+        self.run = msgspec.structs.replace(self.run, **changes)
+        write_atomically(self.path / RUN_FILE, msgspec.json.format(msgspec.json.encode(self.run)))
+        return self.run
+
+    def wall_seconds(self) -> float:
+        """How long this run has run, earlier parts included."""
+        return (self.run.wall_seconds or 0.0) + time.monotonic() - self._started
+
+    def finish(self, state: str) -> Run:
+        """Say how the run ended: `finished` or `interrupted`. A finished run drops its plan."""
+        run = self.update(state=state, finished_at=now(), wall_seconds=self.wall_seconds())
+        self._started = time.monotonic()
+        if state == "finished":
+            with contextlib.suppress(OSError):
+                (self.path / PLAN_FILE).unlink()
+        return run
+
+    def close(self) -> None:
+        """Release the run. Closing twice does nothing."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        for descriptor in (self._results, self._log):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._results = self._log = -1
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _lock(self) -> None:
+        patience = time.monotonic() + LOCK_PATIENCE_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._results, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > patience:
+                    raise StoreError(
+                        f"{self.path} is being written by another process: wait for it to end"
+                    ) from None
+                time.sleep(0.02)
+            except OSError as error:
+                raise failed("lock", self.path / RESULTS_FILE, error) from None
+
+
+def earlier_seconds(path: Path, run: Run) -> float:
+    """How long a run had run before it was interrupted; estimated where it was killed.
+
+    run.json is written at the start and at an orderly end, results.jsonl with each answer.
+    """
+    try:
+        last = (path / RESULTS_FILE).stat().st_mtime - (path / RUN_FILE).stat().st_mtime
+    except OSError:
+        last = 0.0
+    return (run.wall_seconds or 0.0) + max(0.0, last)
+
+
+def _open(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise failed("write", path, error) from None
+
+
+def _whole_lines(descriptor: int) -> int:
+    """The size of a file up to and including its last newline."""
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - 65536)
+        block = os.pread(descriptor, end - start, start)
+        found = block.rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def _lines(records: Sequence[Result] | Sequence[Event]) -> bytes:
+    return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
