@@ -1,0 +1,199 @@
+"""SVG charts of the report: stacked bars and a histogram, as files for `<img>`.
+
+A report is read under a content policy that forbids scripts and inline style in the page, and on
+light and dark backgrounds. Each chart is a document of its own with its own style sheet that
+follows the reader's colour scheme; the presentation attributes underneath are mid-tones that
+remain legible on either background where a viewer ignores the sheet. Every chart has a `<title>`
+and a `<desc>` that says its content in words.
+"""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SVG = "http://www.w3.org/2000/svg"
+FONT_SIZE = 12
+# An average glyph of a sans-serif face at 12 px; only used to reserve room, never to cut text.
+GLYPH_WIDTH = 6.6
+MID_TONES = {
+    "pass": "#2f9e5b",
+    "graph_break": "#d08a17",
+    "mismatch": "#a36ad0",
+    "compile_error": "#d9534f",
+    "no_verdict": "#8a6d5c",
+    "not_run": "#8b95a1",
+    "bar": "#4a86c5",
+}
+STYLE = """
+text { fill: #39424e; }
+.faint { fill: #667080; }
+.grid { stroke: #dfe3e8; }
+.pass { fill: #2e9e5b; } .graph_break { fill: #e0a030; } .mismatch { fill: #a36ad0; }
+.compile_error { fill: #d64545; } .no_verdict { fill: #8a6d5c; } .not_run { fill: #b4bcc6; }
+.bar { fill: #4a86c5; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #d5dae1; }
+  .faint { fill: #98a2b0; }
+  .grid { stroke: #333b46; }
+  .not_run { fill: #5b6572; } .no_verdict { fill: #a58877; }
+}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One stacked bar: a label and its parts as (style class, count) in order."""
+
+    label: str
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def total(self) -> int:
+        return sum(count for _, count in self.parts)
+
+
+def stacked_bars(title: str, bars: Sequence[Bar], legend: dict[str, str], width: int) -> bytes:
+    """Horizontal bars, one a row, lengths on one common scale.
+
+    `legend` names the style classes in the order shown; `width` is in CSS pixels.
+    """
+    row, bar_height = 22, 14
+    described = "; ".join(
+        f"{bar.label}: " + ", ".join(f"{n} {legend[c]}" for c, n in bar.parts if n) for bar in bars
+    )
+    legend_rows = _legend_layout(legend, width)
+    top = len(legend_rows) * 20 + 8
+    svg = _document(title, described, width, top + row * len(bars) + 4)
+    for line, entries in enumerate(legend_rows):
+        for x, name in entries:
+            _rect(svg, x, line * 20 + 3, 10, 10, name)
+            _text(svg, x + 15, line * 20 + 12, legend[name])
+    labels = max((len(bar.label) for bar in bars), default=0) * GLYPH_WIDTH + 10
+    figures = max((len(str(bar.total)) for bar in bars), default=0) * 7.5 + 8
+    scale = (width - labels - figures) / max((bar.total for bar in bars), default=1)
+    for index, bar in enumerate(bars):
+        y = top + index * row
+        _text(svg, labels - 8, y + bar_height - 3, bar.label, anchor="end")
+        x = labels
+        for name, count in bar.parts:
+            if count:
+                rect = _rect(svg, x, y, max(count * scale - 0.6, 0.8), bar_height, name)
+                ET.SubElement(rect, "title").text = f"{bar.label}: {count} {legend[name]}"
+                x += count * scale
+        _text(svg, x + 5, y + bar_height - 3, str(bar.total), css="faint")
+    return _bytes(svg)
+
+
+def histogram(title: str, values: Sequence[float], width: int) -> bytes:
+    """How many of `values` (seconds) fall between powers of two; empty ends are left out."""
+    height, left, bottom, top = 190, 34, 34, 14
+    counts = _doublings(values)
+    described = "; ".join(f"{_seconds(a)} to {_seconds(b)}: {n}" for (a, b), n in counts)
+    svg = _document(title, described, width, height)
+    most = max((n for _, n in counts), default=1)
+    plot = height - bottom - top
+    for tick in _ticks(most):
+        y = height - bottom - plot * tick / most
+        ET.SubElement(
+            svg,
+            "line",
+            {"x1": str(left), "x2": str(width), "y1": _n(y), "y2": _n(y)},
+            stroke="#808080",
+            **{"stroke-opacity": "0.4", "class": "grid"},
+        )
+        _text(svg, left - 6, y + 4, str(tick), anchor="end", css="faint")
+    step = (width - left - 12) / max(len(counts), 1)
+    # Every label where there is room for it, else every second one.
+    labelled_each = 1 if step > 44 else 2
+    for index, ((lower, upper), count) in enumerate(counts):
+        x, size = left + index * step, plot * count / most
+        rect = _rect(svg, x + 2, height - bottom - size, step - 4, max(size, 0.5), "bar")
+        ET.SubElement(rect, "title").text = f"{_seconds(lower)} to {_seconds(upper)}: {count}"
+        if index % labelled_each == 0:
+            _text(svg, x, height - bottom + 16, _seconds(lower), anchor="middle", css="faint")
+    if counts:
+        last = _seconds(counts[-1][0][1])
+        if len(counts) % labelled_each == 0:
+            end = left + len(counts) * step
+            _text(svg, end, height - bottom + 16, last, anchor="middle", css="faint")
+    return _bytes(svg)
+
+
+def _doublings(values: Sequence[float]) -> list[tuple[tuple[float, float], int]]:
+    exponents = [max(math.floor(math.log2(max(value, 1e-9))), -4) for value in values]
+    if not exponents:
+        return []
+    span = range(min(exponents), max(exponents) + 1)
+    return [((2.0**e if e > -4 else 0.0, 2.0 ** (e + 1)), exponents.count(e)) for e in span]
+
+
+def _ticks(most: int) -> list[int]:
+    """At most five round numbers from 0 to `most`."""
+    raw = max(most / 4, 1)
+    base = 10 ** math.floor(math.log10(raw))
+    step = next(int(base * factor) for factor in (1, 2, 5, 10) if base * factor >= raw)
+    return list(range(0, most + 1, step))
+
+
+def _seconds(value: float) -> str:
+    if value < 60:
+        return f"{value:g} s" if value >= 1 or value == 0 else f"{value:.2g} s"
+    return f"{value / 60:.1f} min"
+
+
+def _legend_layout(legend: dict[str, str], width: int) -> list[list[tuple[float, str]]]:
+    rows: list[list[tuple[float, str]]] = [[]]
+    x = 0.0
+    for name, label in legend.items():
+        size = 15 + len(label) * GLYPH_WIDTH + 14
+        if rows[-1] and x + size > width:
+            rows.append([])
+            x = 0.0
+        rows[-1].append((x, name))
+        x += size
+    return rows
+
+
+def _document(title: str, description: str, width: int, height: float) -> ET.Element:
+    svg = ET.Element(
+        "svg",
+        {
+            "xmlns": SVG,
+            "viewBox": f"0 0 {width} {_n(height)}",
+            "width": str(width),
+            "height": _n(height),
+            "role": "img",
+            "font-family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
+            "font-size": str(FONT_SIZE),
+        },
+    )
+    ET.SubElement(svg, "title").text = title
+    ET.SubElement(svg, "desc").text = description
+    ET.SubElement(svg, "style").text = STYLE
+    return svg
+
+
+def _rect(
+    parent: ET.Element, x: float, y: float, width: float, height: float, name: str
+) -> ET.Element:
+    box = {"x": _n(x), "y": _n(y), "width": _n(width), "height": _n(height), "rx": "1.5"}
+    return ET.SubElement(parent, "rect", {**box, "fill": MID_TONES[name], "class": name})
+
+
+def _text(
+    parent: ET.Element, x: float, y: float, text: str, *, anchor: str = "start", css: str = ""
+) -> None:
+    place = {"x": _n(x), "y": _n(y), "text-anchor": anchor, "fill": "#808080", "class": css}
+    ET.SubElement(parent, "text", place).text = text
+
+
+def _n(number: float) -> str:
+    return f"{number:.2f}".rstrip("0").rstrip(".")
+
+
+def _bytes(svg: ET.Element) -> bytes:
+    body: bytes = ET.tostring(svg, encoding="utf-8")
+    return body + b"\n"

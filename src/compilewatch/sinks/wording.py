@@ -1,0 +1,153 @@
+"""How results are put to people, the same in the report and in the terminal."""
+
+from __future__ import annotations
+
+import shlex
+from enum import StrEnum
+
+from compilewatch.records import (
+    ChangeKind,
+    Depth,
+    GraphBreak,
+    Mode,
+    Request,
+    Result,
+    Status,
+)
+
+# torch/_dynamo/exc.py, get_gbid_documentation_link: how torch itself links an entry.
+REGISTRY_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb{number}.html"
+
+
+class Outcome(StrEnum):
+    """Status and phase together: an error before the compiler was asked is no compile error."""
+
+    COMPILE_ERROR = "compile_error"
+    GRAPH_BREAK = "graph_break"
+    MISMATCH = "mismatch"
+    NO_VERDICT = "no_verdict"
+    NOT_RUN = "not_run"
+    PASS = "pass"
+
+
+OUTCOME_LABELS: dict[Outcome, str] = {
+    Outcome.PASS: "pass",
+    Outcome.GRAPH_BREAK: "graph break",
+    Outcome.MISMATCH: "mismatch",
+    Outcome.COMPILE_ERROR: "compile error",
+    Outcome.NO_VERDICT: "no verdict",
+    Outcome.NOT_RUN: "not run",
+}
+"""In the order in which columns and bars show them."""
+
+OUTCOME_MEANINGS: dict[Outcome, str] = {
+    Outcome.PASS: "captured in one graph without a break",
+    Outcome.GRAPH_BREAK: "runs, but in pieces",
+    Outcome.MISMATCH: "compiled, but computes something else than eager",
+    Outcome.COMPILE_ERROR: "the compiler raised an error",
+    Outcome.NO_VERDICT: "ended before the compiler answered: "
+    "an error before compiling, a timeout, out of memory or a crash",
+    Outcome.NOT_RUN: "skipped or unsupported; not run is not passed",
+}
+
+CHANGE_LABELS: dict[ChangeKind, str] = {
+    ChangeKind.REGRESSION: "Regressions",
+    ChangeKind.FIXED: "Fixed",
+    ChangeKind.NEW: "New",
+    ChangeKind.GONE: "Gone",
+    ChangeKind.NEWLY_TESTED: "Newly tested",
+    ChangeKind.NO_LONGER_TESTED: "No longer tested",
+}
+
+
+def outcome(result: Result) -> Outcome:
+    """The one group a result is counted in."""
+    if result.status is Status.ERROR:
+        return Outcome.COMPILE_ERROR if result.is_verdict else Outcome.NO_VERDICT
+    if result.status in (Status.SKIPPED, Status.UNSUPPORTED):
+        return Outcome.NOT_RUN
+    if result.status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
+        return Outcome(result.status.value)
+    return Outcome.NO_VERDICT
+
+
+def status_words(result: Result) -> str:
+    """`pass`, `graph break`, `compile error`, `error in create`, `timeout in eager`, `skipped`."""
+    kind = outcome(result)
+    if kind is Outcome.NO_VERDICT:
+        return f"{result.status.value} in {result.phase.value}"
+    if kind is Outcome.NOT_RUN:
+        return result.status.value
+    return OUTCOME_LABELS[kind]
+
+
+def registry_page(code: str) -> str | None:
+    """The page of PyTorch's graph break site for `GB0170`; None for a code of ours."""
+    number = code.removeprefix("GB")
+    return REGISTRY_PAGE.format(number=number) if number != code and number.isdigit() else None
+
+
+def reason_title(graph_break: GraphBreak) -> str:
+    """One line for a cause: torch's type where it has one, else our code in words."""
+    return graph_break.gb_type or graph_break.code.replace("_", " ")
+
+
+def percent(ratio: float | None) -> str:
+    """`97.3 %`; never rounded up to 100 % or down to 0 %; a dash where there is no ratio."""
+    if ratio is None:
+        return "–"
+    shown = f"{ratio:.1%}"
+    if shown == "100.0%":
+        return "100 %" if ratio == 1 else ">99.9 %"
+    if shown == "0.0%":
+        return "0 %" if ratio == 0 else "<0.1 %"
+    return shown.replace("%", " %")
+
+
+def quantity(number: float | None) -> str:
+    """`1,804`, `382 M`, `671 B`: whole up to 99,999, then three digits and a unit."""
+    if number is None:
+        return "–"
+    if number < 100_000:
+        return f"{number:,.0f}"
+    # 999,950 is `1 M`, not `1e+03 k`: the unit is chosen for the rounded number.
+    unit, size = next(
+        u for u in (("k", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)) if number < 999.5 * u[1]
+    )
+    scaled = number / size
+    return f"{scaled:.0f} {unit}" if scaled >= 99.95 else f"{scaled:.3g} {unit}"
+
+
+def seconds(duration: float | None) -> str:
+    """`0.04 s`, `8.4 s`, `3 min 20 s`, `1 h 05 min`."""
+    if duration is None:
+        return "–"
+    if duration < 59.95:
+        return f"{duration:.2f} s" if duration < 1 else f"{duration:.1f} s"
+    minutes, rest = divmod(round(duration), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def memory(size: int | None) -> str:
+    """`512 MiB`, `1.3 GiB`."""
+    if size is None:
+        return "–"
+    return f"{size / 2**20:.0f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
+
+
+def commands(request: Request) -> tuple[str, str, str]:
+    """What to type to see it again: plain PyTorch, explained, and the same check anew."""
+    name = shlex.quote(request.model.name)
+    sweep = f"compilewatch sweep --source {request.model.source} --models {name}"
+    if request.target.name != "dynamo":
+        sweep += f" --targets {request.target.name}"
+    if request.target.mode is not Mode.EVAL:
+        sweep += f" --modes {request.target.mode.value}"
+    if request.target.dynamic:
+        sweep += " --dynamic"
+    if request.depth is not Depth.FULL:
+        sweep += f" --depth {request.depth.value}"
+    return f"compilewatch reproduce {name}", f"compilewatch explain {name}", f"{sweep} --fresh"
