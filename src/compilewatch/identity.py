@@ -204,6 +204,8 @@ def _resembles(model_type: str, family: str, class_name: str) -> bool:
     wanted, known = _plain(model_type), _plain(family)
     if not known or known == "unknown" or wanted.startswith(known) or known.startswith(wanted):
         return True
+    if wanted in _plain(class_name):
+        return True
     return bool(_words(model_type) & (_words(family) | _words(class_name)))
 
 
@@ -213,5 +215,5 @@ def _plain(name: str) -> str:
 
 @cache
 def _words(name: str) -> frozenset[str]:
-    found = (w.lower() for w in re.findall(r"[A-Z]*[a-z]+|[A-Z]+", name))
+    found = (w.lower() for w in re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", name))
     return frozenset(found) - GENERIC_WORDS
