@@ -1,0 +1,54 @@
+"""Lines of installed source around a place, found without importing anything."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+
+class SourceLine(NamedTuple):
+    number: int
+    text: str
+
+
+Excerpt = Callable[[str, int], "tuple[SourceLine, ...]"]
+"""From a file relative to its package and a line: the lines around it, or nothing."""
+
+
+def source_excerpt(file: str, line: int, around: int = 2) -> tuple[SourceLine, ...]:
+    """The lines around `file`:`line`, where `file` is relative to its package's parent folder.
+
+    The package is found without importing it. Empty where it is not installed for this
+    interpreter, or has no such file or line.
+    """
+    path = _installed(file)
+    if path is None:
+        return ()
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    if not 1 <= line <= len(lines):
+        return ()
+    first, last = max(1, line - around), min(len(lines), line + around)
+    return tuple(SourceLine(n, lines[n - 1]) for n in range(first, last + 1))
+
+
+def _installed(file: str) -> Path | None:
+    package, *rest = Path(file).parts or ("",)
+    name = package.removesuffix(".py")
+    if not name.isidentifier():
+        # In particular no dotted name: finding a submodule would import its parents.
+        return None
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin) if spec.origin and package.endswith(".py") else None
+    folders = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
+    return next((path for path in folders if path.is_file()), None)
