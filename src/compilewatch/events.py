@@ -167,10 +167,15 @@ class Author:
         devices = sorted({environment.device for environment in run.environments})
         self._device = "+".join(devices) or "unknown"
 
-    def stamp(self) -> dict[str, Any]:
+    def stamp(self, level: str = "info") -> dict[str, Any]:
         """The fields of `Event` itself."""
-        run = self._run
-        return {"ts": now(), "run": run.id, "source": run.source, "device": self._device}
+        return {
+            "ts": now(),
+            "level": level,
+            "run": self._run.id,
+            "source": self._run.source,
+            "device": self._device,
+        }
 
     def started(self, *, reused: int, skipped: int, duplicates: int) -> RunStarted:
         run, environment = self._run, self._run.environments[0]
@@ -197,8 +202,7 @@ class Author:
         request = result.request
         failed = not result.is_verdict and result.expectation is None
         yield ModelChecked(
-            **self._about(request.model, request.target),
-            level="warning" if failed else "info",
+            **self._about(request.model, request.target, "warning" if failed else "info"),
             status=result.status.value,
             phase=result.phase.value,
             tier=result.tier.value,
@@ -227,8 +231,9 @@ class Author:
 
     def changed(self, change: Change, baseline: str) -> Event:
         """A `regression`, or a `change` of another kind."""
+        regressed = change.kind is ChangeKind.REGRESSION
         fields: dict[str, Any] = {
-            **self.stamp(),
+            **self.stamp("error" if regressed else "info"),
             "model": change.model,
             "family": change.family,
             "target": change.target.name,
@@ -240,21 +245,20 @@ class Author:
             "causes": change.causes,
             "baseline": baseline,
         }
-        if change.kind is ChangeKind.REGRESSION:
-            return Regression(level="error", **fields)
+        if regressed:
+            return Regression(**fields)
         return Changed(kind=change.kind.value, **fields)
 
     def stale(self, note: str, result: Result) -> ExpectationStale:
         return ExpectationStale(
-            **self._about(result.request.model, result.request.target),
-            level="warning",
+            **self._about(result.request.model, result.request.target, "warning"),
             status=result.status.value,
             detail=note,
         )
 
-    def _about(self, model: ModelSpec, target: Target) -> dict[str, Any]:
+    def _about(self, model: ModelSpec, target: Target, level: str = "info") -> dict[str, Any]:
         return {
-            **self.stamp(),
+            **self.stamp(level),
             "model": model.name,
             "family": model.family,
             "target": target.name,

@@ -58,7 +58,7 @@ def write_whole(descriptor: int, data: bytes) -> None:
         written = os.write(descriptor, data)
         while written < len(data):
             written += os.write(descriptor, data[written:])
-    except OSError:
+    except BaseException:  # Ctrl-C included: half a line is worse than none
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, before)
         raise

@@ -127,10 +127,13 @@ class RunWriter:
         """How long this run has run, earlier parts included."""
         return (self.run.wall_seconds or 0.0) + time.monotonic() - self._started
 
-    def finish(self, state: str) -> Run:
-        """Say how the run ended: `finished` or `interrupted`. A finished run drops its plan."""
-        run = self.update(state=state, finished_at=now(), wall_seconds=self.wall_seconds())
-        self._started = time.monotonic()
+    def finish(self, state: str, wall_seconds: float | None = None) -> Run:
+        """Say how the run ended: `finished` or `interrupted`. A finished run drops its plan.
+
+        `wall_seconds` is measured unless given.
+        """
+        wall = self.wall_seconds() if wall_seconds is None else wall_seconds
+        run = self.update(state=state, finished_at=now(), wall_seconds=wall)
         if state == "finished":
             with contextlib.suppress(OSError):
                 (self.path / PLAN_FILE).unlink()

@@ -1,0 +1,126 @@
+"""Small, complete records for tests: override what a test is about, leave the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compilewatch.analysis.view import RunView
+from compilewatch.records import (
+    ClassBuild,
+    Depth,
+    Environment,
+    ErrorRecord,
+    FullgraphVerdict,
+    GraphBreak,
+    ModelSpec,
+    Phase,
+    Request,
+    Result,
+    Run,
+    Status,
+    Target,
+    Tier,
+)
+
+
+def spec(name: str = "BertModel", **fields: Any) -> ModelSpec:
+    given = {"source": "library", "build": ClassBuild(class_name=name), "architecture": name}
+    return ModelSpec(name=name, **{**given, **fields})
+
+
+def request(name: str = "BertModel", **fields: Any) -> Request:
+    """Fields that `ModelSpec` has go to the model, the others to the request."""
+    of_model = {k: fields.pop(k) for k in list(fields) if k in ModelSpec.__struct_fields__}
+    given = {"model": spec(name, **of_model), "target": Target(), "key": f"key of {name}"}
+    return Request(**{**given, **fields})
+
+
+def graph_break(place: str = "forward", gb_id: str | None = "GB0170", **fields: Any) -> GraphBreak:
+    """A break whose fingerprint follows from its code and place, as the real one does."""
+    given: dict[str, Any] = {
+        "code": gb_id or "unbacked_symint",
+        "gb_id": gb_id,
+        "gb_type": "Data-dependent branching" if gb_id == "GB0170" else gb_id and f"Type {gb_id}",
+        "reason": f"reason of {gb_id} in {place}",
+        "fingerprint": f"{gb_id}:{place}",
+        "file": "transformers/models/bert/modeling_bert.py",
+        "line": 12,
+        "function": place,
+    }
+    return GraphBreak(**{**given, **fields})
+
+
+def result(
+    name: str = "BertModel",
+    status: Status = Status.PASS,
+    breaks: tuple[GraphBreak, ...] = (),
+    **fields: Any,
+) -> Result:
+    """`breaks` make it a graph_break. Fields of a model or request are passed on to them."""
+    inner = {
+        k: fields.pop(k)
+        for k in list(fields)
+        if k in ModelSpec.__struct_fields__
+        or (k in Request.__struct_fields__ and k not in Result.__struct_fields__)
+    }
+    if breaks:
+        status = Status.GRAPH_BREAK
+    ran = status in (Status.PASS, Status.GRAPH_BREAK)
+    given: dict[str, Any] = {
+        "request": request(name, **inner),
+        "status": status,
+        "phase": Phase.DONE if ran else Phase.COMPILE,
+        "tier": Tier.FAKE,
+        "depth": Depth.FULL,
+        "breaks": breaks,
+        "graph_breaks": sum(b.occurrences for b in breaks) if ran else None,
+        "distinct_breaks": len(breaks) if ran else None,
+        "fullgraph": FullgraphVerdict(accepted=not breaks) if ran else None,
+        "durations": {"create": 0.5, "compile": 1.5} if status is not Status.SKIPPED else {},
+        "started_at": "2026-01-02T03:04:05.000000000Z",
+    }
+    if status is Status.ERROR:
+        given["error"] = error()
+    return Result(**{**given, **fields})
+
+
+def error(code: str = "backend_error", type: str = "builtins.ValueError") -> ErrorRecord:
+    return ErrorRecord(type=type, message="it failed", code=code, head="Traceback", tail="")
+
+
+def environment(**fields: Any) -> Environment:
+    given: dict[str, Any] = {
+        "name": "default",
+        "python_executable": "python",
+        "python": "3.11.7",
+        "torch": "2.13.0",
+        "torch_git": "a" * 40,
+        "transformers": "5.23.0",
+        "device": "cpu",
+        "packages": {"numpy": "2.4.6"},
+    }
+    made = {**given, **fields}
+    made.setdefault("digest", f"{made['torch']}/{made['torch_git']}/{made['transformers']}")
+    return Environment(**made)
+
+
+def run(id: str = "20260102-030405-0001", **fields: Any) -> Run:
+    given: dict[str, Any] = {
+        "started_at": "2026-01-02T03:04:05.000000000Z",
+        "source": "library",
+        "environments": (environment(),),
+        "planned": 1,
+        "plan_digest": "plan",
+        "state": "finished",
+        "finished_at": "2026-01-02T03:05:05.000000000Z",
+        "wall_seconds": 60.0,
+        "settings": {"targets": ["dynamo"], "depth": "full", "tier": "auto"},
+    }
+    return Run(id=id, **{**given, **fields})
+
+
+def view(*results: Result, **fields: Any) -> RunView:
+    """A view of results; fields of `RunView` are its own, the others its run's."""
+    own = {k: fields.pop(k) for k in list(fields) if k in RunView.__dataclass_fields__}
+    made = run(**{"planned": len(results), **fields})
+    return RunView(**{"run": made, "results": results, **own})
