@@ -14,8 +14,16 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilewatch.errors import InputsError
-from compilewatch.records import Mode, Request, TensorSummary
-from compilewatch.worker.example_inputs import text
+from compilewatch.records import Mode, Request, TensorSummary, Tier
+from compilewatch.worker.example_inputs import (
+    audio,
+    documents,
+    multimodal,
+    text,
+    time_series,
+    vision,
+)
+from compilewatch.worker.example_inputs.applied import apply_overrides
 from compilewatch.worker.example_inputs.context import Context, Rule
 from compilewatch.worker.example_inputs.signature import read_signature
 from compilewatch.worker.overrides import Overrides
@@ -23,8 +31,13 @@ from compilewatch.worker.subject import ExampleInputs
 
 __all__ = ["make_inputs", "summarize"]
 
-RULES: dict[str, Rule] = {**text.RULES}
-REQUIRED_RULES: dict[str, Rule] = {}
+MODULES = (text, vision, audio, documents, time_series, multimodal)
+
+RULES: dict[str, Rule] = {name: rule for m in MODULES for name, rule in m.RULES.items()}
+REQUIRED_RULES: dict[str, Rule] = {
+    **time_series.REQUIRED_RULES,
+    **vision.REQUIRED_RULES,
+}
 
 
 def make_inputs(
@@ -46,6 +59,8 @@ def make_inputs(
         required_rules=REQUIRED_RULES,
         train=request.target.mode is Mode.TRAIN,
     )
+    tier = Tier.REAL if fake_mode is None else Tier.FAKE
+    apply_overrides(context, overrides, request, tier)
     for name in context.signature.parameters:
         context.value(name)
     missing = [n for n in context.signature.required if n not in context.values]

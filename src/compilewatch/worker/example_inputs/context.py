@@ -8,7 +8,6 @@ the model is fake: counts and masks stay consistent, and `make_inputs` converts 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from compilewatch.worker.example_inputs.signature import Signature
+from compilewatch.worker.example_inputs.specs import generator
 
 Rule = Callable[["Context"], Any]
 
@@ -32,6 +32,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "video": ("video", "vision", "visual", "image", "vit", "backbone", "encoder"),
     "audio": ("audio", "speech", "sound", "acoustic", "codec", "encoder"),
     "text": ("text", "language", "llm", "decoder"),
+    "decoder": ("decoder", "text", "language"),
+    "qformer": ("qformer",),
 }
 """Words in the name of a sub-configuration that say which medium it describes, best first."""
 
@@ -47,6 +49,9 @@ class Context:
     required_rules: Mapping[str, Rule]
     train: bool = False
     batch: int = BATCH
+    length: int | None = None
+    tokens: dict[str, int] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
     values: dict[str, Any] = field(default_factory=dict)
     strategies: dict[str, None] = field(default_factory=dict)
     pending: list[str] = field(default_factory=list)
@@ -55,7 +60,9 @@ class Context:
         """The value of an argument of this forward, made now if need be; None if not given."""
         if name in self.values:
             return self.values[name]
-        if name not in self.signature.parameters or name in self.pending:
+        if name not in self.signature.parameters or name in self.dropped:
+            return None
+        if name in self.pending:  # a rule that asks for what is being made
             return None
         rule = self.rules.get(name)
         if rule is None and name in self.signature.required:
@@ -68,6 +75,14 @@ class Context:
         if made is not None:
             self.values.setdefault(name, made)
         return self.values.get(name)
+
+    @property
+    def sequence(self) -> int:
+        """Tokens of a text: `SEQUENCE`, or fewer where the model has fewer positions."""
+        if self.length is not None:
+            return self.length
+        positions = self.number("max_position_embeddings", kind="text", default=SEQUENCE)
+        return min(SEQUENCE, positions) if positions > 1 else SEQUENCE
 
     def uses(self, strategy: str) -> None:
         """Note that a strategy took part; the first one noted comes first in the name."""
@@ -134,18 +149,14 @@ class Context:
 
     # --- tensors ---------------------------------------------------------------------------
 
-    def generator(self, name: str) -> torch.Generator:
-        """A generator of its own for each argument: adding one changes no other."""
-        return torch.Generator().manual_seed(zlib.crc32(name.encode()))
-
     def normal(self, name: str, *shape: int) -> torch.Tensor:
         """Standard normal values of the module's dtype."""
-        return torch.randn(shape, generator=self.generator(name)).to(self.dtype)
+        return torch.randn(shape, generator=generator(name)).to(self.dtype)
 
     def integers(self, name: str, low: int, high: int, *shape: int) -> torch.Tensor:
         """int64 values in [low, high)."""
         high = max(high, low + 1)
-        return torch.randint(low, high, shape, generator=self.generator(name))
+        return torch.randint(low, high, shape, generator=generator(name))
 
 
 def _walk(config: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:

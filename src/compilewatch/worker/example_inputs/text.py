@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from compilewatch.worker.example_inputs.context import SEQUENCE, Context, Rule
+from compilewatch.worker.example_inputs.context import Context, Rule
+from compilewatch.worker.example_inputs.documented import documented_sizes
 
 ID_LIMIT = 1000
 """Ids stay below this, so that a reduced vocabulary still holds them."""
@@ -30,11 +31,6 @@ def token_ids(ctx: Context, name: str, length: int, vocabulary: int) -> torch.Te
     return ids
 
 
-def input_ids(ctx: Context) -> torch.Tensor:
-    ctx.uses("text")
-    return token_ids(ctx, "input_ids", SEQUENCE, ctx.vocabulary())
-
-
 def attention_mask(ctx: Context) -> torch.Tensor | None:
     """Ones over the tokens, shape (batch, sequence)."""
     ids = ctx.value("input_ids")
@@ -44,8 +40,29 @@ def attention_mask(ctx: Context) -> torch.Tensor | None:
 def decoder_input_ids(ctx: Context) -> torch.Tensor:
     """Ids for the decoder, half as long as the encoder's text."""
     ctx.uses("encoder_decoder")
-    vocabulary = ctx.number("vocab_size", kind="text", default=ctx.vocabulary())
-    return token_ids(ctx, "decoder_input_ids", SEQUENCE // 2, vocabulary)
+    vocabulary = ctx.number("vocab_size", kind="decoder", default=ctx.vocabulary())
+    codebooks = documented_codebooks(ctx, "decoder_input_ids")
+    if codebooks is not None:
+        return ctx.integers("decoder_input_ids", 0, vocabulary, *codebooks)
+    return token_ids(ctx, "decoder_input_ids", ctx.sequence // 2, vocabulary)
+
+
+def qformer_input_ids(ctx: Context) -> torch.Tensor:
+    """Ids of the instruction that steers the query transformer."""
+    vocabulary = ctx.number("vocab_size", kind="qformer", default=ctx.vocabulary())
+    return token_ids(ctx, "qformer_input_ids", ctx.sequence // 2, vocabulary)
+
+
+def qformer_attention_mask(ctx: Context) -> torch.Tensor:
+    return torch.ones_like(ctx.value("qformer_input_ids"))
+
+
+def documented_codebooks(ctx: Context, name: str) -> tuple[int, ...] | None:
+    """The sizes of ids that hold several codebooks, as the docstring lays them out."""
+    dims = ctx.signature.documented_shape(name) or ()
+    if not any("codebook" in dim for dim in dims):
+        return None
+    return documented_sizes(ctx, name)
 
 
 def _special_ids(ctx: Context) -> set[int]:
@@ -59,7 +76,8 @@ def _special_ids(ctx: Context) -> set[int]:
 
 
 RULES: dict[str, Rule] = {
-    "input_ids": input_ids,
     "attention_mask": attention_mask,
     "decoder_input_ids": decoder_input_ids,
+    "qformer_input_ids": qformer_input_ids,
+    "qformer_attention_mask": qformer_attention_mask,
 }

@@ -1,0 +1,81 @@
+"""What overrides say about inputs: `[override.inputs]` in `inputs/overrides/*.toml`.
+
+Each key is an argument with a table of `specs`, whose sizes may name `batch`, `sequence` or
+`config.…`, or one of the settings of `Settings`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from compilewatch.errors import ConfigError, InputsError
+from compilewatch.records import Depth, Request, Tier
+from compilewatch.worker.example_inputs.context import Context
+from compilewatch.worker.example_inputs.specs import from_spec, size_of
+from compilewatch.worker.overrides import Overrides
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of `[override.inputs]` that are no arguments.
+
+    `drop`: arguments left at their defaults. `batch`: rows, where a model fixes them. `sequence`:
+    tokens of text. `tokens`: the placeholder id of a medium (a number or `config.…`).
+    """
+
+    drop: tuple[str, ...] = ()
+    batch: int | None = None
+    sequence: int | None = None
+    tokens: dict[str, int | str] = {}
+
+
+SETTINGS = frozenset(Settings.__struct_fields__)
+
+
+def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: Tier) -> None:
+    """Put what the matching overrides say into the context, before any rule runs.
+
+    Raises ConfigError naming the model for a table that is malformed or names no argument.
+    """
+    model_type = getattr(ctx.config, "model_type", "") or ""
+    tables: dict[str, Any] = {}
+    depth = request.depth if tier is Tier.FAKE else Depth.REDUCED
+    for override in overrides.matching(type(ctx.module).__name__, model_type, tier, depth):
+        tables.update(override.inputs)
+    if not tables:
+        return
+    try:
+        settings = msgspec.convert({k: v for k, v in tables.items() if k in SETTINGS}, Settings)
+        _apply_settings(ctx, settings)
+        for name, spec in tables.items():
+            if name not in SETTINGS and name in ctx.signature.parameters:
+                ctx.values[name] = from_spec(name, spec, _resolver(ctx), ctx.dtype)
+    except (msgspec.ValidationError, InputsError) as error:
+        raise ConfigError(f"inputs/overrides: {request.model.name}: {error}") from None
+    if len(tables) > len(SETTINGS & set(tables)):
+        ctx.uses("override")
+
+
+def _apply_settings(ctx: Context, settings: Settings) -> None:
+    ctx.dropped = frozenset(settings.drop)
+    ctx.batch = settings.batch or ctx.batch
+    ctx.length = settings.sequence
+    resolve = _resolver(ctx)
+    ctx.tokens = {m: size_of("tokens", t, resolve) for m, t in settings.tokens.items()}
+
+
+def _resolver(ctx: Context) -> Any:
+    def resolve(name: str) -> int:
+        if name == "batch":
+            return ctx.batch
+        if name == "sequence":
+            return ctx.sequence
+        found: Any = ctx.config
+        for part in name.removeprefix("config.").split("."):
+            found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
+        if not isinstance(found, int):
+            raise InputsError(f"{name!r} is no whole number of the configuration")
+        return found
+
+    return resolve

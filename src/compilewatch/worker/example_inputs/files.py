@@ -1,0 +1,112 @@
+"""Saved example inputs: an editable TOML file, or tensors in a safetensors file. No pickle."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+import torch
+from safetensors import SafetensorError, safe_open
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from compilewatch.errors import InputsError
+from compilewatch.worker.example_inputs.specs import from_spec, to_spec
+from compilewatch.worker.subject import ExampleInputs
+
+SCHEMA = 1
+
+
+class InputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The TOML form; `args` and `inputs` hold the tables of `specs`."""
+
+    schema: int = SCHEMA
+    strategy: str = "file"
+    args: list[dict[str, Any]] = []
+    inputs: dict[str, dict[str, Any]] = {}
+    dynamic_shapes: dict[str, dict[str, str]] = {}
+
+
+def load_inputs_file(path: Path, fake_mode: FakeTensorMode | None) -> ExampleInputs:
+    """Read `.toml` (specifications) or `.safetensors` (tensors as keyword arguments).
+
+    Raises InputsError, in one line, for a file that is missing, malformed or of another kind.
+    """
+    if path.suffix == ".toml":
+        inputs = _load_toml(path)
+    elif path.suffix == ".safetensors":
+        inputs = _load_safetensors(path)
+    else:
+        raise InputsError(f"{path}: inputs are read from .toml or .safetensors files")
+    return inputs if fake_mode is None else to_fake(inputs, fake_mode)
+
+
+def inputs_to_toml(inputs: ExampleInputs) -> str:
+    """The TOML form of real inputs; `load_inputs_file` reads the same shapes and dtypes back.
+
+    Raises InputsError for what a file cannot hold (see `specs.to_spec`).
+    """
+    document: dict[str, Any] = {"schema": SCHEMA, "strategy": inputs.strategy}
+    if inputs.args:
+        document["args"] = [to_spec(f"args[{i}]", v) for i, v in enumerate(inputs.args)]
+    document["inputs"] = {name: to_spec(name, v) for name, v in inputs.kwargs.items()}
+    if inputs.dynamic_shapes:
+        document["dynamic_shapes"] = {
+            name: {str(d): label for d, label in dims.items()}
+            for name, dims in inputs.dynamic_shapes.items()
+        }
+    return tomli_w.dumps(document)
+
+
+def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
+    """The same inputs with each tensor made fake under a mode."""
+
+    def convert(value: Any) -> Any:
+        return torch.utils._pytree.tree_map_only(torch.Tensor, fake_mode.from_tensor, value)
+
+    return ExampleInputs(
+        strategy=inputs.strategy,
+        args=convert(inputs.args),
+        kwargs=convert(inputs.kwargs),
+        dynamic_shapes=inputs.dynamic_shapes,
+    )
+
+
+def _load_toml(path: Path) -> ExampleInputs:
+    try:
+        found = msgspec.convert(tomllib.loads(path.read_text("utf-8")), InputsFile)
+        dynamic = {n: {int(d): s for d, s in v.items()} for n, v in found.dynamic_shapes.items()}
+    except OSError as error:
+        raise InputsError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputsError(f"{path}: not an inputs file: {error}") from None
+    if found.schema != SCHEMA:
+        raise InputsError(f"{path}: schema {found.schema} is unknown; this version reads {SCHEMA}")
+    try:
+        args = tuple(_spec(f"args[{i}]", s) for i, s in enumerate(found.args))
+        kwargs = {name: _spec(name, spec) for name, spec in found.inputs.items()}
+    except InputsError as error:
+        raise InputsError(f"{path}: {error}") from None
+    return ExampleInputs(strategy="file", args=args, kwargs=kwargs, dynamic_shapes=dynamic)
+
+
+def _spec(name: str, spec: dict[str, Any]) -> Any:
+    return from_spec(name, spec, _no_names(name), torch.float32)
+
+
+def _no_names(argument: str) -> Any:
+    def resolve(size: str) -> int:
+        raise InputsError(f"{argument}: {size!r} is no size; a file holds numbers")
+
+    return resolve
+
+
+def _load_safetensors(path: Path) -> ExampleInputs:
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            kwargs = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise InputsError(f"{path}: not a safetensors file: {error}") from None
+    return ExampleInputs(strategy="file", kwargs=kwargs)

@@ -1,0 +1,117 @@
+"""Token ids with a placeholder for each feature of an image, video or sound.
+
+How many features a medium gives is asked of the model itself: `get_image_features` and its
+siblings are called with the arguments made so far, and the rows that come out are counted.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from compilewatch.worker.example_inputs import text
+from compilewatch.worker.example_inputs.context import Context, Rule
+
+MEDIA: dict[str, tuple[str, ...]] = {
+    "image": ("pixel_values", "image_pixel_values", "flattened_patches"),
+    "video": ("pixel_values_videos",),
+    "audio": ("input_features", "input_values", "audio_input_features"),
+}
+"""The arguments that carry each medium."""
+
+TYPES = {"image": 1, "video": 2, "audio": 3}
+"""The values of `mm_token_type_ids`; text is 0."""
+
+
+def placeholder_id(ctx: Context, medium: str) -> int | None:
+    """The id that stands for one feature of the medium in `input_ids`."""
+    found = ctx.tokens.get(medium)
+    if found is None:
+        found = ctx.find(f"{medium}_token_id", f"{medium}_token_index")
+    return found if isinstance(found, int) else None
+
+
+def input_ids(ctx: Context) -> torch.Tensor:
+    """(batch, sequence): ordinary words around one placeholder for each feature."""
+    runs: list[tuple[int, int]] = []
+    for medium, arguments in MEDIA.items():
+        given = any(ctx.value(name) is not None for name in arguments)
+        token = placeholder_id(ctx, medium)
+        if given and token is not None:
+            count = count_features(ctx, medium)
+            if count:
+                runs.append((token, count))
+    ctx.uses("text")
+    codebooks = text.documented_codebooks(ctx, "input_ids")
+    if codebooks is not None:
+        return ctx.integers("input_ids", 0, ctx.vocabulary(), *codebooks)
+    total = ctx.sequence + sum(count for _, count in runs)
+    ids = text.token_ids(ctx, "input_ids", total, ctx.vocabulary())
+    start = ctx.sequence // 4
+    for token, count in runs:
+        ids[:, start : start + count] = token
+        start += count + 2
+    return ids
+
+
+def count_features(ctx: Context, medium: str) -> int:
+    """Rows of features that the model makes of one batch row's medium; 0 where it has no method.
+
+    Runs the model's own tower, on real or on fake tensors, whatever its parameters are.
+    """
+    method = getattr(ctx.module, f"get_{medium}_features", None)
+    if method is None:
+        return 0
+    arguments = _arguments(ctx, method)
+    mode = ctx.fake_mode
+    with torch.no_grad():
+        if mode is None:
+            made = method(**arguments)
+        else:
+            with mode:
+                made = method(**_fake(arguments, mode))
+    return _rows(made) // ctx.batch
+
+
+def token_types(ctx: Context) -> torch.Tensor | None:
+    """0 for text, 1 for image, 2 for video and 3 for audio tokens, shape of `input_ids`."""
+    ids = ctx.value("input_ids")
+    if ids is None:
+        return None
+    types = torch.zeros_like(ids)
+    for medium, value in TYPES.items():
+        token = placeholder_id(ctx, medium)
+        if token is not None:
+            types[ids == token] = value
+    return types
+
+
+def _arguments(ctx: Context, method: Callable[..., Any]) -> dict[str, Any]:
+    parameters = inspect.signature(method).parameters
+    names: Iterable[str] = parameters
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+        inner = getattr(getattr(ctx.module, "model", None), method.__name__, None)
+        names = inspect.signature(inner).parameters if inner else names
+    return {name: value for name in names if (value := ctx.value(name)) is not None}
+
+
+def _fake(values: Any, mode: Any) -> Any:
+    return torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, values)
+
+
+def _rows(features: Any) -> int:
+    """All dimensions but the last, over all tensors of the projected features."""
+    pooled = getattr(features, "pooler_output", None)
+    features = features if pooled is None else pooled
+    if isinstance(features, torch.Tensor):
+        return int(features.numel() // features.shape[-1])
+    return sum(_rows(part) for part in features)
+
+
+RULES: dict[str, Rule] = {
+    "input_ids": input_ids,
+    "mm_token_type_ids": token_types,
+}

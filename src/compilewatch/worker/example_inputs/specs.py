@@ -1,0 +1,177 @@
+"""The editable form of example inputs: one TOML table an argument, in files and in overrides.
+
+    [inputs.pixel_values]
+    shape = [2, 3, 224, 224]
+    dtype = "float32"
+    fill = "normal"
+
+A table holds either `value` (what is no tensor), `values` (nested lists, with `dtype`), `items`
+(a list of such tables), or `shape` with `fill`: `normal`, `uniform` (in [0, 1)), `zeros`, `ones`,
+`randint` (with `low`, `high`), or `full` (with `value`). Sizes may be expressions in overrides:
+products of numbers and names, such as `"2*config.text_config.hidden_size"`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from compilewatch.errors import InputsError
+
+Resolve = Callable[[str], int]
+"""The size that a name in an expression stands for."""
+
+DTYPES = {
+    name: getattr(torch, name)
+    for name in (
+        [
+            "bool",
+            "uint8",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "float16",
+            "bfloat16",
+            "float32",
+            "float64",
+            "complex64",
+        ]
+    )
+}
+KEYS = frozenset({"shape", "dtype", "fill", "low", "high", "value", "values", "items"})
+FILLS = frozenset({"normal", "uniform", "zeros", "ones", "randint", "full"})
+
+
+def generator(name: str) -> torch.Generator:
+    """A seeded generator of its own for each argument: adding one changes no other."""
+    return torch.Generator().manual_seed(zlib.crc32(name.encode()))
+
+
+def from_spec(name: str, spec: Any, resolve: Resolve, float_dtype: torch.dtype) -> Any:
+    """The value that a table describes. `float_dtype` is used where a fill names no dtype.
+
+    Raises InputsError naming the argument for a table that is not of the form above.
+    """
+    if not isinstance(spec, dict):
+        raise InputsError(f"{name}: expected a table with shape, values, items or value")
+    unknown = set(spec) - KEYS
+    if unknown:
+        raise InputsError(f"{name}: unknown {', '.join(sorted(unknown))}; known: {_known(KEYS)}")
+    if "items" in spec:
+        items = spec["items"]
+        if not isinstance(items, list):
+            raise InputsError(f"{name}: items must be a list of tables")
+        return [from_spec(f"{name}[{i}]", s, resolve, float_dtype) for i, s in enumerate(items)]
+    if "values" in spec:
+        return _literal(name, spec)
+    if "shape" in spec:
+        return _filled(name, spec, resolve, float_dtype)
+    if "value" in spec:
+        return spec["value"]
+    raise InputsError(f"{name}: needs one of shape, values, items or value")
+
+
+def to_spec(name: str, value: Any) -> dict[str, Any]:
+    """The table that `from_spec` turns into the same shapes and dtypes.
+
+    Whole numbers and masks keep their values; random floats become `normal`. Raises InputsError
+    for a fake tensor of whole numbers, which has no values to keep, and for foreign objects.
+    """
+    if isinstance(value, torch.Tensor):
+        return _tensor_spec(name, value)
+    if isinstance(value, (list, tuple)) and any(_holds_tensor(v) for v in value):
+        return {"items": [to_spec(f"{name}[{i}]", v) for i, v in enumerate(value)]}
+    if isinstance(value, (bool, int, float, str)) or _is_plain(value):
+        return {"value": list(value) if isinstance(value, tuple) else value}
+    raise InputsError(f"{name}: a {type(value).__name__} cannot be written to a file")
+
+
+def size_of(name: str, size: Any, resolve: Resolve) -> int:
+    """One size of a shape: a number, or a product such as `"batch*2"`."""
+    if isinstance(size, bool) or not isinstance(size, (int, str)):
+        raise InputsError(f"{name}: {size!r} is no size")
+    product = 1
+    for factor in str(size).split("*"):
+        factor = factor.strip()
+        product *= int(factor) if factor.isdigit() else resolve(factor)
+    return product
+
+
+def _literal(name: str, spec: dict[str, Any]) -> torch.Tensor:
+    dtype = _dtype(name, spec.get("dtype"), None)
+    try:
+        return torch.tensor(spec["values"], dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputsError(f"{name}: values are no tensor: {_line(error)}") from None
+
+
+def _filled(
+    name: str, spec: dict[str, Any], resolve: Resolve, float_dtype: torch.dtype
+) -> torch.Tensor:
+    fill = spec.get("fill", "normal")
+    if fill not in FILLS:
+        raise InputsError(f"{name}: unknown fill {fill!r}; known: {_known(FILLS)}")
+    if not isinstance(spec["shape"], list):
+        raise InputsError(f"{name}: shape must be a list of sizes")
+    shape = [size_of(name, size, resolve) for size in spec["shape"]]
+    default = torch.int64 if fill == "randint" else float_dtype
+    dtype = _dtype(name, spec.get("dtype"), default)
+    try:
+        if fill == "randint":
+            low = size_of(name, spec.get("low", 0), resolve)
+            high = size_of(name, spec.get("high", 2), resolve)
+            return torch.randint(low, high, shape, generator=generator(name)).to(dtype)
+        if fill in ("normal", "uniform"):
+            draw = torch.randn if fill == "normal" else torch.rand
+            return draw(shape, generator=generator(name)).to(dtype)
+        constant = {"zeros": 0, "ones": 1}.get(fill, spec.get("value", 0))
+        return torch.full(shape, constant, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputsError(f"{name}: cannot be filled: {_line(error)}") from None
+
+
+def _tensor_spec(name: str, tensor: torch.Tensor) -> dict[str, Any]:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    spec: dict[str, Any] = {"shape": list(tensor.shape), "dtype": dtype}
+    if isinstance(tensor, torch._subclasses.FakeTensor):
+        if not tensor.dtype.is_floating_point:
+            raise InputsError(f"{name}: a fake tensor has no values to write; make real inputs")
+        return spec | {"fill": "normal"}
+    if tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
+        return spec | {"fill": "full", "value": tensor.flatten()[0].item()}
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or not tensor.numel():
+        return spec | {"fill": "normal"}
+    return {"dtype": dtype, "values": tensor.tolist()}
+
+
+def _dtype(name: str, given: Any, default: torch.dtype | None) -> torch.dtype | None:
+    if given is None:
+        return default
+    if given not in DTYPES:
+        raise InputsError(f"{name}: unknown dtype {given!r}; known: {_known(DTYPES)}")
+    found: torch.dtype = DTYPES[given]
+    return found
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensor(v) for v in value)
+    return isinstance(value, torch.Tensor)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(v) for v in value)
+    return isinstance(value, (bool, int, float, str))
+
+
+def _known(names: Any) -> str:
+    return ", ".join(sorted(names))
+
+
+def _line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
