@@ -8,7 +8,6 @@ was cut off or folded cannot be searched for.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import IO
@@ -49,8 +48,6 @@ CHANGE_STYLES = {ChangeKind.REGRESSION: "red", ChangeKind.FIXED: "green"}
 HEADINGS = OUTCOME_LABELS | {Outcome.GRAPH_BREAK: "breaks", Outcome.COMPILE_ERROR: "error"}
 """Short enough for a table of all outcomes on 80 columns."""
 
-CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
 
 def console(file: IO[str] | None = None) -> Console:
     """Where verbs print: in colour on a terminal only (NO_COLOR is honoured), as wide as needed
@@ -79,11 +76,11 @@ def runs_table(runs: Sequence[Run]) -> RenderableType:
     """Stored runs, in the order given."""
     if not runs:
         return _text("no runs stored yet")
-    table = _table("Run", "Source", "State", "Requests", "Time", "torch", "transformers", gap=1)
+    table = _table("Run", "Source", "State", "Requests", "Time", "torch", "trans-\nformers", gap=0)
     for column in (table.columns[3], table.columns[4]):
         column.justify = "right"
+    for column in table.columns[:5]:
         column.no_wrap = True
-    table.columns[0].no_wrap = True
     for run in runs:
         table.add_row(
             _text(run.id, "bold"),
@@ -362,7 +359,7 @@ def _how(result: Result) -> list[RenderableType]:
     return parts
 
 
-def _table(*headings: str, gap: int = 2) -> Table:
+def _table(*headings: str, gap: int = 1) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, gap, 0, 0))
     for heading in headings:
         table.add_column(heading, overflow="fold")
@@ -384,4 +381,4 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _text(text: str, style: str = "") -> Text:
-    return Text(CONTROL.sub("", text.expandtabs(4)), style=style, overflow="fold")
+    return Text(wording.printable(text.expandtabs(4)), style=style, overflow="fold")

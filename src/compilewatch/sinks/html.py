@@ -105,6 +105,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.PackageLoader("compilewatch.sinks"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -134,6 +135,11 @@ def _environment() -> jinja2.Environment:
         "version": compilewatch.__version__,
     }
     return environment
+
+
+def _printable(value: object) -> object:
+    # Markup is a str too: what a macro made is HTML already and holds only what was printable.
+    return wording.printable(value) if type(value) is str else value
 
 
 def moment(time: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from enum import StrEnum
 
@@ -17,6 +18,9 @@ from compilewatch.records import (
 
 # torch/_dynamo/exc.py, get_gbid_documentation_link: how torch itself links an entry.
 REGISTRY_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb{number}.html"
+
+
+CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Outcome(StrEnum):
@@ -90,6 +94,11 @@ def registry_page(code: str) -> str | None:
 def reason_title(graph_break: GraphBreak) -> str:
     """One line for a cause: torch's type where it has one, else our code in words."""
     return graph_break.gb_type or graph_break.code.replace("_", " ")
+
+
+def printable(text: str) -> str:
+    """Without terminal escapes and control characters, which messages of compilers may hold."""
+    return CONTROL.sub("", text)
 
 
 def percent(ratio: float | None) -> str:

@@ -1,0 +1,184 @@
+"""A run in which everything occurs that a sink may meet, hostile text included."""
+
+from __future__ import annotations
+
+from tests import factories
+
+from compilewatch.analysis.view import RunView
+from compilewatch.records import (
+    Attempt,
+    Change,
+    ChangeKind,
+    Depth,
+    ErrorRecord,
+    FullgraphVerdict,
+    Mode,
+    Numerics,
+    Phase,
+    Result,
+    StackFrame,
+    Status,
+    Target,
+    TensorSummary,
+    Tier,
+)
+
+HOSTILE = "<script>alert(1)</script> & \"quoted\" 'single' \x00\x1b[31mred\x1b[0m [bold]"
+"""Markup, characters that XML forbids, a terminal escape, rich markup."""
+
+BRANCH = factories.graph_break(
+    "BertEncoder.forward",
+    line=412,
+    occurrences=6,
+    explanation="Detected data-dependent branching.",
+    hints=("Use `torch.cond` to express dynamic control flow.",),
+    user_stack=(
+        StackFrame(
+            file="transformers/models/bert/modeling_bert.py",
+            line=900,
+            function="BertModel.forward",
+            text="encoder_outputs = self.encoder(embedding_output, attention_mask)",
+        ),
+        StackFrame(
+            file="transformers/models/bert/modeling_bert.py",
+            line=412,
+            function="BertEncoder.forward",
+            text="if mask.sum() > 0:",
+        ),
+    ),
+)
+UNBACKED = factories.graph_break(
+    "torch_int", gb_id=None, reason=f"Could not guard on u0 > 1 {HOSTILE}", line=77
+)
+REFUSED = FullgraphVerdict(accepted=False, code="GB0170", reason=BRANCH.reason)
+
+
+def results() -> tuple[Result, ...]:
+    return (
+        factories.result(
+            "BertModel",
+            breaks=(BRANCH, UNBACKED),
+            family="bert",
+            task="text",
+            downloads=382_093_426,
+            graphs=8,
+            ops=512,
+            guards=40,
+            unattributed=0,
+            parameters=110_000_000,
+            peak_memory_bytes=700 * 2**20,
+            fullgraph=REFUSED,
+            inputs=(
+                TensorSummary(name="input_ids", shape=(2, 16), dtype="int64"),
+                TensorSummary(name="use_cache", value="False"),
+            ),
+            inputs_strategy="text",
+            artifacts=("artifacts/BertModel/dynamo/tlparse/index.html",),
+        ),
+        factories.result(
+            "BertModel", target=Target(mode=Mode.TRAIN), breaks=(BRANCH,), family="bert"
+        ),
+        factories.result(
+            "google/vit-base",
+            family="vit",
+            task="vision",
+            source="hub",
+            revision="0123456789abcdef0123456789abcdef01234567",
+            downloads=222_795_161,
+            license="apache-2.0",
+            tier=Tier.REAL,
+            depth=Depth.REDUCED,
+            graphs=1,
+            unattributed=0,
+            fullgraph=FullgraphVerdict(accepted=True, derived=True),
+            reused_from="20260101-030405-0001",
+            artifacts=("artifacts/vit/trace.log",),
+            attempts=(
+                Attempt(
+                    tier=Tier.FAKE,
+                    status=Status.ERROR,
+                    phase=Phase.CREATE,
+                    reason="fake_unsupported",
+                    durations={"create": 0.25},
+                ),
+            ),
+        ),
+        factories.result(
+            "team/odd name [x] ü",
+            Status.ERROR,
+            family="custom",
+            source="manifest",
+            detail=f"it failed {HOSTILE}",
+            error=ErrorRecord(
+                type="builtins.TypeError",
+                message=f"it failed {HOSTILE}",
+                code="type_error",
+                head="Traceback (most recent call last):\n  first frames",
+                tail=f"  last frames\nTypeError: it failed {HOSTILE}",
+                file="transformers/models/bert/modeling_bert.py",
+                line=100,
+                function="forward",
+            ),
+        ),
+        factories.result("GptModel", Status.ERROR, family="gpt", phase=Phase.CREATE),
+        factories.result(
+            "TimmModel",
+            Status.ERROR,
+            family="timm",
+            phase=Phase.CREATE,
+            expectation="needs timm, which pulls another torch",
+        ),
+        factories.result(
+            "DriftModel",
+            Status.MISMATCH,
+            family="gpt",
+            phase=Phase.COMPARE,
+            numerics=Numerics(deterministic=True, matches=False, max_abs_error=0.25, atol=1e-5),
+        ),
+        factories.result("SlowModel", Status.TIMEOUT, family="gpt", detail="no end within 600 s"),
+        factories.result("BigModel", Status.OOM, family="gpt", detail="over 8.0 GiB"),
+        factories.result("CrashModel", Status.CRASHED, family="gpt", detail="signal 11 (SIGSEGV)"),
+        factories.result(
+            "meta/gated", Status.SKIPPED, family="llama", detail="gated: accept its licence"
+        ),
+        factories.result(
+            "OddModel", Status.UNSUPPORTED, family="llama", detail="needs a package: timm"
+        ),
+        factories.result("Model/a", family="twins"),
+        factories.result("model--A", family="twins", target=Target(dynamic=True)),
+    )
+
+
+def _change(kind: ChangeKind, model: str, before: Status | None, after: Status | None) -> Change:
+    return Change(
+        kind=kind,
+        model=model,
+        target=Target(),
+        before=before,
+        after=after,
+        reason=f"{before} -> {after}",
+        family="bert",
+        downloads=5,
+        causes=("torch 2.12.0 -> 2.13.0", "revision aaaa -> bbbb"),
+    )
+
+
+def view() -> RunView:
+    changes = (
+        _change(ChangeKind.REGRESSION, "BertModel", Status.PASS, Status.GRAPH_BREAK),
+        _change(ChangeKind.FIXED, "google/vit-base", Status.GRAPH_BREAK, Status.PASS),
+        _change(ChangeKind.NEW, "Model/a", None, Status.PASS),
+        _change(ChangeKind.GONE, "GoneModel", Status.PASS, None),
+        _change(ChangeKind.NEWLY_TESTED, "model--A", Status.SKIPPED, Status.PASS),
+        _change(ChangeKind.NO_LONGER_TESTED, "SlowModel", Status.PASS, Status.TIMEOUT),
+    )
+    answers = results()
+    return factories.view(
+        *answers,
+        planned=len(answers) + 3,
+        jobs=2,
+        changes=changes,
+        baseline=factories.run("20260101-030405-0001"),
+        differences=("torch 2.12.0 -> 2.13.0",),
+        notes=(f"1 damaged line was skipped {HOSTILE}",),
+    )

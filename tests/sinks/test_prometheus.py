@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests import factories
+from tests.sinks import example_run
+
+from compilewatch.records import Mode, Status, Target
+from compilewatch.sinks import prometheus
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def samples(view) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Metric name -> its (labels, value), read by the official client's parser."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(prometheus.exposition(view).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def value(view, name: str) -> float | None:
+    found = samples(view).get(name)
+    return found[0][1] if found else None
+
+
+def test_promtool_finds_nothing_to_complain_about():
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        advice = "promtool is missing: apt-get install --no-install-recommends prometheus"
+        pytest.fail(advice) if os.environ.get("CI") == "true" else pytest.skip(advice)
+    checked = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=prometheus.exposition(example_run.view()),
+        capture_output=True,
+        check=False,
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_breaks_are_counted_by_reason_with_exactly_the_labels_dashboards_ask_for():
+    found = samples(example_run.view())["compile_breaks_total"]
+    assert (
+        {
+            "model": "BertModel",
+            "family": "bert",
+            "commit": "",
+            "reason": "GB0170 Data-dependent branching",
+            "target": "dynamo",
+            "mode": "eval",
+        },
+        6,
+    ) in found
+
+
+def test_breaks_by_reason_add_up_to_the_models_breaks():
+    view = example_run.view()
+    by_model: dict[tuple[str, str], float] = {}
+    for labels, count in samples(view)["compile_breaks_total"]:
+        key = (labels["model"], labels["mode"])
+        by_model[key] = by_model.get(key, 0) + count
+    totals = {
+        (labels["model"], labels["mode"]): count
+        for labels, count in samples(view)["compilewatch_graph_breaks"]
+        if count
+    }
+    assert by_model == totals
+
+
+def test_the_counter_has_no_created_sample_and_the_rest_are_gauges():
+    text = prometheus.exposition(example_run.view()).decode()
+    types = dict(line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE"))
+    assert types.pop("compile_breaks_total") == "counter"
+    assert set(types.values()) == {"gauge"}
+    assert "_created" not in text
+
+
+def test_labels_never_hold_a_reason_in_free_text():
+    text = prometheus.exposition(example_run.view()).decode()
+    assert "Could not guard" not in text
+    assert "alert(1)" not in text
+    assert 'reason="unbacked_symint"' in text
+
+
+def test_every_metric_of_the_table_is_exposed_with_its_labels():
+    found = samples(example_run.view())
+    # The example run has requests left without an answer, so it has no success to date.
+    finished = samples(factories.view(factories.result()))
+    found["compilewatch_last_success_timestamp_seconds"] = finished[
+        "compilewatch_last_success_timestamp_seconds"
+    ]
+    for definition in prometheus.DEFINITIONS:
+        assert definition.name in found, definition.name
+        assert set(found[definition.name][0][0]) == set(definition.labels), definition.name
+    assert set(found) == {definition.name for definition in prometheus.DEFINITIONS}
+
+
+def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there():
+    crashed = samples(factories.view(factories.result(status=Status.CRASHED)))
+    assert "compilewatch_graph_breaks" not in crashed
+    assert "compilewatch_peak_memory_bytes" not in crashed
+    passed = samples(factories.view(factories.result()))
+    assert passed["compilewatch_graph_breaks"][0][1] == 0
+
+
+def test_each_status_is_one_series_and_skipped_is_not_passed():
+    view = factories.view(factories.result(status=Status.SKIPPED))
+    ((labels, count),) = samples(view)["compilewatch_results"]
+    assert (labels["status"], count) == ("skipped", 1)
+    ((labels, one),) = samples(view)["compilewatch_model_status"]
+    assert (labels["status"], one) == ("skipped", 1)
+
+
+def test_modes_shapes_backends_and_environments_are_series_of_their_own():
+    asked = [
+        factories.result(target=Target()),
+        factories.result(target=Target(mode=Mode.TRAIN)),
+        factories.result(target=Target(dynamic=True)),
+        factories.result(target=Target(backend="inductor")),
+        factories.result(environment="nightly"),
+        factories.result(target=Target(name="xla"), environment="xla"),
+    ]
+    found = samples(factories.view(*asked))["compilewatch_model_status"]
+    assert [(labels["target"], labels["mode"]) for labels, _ in found] == [
+        ("dynamo", "eval"),
+        ("dynamo", "eval/dynamic"),
+        ("dynamo", "train"),
+        ("dynamo:inductor", "eval"),
+        ("dynamo@nightly", "eval"),
+        ("xla", "eval"),
+    ]
+
+
+def test_changes_are_zero_with_a_baseline_and_absent_without():
+    with_baseline = factories.view(factories.result(), baseline=factories.run("20260101-0-0"))
+    found = {labels["kind"]: n for labels, n in samples(with_baseline)["compilewatch_changes"]}
+    assert found == {"regression": 0, "fixed": 0}
+    assert "compilewatch_changes" not in samples(factories.view(factories.result()))
+
+
+def test_changes_are_counted_by_family_and_kind():
+    found = {
+        (labels["family"], labels["kind"]): n
+        for labels, n in samples(example_run.view())["compilewatch_changes"]
+        if labels["mode"] == "eval"
+    }
+    assert found["bert", "regression"] == 1
+    assert found["bert", "gone"] == 1
+    assert found["gpt", "regression"] == 0
+
+
+def test_a_run_with_requests_left_has_ended_without_success():
+    unfinished = factories.view(factories.result(), planned=2)
+    assert value(unfinished, "compilewatch_last_completion_timestamp_seconds") == 1767323105
+    assert value(unfinished, "compilewatch_last_success_timestamp_seconds") is None
+    interrupted = factories.view(factories.result(), state="interrupted", finished_at=None)
+    assert value(interrupted, "compilewatch_last_completion_timestamp_seconds") is None
+    complete = factories.view(factories.result())
+    assert value(complete, "compilewatch_last_success_timestamp_seconds") == 1767323105
+
+
+def test_publishing_again_writes_the_same_bytes():
+    written: list[tuple[str, bytes]] = []
+    sink = prometheus.MetricsFileSink()
+    for _ in range(2):
+        said = sink.publish(example_run.view(), lambda path, data: written.append((path, data)))
+    assert said == "metrics.prom"
+    assert written[0] == written[1]
+    assert written[0][0] == "metrics.prom"
+
+
+def test_the_page_in_docs_is_the_table():
+    page = DOCS.read_text(encoding="utf-8")
+    assert prometheus.metrics_page().rstrip() in page, "run `make generate`"
+
+
+def test_the_page_explains_every_label_with_few_values():
+    used = {label for definition in prometheus.DEFINITIONS for label in definition.labels}
+    assert set(prometheus.LABELS) <= used
+    for label in ("model", "family", "commit", "reason", "target", "mode", "status", "kind"):
+        assert f"| `{label}` |" in prometheus.metrics_page()
