@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
-import json
-import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from compilewatch.errors import ConfigError
 from compilewatch.records import (
     ChaosBuild,
     ClassBuild,
@@ -23,21 +23,20 @@ from compilewatch.records import (
     Request,
     Tier,
 )
+from compilewatch.worker.architectures import (
+    MissingPackageError,
+    UnknownArchitectureError,
+    configuration_class,
+    library_class,
+    missing_package,
+    resolve,
+    weights_source,
+)
 from compilewatch.worker.construction import construct_fake, construct_real, to_fake
-from compilewatch.worker.overrides import Overrides
+from compilewatch.worker.overrides import Override, Overrides
 from compilewatch.worker.reduction import reduce_depth, reduce_width
 
-
-class MissingPackageError(Exception):
-    """The model needs a package that this environment lacks; the argument is its name."""
-
-    @property
-    def package(self) -> str:
-        return str(self.args[0])
-
-
-class UnknownArchitectureError(Exception):
-    """The installed Transformers has no such class or model type."""
+__all__ = ["BuiltModel", "MissingPackageError", "UnknownArchitectureError", "build_model"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,87 +60,72 @@ def build_model(
     """Build the model of a request, with fake tensors, or without a mode with small real ones.
 
     In the fake tier depth is as the request says and width is the configuration's own; in the
-    real tier both are reduced and initialisation is real and seeded. Raises MissingPackageError
-    or UnknownArchitectureError; whatever a constructor or factory raises propagates.
+    real tier both are reduced and initialisation is real and seeded. Real weights and factories
+    come as they are, at full depth. Raises MissingPackageError or UnknownArchitectureError;
+    whatever a constructor or factory raises propagates.
     """
     build = request.model.build
-    if isinstance(build, ChaosBuild):
-        chaos = importlib.import_module("compilewatch.worker.chaos")
-        return _built(_placed(chaos.build(build.behaviour), fake_mode), fake_mode, Depth.FULL)
-    if isinstance(build, FactoryBuild):
-        return _built(_placed(_call_factory(build), fake_mode), fake_mode, Depth.FULL)
-    tier = Tier.REAL if fake_mode is None else Tier.FAKE
-    depth = Depth.REDUCED if tier is Tier.REAL else request.depth
-    if isinstance(build, ClassBuild):
-        model_class = library_class(build.class_name)
-        config = default_config(model_class)
-    else:
-        model_class, config = _from_config_file(build, request)
-    fit_config(config, model_class.__name__, tier, depth, overrides)
-    module = (
-        construct_real(lambda: model_class(config))
-        if fake_mode is None
-        else construct_fake(lambda: model_class(config), fake_mode)
-    )
-    return _built(module, fake_mode, depth)
+    with _missing_packages_named():
+        if isinstance(build, ClassBuild) or (isinstance(build, ConfigBuild) and not build.weights):
+            return _from_configuration(request, fake_mode, overrides)
+        if isinstance(build, ConfigBuild):
+            module = _with_weights(build, request)
+        elif isinstance(build, FactoryBuild):
+            module = _call_factory(build)
+        else:
+            module = _chaos(build)
+    if fake_mode is not None:
+        module = to_fake(module, fake_mode)
+    return _built(module, fake_mode, Depth.FULL)
 
 
-def fit_config(
-    config: Any, class_name: str, tier: Tier, depth: Depth, overrides: Overrides
-) -> None:
-    """Reduce a configuration for a tier and depth and apply the overrides, in place."""
+def fit_config(config: Any, tier: Tier, depth: Depth, overrides: list[Override]) -> None:
+    """Reduce a configuration for a tier and depth, then apply overrides, in place."""
     if depth is Depth.REDUCED:
         reduce_depth(config)
     if tier is Tier.REAL:
         reduce_width(config)
-    for override in overrides.matching(class_name, config.model_type, tier, depth):
+    for override in overrides:
         for path, value in override.config.items():
             _set_path(config, path, value)
 
 
-def library_class(name: str) -> type[nn.Module]:
-    """A class of the installed Transformers by name."""
-    import transformers
+def _from_configuration(
+    request: Request, fake_mode: FakeTensorMode | None, overrides: Overrides
+) -> BuiltModel:
+    tier = Tier.REAL if fake_mode is None else Tier.FAKE
+    depth = Depth.REDUCED if tier is Tier.REAL else request.depth
+    build = request.model.build
+    named: list[Override] = []
+    if isinstance(build, ClassBuild):
+        model_type = configuration_class(library_class(build.class_name)).model_type
+        named = overrides.matching(build.class_name, model_type, tier, depth)
+    model_class, config = resolve(request, named)
+    matching = overrides.matching(model_class.__name__, config.model_type, tier, depth)
+    fit_config(config, tier, depth, matching)
 
-    try:
-        found = getattr(transformers, name)
-    except AttributeError:
-        raise UnknownArchitectureError(
-            f"transformers {transformers.__version__} has no class {name!r}"
-        ) from None
-    except (ImportError, RuntimeError) as error:
-        raise _missing_package(error) or error from None
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise UnknownArchitectureError(f"transformers.{name} is no model class")
-    return found
+    def construct() -> nn.Module:
+        # A constructor may write to its configuration, and may be run twice.
+        own = copy.deepcopy(config)
+        if hasattr(model_class, "_from_config"):
+            return model_class._from_config(own, dtype=torch.float32)  # type: ignore[no-any-return]
+        return model_class(own)  # type: ignore[no-any-return]
+
+    module = (
+        construct_real(construct) if fake_mode is None else construct_fake(construct, fake_mode)
+    )
+    return _built(module, fake_mode, depth)
 
 
-def default_config(model_class: Any) -> Any:
-    """The default configuration of a class: of the type it declares."""
-    return model_class.config_class()
-
-
-def _from_config_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
-    import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    path = Path(build.config_file)
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
-    model_type = values.get("model_type")
-    if model_type not in CONFIG_MAPPING:
-        raise UnknownArchitectureError(
-            f"transformers {transformers.__version__} has no model type {model_type!r}"
-        )
-    names = [build.class_name, request.model.architecture, *(values.get("architectures") or ())]
-    name = next((n for n in names if n), None)
-    if name is None:
-        raise UnknownArchitectureError(f"{path}: names no architecture")
-    return library_class(name), CONFIG_MAPPING[model_type].from_dict(values)
+def _with_weights(build: ConfigBuild, request: Request) -> nn.Module:
+    model_class, config = resolve(request, [])
+    return model_class.from_pretrained(  # type: ignore[no-any-return]
+        weights_source(build),
+        config=config,
+        revision=request.model.revision if build.repo else None,
+        dtype=torch.float32,
+        trust_remote_code=build.trust_remote_code,
+    )
 
 
 def _call_factory(build: FactoryBuild) -> nn.Module:
@@ -154,8 +138,20 @@ def _call_factory(build: FactoryBuild) -> nn.Module:
     return made
 
 
-def _placed(module: nn.Module, fake_mode: FakeTensorMode | None) -> nn.Module:
-    return module if fake_mode is None else to_fake(module, fake_mode)
+def _chaos(build: ChaosBuild) -> nn.Module:
+    chaos = importlib.import_module("compilewatch.worker.chaos")
+    return chaos.build(build.behaviour)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _missing_packages_named() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        named = missing_package(error)
+        if named is None:
+            raise
+        raise named from error
 
 
 def _built(module: nn.Module, fake_mode: FakeTensorMode | None, depth: Depth) -> BuiltModel:
@@ -176,9 +172,3 @@ def _set_path(config: Any, path: str, value: Any) -> None:
         config[name] = value
     else:
         setattr(config, name, value)
-
-
-def _missing_package(error: BaseException) -> MissingPackageError | None:
-    """The package whose absence an import error reports, as Transformers and Python word it."""
-    found = re.search(r"No module named '([\w.]+)'|requires the (\w+) library", str(error))
-    return MissingPackageError((found[1] or found[2]).split(".")[0]) if found else None

@@ -23,9 +23,10 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One reviewed line: whom it is for, why, and what it sets.
 
     `model_types` and `classes` select; where both are given both must match. `transformers` is a
-    PEP 440 specifier; `tiers` and `depths` narrow further. `config` maps dotted configuration
-    paths (`text_config.num_hidden_layers`) to values that are set after reduction; `inputs` is
-    read by `example_inputs`.
+    PEP 440 specifier; `tiers` and `depths` narrow further. `defaults` are arguments for the
+    configuration class where a model is built from defaults (a partial `config.json`); `config`
+    maps dotted configuration paths (`text_config.num_hidden_layers`) to values that are set after
+    reduction; `inputs` is read by `example_inputs`.
     """
 
     reason: str
@@ -35,6 +36,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     transformers: str | None = None
     tiers: tuple[Tier, ...] = (Tier.FAKE, Tier.REAL)
     depths: tuple[Depth, ...] = (Depth.FULL, Depth.REDUCED)
+    defaults: dict[str, Any] = {}
     config: dict[str, Any] = {}
     inputs: dict[str, Any] = {}
 

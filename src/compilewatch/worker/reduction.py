@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from compilewatch.worker.architectures import is_config, sub_configs
+
 MIN_LAYERS = 2
 """A stack keeps at least a first and a last layer, which models treat specially."""
 
@@ -136,18 +138,6 @@ def reduce_depth(config: Any) -> None:
     _clamp_vision_taps(config)
 
 
-def sub_configs(config: Any, _seen: set[int] | None = None) -> Iterator[Any]:
-    """A configuration and every one below it, the deepest first, each once."""
-    seen = set() if _seen is None else _seen
-    if id(config) in seen:
-        return
-    seen.add(id(config))
-    for value in list(vars(config).values()):
-        if hasattr(value, "model_type") and hasattr(value, "to_dict"):
-            yield from sub_configs(value, seen)
-    yield config
-
-
 def _reduce_stages(config: Any) -> None:
     for name in STAGE_DEPTHS:
         depths = vars(config).get(name)
@@ -194,10 +184,8 @@ def _choose(
     required: set[int] = set()
     if is_main:
         traits += [_member_trait(value) for _, value in _index_sets(fields, depth)]
-        traits += [lambda i, n=fields[f]: i < n for f in FIRST_COUNTS if _is_int(fields.get(f))]
-        traits += [
-            lambda i, n=fields[f]: i >= depth - n for f in LAST_COUNTS if _is_int(fields.get(f))
-        ]
+        traits += [_below_trait(n) for _, n in _counts(fields, FIRST_COUNTS)]
+        traits += [_below_trait(depth - n) for _, n in _counts(fields, LAST_COUNTS)]
         if overrides is not None:
             traits.append(lambda i: repr(overrides.get(i)))
         required = {t for _, value in _taps(fields, LAYER_TAPS) for t in value if t >= 0}
@@ -209,7 +197,7 @@ def _choose(
         and 1 < fields[name] <= depth
         and not any(fields.get(n) for n in replaced_by)
     ]
-    traits += [lambda i, p=period: i % p for period in periods]
+    traits += [_phase_trait(period) for period in periods]
     first: dict[tuple[Any, ...], int] = {}
     for layer in range(depth):
         first.setdefault(tuple(trait(layer) for trait in traits), layer)
@@ -238,13 +226,10 @@ def _rewrite(config: Any, kept: _Kept, *, is_main: bool) -> None:
     for name, value in list(_taps(fields, LAYER_TAPS + HIDDEN_STATE_TAPS)):
         if not name.startswith("_"):
             setattr(config, name, type(value)(kept.position(t) for t in value))
-    for name in FIRST_COUNTS:
-        if _is_int(fields.get(name)):
-            setattr(config, name, sum(layer < fields[name] for layer in kept.layers))
-    for name in LAST_COUNTS:
-        if _is_int(fields.get(name)):
-            start = kept.depth - fields[name]
-            setattr(config, name, sum(layer >= start for layer in kept.layers))
+    for name, count in _counts(fields, FIRST_COUNTS):
+        setattr(config, name, sum(layer < count for layer in kept.layers))
+    for name, count in _counts(fields, LAST_COUNTS):
+        setattr(config, name, sum(layer >= kept.depth - count for layer in kept.layers))
     if _is_int(fields.get("moe_layer_end_index")):
         config.moe_layer_end_index = min(fields["moe_layer_end_index"], len(kept.layers) - 1)
 
@@ -277,15 +262,18 @@ def _clamp_vision_taps(root: Any) -> None:
 def _named_sub_configs(root: Any) -> Iterator[tuple[Any, str]]:
     for owner in sub_configs(root):
         for key, value in vars(owner).items():
-            if hasattr(value, "model_type") and hasattr(value, "to_dict"):
+            if is_config(value):
                 yield value, key
 
 
 def _vision_depth(config: Any, key: str) -> int | None:
     if not _VISION_NAME.search(key):
         return None
-    found = (vars(config).get(n) for n in ("num_hidden_layers", "num_layers", "depth", "layers"))
-    return next((value for value in found if _is_int(value)), None)
+    for name in ("num_hidden_layers", "num_layers", "depth", "layers"):
+        value = vars(config).get(name)
+        if isinstance(value, int):
+            return value
+    return None
 
 
 def _clamp(index: int, depth: int) -> int:
@@ -324,6 +312,10 @@ def _taps(fields: dict[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str,
             yield name, fields[name]
 
 
+def _counts(fields: dict[str, Any], names: tuple[str, ...]) -> list[tuple[str, int]]:
+    return [(name, fields[name]) for name in names if _is_int(fields.get(name))]
+
+
 def _entry_trait(values: Any) -> Callable[[int], Any]:
     """Names tell kinds apart; of numbers only whether they are zero (sizes are no kinds)."""
     return lambda i: values[i] if isinstance(values[i], str) else bool(values[i])
@@ -332,6 +324,14 @@ def _entry_trait(values: Any) -> Callable[[int], Any]:
 def _member_trait(value: Any) -> Callable[[int], bool]:
     members = {value} if _is_int(value) else set(value)
     return lambda i: i in members
+
+
+def _below_trait(bound: int) -> Callable[[int], bool]:
+    return lambda i: i < bound
+
+
+def _phase_trait(period: int) -> Callable[[int], int]:
+    return lambda i: i % period
 
 
 def _is_int(value: Any) -> bool:
