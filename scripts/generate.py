@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from compilewatch.cli import VERBS, group
-from compilewatch.sinks.prometheus import metrics_page
+from compilewatch.sinks.prometheus import document
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
@@ -28,7 +28,7 @@ def cli_page() -> str:
 
 
 def main() -> int:
-    pages = {"cli.md": cli_page, "metrics.md": metrics_page}
+    pages = {"cli.md": cli_page, "metrics.md": document}
     stale = []
     for name, build in pages.items():
         path, text = DOCS / name, NOTE + build().rstrip() + "\n"
@@ -37,8 +37,9 @@ def main() -> int:
         stale.append(name)
         if "--check" not in sys.argv:
             path.write_text(text)
+    said = "is out of date: run `make generate`" if "--check" in sys.argv else "written"
     for name in stale:
-        print(f"docs/{name} {'is out of date: run `make generate`' if '--check' in sys.argv else 'written'}")
+        print(f"docs/{name} {said}")
     return 1 if stale and "--check" in sys.argv else 0
 
 

@@ -14,7 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.records import Environment, Phase, Record, Request, Result, Tier
+from compilewatch.records import (
+    Environment,
+    Phase,
+    Record,
+    Request,
+    Result,
+    TensorSummary,
+    Tier,
+)
 
 PHASES_FILE = "phases.json"
 RESULT_FILE = "result.json"
@@ -167,3 +175,21 @@ def durations(marks: Marks, end: float) -> dict[str, float]:
     for (phase, begin), finish in zip(marks, ends, strict=True):
         seconds[phase.value] = seconds.get(phase.value, 0.0) + max(0.0, finish - begin)
     return seconds
+
+
+# --- answers of `oneshot` ------------------------------------------------------------------------
+
+
+class MadeInputs(Record, frozen=True, kw_only=True):
+    """Example inputs as a person sees them; `toml` is the editable file, of real ones only."""
+
+    strategy: str
+    tier: Tier
+    inputs: tuple[TensorSummary, ...]
+    toml: str = ""
+
+
+class Script(Record, frozen=True, kw_only=True):
+    """A program of plain PyTorch."""
+
+    text: str

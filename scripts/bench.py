@@ -1,0 +1,123 @@
+"""Measures what docs/benchmarks.md states; prints one JSON line a benchmark.
+
+    make bench                     # all, about an hour and a half on two cores
+    make bench ARGS="deepseek_v3"  # some, by name
+
+Every figure is of whole commands, as a person runs them, in a fresh outputs folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PROGRAM = Path(sys.executable).with_name("compilewatch")
+JOBS = 2
+
+
+def compilewatch(*arguments: str) -> tuple[float, dict[str, Any]]:
+    """Wall seconds of one command, and what it printed with --json."""
+    started = time.monotonic()
+    done = subprocess.run(
+        [str(PROGRAM), *arguments, "--json"], stdout=subprocess.PIPE, check=True, text=True
+    )
+    return time.monotonic() - started, json.loads(done.stdout)
+
+
+def library(output: Path, modes: str, limit_minutes: float, fresh: bool = True) -> dict[str, Any]:
+    """The whole library at reduced depth."""
+    wall, run = compilewatch(
+        *("sweep", "--source", "library", "--all", "--depth", "reduced", "--modes", modes),
+        *("--jobs", str(JOBS), "--output", str(output), *(["--fresh"] if fresh else [])),
+    )
+    summary = run["summary"]
+    return {
+        "wall_seconds": round(wall, 1),
+        "limit_seconds": limit_minutes * 60,
+        "requests": summary["asked"],
+        "verdicts": summary["verdicts"],
+        "coverage": round(summary["verdicts"] / summary["planned"], 4),
+        "reused": summary["reused"],
+        "overhead": summary["overhead"] and round(summary["overhead"], 3),
+        "within": wall <= limit_minutes * 60,
+    }
+
+
+def library_eval(output: Path) -> dict[str, Any]:
+    """Base, CausalLM and ConditionalGeneration classes, eval: 25 minutes, overhead 1.3."""
+    figures = library(output, "eval", 25)
+    figures["overhead_limit"] = 1.3
+    figures["within"] = figures["within"] and figures["overhead"] <= 1.3
+    return figures
+
+
+def library_rerun(output: Path) -> dict[str, Any]:
+    """The same again with nothing changed: 5 seconds. Needs library_eval before it."""
+    return library(output, "eval", 5 / 60, fresh=False)
+
+
+def library_eval_train(output: Path) -> dict[str, Any]:
+    """Eval and train: 60 minutes."""
+    return library(output, "eval,train", 60)
+
+
+def deepseek_v3(output: Path) -> dict[str, Any]:  # noqa: ARG001
+    """DeepSeek-V3's published configuration (671 B parameters) at full depth: 60 s, 1 GiB."""
+    wall, result = compilewatch(
+        *("explain", "DeepseekV3ForCausalLM", "--depth", "full"),
+    )
+    return {
+        "wall_seconds": round(wall, 1),
+        "limit_seconds": 60,
+        "peak_memory_bytes": result["peak_memory_bytes"],
+        "limit_bytes": 2**30,
+        "parameters": result["parameters"],
+        "status": result["status"],
+        "within": wall <= 60 and result["peak_memory_bytes"] <= 2**30,
+    }
+
+
+def help_latency(output: Path) -> dict[str, Any]:  # noqa: ARG001
+    """`compilewatch --help`, median of nine: 0.3 s."""
+    walls = []
+    for _ in range(9):
+        started = time.monotonic()
+        subprocess.run([str(PROGRAM), "--help"], stdout=subprocess.DEVNULL, check=True)
+        walls.append(time.monotonic() - started)
+    median = sorted(walls)[4]
+    return {"wall_seconds": round(median, 3), "limit_seconds": 0.3, "within": median <= 0.3}
+
+
+BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "help_latency": help_latency,
+    "deepseek_v3": deepseek_v3,
+    "library_eval": library_eval,
+    "library_rerun": library_rerun,
+    "library_eval_train": library_eval_train,
+}
+
+
+def main() -> int:
+    names = sys.argv[1:] or list(BENCHMARKS)
+    unknown = set(names) - set(BENCHMARKS)
+    if unknown:
+        print(f"bench: no benchmark {', '.join(sorted(unknown))}; known: {', '.join(BENCHMARKS)}")
+        return 2
+    within = True
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            figures = BENCHMARKS[name](Path(folder))
+            within = within and figures["within"]
+            print(json.dumps({"benchmark": name, "cores": os.cpu_count(), **figures}), flush=True)
+    return 0 if within else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

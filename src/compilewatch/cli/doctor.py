@@ -1,0 +1,160 @@
+"""`compilewatch doctor`: what this machine can run, what is missing, and what to type."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from compilewatch import environments
+from compilewatch.config import Settings, load_settings
+from compilewatch.errors import CompilewatchError
+from compilewatch.records import Record
+
+OPTIONAL_PACKAGES = {
+    "timm": "models with a timm backbone end as unsupported; timm pulls torchvision and another "
+    "torch with it, so give it an environment of its own",
+    "PIL": "models whose code imports PIL end as unsupported: pip install pillow",
+}
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """One line of the doctor. `state` is ok, note (works without) or missing (sweep cannot run)."""
+
+    name: str
+    state: str
+    fact: str
+    advice: str = ""
+
+
+def _interpreter() -> Iterator[Check]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Check(name="python", state="ok", fact=f"{version} at {sys.executable}")
+    try:
+        default = environments.describe("default")
+    except CompilewatchError as error:
+        yield Check(name="torch", state="missing", fact=str(error), advice="make setup")
+        return
+    yield Check(
+        name="torch",
+        state="ok",
+        fact=f"{default.torch} (git {default.torch_git[:10]}), device {default.device}",
+    )
+    yield Check(
+        name="transformers",
+        state="ok" if default.transformers else "missing",
+        fact=default.transformers or "not installed",
+        advice="" if default.transformers else "make setup",
+    )
+
+
+def _machine(settings: Settings) -> Iterator[Check]:
+    cores = os.cpu_count() or 1
+    yield Check(name="cores", state="ok", fact=f"{cores}; a sweep runs {settings.jobs} at a time")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    wanted = settings.jobs * settings.memory_limit_bytes
+    yield Check(
+        name="memory",
+        state="ok" if memory >= wanted else "note",
+        fact=f"{memory / 2**30:.0f} GiB; a child may take {settings.memory_limit_bytes / 2**30:g}",
+        advice="" if memory >= wanted else "lower memory_limit_gib or jobs in compilewatch.toml",
+    )
+
+
+def _outputs(settings: Settings) -> Check:
+    folder = Path(settings.output_dir).absolute()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not os.access(existing, os.W_OK):
+        return Check(
+            name="outputs",
+            state="missing",
+            fact=f"{existing} is not writable",
+            advice="choose another folder with --output",
+        )
+    free = shutil.disk_usage(existing).free
+    roomy = free > 2**30
+    return Check(
+        name="outputs",
+        state="ok" if roomy else "note",
+        fact=f"{folder}, {free / 2**30:.0f} GiB free",
+        advice=""
+        if roomy
+        else "free some space: a whole-library run with traces takes up to 1 GiB",
+    )
+
+
+def _tools() -> Iterator[Check]:
+    beside = Path(sys.executable).with_name("tlparse")
+    found = str(beside) if beside.exists() else shutil.which("tlparse")
+    yield Check(
+        name="tlparse",
+        state="ok" if found else "note",
+        fact=found or "not found: traces are kept but not rendered",
+        advice="" if found else "pip install tlparse",
+    )
+    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    yield Check(
+        name="c++ compiler",
+        state="ok" if compiler else "note",
+        fact=compiler or "not found: Dynamo needs none, Inductor does",
+        advice="" if compiler else "install g++ (Debian: apt-get install g++)",
+    )
+    for package, consequence in OPTIONAL_PACKAGES.items():
+        present = importlib.util.find_spec(package) is not None
+        yield Check(
+            name=package,
+            state="ok" if present else "note",
+            fact="installed" if present else "not installed",
+            advice="" if present else consequence,
+        )
+
+
+def _hub(settings: Settings) -> Iterator[Check]:
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    token = (
+        "a token is set" if os.environ.get("HF_TOKEN") else "no token (only gated models need one)"
+    )
+    yield Check(name="hub", state="ok", fact=f"{endpoint}; {token}")
+    pulled = (
+        sorted(Path(settings.pulled_dir).glob("*")) if Path(settings.pulled_dir).is_dir() else []
+    )
+    yield Check(
+        name="pulled list",
+        state="ok" if pulled else "note",
+        fact=str(pulled[-1]) if pulled else "none: sweeps use the library",
+        advice="" if pulled else "compilewatch pull --top 50",
+    )
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list of checks.")
+def command(as_json: bool) -> int:
+    """Say what this machine can run, what is missing and what to type.
+
+    Exit status 2 where a sweep cannot run.
+    """
+    settings = load_settings()
+    checks = [
+        *_interpreter(),
+        *_machine(settings),
+        _outputs(settings),
+        *_tools(),
+        *_hub(settings),
+    ]
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(checks))
+    else:
+        for check in checks:
+            colour = {"ok": "green", "note": "yellow", "missing": "red"}[check.state]
+            mark = click.style(f"{check.state:8}", fg=colour)
+            click.echo(f"{mark}{check.name:14}{check.fact}")
+            if check.advice:
+                click.echo(f"{'':22}{check.advice}")
+    return 2 if any(check.state == "missing" for check in checks) else 0

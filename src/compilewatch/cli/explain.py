@@ -1,0 +1,70 @@
+"""`compilewatch explain`: one model, now, in the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from compilewatch.cli import options
+from compilewatch.cli.excerpt import source_excerpt
+from compilewatch.cli.render import console, model_panel
+from compilewatch.cli.sweep import local_launcher
+from compilewatch.records import Result
+
+
+@click.command("explain")
+@options.one_request_options
+@click.option(
+    "--artifacts",
+    "keep",
+    type=click.Path(file_okay=False),
+    help="Keep the trace and its rendering in this folder.",
+)
+@options.as_json
+def command(
+    *,
+    model: str,
+    target: str,
+    mode: str,
+    dynamic: bool | None,
+    inputs_file: str | None,
+    keep: str | None,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Check one MODEL now and show its breaks with their source lines.
+
+    MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, a
+    folder with a config.json, or package.module:factory. Nothing is stored.
+    """
+    request, settings = options.one_request(
+        model,
+        target=target,
+        mode=mode,
+        dynamic=dynamic,
+        inputs_file=inputs_file,
+        flags=flags | {"jobs": 1},
+    )
+    stderr = Console(stderr=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
+        local_launcher(settings) as launcher,
+        stderr.status(f"compiling {request.model.name}"),
+    ):
+        (completed,) = launcher.run([request], Path(scratch))
+        if keep is not None and completed.artifacts is not None:
+            shutil.copytree(completed.artifacts, keep, dirs_exist_ok=True)
+    _print(completed.result, as_json)
+    return 0
+
+
+def _print(result: Result, as_json: bool) -> None:
+    if as_json:
+        options.print_json(result)
+    else:
+        console().print(model_panel(result, source_excerpt))

@@ -1,0 +1,134 @@
+"""Options and steps that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from compilewatch.config import Settings, load_settings
+from compilewatch.planning import Options, plan
+from compilewatch.records import Depth, Mode, ModelSpec, Request, Target, Tier
+from compilewatch.sources.loading import choose_source, other_sources
+from compilewatch.sources.select import select
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+output = click.option(
+    "--output", "output_dir", metavar="DIR", help="The folder of stored runs (outputs)."
+)
+source = click.option(
+    "--source", metavar="NAME", help="auto, library, hub, manifest (default auto)."
+)
+depth = click.option(
+    "--depth",
+    type=click.Choice([d.value for d in Depth]),
+    help="full: the configuration's own depth; reduced: one of each kind of layer.",
+)
+tier = click.option(
+    "--tier",
+    type=click.Choice([t.value for t in Tier]),
+    help="auto: fake tensors, real ones where a model reads values; fake; real.",
+)
+dynamic = click.option("--dynamic", is_flag=True, default=None, help="Compile with dynamic shapes.")
+
+
+def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how a single model is asked."""
+    decorators: Sequence[Decorator] = (
+        click.argument("model"),
+        source,
+        click.option("--target", default="dynamo", show_default=True, help="The compile target."),
+        click.option(
+            "--mode",
+            type=click.Choice([m.value for m in Mode]),
+            default=Mode.EVAL.value,
+            show_default=True,
+        ),
+        dynamic,
+        depth,
+        tier,
+        click.option(
+            "--inputs",
+            "inputs_file",
+            type=click.Path(dir_okay=False),
+            help="A file of example inputs: .toml (see `inputs --save`) or .safetensors.",
+        ),
+    )
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def choose_models(
+    settings: Settings,
+    *,
+    names: Sequence[str] | None = None,
+    top: int | None = None,
+    every: bool = False,
+    families: Sequence[str] | None = None,
+) -> tuple[tuple[ModelSpec, ...], str]:
+    """The models that the settings and flags mean, and a sentence that says where they are from."""
+    chosen, sentence = choose_source(
+        settings.source,
+        heads=settings.heads,
+        pulled=_existing(settings.pulled_dir, "models.toml"),
+        manifest=Path(settings.models_file),
+    )
+    if names is None and families is None and not every:
+        # A team's own list is meant whole; of thousands the most used are meant.
+        top = top or (None if chosen.name in ("manifest", "chaos") else settings.top)
+    others = other_sources() if names is not None else ()
+    specs = select(
+        chosen.models(), top=top, names=names, families=families, all=every, others=others
+    )
+    return specs, sentence
+
+
+def _existing(folder: str, name: str) -> Path | None:
+    path = Path(folder) / name
+    return path if path.exists() else None
+
+
+def one_request(
+    model: str,
+    *,
+    target: str,
+    mode: str,
+    dynamic: bool | None,
+    inputs_file: str | None,
+    flags: dict[str, Any],
+) -> tuple[Request, Settings]:
+    """The request that a verb about one model asks. `flags` override settings."""
+    from compilewatch import environments
+
+    settings = load_settings(flags)
+    (spec,), _ = choose_models(settings, names=[model])
+    if inputs_file is not None:
+        spec = msgspec.structs.replace(spec, inputs_file=str(Path(inputs_file).absolute()))
+    overrides = Path(settings.overrides_dir)
+    options = Options(
+        environment=environments.describe(settings.environment),
+        tier=settings.tier,
+        depth=settings.depth,
+        deadlines=settings.deadlines,
+        memory_limit_bytes=settings.memory_limit_bytes,
+        overrides_dir=str(overrides) if overrides.is_dir() else None,
+        inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
+    )
+    asked = Target(name=target, mode=Mode(mode), dynamic=bool(dynamic))
+    made = plan([spec], [asked], options)
+    if made.skipped:
+        from compilewatch.errors import UsageError
+
+        raise UsageError(f"{spec.name} is not run: {made.skipped[0].detail}")
+    return made.requests[0], settings
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))

@@ -1,0 +1,202 @@
+"""`compilewatch sweep`: the main job."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from compilewatch.analysis.summary import Summary, summarise
+from compilewatch.analysis.view import RunView
+from compilewatch.cli import options
+from compilewatch.cli.progress import ProgressBar
+from compilewatch.cli.render import console, summary_table
+from compilewatch.config import Settings, load_settings
+from compilewatch.errors import UsageError
+from compilewatch.launchers import LAUNCHERS, Launcher
+from compilewatch.pipeline import resume, sweep
+from compilewatch.planning import parse_shard, targets_of
+from compilewatch.records import Change, ChangeKind, Depth, Record, Run
+from compilewatch.store import Store
+from compilewatch.worker.targets import TARGETS
+
+FAIL_ON = click.Choice(["regression"])
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """What `--json` prints at the end of a sweep, a merge or a comparison."""
+
+    run: Run
+    summary: Summary
+    changes: tuple[Change, ...]
+    baseline: str | None
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
+    folder: str
+    report: str | None
+
+
+@contextlib.contextmanager
+def local_launcher(settings: Settings) -> Iterator[Launcher]:
+    """The launcher of this machine, closed at the end."""
+    module, _, name = LAUNCHERS["local"].partition(":")
+    launcher = getattr(importlib.import_module(module), name)(
+        jobs=settings.jobs, environments=(settings.environment,)
+    )
+    with launcher:
+        yield launcher
+
+
+def print_view(store: Store, view: RunView, as_json: bool) -> None:
+    """A run's tables and where its report is, or all of it as JSON."""
+    folder = store.open(view.run.id).path
+    page = folder / "report" / "index.html"
+    if as_json:
+        found = Report(
+            run=view.run,
+            summary=summarise(view),
+            changes=view.changes,
+            baseline=view.baseline.id if view.baseline else None,
+            differences=view.differences,
+            notes=view.notes,
+            folder=str(folder),
+            report=str(page) if page.exists() else None,
+        )
+        options.print_json(found)
+        return
+    console().print(summary_table(view))
+    if page.exists():
+        click.echo(f"\nReport: {_near(page)}")
+    else:
+        click.echo(f"\nRun: {_near(folder)}")
+
+
+def failed_on(view: RunView, fail_on: str | None) -> int:
+    """The exit status that `--fail-on` asks for."""
+    regressed = any(change.kind is ChangeKind.REGRESSION for change in view.changes)
+    return 1 if fail_on == "regression" and regressed else 0
+
+
+def _near(path: Path) -> Path:
+    with contextlib.suppress(ValueError):
+        return path.relative_to(Path.cwd())
+    return path
+
+
+def _split(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+@click.command("sweep")
+@options.source
+@click.option("--top", type=click.IntRange(min=1), help="The N most used (default 25).")
+@click.option("--all", "every", is_flag=True, help="Every model of the source.")
+@click.option("--models", metavar="A,B", help="These: class, family, org/model, folder, factory.")
+@click.option("--families", metavar="A,B", help="Only models of these families.")
+@click.option("--heads", type=click.Choice(["default", "all"]), help="Classes of the library.")
+@click.option("--targets", metavar="A,B", help="Compile targets (default dynamo), or all.")
+@click.option("--modes", metavar="A,B", help="eval, train (default eval).")
+@options.dynamic
+@options.depth
+@options.tier
+@click.option("--jobs", type=click.IntRange(min=1), help="Models at a time (default: one a core).")
+@click.option("--fresh", is_flag=True, help="Ask again what earlier runs have answered.")
+@click.option(
+    "--resume",
+    "resumed",
+    is_flag=False,
+    flag_value="",
+    metavar="[RUN]",
+    help="Finish an interrupted run (the newest one by default).",
+)
+@click.option("--shard", metavar="I/N", help="Only part I of N; `merge` joins the parts.")
+@click.option("--baseline", metavar="RUN", help="Compare with RUN, auto (default) or none.")
+@click.option("--fail-on", type=FAIL_ON, help="Exit with 1 if there is one.")
+@options.output
+@options.as_json
+def command(
+    *,
+    top: int | None,
+    every: bool,
+    models: str | None,
+    families: str | None,
+    targets: str | None,
+    modes: str | None,
+    fresh: bool,
+    resumed: str | None,
+    shard: str | None,
+    fail_on: str | None,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Check models on compile targets, store every answer, report.
+
+    Without options: the 25 most used architectures of the pulled list, or of the installed
+    Transformers, from configuration alone. `--all` keeps one of each kind of layer unless
+    `--depth full` is given.
+    """
+    if every and flags["depth"] is None:
+        flags["depth"] = Depth.REDUCED.value
+    flags |= {"targets": _targets(targets), "modes": _split(modes)}
+    settings = load_settings(flags)
+    store = Store(Path(settings.output_dir))
+    part = parse_shard(shard) if shard else None
+    try:
+        with local_launcher(settings) as launcher, ProgressBar(quiet=as_json) as bar:
+            if resumed is not None:
+                _refuse_selection(top, every, models, families, shard)
+                view = resume(store, launcher, settings, reference=resumed or None, observer=bar)
+            else:
+                selection: Mapping[str, Any] = {
+                    "top": top,
+                    "all": every,
+                    "names": _split(models),
+                    "families": _split(families),
+                    "heads": settings.heads,
+                }
+                specs, sentence = options.choose_models(
+                    settings,
+                    names=_split(models),
+                    top=top,
+                    every=every,
+                    families=_split(families),
+                )
+                if not as_json:
+                    click.echo(sentence, err=True)
+                view = sweep(
+                    store,
+                    launcher,
+                    specs,
+                    targets_of(settings.targets, settings.modes, settings.dynamic),
+                    settings,
+                    source=specs[0].source,
+                    selection=selection,
+                    shard=part,
+                    fresh=fresh,
+                    observer=bar,
+                )
+    except KeyboardInterrupt:
+        click.echo(
+            "compilewatch: interrupted; what was answered is kept. "
+            "Finish it with: compilewatch sweep --resume",
+            err=True,
+        )
+        return 130
+    print_view(store, view, as_json)
+    return failed_on(view, fail_on)
+
+
+def _targets(text: str | None) -> list[str] | None:
+    names = _split(text)
+    return list(TARGETS) if names == ["all"] else names
+
+
+def _refuse_selection(*given: object) -> None:
+    if any(given):
+        raise UsageError("--resume finishes a run as it was planned: leave the selection out")
