@@ -209,6 +209,7 @@ def _resembles(model_type: str, family: str, class_name: str) -> bool:
     return bool(_words(model_type) & (_words(family) | _words(class_name)))
 
 
+@cache
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
