@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests import factories
 
 from compilewatch.analysis.view import RunView
@@ -22,6 +24,7 @@ from compilewatch.records import (
     TensorSummary,
     Tier,
 )
+from compilewatch.sinks.html import HtmlSink
 
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'single' \x00\x1b[31mred\x1b[0m [bold]"
 """Markup, characters that XML forbids, a terminal escape, rich markup."""
@@ -182,3 +185,19 @@ def view() -> RunView:
         differences=("torch 2.12.0 -> 2.13.0",),
         notes=(f"1 damaged line was skipped {HOSTILE}",),
     )
+
+
+def write_report(shown: RunView, folder: Path) -> Path:
+    """The report as it stands in a run's folder, its artifacts beside it; the report's folder."""
+
+    def write(path: str, content: bytes) -> None:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+    for result in shown.results:
+        if result.reused_from is None:
+            for artifact in result.artifacts:
+                write(artifact, b"<!doctype html><title>trace</title>")
+    HtmlSink().publish(shown, write)
+    return folder / "report"

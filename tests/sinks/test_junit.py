@@ -113,7 +113,7 @@ def test_the_whole_file_fits_the_schema_and_adds_up():
         assert set(element.keys()) <= ATTRIBUTES[element.tag], element.tag
         assert {child.tag for child in element} <= CHILDREN.get(element.tag, set()), element.tag
     for suite in root:
-        assert [child.tag for child in suite][0] == "properties"
+        assert suite[0].tag == "properties"
         cases = suite.findall("testcase")
         assert int(suite.get("tests")) == len(cases)
         for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped",) * 2):

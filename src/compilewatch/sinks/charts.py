@@ -105,20 +105,17 @@ def histogram(title: str, values: Sequence[float], width: int) -> bytes:
             **{"stroke-opacity": "0.4", "class": "grid"},
         )
         _text(svg, left - 6, y + 4, str(tick), anchor="end", css="faint")
-    step = (width - left - 12) / max(len(counts), 1)
-    # Every label where there is room for it, else every second one.
-    labelled_each = 1 if step > 44 else 2
+    # Labels stand under the edges of bins: the last one needs half its width beside the plot.
+    step = (width - left - 26) / max(len(counts), 1)
     for index, ((lower, upper), count) in enumerate(counts):
         x, size = left + index * step, plot * count / most
         rect = _rect(svg, x + 2, height - bottom - size, step - 4, max(size, 0.5), "bar")
         ET.SubElement(rect, "title").text = f"{_seconds(lower)} to {_seconds(upper)}: {count}"
-        if index % labelled_each == 0:
-            _text(svg, x, height - bottom + 16, _seconds(lower), anchor="middle", css="faint")
-    if counts:
-        last = _seconds(counts[-1][0][1])
-        if len(counts) % labelled_each == 0:
-            end = left + len(counts) * step
-            _text(svg, end, height - bottom + 16, last, anchor="middle", css="faint")
+    edges = [lower for (lower, _), _ in counts] + [upper for (_, upper), _ in counts[-1:]]
+    each = 1 if step > 48 else 2
+    for index, edge in list(enumerate(edges))[::each]:
+        place = left + index * step
+        _text(svg, place, height - bottom + 16, _seconds(edge), anchor="middle", css="faint")
     return _bytes(svg)
 
 
@@ -140,8 +137,8 @@ def _ticks(most: int) -> list[int]:
 
 def _seconds(value: float) -> str:
     if value < 60:
-        return f"{value:g} s" if value >= 1 or value == 0 else f"{value:.2g} s"
-    return f"{value / 60:.1f} min"
+        return f"{value:.2g} s"
+    return f"{value / 60:.1f} min" if value < 600 else f"{value / 60:.0f} min"
 
 
 def _legend_layout(legend: dict[str, str], width: int) -> list[list[tuple[float, str]]]:

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from tests import factories
+from tests.sinks import example_run
+
+from compilewatch.records import FullgraphVerdict, Status, Target
+from compilewatch.sinks import html
+
+VOID = {"meta", "link", "img", "br", "source", "rect", "input"}
+
+
+class Page(HTMLParser):
+    """A page's elements as (tag, attributes), its ids, and its visible text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open, tag
+        assert self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    @property
+    def ids(self) -> list[str]:
+        return [attributes["id"] for _, attributes in self.elements if "id" in attributes]
+
+    def links(self) -> list[str]:
+        names = ("href", "src", "srcset")
+        return [a[name] for _, a in self.elements for name in names if name in a]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    return example_run.write_report(example_run.view(), tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def pages(report) -> dict[Path, Page]:
+    return {path: Page(path.read_text(encoding="utf-8")) for path in report.rglob("*.html")}
+
+
+def rendered(*results, **fields) -> dict[str, Page]:
+    files = html.render(factories.view(*results, **fields))
+    return {path: Page(content.decode()) for path, content in files if path.endswith(".html")}
+
+
+def test_there_is_a_page_for_each_model_and_each_reason(pages, report):
+    names = {path.relative_to(report).as_posix() for path in pages}
+    assert {"index.html", "changes.html", "reasons.html", "families.html"} < names
+    models = {result.request.model.name for result in example_run.results()}
+    assert len([name for name in names if name.startswith("models/")]) == len(models)
+    assert {n for n in names if n.startswith("reasons/")} == {
+        "reasons/GB0170.html",
+        "reasons/unbacked_symint.html",
+    }
+
+
+def test_every_local_link_leads_to_a_file_and_every_anchor_to_an_id(pages):
+    for path, page in pages.items():
+        for link in page.links():
+            parts = urlsplit(link)
+            if parts.scheme:
+                assert parts.scheme == "https", link
+                continue
+            target = path if not parts.path else (path.parent / unquote(parts.path)).resolve()
+            assert target.is_file(), f"{path.name}: {link}"
+            if parts.fragment:
+                assert parts.fragment in pages[target].ids, f"{path.name}: {link}"
+
+
+def test_pages_are_whole_and_ids_unique(pages):
+    for path, page in pages.items():
+        assert not page.open, path.name
+        assert len(set(page.ids)) == len(page.ids), path.name
+        tags = [tag for tag, _ in page.elements]
+        assert tags.count("h1") == tags.count("main") == tags.count("title") == 1, path.name
+        assert ("html", {"lang": "en"}) in page.elements
+
+
+def test_nothing_on_a_page_needs_what_jenkins_forbids(pages):
+    for path, page in pages.items():
+        for tag, attributes in page.elements:
+            assert tag not in ("script", "style", "iframe", "object", "embed", "form"), path.name
+            assert "style" not in attributes, f"{path.name}: <{tag} style>"
+            assert not [name for name in attributes if name.startswith("on")], path.name
+            if tag in ("img", "link", "source"):
+                (local,) = [attributes[n] for n in ("src", "href", "srcset") if n in attributes]
+                assert not urlsplit(local).scheme, local
+
+
+def test_hostile_text_arrives_as_text(pages, report):
+    page = pages[report / "models" / "team--odd-name--x---.html"]
+    assert "<script>alert(1)</script> & \"quoted\" 'single' red [bold]" in page.text
+    assert "\x1b" not in page.text
+    assert "\x00" not in page.text
+
+
+def test_every_table_cell_in_a_row_head_has_a_scope(pages):
+    for page in pages.values():
+        for tag, attributes in page.elements:
+            if tag == "th":
+                assert attributes["scope"] in ("row", "col")
+
+
+def test_the_overview_counts_what_was_not_run_apart_from_what_passed(pages, report):
+    text = pages[report / "index.html"].text
+    assert "3 of 17 planned requests have no result. Not run is not passed." in text
+    assert "Compile whole 42.9 % 3 of 7 verdicts" in text
+    assert "Coverage 53.8 % verdicts, of 13 asked" in text
+    assert "no verdict 5" in text
+    assert "not run 2" in text
+
+
+def test_regressions_come_before_fixed_and_both_before_the_models(pages, report):
+    text = pages[report / "index.html"].text
+    assert text.index("Regressions 1") < text.index("Fixed 1") < text.index("All models")
+
+
+def test_without_a_baseline_nothing_is_called_a_regression():
+    pages = rendered(factories.result())
+    for name in ("index.html", "changes.html"):
+        assert "nothing can be called a regression or fixed" in pages[name].text
+    assert "Regressions –" in pages["index.html"].text
+
+
+def test_changes_shows_all_six_kinds_and_what_differed(pages, report):
+    text = pages[report / "changes.html"].text
+    for label in ("Regressions", "Fixed", "New", "Gone", "Newly tested", "No longer tested"):
+        assert f"{label} 1" in text
+    assert "torch 2.12.0 -> 2.13.0" in text
+    assert "GoneModel" in text
+
+
+def test_a_change_names_only_what_differs_besides_the_environments(pages, report):
+    text = pages[report / "changes.html"].text
+    assert "revision aaaa -> bbbb" in text
+    assert text.count("torch 2.12.0 -> 2.13.0") == 1
+
+
+def test_a_models_page_holds_the_whole_answer(pages, report):
+    page = pages[report / "models" / "BertModel.html"]
+    for fact in (
+        "dynamo/train",
+        "fullgraph refused probed",
+        "graph breaks 7 2 distinct",
+        "Data-dependent branching GB0170",
+        "transformers/models/bert/modeling_bert.py:412 in BertEncoder.forward",
+        "hit 6 times",
+        "fingerprint GB0170:BertEncoder.forward",
+        "Use `torch.cond` to express dynamic control flow.",
+        "reason of GB0170 in BertEncoder.forward",
+        "if mask.sum() > 0:",
+        "input_ids [2, 16] int64",
+        "700 MiB",
+        "compilewatch reproduce BertModel",
+        "compilewatch sweep --source library --models BertModel --modes train --fresh",
+    ):
+        assert fact in page.text, fact
+    links = page.links()
+    assert "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0170.html" in links
+    assert "../../artifacts/BertModel/dynamo/tlparse/index.html" in links
+
+
+def test_a_reused_answer_links_no_artifact_that_this_run_does_not_hold(pages, report):
+    page = pages[report / "models" / "google--vit-base.html"]
+    assert "artifacts/vit/trace.log in run 20260101-030405-0001" in page.text
+    assert not [link for link in page.links() if "trace.log" in link]
+    assert "follows from one graph without breaks" in page.text
+    assert "fake tensors: error in create, fake unsupported" in page.text
+
+
+def test_an_answer_shared_within_the_run_links_its_artifacts():
+    shared = factories.result(reused_from="20260102-030405-0001", artifacts=("artifacts/x.html",))
+    page = rendered(shared)["models/BertModel.html"]
+    assert "../../artifacts/x.html" in page.links()
+    assert "answer reused from" not in page.text
+
+
+def test_an_error_shows_where_and_both_ends_of_its_traceback(pages, report):
+    text = pages[report / "models" / "team--odd-name--x---.html"].text
+    assert "transformers/models/bert/modeling_bert.py:100 in forward" in text
+    assert re.search(r"first frames \[…\] last frames", text)
+
+
+def test_what_fullgraph_refuses_without_a_break_is_said():
+    refused = FullgraphVerdict(accepted=False, code="GB0001", reason="refused because of that")
+    page = rendered(factories.result(fullgraph=refused))["models/BertModel.html"]
+    assert "Why fullgraph refuses refused because of that" in page.text
+
+
+def test_a_reason_page_names_models_places_and_torchs_page(pages, report):
+    page = pages[report / "reasons" / "GB0170.html"]
+    assert "transformers/models/bert/modeling_bert.py:412 in BertEncoder.forward 1 12" in page.text
+    assert "../models/BertModel.html" in page.links()
+    assert "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0170.html" in page.links()
+
+
+def test_a_reason_of_ours_has_no_registry_link(pages, report):
+    page = pages[report / "reasons" / "unbacked_symint.html"]
+    assert not [link for link in page.links() if "graph-break-site" in link]
+
+
+def test_errors_before_the_compiler_stand_apart_from_compile_errors(pages, report):
+    text = pages[report / "reasons.html"].text
+    compile_errors, _, others = text.partition("No verdict")
+    assert "type error" in compile_errors
+    assert "backend error create" in others
+
+
+def test_a_model_stands_under_the_worst_of_its_answers():
+    train = Target(dynamic=True)
+    results = (factories.result(), factories.result(target=train, status=Status.ERROR))
+    text = rendered(*results)["index.html"].text
+    assert "Compile error 1 The compiler raised an error." in text
+    assert "Captured in one graph" not in text
+
+
+def test_names_that_differ_only_in_case_or_slash_get_files_of_their_own(report):
+    names = sorted(path.name.casefold() for path in (report / "models").iterdir())
+    assert len(set(names)) == len(names)
+    twins = [name for name in names if name.startswith("model--a")]
+    assert len(twins) == 2
+
+
+def test_writing_again_changes_nothing():
+    assert dict(html.render(example_run.view())) == dict(html.render(example_run.view()))
+
+
+def test_the_overview_is_written_last():
+    assert [path for path, _ in html.render(example_run.view())][-1] == "index.html"
+
+
+def test_a_thousand_models_fit_an_overview_of_a_megabyte_and_a_half():
+    many = [
+        factories.result(
+            f"organisation-{i}/some-model-with-a-long-name-{i}",
+            target=Target(dynamic=dynamic),
+            family=f"family-{i % 200}",
+            breaks=(example_run.BRANCH,) if i % 4 == 0 else (),
+        )
+        for i in range(1000)
+        for dynamic in (False, True)
+    ]
+    files = dict(html.render(factories.view(*many)))
+    assert len(files["index.html"]) < 1_500_000
+    assert sum(name.startswith("models/") for name in files) == 1000
+
+
+def test_an_empty_run_has_a_report_too():
+    pages = rendered(planned=5, state="interrupted", wall_seconds=None)
+    text = pages["index.html"].text
+    assert "5 of 5 planned requests have no result." in text
+    assert "This run is interrupted." in text
