@@ -1,0 +1,318 @@
+"""Small modules whose graph breaks are known: what they do to Dynamo is pinned in `CASES`.
+
+A comment `# break: NAME` marks the line that a break is reported at. Counts, graphs and the
+`fullgraph` verdict are those of torch itself: `plain_torch.py` beside this file asks a plain
+`torch.compile` in a process that knows nothing of ours, and the tests hold this table to it.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+log = logging.getLogger(__name__)
+LOCK = threading.Lock()
+
+
+def whole(self: nn.Module, x: Tensor) -> Tensor:
+    return torch.relu(x + 1) * 2
+
+
+def no_operations(self: nn.Module, x: Tensor) -> Tensor:  # break: no_operations
+    return x
+
+
+def item(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    scale = y.sum().item()  # break: item
+    return x * scale
+
+
+def item_in_branch(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    if y.sum().item() > 0:  # break: item_in_branch
+        return y * 2
+    return y * 3
+
+
+def dynamic_shape(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    return y[y > 0] * 2  # break: dynamic_shape
+
+
+def branch(self: nn.Module, x: Tensor) -> Tensor:
+    y = x * 2
+    if y.sum() > 0:  # break: branch
+        return y + 1
+    return y - 1
+
+
+def printing(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    print("seen")  # break: printing
+    return y * 2
+
+
+def logged(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    log.info("seen")  # break: logged
+    return y * 2
+
+
+def loop(self: nn.Module, x: Tensor) -> Tensor:
+    for _ in range(3):
+        x = x + 1
+        torch._dynamo.graph_break()  # break: loop
+    return x
+
+
+def unsupported_context(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    with LOCK:  # break: unsupported_context
+        y = y * 2
+    return y + 1
+
+
+def class_definition(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+
+    class Local:  # break: class_definition
+        factor = 2
+
+    return y * Local.factor
+
+
+def try_except(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    try:
+        y = y * 2
+        torch._dynamo.graph_break()  # break: try_except
+    except ValueError:
+        y = y - 1
+    return y + 3
+
+
+def raising(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    attempt(y, 2.0)
+    return y * 2
+
+
+def attempt(x: Tensor, number: float) -> bool:
+    try:
+        return bool(number.shape)  # type: ignore[attr-defined]
+    except AttributeError:
+        torch._dynamo.graph_break()  # break: raising
+        return False
+
+
+def deepcopy(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    z = copy.deepcopy(y)  # break: deepcopy
+    return z * 2
+
+
+def parts(x: Tensor) -> Iterator[Tensor]:
+    yield x * 2
+    torch._dynamo.graph_break()  # break: generator
+    yield x * 3
+
+
+def generator(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    for part in parts(y):
+        y = y + part
+    return y
+
+
+def item_in_generator(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    return y * sum(float(row) for row in y.sum(1))  # break: item_in_generator
+
+
+def unresumed(x: Tensor) -> Iterator[Tensor]:  # break: eager_generator
+    yield x * 2
+
+
+def eager_generator(self: nn.Module, x: Tensor) -> Tensor:
+    for _ in range(1):
+        torch._dynamo.graph_break()  # break: before_generator
+    for part in unresumed(x):
+        x = x + part
+    return x
+
+
+def inner(x: Tensor) -> Tensor:
+    y = x + 1
+    torch._dynamo.graph_break()  # break: nested
+    return y * 2
+
+
+def middle(x: Tensor) -> Tensor:
+    return inner(x - 1) + 1
+
+
+def nested(self: nn.Module, x: Tensor) -> Tensor:
+    return middle(x * 3) * 2
+
+
+def helper(x: Tensor) -> Tensor:
+    y = x + 1
+    torch._dynamo.graph_break()  # break: helper
+    return y * 2
+
+
+def called_helper(self: nn.Module, x: Tensor) -> Tensor:
+    return helper(x * 3) + 1
+
+
+def two_on_one_line(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    return x * y.sum().item() * y.mean().item()  # break: two_on_one_line
+
+
+def nothing_after(self: nn.Module, x: Tensor) -> None:
+    x.add_(1)
+    torch._dynamo.graph_break()  # break: nothing_after
+
+
+def explicit(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    torch._dynamo.graph_break()  # break: explicit
+    return y * 2
+
+
+@torch.compiler.disable
+def disabled(x: Tensor) -> Tensor:
+    return x * 5
+
+
+def calls_disabled(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    z = disabled(y)  # break: calls_disabled
+    return z + 1
+
+
+def three_kinds(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    print("seen")  # break: three_print
+    y = y * 2
+    torch._dynamo.graph_break()  # break: three_explicit
+    if y.sum() > 0:  # break: three_branch
+        y = y + 1
+    return y * 3
+
+
+def scaled(x: Tensor, name: str) -> Tensor:  # break: limit
+    return x * ord(name)
+
+
+def recompile_limit(self: nn.Module, x: Tensor) -> Tensor:
+    for name in "abcdefghij":
+        torch._dynamo.graph_break()  # break: before_limit
+        x = scaled(x, name)
+    return x
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        torch._dynamo.graph_break()  # break: layer
+        return torch.relu(y)
+
+
+class Stack(nn.Module):
+    """Two layers without a loop: the frame is cut at each, the layers' own frame once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Layer()
+        self.second = Layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x) + 1) * 2
+
+
+class SkippedStack(nn.Module):
+    """The loop over the layers cannot be resumed in: the frame is given up, the layers are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """One break: the mark of its line, its code, the function it is in, how often it is met."""
+
+    mark: str
+    code: str
+    function: str
+    occurrences: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`graphs` counts those that reach the backend; `fullgraph` is the verdict of torch.
+
+    `untraced` breaks (of those in `breaks`) are not in torch's structured trace, though its
+    counters prove them; `restarted` reports in the trace speak of a break that another report of
+    the same compile speaks of. `reads_values`: eager code between the graphs reads a tensor.
+    """
+
+    build: Callable[[], nn.Module]
+    graphs: int
+    breaks: tuple[Known, ...] = ()
+    fullgraph: bool = False
+    refusal: str | None = None
+    untraced: int = 0
+    restarted: int = 0
+    reads_values: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.build.__name__
+
+
+def line_of(mark: str) -> int:
+    """The line of this file that bears `# break: MARK`."""
+    lines = Path(__file__).read_text().splitlines()
+    (found,) = [at for at, line in enumerate(lines, 1) if line.endswith(f"# break: {mark}")]
+    return found
+
+
+def module_of(forward: Callable[..., Tensor | None]) -> Callable[[], nn.Module]:
+    """A class whose `forward` is the function itself, so that no call stands in between."""
+    return type(forward.__name__, (nn.Module,), {"forward": forward})
+
+
+_EXPLICIT = "GB0025"
+_ITEM = "GB0124"
+_BRANCH = "GB0170"
+
+CASES = (
+    Case(build=module_of(whole), graphs=1, fullgraph=True),
+    Case(
+        build=module_of(no_operations),
+        graphs=0,
+        breaks=(Known(mark="no_operations", code="skipped_frame", function="no_operations"),),
+        fullgraph=True,
+        untraced=1,
+    ),
+)
