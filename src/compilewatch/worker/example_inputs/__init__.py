@@ -18,6 +18,7 @@ from compilewatch.records import Mode, Request, TensorSummary, Tier
 from compilewatch.worker.example_inputs import (
     audio,
     documents,
+    generic,
     multimodal,
     text,
     time_series,
@@ -37,6 +38,7 @@ RULES: dict[str, Rule] = {name: rule for m in MODULES for name, rule in m.RULES.
 REQUIRED_RULES: dict[str, Rule] = {
     **time_series.REQUIRED_RULES,
     **vision.REQUIRED_RULES,
+    **audio.REQUIRED_RULES,
 }
 
 
@@ -57,6 +59,7 @@ def make_inputs(
         signature=read_signature(module),
         rules=RULES,
         required_rules=REQUIRED_RULES,
+        fallback=generic.required_argument,
         train=request.target.mode is Mode.TRAIN,
     )
     tier = Tier.REAL if fake_mode is None else Tier.FAKE

@@ -21,13 +21,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of `[override.inputs]` that are no arguments.
 
     `drop`: arguments left at their defaults. `batch`: rows, where a model fixes them. `sequence`:
-    tokens of text. `tokens`: the placeholder id of a medium (a number or `config.…`).
+    tokens of text. `tokens`: the placeholder id of a medium (a number or `config.…`), 0 for none.
+    `features`: how many features a row's medium gives, where the model cannot be asked.
     """
 
     drop: tuple[str, ...] = ()
     batch: int | None = None
     sequence: int | None = None
     tokens: dict[str, int | str] = {}
+    features: dict[str, int] = {}
 
 
 SETTINGS = frozenset(Settings.__struct_fields__)
@@ -61,6 +63,7 @@ def _apply_settings(ctx: Context, settings: Settings) -> None:
     ctx.dropped = frozenset(settings.drop)
     ctx.batch = settings.batch or ctx.batch
     ctx.length = settings.sequence
+    ctx.features = dict(settings.features)
     resolve = _resolver(ctx)
     ctx.tokens = {m: size_of("tokens", t, resolve) for m, t in settings.tokens.items()}
 

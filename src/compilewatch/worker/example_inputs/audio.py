@@ -7,58 +7,64 @@ from torch import nn
 
 from compilewatch.worker.example_inputs.context import Context, Rule
 
-SAMPLES = 16_000
-"""One second at the usual rate, and a multiple of the usual codec hops."""
+SAMPLES = 19_200
+"""Samples of a waveform: a second or so, and a multiple of the usual codec hops (320, 1920)."""
 
 FRAMES = 128
 MEL_BINS = 80
+HOP = 160
+"""Samples between two frames of features: ten milliseconds."""
+
+FEATURES = (
+    "num_mel_bins",
+    "n_mels",
+    "num_mel_filters",
+    "feature_projection_input_dim",
+    "input_feat_per_channel",
+    "feature_size",
+    "num_chroma",
+    "input_feat_size",
+    "mel_dim",
+    "n_mel_channels",
+    "num_feats",
+)
+"""Settings that hold how many features a frame of audio has."""
+
+WORDS = ("audio", "speech", "sound", "encoder")
+"""Words in the path of a layer that say it sees audio, best first."""
 
 
-def mel_bins(ctx: Context) -> int:
-    """Features of one frame."""
-    return ctx.number(
-        "num_mel_bins",
-        "n_mels",
-        "feature_size",
-        "num_mel_filters",
-        "input_feat_per_channel",
-        "feature_projection_input_dim",
-        "input_dim",
-        "input_feat_size",
-        "mel_dim",
-        "n_mel_channels",
-        "num_feats",
-        kind="audio",
-        default=MEL_BINS,
-    )
-
-
-def frames(ctx: Context) -> int:
-    """Frames of the features: twice the encoder's positions where they are fixed (Whisper)."""
-    positions = ctx.number("max_source_positions", kind="audio", default=0)
-    return 2 * positions if positions else FRAMES
-
-
-def input_features(ctx: Context) -> torch.Tensor:
-    """(batch, mel bins, frames) where the encoder begins with a 1-D convolution over time, else
-    (batch, frames, mel bins)."""
+def input_features(ctx: Context) -> torch.Tensor | None:
+    """(batch, features, frames) where the audio part begins with a 1-D convolution over time, else
+    (batch, frames, features)."""
+    if ctx.lacks("audio"):
+        return None
     ctx.uses("audio")
-    bins, length = mel_bins(ctx), frames(ctx)
-    if _begins_with_convolution(ctx, bins):
-        return ctx.normal("input_features", ctx.batch, bins, length)
-    return ctx.normal("input_features", ctx.batch, length, bins)
+    first = first_layer(ctx)
+    configured = ctx.number(*FEATURES, kind="audio", default=MEL_BINS)
+    length = _frames(ctx)
+    if isinstance(first, nn.Linear):
+        return ctx.normal("input_features", ctx.batch, length, first.in_features)
+    transposes = ctx.find("input_feat_per_channel", kind="audio") is not None  # Speech2Text
+    if isinstance(first, nn.Conv1d) and not transposes:
+        return ctx.normal("input_features", ctx.batch, first.in_channels, length)
+    return ctx.normal("input_features", ctx.batch, length, configured)
 
 
-def input_values(ctx: Context) -> torch.Tensor:
-    """A waveform: (batch, samples), or (batch, channels, samples) where so documented."""
+def input_values(ctx: Context) -> torch.Tensor | None:
+    """A waveform: (batch, samples), with channels in the middle where so documented or where the
+    first convolution has none of its own."""
+    if ctx.lacks("audio"):
+        return None
     ctx.uses("audio")
     documented = ctx.signature.documented_shape("input_values") or ()
     if len(documented) == 3 and "mel" in documented[-1]:
         length = ctx.number("max_length", kind="audio", default=FRAMES)
-        return ctx.normal("input_values", ctx.batch, length, mel_bins(ctx))
+        bins = ctx.number(*FEATURES, kind="audio", default=MEL_BINS)
+        return ctx.normal("input_values", ctx.batch, length, bins)
     if len(documented) == 3:
-        count = ctx.number("audio_channels", "channels", "num_channels", kind="audio", default=1)
-        return ctx.normal("input_values", ctx.batch, count, SAMPLES)
+        channels = ctx.number("audio_channels", "channels", "num_channels", kind="audio", default=1)
+        return ctx.normal("input_values", ctx.batch, channels, SAMPLES)
     return ctx.normal("input_values", ctx.batch, SAMPLES)
 
 
@@ -67,20 +73,43 @@ def features_mask(ctx: Context) -> torch.Tensor | None:
     features = ctx.value("input_features")
     if features is None:
         return None
-    bins = mel_bins(ctx)
-    length = features.shape[2] if features.shape[1] == bins else features.shape[1]
-    return torch.ones(features.shape[0], length, dtype=torch.int64)
+    over_time = 2 if isinstance(first_layer(ctx), nn.Conv1d) else 1
+    return torch.ones(features.shape[0], features.shape[over_time], dtype=torch.int64)
 
 
-def _begins_with_convolution(ctx: Context, bins: int) -> bool:
-    if ctx.find("input_feat_per_channel") is not None:
-        return False  # the convolutions of Speech2Text transpose first
-    for layer in ctx.module.modules():
-        if isinstance(layer, nn.Conv1d) and layer.in_channels == bins:
-            return True
-        if isinstance(layer, nn.Linear) and layer.in_features == bins:
-            return False
-    return False
+def padding_mask(ctx: Context) -> torch.Tensor | None:
+    """Ones over the samples of `input_values`, in its shape where documented so; or over those
+    that `input_features` were made of."""
+    values, features = ctx.value("input_values"), ctx.value("input_features")
+    if values is None and features is not None:
+        return torch.ones(features.shape[0], max(features.shape[1:]) * HOP, dtype=torch.bool)
+    if values is None:
+        return None
+    dims = len(ctx.signature.documented_shape("padding_mask") or ())
+    shape = values.shape if dims == values.dim() else (values.shape[0], values.shape[-1])
+    return torch.ones(shape, dtype=torch.bool)
+
+
+def first_layer(ctx: Context) -> nn.Module | None:
+    """The first convolution or projection of the audio part: it says what a frame looks like."""
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Linear)
+    layers = [(n, m) for n, m in ctx.module.named_modules() if isinstance(m, kinds)]
+    for word in WORDS:
+        for name, layer in layers:
+            if word in name and "position" not in name:
+                return layer
+    return layers[0][1] if layers else None
+
+
+def _frames(ctx: Context) -> int:
+    """Frames of the features: twice the encoder's positions where they are fixed (Whisper), whole
+    windows where the encoder has them (Qwen)."""
+    window = ctx.number("n_window", kind="audio", default=0)
+    if window:
+        return 2 * window
+    positions = ctx.number("max_source_positions", kind="audio", default=0)
+    fixed = isinstance(first_layer(ctx), nn.Conv1d) and positions
+    return 2 * positions if fixed else FRAMES
 
 
 RULES: dict[str, Rule] = {
@@ -89,3 +118,5 @@ RULES: dict[str, Rule] = {
     "input_features_mask": features_mask,
     "feature_attention_mask": features_mask,
 }
+
+REQUIRED_RULES: dict[str, Rule] = {"padding_mask": padding_mask}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,33 +48,39 @@ class Context:
     signature: Signature
     rules: Mapping[str, Rule]
     required_rules: Mapping[str, Rule]
+    fallback: Callable[..., Any] | None = None
     train: bool = False
     batch: int = BATCH
     length: int | None = None
     tokens: dict[str, int] = field(default_factory=dict)
+    features: dict[str, int] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
     values: dict[str, Any] = field(default_factory=dict)
     strategies: dict[str, None] = field(default_factory=dict)
     pending: list[str] = field(default_factory=list)
 
-    def value(self, name: str) -> Any:
-        """The value of an argument of this forward, made now if need be; None if not given."""
+    def value(self, name: str, *, required: bool = False) -> Any:
+        """The value of an argument of this forward, made now if need be; None if not given.
+
+        `required` makes it also where the forward itself could do without.
+        """
         if name in self.values:
             return self.values[name]
         if name not in self.signature.parameters or name in self.dropped:
             return None
         if name in self.pending:  # a rule that asks for what is being made
             return None
-        rule = self.rules.get(name)
-        if rule is None and name in self.signature.required:
-            rule = self.required_rules.get(name)
-        if rule is None:
-            return None
+        rules = [self.rules.get(name)]
+        if required or name in self.signature.required:
+            rules.append(self.required_rules.get(name))
+            rules.append(self.fallback and partial(self.fallback, name=name))
         self.pending.append(name)
-        made = rule(self)
+        for rule in rules:
+            made = rule(self) if rule is not None else None
+            if made is not None:
+                self.values.setdefault(name, made)
+                break
         self.pending.pop()
-        if made is not None:
-            self.values.setdefault(name, made)
         return self.values.get(name)
 
     @property
@@ -119,6 +126,12 @@ class Context:
                 if isinstance(found, int) and not isinstance(found, bool):
                     return found
         return default
+
+    def lacks(self, medium: str) -> bool:
+        """True where a model of several media was built without the tower of this one."""
+        names = {"image": "vision_config", "video": "vision_config", "audio": "audio_config"}
+        name = names[medium]
+        return hasattr(self.config, name) and getattr(self.config, name) is None
 
     # --- the module ------------------------------------------------------------------------
 

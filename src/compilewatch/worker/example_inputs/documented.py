@@ -41,6 +41,6 @@ def _factor(ctx: Context, word: str) -> int | None:
         return ctx.batch
     if word.endswith(("sequence_length", "seq_length", "seq_len", "seqlen", "input_ids_length")):
         return ctx.sequence // 2 if word.startswith(SHORT_SEQUENCES) else ctx.sequence
-    if word == "num_choices":
-        return 2
+    if word in ("frames", "num_frames", "time_steps", "num_choices"):
+        return 8
     return ctx.number(word, default=0) or None

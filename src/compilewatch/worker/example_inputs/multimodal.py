@@ -7,7 +7,7 @@ siblings are called with the arguments made so far, and the rows that come out a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -62,6 +62,8 @@ def count_features(ctx: Context, medium: str) -> int:
 
     Runs the model's own tower, on real or on fake tensors, whatever its parameters are.
     """
+    if medium in ctx.features:
+        return ctx.features[medium]
     method = getattr(ctx.module, f"get_{medium}_features", None)
     if method is None:
         return 0
@@ -90,12 +92,12 @@ def token_types(ctx: Context) -> torch.Tensor | None:
 
 
 def _arguments(ctx: Context, method: Callable[..., Any]) -> dict[str, Any]:
-    parameters = inspect.signature(method).parameters
-    names: Iterable[str] = parameters
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
-        inner = getattr(getattr(ctx.module, "model", None), method.__name__, None)
-        names = inspect.signature(inner).parameters if inner else names
-    return {name: value for name in names if (value := ctx.value(name)) is not None}
+    parameters = dict(inspect.signature(method).parameters)
+    inner = getattr(getattr(ctx.module, "model", None), method.__name__, None)
+    if inner is not None:  # heads hand arguments on to it by **kwargs
+        parameters |= inspect.signature(inner).parameters
+    values = {n: ctx.value(n, required=p.default is p.empty) for n, p in parameters.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _fake(values: Any, mode: Any) -> Any:

@@ -39,11 +39,15 @@ class Signature:
         Transformers documents arguments so ("`name` (`torch.Tensor` of shape `(…)`"); see its
         docs on writing documentation. None where nothing is said.
         """
-        line = re.search(rf"^\s*{re.escape(name)} ?\((?P<rest>.*)$", self.doc, re.MULTILINE)
-        found = SHAPE.search(line["rest"]) if line else None
+        found = SHAPE.search(self.documented_type(name))
         if found is None:
             return None
         return tuple(d.strip(" `") for d in found["shape"].strip("()").split(",") if d.strip(" `"))
+
+    def documented_type(self, name: str) -> str:
+        """What the docstring says after the name of an argument; empty where nothing is said."""
+        line = re.search(rf"^\s*{re.escape(name)} ?\((?P<rest>.*)$", self.doc, re.MULTILINE)
+        return line["rest"] if line else ""
 
 
 def read_signature(module: nn.Module) -> Signature:

@@ -57,8 +57,10 @@ def patches_per_side(ctx: Context) -> int:
     return max(SIDE, 2 * merge)
 
 
-def pixel_values(ctx: Context) -> torch.Tensor:
+def pixel_values(ctx: Context) -> torch.Tensor | None:
     """(batch, channels, height, width), or the layout that the other arguments imply."""
+    if ctx.lacks("image"):
+        return None
     ctx.uses("vision")
     parameters = ctx.signature.parameters
     first = first_layer(ctx)
@@ -91,7 +93,7 @@ def pixel_values(ctx: Context) -> torch.Tensor:
 
 def pixel_values_videos(ctx: Context) -> torch.Tensor | None:
     """(batch, frames, channels, height, width); not given where images are."""
-    if "pixel_values" in ctx.signature.parameters:
+    if ctx.lacks("video") or "pixel_values" in ctx.signature.parameters:
         return None
     ctx.uses("video")
     return ctx.normal(
@@ -107,14 +109,18 @@ def grid_thw(ctx: Context) -> torch.Tensor | None:
     return torch.tensor([[1, side, side]] * ctx.batch)
 
 
-def target_sizes(ctx: Context) -> torch.Tensor:
+def target_sizes(ctx: Context) -> torch.Tensor | None:
     """(images, 2): patches over height and width of each image."""
+    if ctx.value("pixel_values") is None:
+        return None
     side = patches_per_side(ctx)
     return torch.tensor([[side, side]] * ctx.batch)
 
 
-def position_ids_2d(ctx: Context) -> torch.Tensor:
+def position_ids_2d(ctx: Context) -> torch.Tensor | None:
     """(batch, patches, 2): column and row of each patch."""
+    if ctx.value("pixel_values") is None:
+        return None
     side = torch.arange(patches_per_side(ctx))
     rows, columns = torch.meshgrid(side, side, indexing="ij")
     grid = torch.stack((columns.flatten(), rows.flatten()), dim=-1)
@@ -192,14 +198,16 @@ def _patch_features(ctx: Context, first: nn.Module | None) -> int:
     if isinstance(first, nn.Linear):
         return int(first.in_features)
     if isinstance(first, nn.Conv3d):
-        return math.prod(first.kernel_size) * int(first.in_channels)
+        return int(math.prod(first.kernel_size) * first.in_channels)
     temporal = ctx.number("temporal_patch_size", kind="image", default=1)
     return channels(ctx) * temporal * patch_size(ctx) ** 2
 
 
 def _packed_patches(ctx: Context, name: str, first: nn.Module | None) -> torch.Tensor:
-    """(patches of all images, values of one patch)."""
+    """(patches of all images, values of one patch); with sides where a convolution sees them."""
     count = ctx.batch * patches_per_side(ctx) ** 2
+    if isinstance(first, nn.Conv2d):
+        return ctx.normal(name, count, first.in_channels, *first.kernel_size)
     return ctx.normal(name, count, _patch_features(ctx, first))
 
 
@@ -239,7 +247,6 @@ RULES: dict[str, Rule] = {
     "spatial_shapes": target_sizes,
     "image_position_ids": position_ids_2d,
     "pixel_position_ids": position_ids_2d,
-    "image_sizes": image_sizes,
     "pixel_attention_mask": pixel_attention_mask,
     "aspect_ratio_ids": aspect_ratio_ids,
     "aspect_ratio_mask": aspect_ratio_mask,
@@ -248,4 +255,7 @@ RULES: dict[str, Rule] = {
     "merge_sizes": merge_sizes,
 }
 
-REQUIRED_RULES: dict[str, Rule] = {"hidden_states": vision_hidden_states}
+REQUIRED_RULES: dict[str, Rule] = {
+    "hidden_states": vision_hidden_states,
+    "image_sizes": image_sizes,
+}
