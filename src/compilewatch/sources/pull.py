@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -159,31 +159,35 @@ class _Puller:
     def fetch(self, workers: int, progress: Callable[[int, int], None]) -> None:
         """Fill `done`; sets `message` where it is cut short."""
         stopped = threading.Event()
-        in_a_row = 0
+        failed_in_a_row = 0
+        futures: list[Future[PulledModel]] = []
         with patient_client(self.patience, stopped), ThreadPoolExecutor(workers) as pool:
-            futures = [pool.submit(self._fetch_one, info) for info in self.listed]
             try:
-                for future in as_completed(futures):
-                    if future.cancelled():
-                        continue
-                    failure = future.exception()
-                    in_a_row = in_a_row + 1 if failure else 0
-                    if isinstance(failure, _UNREACHABLE):
-                        self.message = self.message or _one_line(failure)
-                    elif failure is not None:
-                        stopped.set()
-                        raise failure
-                    else:
-                        found = future.result()
-                        self.done[found.repository] = found
-                    progress(len(self.done), len(self.listed))
-                    if in_a_row >= _GIVE_UP_AFTER or stopped.is_set():
-                        stopped.set()
-                        pool.shutdown(wait=False, cancel_futures=True)
+                futures += [pool.submit(self._fetch_one, info) for info in self.listed]
+                for count, future in enumerate(as_completed(futures), 1):
+                    failed_in_a_row = failed_in_a_row + 1 if future.exception() else 0
+                    progress(count, len(futures))
+                    if failed_in_a_row >= _GIVE_UP_AFTER or stopped.is_set():
+                        break
             except KeyboardInterrupt:
-                stopped.set()
-                pool.shutdown(wait=False, cancel_futures=True)
                 self.message = "interrupted"
+            finally:
+                # as_completed would wait for ever for futures that are cancelled under it.
+                stopped.set()
+                pool.shutdown(cancel_futures=True)
+        for future in futures:
+            if not future.cancelled():
+                self._collect(future)
+
+    def _collect(self, future: Future[PulledModel]) -> None:
+        failure = future.exception()
+        if isinstance(failure, _UNREACHABLE):
+            self.message = self.message or _one_line(failure)
+        elif failure is not None:
+            raise failure
+        else:
+            found = future.result()
+            self.done[found.repository] = found
 
     def _fetch_one(self, info: ModelInfo) -> PulledModel:
         """Pin one model and fetch its configuration. Raises what `_UNREACHABLE` holds."""
