@@ -41,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What compilewatch.toml documents. From `load_settings`, paths are absolute, `jobs` >= 1."""
 
     output_dir: str = "outputs"
+    cache: str = ""
     jobs: Annotated[int, Meta(ge=0)] = 0
     memory_limit_gib: Annotated[float, Meta(gt=0)] = 8.0
     environment: str = "default"
@@ -54,7 +55,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tier: Tier = Tier.AUTO
     baseline: str = "auto"
     sinks: tuple[str, ...] = ("html", "junit", "metrics_file")
-    cache: str = ""
     inputs: str = "inputs"
     popularity_file: str = ""
     models_file: str = ""

@@ -23,7 +23,7 @@ def test_a_record_comes_back_as_it_was() -> None:
 
 
 def test_a_newer_version_is_refused_even_where_it_would_decode() -> None:
-    with pytest.raises(StoreError, match="newer compilewatch .* upgrade"):
+    with pytest.raises(StoreError, match=r"newer compilewatch .* upgrade"):
         decode(_encoded(schema_version=SCHEMA_VERSION + 1), Result)
 
 

@@ -146,7 +146,7 @@ def test_a_full_disk_stops_the_run_in_one_line_and_loses_nothing(
                 raise OSError(errno.ENOSPC, "No space left on device")
 
             full.setattr(os, "write", no_space)
-            with pytest.raises(StoreError, match="disk is full; free some space.*--resume"):
+            with pytest.raises(StoreError, match=r"disk is full; free some space.*--resume"):
                 writer.append([factories.result("B")])
             with pytest.raises(StoreError, match="disk is full"):
                 writer.events([Author(writer.run).started(reused=0, skipped=0, duplicates=0)])
@@ -189,7 +189,9 @@ def test_a_file_that_may_not_grow_further_keeps_whole_lines(store: Store) -> Non
     counted, message = done.stdout.splitlines()
     assert "size limit" in message
     stored = store.open()
-    assert [r.request.model.name for r in stored.results()] == [f"M{n}" for n in range(int(counted))]
+    assert [r.request.model.name for r in stored.results()] == [
+        f"M{n}" for n in range(int(counted))
+    ]
     assert int(counted) > 1
     assert stored.damaged == ()
     assert (stored.path / "results.jsonl").read_bytes().endswith(b"\n")
@@ -205,5 +207,3 @@ def test_a_plan_that_cannot_be_written_leaves_no_run(
     with pytest.raises(StoreError, match="disk is full"):
         store.create_run(FRESH, Plan(requests=(), skipped=(), digest="plan"))
     assert list(store.root.iterdir()) == []
-
-

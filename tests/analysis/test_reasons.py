@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from compilewatch.analysis.reasons import reason_label
+from tests import factories
+
+
+def test_a_registered_break_is_named_by_id_and_type() -> None:
+    assert reason_label(factories.graph_break()) == "GB0170 Data-dependent branching"
+
+
+def test_any_other_break_is_named_by_its_short_code() -> None:
+    assert reason_label(factories.graph_break(gb_id=None)) == "unbacked_symint"
+    odd = factories.graph_break(gb_id="GB9999", code="GB9999", gb_type=None)
+    assert reason_label(odd) == "GB9999"

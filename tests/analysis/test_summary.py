@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import pytest
+
+from compilewatch.analysis.summary import (
+    by_family,
+    by_task,
+    coverage,
+    downloads_of,
+    errors,
+    overhead,
+    reused_share,
+    slowest,
+    status_counts,
+    summarise,
+    top_reasons,
+    untestable_share,
+)
+from compilewatch.records import Attempt, Mode, Phase, Status, Target, Tier
+from tests.factories import graph_break, result, spec, view
+
+BRANCH = graph_break("a")
+OTHER = graph_break("b", "GB0059")
+
+
+def test_headline_figures_tell_not_run_from_not_passed() -> None:
+    seen = view(
+        result("A"),
+        result("B", breaks=(BRANCH,)),
+        result("C", status=Status.ERROR, phase=Phase.COMPILE),
+        result("D", status=Status.TIMEOUT),
+        result("E", status=Status.SKIPPED),
+        planned=7,
+    )
+    summary = summarise(seen)
+    assert (summary.planned, summary.asked, summary.verdicts) == (7, 4, 3)
+    assert (summary.skipped, summary.missing, summary.models) == (1, 2, 5)
+    assert (summary.fullgraph_accepted, summary.fullgraph_judged) == (1, 2)
+    assert summary.coverage == coverage(seen) == 3 / 4
+    assert summary.untestable_share == untestable_share(seen) == 2 / 5
+    assert list(summary.statuses) == [
+        Status.PASS,
+        Status.GRAPH_BREAK,
+        Status.ERROR,
+        Status.TIMEOUT,
+        Status.SKIPPED,
+    ]
+
+
+def test_nothing_is_no_share() -> None:
+    seen = view()
+    assert (coverage(seen), untestable_share(seen), reused_share(seen), overhead(seen)) == (
+        None,
+        None,
+        None,
+        None,
+    )
+    assert coverage(view(result(status=Status.SKIPPED))) is None
+    assert top_reasons(seen) == ()
+    assert by_family(seen) == ()
+
+
+def test_an_answer_shared_within_a_run_is_not_reused() -> None:
+    own = "20260102-030405-0001"
+    seen = view(
+        result("A"),
+        result("B", reused_from=own),
+        result("C", reused_from="20251231-000000-0000"),
+        result("D", reused_from="shard"),
+        merged_from=("shard",),
+    )
+    assert reused_share(seen) == 1 / 4
+
+
+def test_overhead_is_wall_times_jobs_over_time_inside() -> None:
+    inside = {
+        "setup": 9.0,
+        "create": 2.0,
+        "inputs": 1.0,
+        "eager": 1.0,
+        "compile": 4.0,
+        "compare": 9.0,
+    }
+    first = Attempt(
+        tier=Tier.FAKE,
+        status=Status.ERROR,
+        phase=Phase.COMPILE,
+        reason="x",
+        durations={"create": 2.0},
+    )
+    seen = view(
+        result("A", durations=inside, attempts=(first,)),
+        result("B", durations=inside, reused_from="earlier"),
+        wall_seconds=10.0,
+        jobs=2,
+    )
+    assert overhead(seen) == 10.0 * 2 / (8.0 + 2.0)
+
+
+def test_overhead_is_unknown_where_nothing_was_measured() -> None:
+    assert overhead(view(result("A"), wall_seconds=None)) is None
+    assert overhead(view(result("A", reused_from="earlier"), wall_seconds=5.0)) is None
+
+
+def test_downloads_of_an_architecture_count_once_for_its_classes() -> None:
+    library = [
+        spec("BertModel", family="bert", downloads=100),
+        spec("BertForCausalLM", family="bert", downloads=100),
+        spec("GPT2Model", family="gpt2", downloads=10),
+        spec("NewModel", family="new"),
+    ]
+    assert downloads_of(library) == 110
+
+
+def test_downloads_of_models_on_the_hub_add_up() -> None:
+    hub = [spec(f"org/{n}", source="hub", family="bert", downloads=100) for n in "ab"]
+    assert downloads_of([*hub, hub[0]]) == 200
+
+
+def test_no_figure_is_not_zero() -> None:
+    assert downloads_of([spec(), spec("GPT2Model")]) is None
+    assert downloads_of([spec(downloads=0)]) == 0
+
+
+def test_groups_count_models_and_requests_apart() -> None:
+    seen = view(
+        result("BertModel", family="bert", task="text", downloads=5),
+        result("BertModel", breaks=(BRANCH,), target=Target(mode=Mode.TRAIN), family="bert",
+               task="text", downloads=5),
+        result("ViTModel", family="vit", task="vision", downloads=50),
+        result("NewModel", family="new", task="vision"),
+    )  # fmt: skip
+    families = by_family(seen)
+    assert [g.name for g in families] == ["vit", "bert", "new"]
+    bert = families[1]
+    assert (bert.models, bert.requests, bert.downloads) == (1, 2, 5)
+    assert bert.statuses == {Status.PASS: 1, Status.GRAPH_BREAK: 1}
+    assert families[2].downloads is None
+    vision = {g.name: g for g in by_task(seen)}["vision"]
+    assert (vision.models, vision.downloads) == (2, 50)
+
+
+def test_reasons_are_ordered_by_models_or_by_downloads_affected() -> None:
+    seen = view(
+        result("BertModel", breaks=(BRANCH, graph_break("c", occurrences=4)), family="bert",
+               downloads=3),
+        result("BertModel", breaks=(BRANCH,), family="bert", downloads=3,
+               target=Target(mode=Mode.TRAIN)),
+        result("BertForCausalLM", breaks=(BRANCH,), family="bert", downloads=3),
+        result("ViTModel", breaks=(OTHER,), family="vit", downloads=90),
+        result("GoodModel", family="good", downloads=1000),
+    )  # fmt: skip
+    first, second = top_reasons(seen)
+    assert first.label == "GB0170 Data-dependent branching"
+    assert (first.models, first.families, first.downloads) == (2, 1, 3)
+    assert (first.distinct, first.occurrences) == (2, 7)
+    assert (first.gb_id, first.gb_type) == ("GB0170", "Data-dependent branching")
+    assert first.example == "reason of GB0170 in a"
+    assert (second.label, second.models, second.downloads) == ("GB0059 Type GB0059", 1, 90)
+    assert top_reasons(seen, by="downloads") == (second, first)
+
+
+def test_errors_are_counted_by_phase_and_code() -> None:
+    seen = view(
+        result("A", status=Status.ERROR, phase=Phase.CREATE),
+        result("B", status=Status.ERROR, phase=Phase.CREATE),
+        result("C", status=Status.TIMEOUT, phase=Phase.COMPILE),
+        result("D", status=Status.SKIPPED),
+        result("E", breaks=(BRANCH,)),
+    )
+    assert errors(seen) == (("create", "backend_error", 2), ("compile", "timeout", 1))
+
+
+def test_the_slowest_are_those_that_ran_here() -> None:
+    first = Attempt(
+        tier=Tier.FAKE,
+        status=Status.ERROR,
+        phase=Phase.COMPILE,
+        reason="x",
+        durations={"create": 9.0},
+    )
+    seen = view(
+        result("A", durations={"compile": 5.0}),
+        result("B", durations={"compile": 1.0}, attempts=(first,)),
+        result("C", durations={"compile": 99.0}, reused_from="earlier"),
+        result("D", status=Status.SKIPPED),
+    )
+    assert [r.request.model.name for r in slowest(seen)] == ["B", "A"]
+    assert [r.request.model.name for r in slowest(seen, count=1)] == ["B"]
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_statuses_are_counted_without_zeros(status: Status) -> None:
+    assert status_counts([result(status=status)] * 3) == {status: 3}

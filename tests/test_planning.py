@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from compilewatch.errors import UsageError
+from compilewatch.expectations import Expectation, Expectations
+from compilewatch.planning import Options, Plan, Shard, parse_shard, plan, targets_of
+from compilewatch.records import ConfigBuild, Mode, ModelSpec, Phase, Status, Target
+from tests import factories
+
+OPTIONS = Options(environment=factories.environment())
+SPECS = [factories.spec(f"M{number}") for number in range(200)]
+BOTH = targets_of(["dynamo"], [Mode.EVAL, Mode.TRAIN], dynamic=False)
+
+
+def _plan(specs: list[ModelSpec] = SPECS, **given: Any) -> Plan:
+    return plan(specs, given.pop("targets", BOTH), given.pop("options", OPTIONS), **given)
+
+
+def _names(made: Plan) -> set[str]:
+    return {request.model.name for request in made.requests}
+
+
+def test_every_model_and_target_is_asked_once_in_order() -> None:
+    made = _plan()
+    asked = [(r.model.name, r.target) for r in made.requests]
+    assert asked == [(s.name, t) for s in SPECS for t in BOTH]
+    assert made.total == 400
+    assert made.duplicates == 0
+
+
+def test_requests_carry_how_they_are_asked() -> None:
+    options = Options(
+        environment=factories.environment(name="nightly"), memory_limit_bytes=5, depth="reduced"
+    )
+    (request,) = _plan(SPECS[:1], targets=[Target()], options=options).requests
+    assert (request.environment, request.memory_limit_bytes, request.depth) == (
+        "nightly",
+        5,
+        "reduced",
+    )
+
+
+def test_one_question_is_asked_once_for_all_who_ask_it() -> None:
+    build = ConfigBuild(config_file="/a", config_sha256="same")
+    twins = [factories.spec(f"org/{n}", build=build, architecture="A") for n in "ab"]
+    made = _plan([*twins, factories.spec("other")], targets=[Target()])
+    questions = list(made.questions().values())
+    assert [[r.model.name for r in group] for group in questions] == [["org/a", "org/b"], ["other"]]
+    assert made.duplicates == 1
+    assert made.total == 3
+
+
+def test_a_model_with_a_skip_reason_is_answered_without_being_asked() -> None:
+    made = _plan([factories.spec("org/gated", skip_reason="gated: ask for access")], targets=BOTH)
+    assert made.requests == ()
+    assert [r.status for r in made.skipped] == [Status.SKIPPED] * 2
+    assert made.skipped[0].detail == "gated: ask for access"
+    assert made.skipped[0].phase is Phase.SETUP
+    assert made.total == 2
+
+
+def test_an_expectation_skips_only_where_it_says_so() -> None:
+    def expecting(skip: bool) -> Plan:
+        line = Expectation(
+            model="M0", status=Status.OOM, reason="takes the machine down", date="2026-01-01",
+            target="dynamo/train", skip=skip,
+        )  # fmt: skip
+        return _plan(SPECS[:2], expectations=Expectations(expectation=(line,)))
+
+    assert expecting(skip=False).skipped == ()
+    (skipped,) = expecting(skip=True).skipped
+    assert skipped.request.target.mode is Mode.TRAIN
+    assert skipped.detail == skipped.expectation == "takes the machine down"
+
+
+def test_shards_are_a_partition_that_does_not_depend_on_order() -> None:
+    shards = [_plan(shard=Shard(index=i, count=3)) for i in (1, 2, 3)]
+    names = [_names(shard) for shard in shards]
+    assert set.union(*names) == {s.name for s in SPECS}
+    assert sum(map(len, names)) == len(SPECS)
+    assert all(names)
+    backwards = _plan(SPECS[::-1], shard=Shard(index=2, count=3))
+    assert _names(backwards) == names[1]
+    fewer = _plan(SPECS[:50], shard=Shard(index=2, count=3))
+    assert _names(fewer) == names[1] & {s.name for s in SPECS[:50]}
+
+
+def test_a_shard_is_the_same_everywhere_and_forever() -> None:
+    """Another hash would move models between the shards of machines that are half upgraded."""
+    first = [s.name for s in SPECS if Shard(index=1, count=4).holds(s.name)]
+    assert first[:4] == ["M12", "M27", "M28", "M44"]
+
+
+def test_all_shards_know_the_whole_plan() -> None:
+    digests = {_plan(shard=Shard(index=i, count=3)).digest for i in (1, 2, 3)} | {_plan().digest}
+    assert len(digests) == 1
+
+
+def test_the_digest_follows_every_question() -> None:
+    gated = msgspec.structs.replace(SPECS[0], skip_reason="gated")
+    plans = [
+        _plan(),
+        _plan(SPECS[1:]),
+        _plan(targets=[Target()]),
+        _plan(options=Options(environment=factories.environment(torch="2.14.0"))),
+        _plan([gated, *SPECS[1:]]),
+    ]
+    assert len({made.digest for made in plans}) == len(plans)
+    assert _plan(SPECS[::-1]).digest == plans[0].digest
+
+
+def test_a_small_plan_may_leave_a_shard_empty() -> None:
+    made = [_plan(SPECS[:1], shard=Shard(index=i, count=2)) for i in (1, 2)]
+    assert sorted(len(m.requests) for m in made) == [0, 2]
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "0/0"])
+def test_an_impossible_shard_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=f"no shard {text}: shards are numbered"):
+        parse_shard(text)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1/", "a/b", "-1/3", "1/3/5", "1.5/3"])
+def test_what_is_no_shard_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not of the form I/N"):
+        parse_shard(text)
+
+
+def test_a_shard_reads_back_as_it_prints() -> None:
+    assert str(parse_shard(" 2/5 ")) == "2/5"
+
+
+def test_nothing_to_ask_is_an_error() -> None:
+    with pytest.raises(UsageError, match="no models"):
+        _plan([])
+    with pytest.raises(UsageError, match="no targets"):
+        _plan(targets=[])
+
+
+def test_a_name_that_stands_for_two_models_is_refused() -> None:
+    with pytest.raises(UsageError, match="two models are called 'M0'"):
+        _plan([SPECS[0], SPECS[0]])
+
+
+def test_targets_are_named_once() -> None:
+    assert len(targets_of(["dynamo", "dynamo"], [Mode.EVAL, Mode.EVAL], dynamic=True)) == 1
+
+
+def test_a_plan_comes_back_from_json() -> None:
+    made = _plan(SPECS[:3], shard=Shard(index=1, count=2))
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Plan) == made
