@@ -1,7 +1,7 @@
 """What overrides say about inputs: `[override.inputs]` in `inputs/overrides/*.toml`.
 
 Each key is an argument with a table of `specs`, whose sizes may name `batch`, `sequence` or
-`config.…`, or one of the settings of `Settings`.
+`config.…` (a list counts its elements), or one of the settings of `Settings`.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def _resolver(ctx: Context) -> Any:
         found: Any = ctx.config
         for part in name.removeprefix("config.").split("."):
             found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
+        if isinstance(found, (list, tuple)):
+            return len(found)
         if not isinstance(found, int):
             raise InputsError(f"{name!r} is no whole number of the configuration")
         return found

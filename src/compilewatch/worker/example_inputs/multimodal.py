@@ -22,6 +22,9 @@ MEDIA: dict[str, tuple[str, ...]] = {
 }
 """The arguments that carry each medium."""
 
+ID_UNDER_IMAGE = 3
+"""Any id: what it embeds is replaced. `text.token_ids` never picks so low an id."""
+
 TYPES = {"image": 1, "video": 2, "audio": 3}
 """The values of `mm_token_type_ids`; text is 0."""
 
@@ -40,10 +43,12 @@ def input_ids(ctx: Context) -> torch.Tensor:
     for medium, arguments in MEDIA.items():
         given = any(ctx.value(name) is not None for name in arguments)
         token = placeholder_id(ctx, medium)
-        if given and token is not None:
+        if given and token:
             count = count_features(ctx, medium)
             if count:
                 runs.append((token, count))
+    if _marks_images(ctx):
+        runs.append((ID_UNDER_IMAGE, ctx.number("latent_query_num", default=64)))
     ctx.uses("text")
     codebooks = text.documented_codebooks(ctx, "input_ids")
     if codebooks is not None:
@@ -64,7 +69,9 @@ def count_features(ctx: Context, medium: str) -> int:
     """
     if medium in ctx.features:
         return ctx.features[medium]
-    method = getattr(ctx.module, f"get_{medium}_features", None)
+    name = f"get_{medium}_features"
+    inner = getattr(ctx.module, "model", None)
+    method = getattr(ctx.module, name, None) or getattr(inner, name, None)
     if method is None:
         return 0
     arguments = _arguments(ctx, method)
@@ -91,6 +98,18 @@ def token_types(ctx: Context) -> torch.Tensor | None:
     return types
 
 
+def image_positions(ctx: Context) -> torch.Tensor | None:
+    """Ones where image features go, for models that mark places instead of ids (Kosmos)."""
+    ids = ctx.value("input_ids") if _marks_images(ctx) else None
+    return None if ids is None else (ids == ID_UNDER_IMAGE).long()
+
+
+def _marks_images(ctx: Context) -> bool:
+    if "image_embeds_position_mask" not in ctx.signature.parameters:
+        return False
+    return any(ctx.value(name) is not None for name in MEDIA["image"])
+
+
 def _arguments(ctx: Context, method: Callable[..., Any]) -> dict[str, Any]:
     parameters = dict(inspect.signature(method).parameters)
     inner = getattr(getattr(ctx.module, "model", None), method.__name__, None)
@@ -106,8 +125,9 @@ def _fake(values: Any, mode: Any) -> Any:
 
 def _rows(features: Any) -> int:
     """All dimensions but the last, over all tensors of the projected features."""
-    pooled = getattr(features, "pooler_output", None)
-    features = features if pooled is None else pooled
+    if hasattr(features, "last_hidden_state"):
+        pooled = getattr(features, "pooler_output", None)
+        features = features.last_hidden_state if pooled is None else pooled
     if isinstance(features, torch.Tensor):
         return int(features.numel() // features.shape[-1])
     return sum(_rows(part) for part in features)
@@ -116,4 +136,5 @@ def _rows(features: Any) -> int:
 RULES: dict[str, Rule] = {
     "input_ids": input_ids,
     "mm_token_type_ids": token_types,
+    "image_embeds_position_mask": image_positions,
 }

@@ -20,7 +20,7 @@ def token_ids(ctx: Context, name: str, length: int, vocabulary: int) -> torch.Te
     many of them in each row (Bart, CLIP).
     """
     special = _special_ids(ctx)
-    words = [i for i in range(min(vocabulary, ID_LIMIT)) if i not in special] or [0]
+    words = [i for i in range(4, min(vocabulary, ID_LIMIT)) if i not in special] or [0]
     picks = ctx.integers(name, 0, len(words), ctx.batch, length)
     ids = torch.tensor(words)[picks]
     end = ctx.find("eos_token_id", kind="text")

@@ -91,6 +91,15 @@ def pixel_values(ctx: Context) -> torch.Tensor | None:
     return ctx.normal("pixel_values", ctx.batch, *plain)
 
 
+def flattened_patches(ctx: Context) -> torch.Tensor:
+    """(batch, patches, 2 + values): row and column of each patch from 1 on, then its pixels."""
+    ctx.uses("vision")
+    places = position_grid(ctx).flip(-1) + 1
+    count = _patch_features(ctx, first_layer(ctx))
+    pixels = ctx.normal("flattened_patches", *places.shape[:2], count)
+    return torch.cat((places.to(pixels.dtype), pixels), dim=-1)
+
+
 def pixel_values_videos(ctx: Context) -> torch.Tensor | None:
     """(batch, frames, channels, height, width); not given where images are."""
     if ctx.lacks("video") or "pixel_values" in ctx.signature.parameters:
@@ -119,8 +128,11 @@ def target_sizes(ctx: Context) -> torch.Tensor | None:
 
 def position_ids_2d(ctx: Context) -> torch.Tensor | None:
     """(batch, patches, 2): column and row of each patch."""
-    if ctx.value("pixel_values") is None:
-        return None
+    return None if ctx.value("pixel_values") is None else position_grid(ctx)
+
+
+def position_grid(ctx: Context) -> torch.Tensor:
+    """(batch, patches, 2): column and row of each patch, row by row."""
     side = torch.arange(patches_per_side(ctx))
     rows, columns = torch.meshgrid(side, side, indexing="ij")
     grid = torch.stack((columns.flatten(), rows.flatten()), dim=-1)
@@ -240,6 +252,7 @@ def _is_video(ctx: Context) -> bool:
 
 RULES: dict[str, Rule] = {
     "pixel_values": pixel_values,
+    "flattened_patches": flattened_patches,
     "pixel_values_videos": pixel_values_videos,
     "image_grid_thw": grid_thw,
     "grid_thw": grid_thw,
