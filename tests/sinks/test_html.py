@@ -240,6 +240,13 @@ def test_a_model_stands_under_the_worst_of_its_answers():
     assert "Captured in one graph" not in text
 
 
+def test_the_overview_says_why_beside_each_model_that_does_not_pass(pages, report):
+    text = pages[report / "index.html"].text
+    assert "÷ graph break 13 Data-dependent branching, unbacked symint fake, full" in text
+    assert "? timeout in compile – no end within 600 s" in text
+    assert "– skipped – gated: accept its licence" in text
+
+
 def test_names_that_differ_only_in_case_or_slash_get_files_of_their_own(report):
     names = sorted(path.name.casefold() for path in (report / "models").iterdir())
     assert len(set(names)) == len(names)

@@ -189,12 +189,16 @@ def _changed(view: RunView) -> list[RenderableType]:
 def _compared(view: RunView) -> Text:
     assert view.baseline is not None
     counts = Counter(change.kind for change in view.changes)
-    said = ", ".join(
-        f"{counts[kind]} {label.lower()}"
-        for kind, label in wording.CHANGE_LABELS.items()
-        if counts[kind] or kind in (ChangeKind.REGRESSION, ChangeKind.FIXED)
-    )
-    line = _text(f"against {view.baseline.id}: {said}", "bold")
+    said = [
+        _plural(counts[ChangeKind.REGRESSION], "regression"),
+        f"{counts[ChangeKind.FIXED]} fixed",
+    ]
+    said += [
+        f"{counts[kind]} {kind.value.replace('_', ' ')}"
+        for kind in ChangeKind
+        if counts[kind] and kind not in CHANGE_STYLES
+    ]
+    line = _text(f"against {view.baseline.id}: {', '.join(said)}", "bold")
     if view.differences:
         line.append_text(_text(f"\ndiffers in {'; '.join(view.differences)}", "dim"))
     return line

@@ -49,6 +49,19 @@ class ModelPage:
         return "; ".join(kinds) or "–"
 
     @property
+    def why(self) -> str:
+        """Causes in few words: titles of breaks, codes of errors, else what the result says."""
+        said: list[str] = []
+        for result in self.results:
+            if result.breaks:
+                said += [reason_title(graph_break) for graph_break in result.breaks]
+            elif result.error is not None:
+                said.append(result.error.code.replace("_", " "))
+            elif outcome(result) is not Outcome.PASS:
+                said.append(result.detail)
+        return ", ".join(dict.fromkeys(filter(None, said)))
+
+    @property
     def seconds(self) -> float:
         return sum(summary.spent(result) for result in self.results)
 

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+from tests import factories
+from tests.sinks import example_run
+
+from compilewatch.cli import render
+from compilewatch.cli.excerpt import SourceLine
+from compilewatch.records import FullgraphVerdict, Phase, Status, Target
+
+
+def piped(renderable) -> str:
+    stream = io.StringIO()
+    render.console(stream).print(renderable)
+    return stream.getvalue()
+
+
+def narrow(renderable) -> list[str]:
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(renderable)
+    return stream.getvalue().splitlines()
+
+
+def many_families(count: int):
+    return [
+        factories.result(f"Model{i}", family=f"family{i}", downloads=1000 - i) for i in range(count)
+    ]
+
+
+def test_the_summary_counts_verdicts_by_family_and_in_all():
+    text = piped(render.summary_table(example_run.view()))
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
+    header = "Family pass breaks mismatch error no verdict not run"
+    assert header in " ".join(text.split())
+    assert rows["bert"] == ["·", "2", "·", "·", "·", "·"]
+    assert rows["gpt"] == ["·", "·", "1", "·", "4", "·"]
+    assert rows["all"] == ["7", "3", "2", "1", "1", "5", "2"]
+
+
+def test_small_families_are_added_up():
+    text = piped(render.summary_table(factories.view(*many_families(18))))
+    assert "3 other families 3" in " ".join(text.split())
+    assert "family14 " in text
+    assert "family15 " not in text
+
+
+def test_reasons_are_ranked_by_models_and_by_downloads():
+    a, b = factories.graph_break(), factories.graph_break(gb_id="GB0001")
+    results = [
+        factories.result("One", breaks=(a,), source="hub", downloads=1),
+        factories.result("Two", breaks=(a,), source="hub", downloads=2),
+        factories.result("Three", breaks=(b,), source="hub", downloads=50),
+    ]
+    text = piped(render.summary_table(factories.view(*results)))
+    by_models, _, by_downloads = text.partition("Reasons by downloads affected")
+    assert by_models.index("GB0170") < by_models.index("GB0001")
+    assert by_downloads.index("GB0001") < by_downloads.index("GB0170")
+
+
+def test_downloads_are_not_ranked_where_nobody_knows_them():
+    text = piped(
+        render.summary_table(factories.view(factories.result(breaks=(example_run.BRANCH,))))
+    )
+    assert "Reasons by models" in text
+    assert "Reasons by downloads" not in text
+
+
+def test_the_summary_names_the_baseline_and_puts_regressions_first():
+    text = piped(render.summary_table(example_run.view()))
+    counted = "against 20260101-030405-0001: 1 regression, 1 fixed, 1 new, 1 gone"
+    assert counted in text
+    assert "differs in torch 2.12.0 -> 2.13.0" in text
+    assert text.index("Regressions ") < text.index("Fixed ")
+    assert "pass -> graph_break; revision aaaa -> bbbb" in text
+
+
+def test_without_a_baseline_no_change_is_spoken_of():
+    text = piped(render.summary_table(factories.view(factories.result())))
+    assert "regression" not in text
+    assert piped(render.changes_table(factories.view())) == "no baseline to compare with\n"
+
+
+def test_the_summary_says_what_has_no_result_and_no_verdict():
+    text = piped(render.summary_table(example_run.view()))
+    assert "3 of 7 verdicts compile whole (42.9 %)" in text
+    assert "coverage 53.8 %: 7 verdicts of 13 asked; no verdict or skipped: 7" in text
+    assert "3 of 17 planned requests have no result: not run is not passed" in text
+    assert "with 2 jobs" in text
+
+
+def test_changes_shows_every_kind():
+    text = piped(render.changes_table(example_run.view()))
+    headings = ["Regressions", "Fixed", "New", "Gone", "Newly tested", "No longer tested"]
+    places = [text.index(f"\n{heading} ") for heading in headings]
+    assert places == sorted(places)
+    assert "GoneModel" in text
+
+
+def test_text_of_others_is_neither_markup_nor_commands_to_the_terminal():
+    view = example_run.view()
+    shown = [render.summary_table(view), *map(render.model_panel, view.results)]
+    text = "".join(map(piped, shown))
+    assert "<script>alert(1)</script> & \"quoted\" 'single' red [bold]" in text
+    assert "team/odd name [x] ü" in text
+    assert "\x1b" not in text
+    assert "\x00" not in text
+
+
+def test_piped_output_neither_cuts_nor_folds_a_name():
+    name = "organisation/" + "a-very-long-name-" * 20
+    result = factories.result(name, breaks=(example_run.BRANCH,))
+    assert name in piped(render.model_panel(result))
+    change = msgspec.structs.replace(example_run.view().changes[0], model=name)
+    view = factories.view(
+        result,
+        baseline=factories.run("20260101-000000-0001"),
+        changes=(
+            type(change)(
+                **{f: getattr(change, f) for f in change.__struct_fields__} | {"model": name}
+            ),
+        ),
+    )
+    for table in (render.summary_table(view), render.changes_table(view)):
+        assert name in piped(table)
+        assert "…" not in piped(table)
+
+
+def test_tables_fit_eighty_columns_with_every_outcome():
+    view = example_run.view()
+    for table in (
+        render.summary_table(view),
+        render.changes_table(view),
+        render.runs_table([view.run]),
+    ):
+        assert max(map(len, narrow(table))) <= 80
+    row = next(line for line in narrow(render.summary_table(view)) if line.startswith("Family"))
+    assert "not run" in row
+
+
+def test_colour_is_for_terminals_and_no_color_is_honoured(monkeypatch):
+    table = render.summary_table(example_run.view())
+    stream = io.StringIO()
+    Console(file=stream, force_terminal=True, color_system="standard", width=80).print(table)
+    assert "\x1b[3" in stream.getvalue()
+    assert "\x1b" not in piped(table)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[3" not in piped(table)
+
+
+def test_runs_are_listed_in_the_order_given():
+    runs = [
+        factories.run("20260102-030405-0001", shard="1/4"),
+        factories.run("20260101-030405-0001", state="interrupted", wall_seconds=None),
+    ]
+    lines = piped(render.runs_table(runs)).splitlines()
+    assert lines[-2].split() == [
+        "20260102-030405-0001",
+        "library",
+        "1/4",
+        "finished",
+        "1",
+        "1",
+        "min",
+        "00",
+        "s",
+        "2.13.0",
+        "5.23.0",
+    ]
+    assert "interrupted" in lines[-1]
+    assert piped(render.runs_table([])) == "no runs stored yet\n"
+
+
+def excerpt(file: str, line: int) -> tuple[SourceLine, ...]:
+    code = {411: "    mask = self.mask", 412: "    if mask.sum() > 0:", 413: "        return"}
+    return tuple(SourceLine(n, code[n]) for n in sorted(code)) if line == 412 else ()
+
+
+def test_a_model_is_shown_with_each_break_and_its_line_marked():
+    lines = piped(render.model_panel(example_run.results()[0], excerpt)).splitlines()
+    text = "\n".join(line.strip() for line in lines)
+    assert lines[0].startswith("BertModel  dynamo  graph break")
+    assert "8 graphs · 7 graph breaks (2 distinct) · 512 ops · 40 guards" in text
+    assert "fullgraph refused (probed) · 110 M parameters · 700 MiB · 2.0 s" in text
+    assert "1. GB0170 Data-dependent branching  6 times" in text
+    assert "transformers/models/bert/modeling_bert.py:412 in BertEncoder.forward" in text
+    assert "411 |     mask = self.mask\n> 412 |     if mask.sum() > 0:\n413 |" in text
+    assert "hint: Use `torch.cond` to express dynamic control flow." in text
+    assert "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0170.html" in text
+    assert "2. unbacked_symint  once" in text
+    assert "input input_ids: [2, 16] int64" in text
+    assert "compilewatch reproduce BertModel" in text
+
+
+def test_the_stored_line_is_shown_where_the_installed_source_is_another_version():
+    def other_version(file: str, line: int) -> tuple[SourceLine, ...]:
+        return (SourceLine(412, "something else entirely"),) if line == 412 else ()
+
+    for lookup in (other_version, None):
+        text = piped(render.model_panel(example_run.results()[0], lookup))
+        assert "> 412 | if mask.sum() > 0:" in text
+        assert "something else" not in text
+
+
+def test_what_torchs_reason_says_already_is_not_said_again():
+    said = factories.graph_break(
+        reason="Explanation. Hint: do that. See " + render.wording.registry_page("GB0170"),
+        hints=("do that.", "do this."),
+    )
+    text = piped(render.model_panel(factories.result(breaks=(said,))))
+    assert text.count("do that.") == 1
+    assert text.count("gb0170.html") == 1
+    assert "hint: do this." in text
+
+
+def test_an_error_shows_type_place_and_the_end_of_its_traceback():
+    text = piped(render.model_panel(example_run.results()[3]))
+    assert "builtins.TypeError (type_error)" in text
+    assert "transformers/models/bert/modeling_bert.py:100 in forward" in text
+    assert "last frames" in text
+    assert "first frames" not in text
+
+
+def test_earlier_attempts_expectation_and_reuse_are_told():
+    text = piped(render.model_panel(example_run.results()[2]))
+    assert "real tensors · reduced depth" in text
+    assert "answered by 20260101-030405-0001" in text
+    assert "before it: fake tensors, error in create: fake unsupported" in text
+    expected = piped(render.model_panel(example_run.results()[5]))
+    assert "error in create" in expected
+    assert "expected: needs timm" in expected
+
+
+def test_a_refusal_of_fullgraph_without_a_break_says_why():
+    refused = FullgraphVerdict(accepted=False, code="GB0001", reason="because of that")
+    text = piped(render.model_panel(factories.result(fullgraph=refused)))
+    assert "fullgraph=True refuses it:\n   because of that" in text
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_every_status_can_be_shown(status):
+    result = factories.result(status=status, phase=Phase.SETUP, target=Target(dynamic=True))
+    assert piped(render.model_panel(result)).startswith("BertModel  dynamo/eval/dynamic")

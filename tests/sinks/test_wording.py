@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+from tests import factories
+
+from compilewatch.records import Depth, Mode, Phase, Status, Target
+from compilewatch.sinks import wording
+from compilewatch.sinks.wording import Outcome
+
+
+@pytest.mark.parametrize(
+    ("status", "phase", "expected", "words"),
+    [
+        (Status.PASS, Phase.DONE, Outcome.PASS, "pass"),
+        (Status.GRAPH_BREAK, Phase.DONE, Outcome.GRAPH_BREAK, "graph break"),
+        (Status.MISMATCH, Phase.COMPARE, Outcome.MISMATCH, "mismatch"),
+        (Status.ERROR, Phase.COMPILE, Outcome.COMPILE_ERROR, "compile error"),
+        (Status.ERROR, Phase.CREATE, Outcome.NO_VERDICT, "error in create"),
+        (Status.TIMEOUT, Phase.COMPILE, Outcome.NO_VERDICT, "timeout in compile"),
+        (Status.OOM, Phase.EAGER, Outcome.NO_VERDICT, "oom in eager"),
+        (Status.CRASHED, Phase.INPUTS, Outcome.NO_VERDICT, "crashed in inputs"),
+        (Status.SKIPPED, Phase.SETUP, Outcome.NOT_RUN, "skipped"),
+        (Status.UNSUPPORTED, Phase.SETUP, Outcome.NOT_RUN, "unsupported"),
+    ],
+)
+def test_status_and_phase_decide_the_outcome(status, phase, expected, words):
+    result = factories.result(status=status, phase=phase)
+    assert wording.outcome(result) is expected
+    assert wording.status_words(result) == words
+    verdicts = {Outcome.PASS, Outcome.GRAPH_BREAK, Outcome.MISMATCH, Outcome.COMPILE_ERROR}
+    assert result.is_verdict == (expected in verdicts)
+
+
+def test_every_status_has_an_outcome_with_label_and_meaning():
+    found = {wording.outcome(factories.result(status=status)) for status in Status}
+    assert found == set(Outcome)
+    assert set(wording.OUTCOME_LABELS) == set(wording.OUTCOME_MEANINGS) == set(Outcome)
+
+
+def test_the_registry_page_is_the_one_that_torch_links():
+    page = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0170.html"
+    assert wording.registry_page("GB0170") == page
+    assert wording.registry_page("unbacked_symint") is None
+    assert wording.registry_page("GBX") is None
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shown"),
+    [
+        (None, "–"),
+        (0, "0 %"),
+        (0.0001, "<0.1 %"),
+        (0.973, "97.3 %"),
+        (0.9999, ">99.9 %"),
+        (1, "100 %"),
+    ],
+)
+def test_percent_never_rounds_to_all_or_nothing(ratio, shown):
+    assert wording.percent(ratio) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (99_999, "99,999"),
+        (100_000, "100 k"),
+        (999_600, "1 M"),
+        (382_093_426, "382 M"),
+        (1_235_814_400, "1.24 B"),
+        (671_026_419_200, "671 B"),
+    ],
+)
+def test_quantities_have_three_digits(number, shown):
+    assert wording.quantity(number) == shown
+
+
+@pytest.mark.parametrize(
+    ("duration", "shown"),
+    [
+        (None, "–"),
+        (0.04, "0.04 s"),
+        (8.44, "8.4 s"),
+        (59.96, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (3599.7, "1 h 00 min"),
+    ],
+)
+def test_seconds(duration, shown):
+    assert wording.seconds(duration) == shown
+
+
+def test_memory():
+    assert [wording.memory(size) for size in (None, 700 * 2**20, 3 * 2**29)] == [
+        "–",
+        "700 MiB",
+        "1.5 GiB",
+    ]
+
+
+def test_commands_ask_the_same_question_again_and_survive_a_shell():
+    target = Target(name="export", mode=Mode.TRAIN, dynamic=True)
+    asked = factories.request("odd name", target=target, depth=Depth.REDUCED, source="manifest")
+    assert wording.commands(asked) == (
+        "compilewatch reproduce 'odd name'",
+        "compilewatch explain 'odd name'",
+        "compilewatch sweep --source manifest --models 'odd name' --targets export"
+        " --modes train --dynamic --depth reduced --fresh",
+    )
+
+
+def test_printable_keeps_lines_and_drops_what_moves_a_cursor():
+    assert wording.printable("a\tb\nc\x1b[2J\x1b[31md\x07\r\x9b") == "a\tb\ncd"
