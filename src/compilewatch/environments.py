@@ -55,6 +55,15 @@ WORKER_VARIABLES = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 
+CHANGES_ANSWERS = (
+    "TORCHDYNAMO_",
+    "TORCHINDUCTOR_",
+    "TORCH_COMPILE",
+    "TORCH_LOGS",
+    "TORCH_TRACE",
+)
+"""Prefixes of variables that change what torch answers or writes: not handed on to a worker."""
+
 DESCRIBE_TIMEOUT_SECONDS = 60.0
 
 
@@ -68,7 +77,8 @@ def interpreter(name: str) -> Interpreter:
 
 def worker_variables(name: str) -> dict[str, str]:
     """The environment variables of a worker: this process's own, then what a worker needs."""
-    return {**os.environ, **WORKER_VARIABLES, **interpreter(name).variables}
+    own = {n: value for n, value in os.environ.items() if not n.startswith(CHANGES_ANSWERS)}
+    return {**own, **WORKER_VARIABLES, **interpreter(name).variables}
 
 
 def describe(name: str) -> Environment:

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from compilewatch.launchers import Completed
 from compilewatch.records import Depth, Environment, Phase, Request, Result, Status, Tier
 
@@ -47,7 +49,7 @@ class FakeLauncher:
                 transformers="0.0.0+fake",
                 device="cpu",
                 packages={},
-                digest=hashlib.sha256(name.encode()).hexdigest()[:16],
+                digest=_digest(name),
             )
             for name in self._names
         )
@@ -56,7 +58,9 @@ class FakeLauncher:
         """See `Launcher.run`."""
         for number, request in enumerate(requests):
             self.seen.append(request)
-            yield Completed(result=self._answer(request), artifacts=self._files(scratch, number))
+            digest = _digest(request.environment)
+            result = msgspec.structs.replace(self._answer(request), environment_digest=digest)
+            yield Completed(result=result, artifacts=self._files(scratch, number))
 
     def close(self) -> None:
         """Nothing to end."""
@@ -74,6 +78,10 @@ class FakeLauncher:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
         return folder
+
+
+def _digest(environment: str) -> str:
+    return hashlib.sha256(environment.encode()).hexdigest()[:16]
 
 
 def passing(request: Request) -> Result:

@@ -128,8 +128,11 @@ class ServerProcess:
 
     def close(self) -> None:
         """Let it end its children and go; kill it where it does not."""
-        if not self.alive:
-            return
+        if self.alive:
+            self._dismiss()
+        self._log.close()
+
+    def _dismiss(self) -> None:
         self.alive = False
         self._lines.channel.close()
         try:
@@ -137,4 +140,3 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._log.close()

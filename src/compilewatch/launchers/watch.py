@@ -23,6 +23,7 @@ from compilewatch.records import (
     Status,
     Tier,
 )
+from compilewatch.worker.failures import place_in_dump
 from compilewatch.worker.protocol import (
     ARTIFACTS_FOLDER,
     STDERR_FILE,
@@ -129,6 +130,8 @@ class Task:
         """The result of a child that wrote none, with the end of what it printed."""
         now = exited.at if exited is not None else time.monotonic()
         kind = verdict.status.value
+        stderr = file_tail(self.folder / STDERR_FILE)
+        file, line, function = place_in_dump(stderr) or (None, None, None)
         return Result(
             request=self.request,
             status=verdict.status,
@@ -141,7 +144,10 @@ class Task:
                 type=kind,
                 message=verdict.detail,
                 code=kind,
-                tail=file_tail(self.folder / STDERR_FILE),
+                tail=stderr,
+                file=file,
+                line=line,
+                function=function,
             ),
             started_at=self.started_at,
         )

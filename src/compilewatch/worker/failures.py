@@ -118,11 +118,28 @@ def _place(trace: TracebackType | None) -> tuple[str, int, str] | None:
         (relative_file(frame.f_code.co_filename), line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(trace)
     ]
+    return _innermost(frames)
+
+
+def place_in_dump(text: str) -> tuple[str, int, str] | None:
+    """File, line and function where a process was, from the stack that `faulthandler` printed."""
+    frames = [
+        (relative_file(found["file"]), int(found["line"]), found["function"])
+        for found in _DUMPED_FRAME.finditer(text)
+    ]
+    return _innermost(frames[::-1])
+
+
+def _innermost(frames: list[tuple[str, int, str]]) -> tuple[str, int, str] | None:
+    """The last frame of a model, or else the last of all."""
     models = [frame for frame in frames if not frame[0].startswith(_NOT_THE_MODEL)]
     chosen = models or frames
     return chosen[-1] if chosen else None
 
 
+_DUMPED_FRAME = re.compile(
+    r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE
+)
 _NOT_THE_MODEL = ("torch/", "compilewatch/worker/", "<")
 
 

@@ -72,8 +72,8 @@ class Server:
                 if self.lines.fileno() in ready and not self._obey():
                     return
                 self._fill_slots()
-        except BrokenPipeError:
-            return
+        except ConnectionError:
+            return  # the launcher is gone
         finally:
             self._end_all()
 
@@ -112,8 +112,6 @@ class Server:
         self.lines.send(Started(id=start.id, pid=pid, at=at))
 
     def _signal(self, number: int, which: int) -> None:
-        for start in [start for start in self.queue if start.id == number]:
-            self.queue.remove(start)
         for pid, owner in self.live.items():
             if owner == number:
                 _kill_group(pid, which)

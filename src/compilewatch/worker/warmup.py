@@ -16,11 +16,15 @@ MODULES = (
     "torch.fx.experimental.symbolic_shapes",
     "sympy",
     "numpy",
+    "tomllib",
     "huggingface_hub",
     "safetensors.torch",
     "transformers",
     "transformers.cache_utils",
-    "transformers.generation",
+    "transformers.generation.candidate_generator",
+    "transformers.generation.stopping_criteria",
+    "transformers.generation.utils",
+    "transformers.image_processing_utils",
     "transformers.initialization",
     "transformers.integrations.sdpa_attention",
     "transformers.masking_utils",
@@ -29,6 +33,9 @@ MODULES = (
     "transformers.modeling_rope_utils",
     "transformers.modeling_utils",
     "transformers.models.auto",
+    "transformers.tokenization_python",
+    "transformers.tokenization_utils_tokenizers",
+    "transformers.video_processing_utils",
     "compilewatch.worker.chaos",
     "compilewatch.worker.child",
     "compilewatch.worker.construction",
@@ -67,7 +74,7 @@ def warm_up() -> None:
 def _keep_single_threaded() -> None:
     """A first progress bar starts a monitor thread, and AOTAutograd draws one."""
     with contextlib.suppress(ImportError):
-        from tqdm import tqdm
+        from tqdm import tqdm  # type: ignore[import-untyped]
 
         tqdm.monitor_interval = 0
 

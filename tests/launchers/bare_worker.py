@@ -1,0 +1,56 @@
+"""Stands in for an environment's Python: the real server and children, models without torch.
+
+What is under test is who starts, watches and ends processes. Without torch a server starts in a
+fifth of a second, so that it can be killed as often as a test likes.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import time
+from pathlib import Path
+
+from compilewatch.records import Depth, Phase, Result, Status, Tier
+from compilewatch.worker import phases, warmup
+from compilewatch.worker.protocol import Answer
+
+
+def answer(request, tier, folder, mark):
+    behaviour = request.model.name
+    mark(Phase.CREATE)
+    (folder / "artifacts" / "pid").write_text(str(os.getpid()))
+    if behaviour == "hang":
+        print("hanging", os.getpid())
+        time.sleep(3600)
+    if behaviour == "kill_server":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(3600)
+    if behaviour == "stop_server":
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(3600)
+    if behaviour == "crash_once":
+        marker = Path(request.inputs_file)
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGBUS)
+    result = Result(
+        request=request,
+        status=Status.PASS,
+        phase=Phase.DONE,
+        tier=tier,
+        depth=Depth.FULL,
+        started_at="2026-01-02T03:04:05Z",
+    )
+    failed = behaviour == "wants_real" and tier is Tier.FAKE
+    return Answer(result=result, fake_failure="SomeError in eager" if failed else None)
+
+
+if __name__ == "__main__":
+    phases.answer = answer
+    warmup.warm_up = lambda: None
+    _, _, _, module, *rest = sys.argv  # this file, -P, -m, the module
+    sys.argv = [module, *rest]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
