@@ -25,8 +25,7 @@ Construct = Callable[[], nn.Module]
 def construct_fake(construct: Construct, fake_mode: FakeTensorMode) -> nn.Module:
     """Run a constructor without allocating its weights; all tensors come out fake, on the CPU."""
     try:
-        with _without_initialisation(), torch.device("meta"), _linspace_on_cpu():
-            module = construct()
+        module = construct_meta(construct)
     except (RuntimeError, NotImplementedError):
         # A value was read (`.item()` on meta), or meta and CPU tensors met. Nothing but the second
         # try tells such a model from one that cannot be built at all.
@@ -35,6 +34,23 @@ def construct_fake(construct: Construct, fake_mode: FakeTensorMode) -> nn.Module
     if hasattr(module, "tie_weights"):
         module.tie_weights()
     return to_fake(module, fake_mode)
+
+
+def construct_meta(construct: Construct) -> nn.Module:
+    """Run a constructor on the meta device: shapes only."""
+    with _without_initialisation(), torch.device("meta"), _linspace_on_cpu():
+        return construct()
+
+
+def count_parameters(construct: Construct) -> int | None:
+    """How many parameters a constructor makes, tied ones once; None where it fails on meta."""
+    try:
+        module = construct_meta(construct)
+    except Exception:  # noqa: BLE001  a constructor may object to a configuration in any way
+        return None
+    if hasattr(module, "tie_weights"):
+        module.tie_weights()
+    return sum(int(p.numel()) for p in module.parameters())
 
 
 def construct_real(construct: Construct) -> nn.Module:

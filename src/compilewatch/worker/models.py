@@ -32,9 +32,16 @@ from compilewatch.worker.architectures import (
     resolve,
     weights_source,
 )
-from compilewatch.worker.construction import construct_fake, construct_real, to_fake
+from compilewatch.worker.construction import (
+    Construct,
+    construct_fake,
+    construct_real,
+    count_parameters,
+    to_fake,
+)
 from compilewatch.worker.overrides import Override, Overrides
-from compilewatch.worker.reduction import reduce_depth, reduce_width
+from compilewatch.worker.reduction import reduce_depth
+from compilewatch.worker.width import narrow
 
 __all__ = ["BuiltModel", "MissingPackageError", "UnknownArchitectureError", "build_model"]
 
@@ -65,29 +72,49 @@ def build_model(
     whatever a constructor or factory raises propagates.
     """
     build = request.model.build
-    with _missing_packages_named():
-        if isinstance(build, ClassBuild) or (isinstance(build, ConfigBuild) and not build.weights):
+    if isinstance(build, ClassBuild) or (isinstance(build, ConfigBuild) and not build.weights):
+        with _missing_packages_named():
             return _from_configuration(request, fake_mode, overrides)
-        if isinstance(build, ConfigBuild):
+    if isinstance(build, ConfigBuild):
+        with _missing_packages_named():
             module = _with_weights(build, request)
-        elif isinstance(build, FactoryBuild):
-            module = _call_factory(build)
-        else:
-            module = _chaos(build)
+    elif isinstance(build, FactoryBuild):
+        module = _call_factory(build)
+    else:
+        module = _chaos(build)
     if fake_mode is not None:
         module = to_fake(module, fake_mode)
     return _built(module, fake_mode, Depth.FULL)
 
 
-def fit_config(config: Any, tier: Tier, depth: Depth, overrides: list[Override]) -> None:
-    """Reduce a configuration for a tier and depth, then apply overrides, in place."""
+def fit_config(
+    model_class: Any, config: Any, tier: Tier, depth: Depth, overrides: list[Override]
+) -> Any:
+    """The configuration reduced for a tier and depth, with overrides applied."""
     if depth is Depth.REDUCED:
         reduce_depth(config)
+    _override(config, overrides)
     if tier is Tier.REAL:
-        reduce_width(config)
+        config = narrow(config, lambda c: count_parameters(_constructor(model_class, c)))
+        _override(config, overrides)  # once more: theirs is the last word
+    return config
+
+
+def _override(config: Any, overrides: list[Override]) -> None:
     for override in overrides:
         for path, value in override.config.items():
             _set_path(config, path, value)
+
+
+def _constructor(model_class: Any, config: Any) -> Construct:
+    def construct() -> nn.Module:
+        # A constructor may write to its configuration, and may be run twice.
+        own = copy.deepcopy(config)
+        if hasattr(model_class, "_from_config"):
+            return model_class._from_config(own, dtype=torch.float32)
+        return model_class(own)
+
+    return construct
 
 
 def _from_configuration(
@@ -102,15 +129,7 @@ def _from_configuration(
         named = overrides.matching(build.class_name, model_type, tier, depth)
     model_class, config = resolve(request, named)
     matching = overrides.matching(model_class.__name__, config.model_type, tier, depth)
-    fit_config(config, tier, depth, matching)
-
-    def construct() -> nn.Module:
-        # A constructor may write to its configuration, and may be run twice.
-        own = copy.deepcopy(config)
-        if hasattr(model_class, "_from_config"):
-            return model_class._from_config(own, dtype=torch.float32)  # type: ignore[no-any-return]
-        return model_class(own)  # type: ignore[no-any-return]
-
+    construct = _constructor(model_class, fit_config(model_class, config, tier, depth, matching))
     module = (
         construct_real(construct) if fake_mode is None else construct_fake(construct, fake_mode)
     )
@@ -119,7 +138,7 @@ def _from_configuration(
 
 def _with_weights(build: ConfigBuild, request: Request) -> nn.Module:
     model_class, config = resolve(request, [])
-    return model_class.from_pretrained(  # type: ignore[no-any-return]
+    return model_class.from_pretrained(
         weights_source(build),
         config=config,
         revision=request.model.revision if build.repo else None,
@@ -140,7 +159,7 @@ def _call_factory(build: FactoryBuild) -> nn.Module:
 
 def _chaos(build: ChaosBuild) -> nn.Module:
     chaos = importlib.import_module("compilewatch.worker.chaos")
-    return chaos.build(build.behaviour)  # type: ignore[no-any-return]
+    return chaos.build(build.behaviour)
 
 
 @contextmanager

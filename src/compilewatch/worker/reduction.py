@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from compilewatch.worker.architectures import is_config, sub_configs
 
@@ -246,10 +246,9 @@ def _rename_stages(config: Any, kept: _Kept) -> None:
 
 def _clamp_vision_taps(root: Any) -> None:
     """Keep indices into a vision stack's layers inside it, wherever they are written."""
-    depths = [d for owner, key in _named_sub_configs(root) if (d := _vision_depth(owner, key))]
-    if not depths:
+    depth = min(_vision_depths(root), default=None)
+    if depth is None:
         return
-    depth = min(depths)
     for config in sub_configs(root):
         for name in VISION_TAPS:
             value = vars(config).get(name)
@@ -259,21 +258,15 @@ def _clamp_vision_taps(root: Any) -> None:
                 setattr(config, name, type(value)(_clamp(v, depth) for v in value))
 
 
-def _named_sub_configs(root: Any) -> Iterator[tuple[Any, str]]:
+def _vision_depths(root: Any) -> Iterator[int]:
     for owner in sub_configs(root):
         for key, value in vars(owner).items():
-            if is_config(value):
-                yield value, key
-
-
-def _vision_depth(config: Any, key: str) -> int | None:
-    if not _VISION_NAME.search(key):
-        return None
-    for name in ("num_hidden_layers", "num_layers", "depth", "layers"):
-        value = vars(config).get(name)
-        if isinstance(value, int):
-            return value
-    return None
+            if is_config(value) and _VISION_NAME.search(key):
+                yield from (
+                    vars(value)[n]
+                    for n in ("num_hidden_layers", "num_layers", "depth", "layers")
+                    if _is_int(vars(value).get(n))
+                )
 
 
 def _clamp(index: int, depth: int) -> int:
@@ -334,13 +327,9 @@ def _phase_trait(period: int) -> Callable[[int], int]:
     return lambda i: i % period
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_ints(value: Any) -> bool:
+def _is_ints(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list | tuple) and all(_is_int(v) for v in value)
-
-
-def reduce_width(config: Any) -> None:
-    """Narrower layers; in place, sub-configurations included."""
