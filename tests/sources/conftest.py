@@ -10,19 +10,19 @@ from compilewatch.sources.library import LibrarySource
 
 FILES = {
     "__init__.py": '__version__ = "9.9.9"\n',
-    "modeling_utils.py": '''
+    "modeling_utils.py": """
 class PreTrainedModel:
     config: PreTrainedConfig
     input_modalities: str = "text"
 
     def __init__(self, config): ...
-''',
-    "modeling_layers.py": '''
+""",
+    "modeling_layers.py": """
 class GenericForSequenceClassification:
     def __init__(self, config): ...
 
     def forward(self, input_ids=None, labels=None): ...
-''',
+""",
     "models/auto/auto_mappings.py": """
 CONFIG_MAPPING_NAMES = OrderedDict([("acorn", "AcornConfig"), ("b-eye", "BEyeConfig")])
 """,
@@ -110,7 +110,7 @@ __all__ = ["BEyeModel", "BEyePreTrainedModel", "BEyeToolModel"]
 }
 
 
-@pytest.fixture()
+@pytest.fixture
 def miniature(tmp_path: Path) -> Path:
     """The package folder of a Transformers with two architectures."""
     root = tmp_path / "transformers"

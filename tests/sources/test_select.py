@@ -105,7 +105,7 @@ def test_a_folder_with_a_configuration(
         assert found.build.config_file == str(tmp_path / "config.json")
         assert found.build.class_name == "AcornForCausalLM"
         assert found.name == name
-    with pytest.raises(ConfigError, match="has no config.json"):
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
         select(LIBRARY, names=[str(tmp_path / "elsewhere")])
 
 

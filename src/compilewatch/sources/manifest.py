@@ -51,7 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ManifestSource:
-    """The models of a manifest, in its order."""
+    """The models of a manifest: most used first where downloads are given, else in its order."""
 
     name = "manifest"
 
@@ -69,7 +69,9 @@ class ManifestSource:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"{self.path}: model {name!r} is listed twice")
-        return tuple(self._spec(entry) for entry in manifest.model)
+        return tuple(
+            self._spec(entry) for entry in sorted(manifest.model, key=lambda e: -(e.downloads or 0))
+        )
 
     def _spec(self, entry: Entry) -> ModelSpec:
         origin = f"{self.path}: model {entry.name!r}"

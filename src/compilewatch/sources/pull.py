@@ -148,11 +148,9 @@ class _Puller:
         except _UNREACHABLE as exc:
             self.message = _one_line(exc)
         except HfHubHTTPError as exc:
-            raise SourceError(
-                f"{self.api.endpoint}: refuses to list models: {_one_line(exc)}"
-            ) from exc
-        except ValueError as exc:
-            raise SourceError(f"{self.api.endpoint}: is not a Hub: {_one_line(exc)}") from exc
+            raise SourceError(f"{self.api.endpoint} refuses to list: {_one_line(exc)}") from exc
+        except (ValueError, TypeError, KeyError) as exc:
+            raise SourceError(f"{self.api.endpoint} is not a Hub: {_one_line(exc)}") from exc
         if not self.listed:
             raise SourceError(self.message or f"{self.api.endpoint}: lists no such model")
 

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from compilewatch.errors import SourceError, UsageError
+from compilewatch.sources import SOURCES, loading
+from compilewatch.sources.hub import HubSource
+from compilewatch.sources.library import LibrarySource
+from compilewatch.sources.loading import choose_source, other_sources, source_class, source_names
+from compilewatch.sources.manifest import ManifestSource
+from compilewatch.sources.pulled import PulledList, PulledModel, Query, write_pulled
+
+
+@pytest.fixture(autouse=True)
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COMPILEWATCH_INPUTS", str(tmp_path / "inputs"))
+    return tmp_path / "inputs"
+
+
+def write_list(path: Path, message: str | None = None) -> None:
+    pulled = PulledList(
+        endpoint="e",
+        pulled_at="2025-01-31T00:00:00Z",
+        query=Query(top=1),
+        partial=message is not None,
+        message=message,
+        model=[PulledModel(repository="a/b", problem="p")],
+    )
+    write_pulled(path, pulled)
+
+
+def test_auto_is_the_pulled_list_if_there_is_one(inputs: Path) -> None:
+    source, sentence = choose_source("auto", heads="all")
+    assert isinstance(source, LibrarySource)
+    assert source.heads == "all"
+    assert sentence.startswith("Models of the installed Transformers")
+    write_list(inputs / "pulled" / "models.toml")
+    source, sentence = choose_source("auto")
+    assert isinstance(source, HubSource)
+    assert [spec.name for spec in source.models()] == ["a/b"]
+    assert "pulled 2025-01-31" in sentence
+    assert isinstance(choose_source("library")[0], LibrarySource)
+
+
+def test_a_list_that_was_cut_short_says_so(tmp_path: Path) -> None:
+    write_list(tmp_path / "own.toml", "1 of 9 models pulled, then: interrupted")
+    sentence = choose_source("hub", pulled=tmp_path / "own.toml")[1]
+    assert "cut short (1 of 9 models pulled, then: interrupted)" in sentence
+
+
+def test_a_source_asked_for_by_name_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="run `compilewatch pull`"):
+        choose_source("hub")
+    source, sentence = choose_source("manifest", manifest=tmp_path / "ours.toml")
+    assert isinstance(source, ManifestSource)
+    assert str(tmp_path / "ours.toml") in sentence
+    assert choose_source("chaos")[0].name == "chaos"
+
+
+def test_unknown_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="use auto, chaos, hub, library, manifest"):
+        source_class("papyrus")
+
+
+def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = {
+        "theirs": EntryPoint("theirs", "compilewatch.sources.chaos:ChaosSource", "g"),
+        "broken": EntryPoint("broken", "no_such_package:Source", "g"),
+    }
+
+    def entry_points(group: str, name: str | None = None) -> list[EntryPoint]:
+        assert group == "compilewatch.sources"
+        return [e for e in offered.values() if name in (None, e.name)]
+
+    monkeypatch.setattr(loading, "entry_points", entry_points)
+    assert set(source_names()) == {*SOURCES, "theirs", "broken"}
+    assert choose_source("theirs")[0].name == "chaos"
+    with pytest.raises(SourceError, match=r"broken .* cannot be loaded: No module named"):
+        source_class("broken")
+
+
+def test_other_sources_reach_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [load() for load in other_sources()]
+    assert [source.name for source in found] == ["manifest", "hub", "library", "chaos"]
+    assert [s.heads for s in found if isinstance(s, LibrarySource)] == ["all"]
