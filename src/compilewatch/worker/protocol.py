@@ -10,6 +10,7 @@ for all processes of a machine, so the launcher measures a child that it had to 
 from __future__ import annotations
 
 import socket
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -170,9 +171,8 @@ def read_answer(folder: Path) -> Answer | None:
 
 def durations(marks: Marks, end: float) -> dict[str, float]:
     """Seconds by phase; the last phase lasts until `end`."""
-    ends = [at for _, at in marks[1:]] + [end]
     seconds: dict[str, float] = {}
-    for (phase, begin), finish in zip(marks, ends, strict=True):
+    for (phase, begin), (_, finish) in pairwise((*marks, (Phase.DONE, end))):
         seconds[phase.value] = seconds.get(phase.value, 0.0) + max(0.0, finish - begin)
     return seconds
 

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from compilewatch import environments
+from compilewatch.environments import Interpreter, describe, worker_variables
+from compilewatch.errors import InterpreterError
+from compilewatch.records import HARNESS_VERSION
+
+
+def test_the_default_environment_is_this_interpreter() -> None:
+    found = describe("default")
+    assert found.name == "default"
+    assert found.python_executable == sys.executable
+    assert found.packages["torch"] == found.torch
+    assert found.transformers == found.packages["transformers"]
+    assert len(found.torch_git) == 40
+    assert found.device == "cpu"
+    assert found.harness_version == HARNESS_VERSION
+
+
+def test_the_digest_is_stable_and_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = describe("default").digest
+    assert describe("default").digest == before
+    monkeypatch.setitem(environments.INTERPRETERS, "default", Interpreter(device="xla"))
+    assert describe("default").digest != before
+
+
+def test_an_unknown_environment_is_named_with_the_known() -> None:
+    with pytest.raises(InterpreterError, match=r"no environment 'tpu'; known: default"):
+        describe("tpu")
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        (None, r"cannot be run: No such file or directory"),
+        ("echo 'No module named compilewatch' >&2; exit 1", r"is broken: No module named compile"),
+        ("echo '{}'", r"described itself in words of another version"),
+    ],
+)
+def test_a_broken_interpreter_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, complaint: str
+) -> None:
+    path = tmp_path / "python"
+    if script is not None:
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(path)))
+    with pytest.raises(InterpreterError, match=complaint) as caught:
+        describe("other")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_interpreter_without_torch_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = tmp_path / "python"
+    hide = "import sys, importlib.util as u; u.find_spec = lambda name: None"
+    run = "from compilewatch.worker.describe import main; sys.exit(main(sys.argv[4:]))"
+    wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{hide}; {run}" "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(wrapper)))
+    with pytest.raises(InterpreterError, match="has no torch"):
+        describe("other")
+
+
+def test_workers_are_single_threaded_offline_and_without_foreign_switches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "TORCH_LOGS"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
+    variables = worker_variables("default")
+    assert variables["OMP_NUM_THREADS"] == "1"
+    assert variables["HF_HUB_OFFLINE"] == "1"
+    assert variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert variables["HTTPS_PROXY"] == "http://proxy"
+    assert [name for name in variables if name.startswith(environments.CHANGES_ANSWERS)] == [
+        "TORCHINDUCTOR_COMPILE_THREADS"
+    ]
+
+
+def test_a_description_survives_the_way_through_json() -> None:
+    found = describe("default")
+    assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found

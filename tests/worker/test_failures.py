@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import faulthandler
+import sys
+from pathlib import Path
+
+import pytest
+
+from compilewatch.worker.failures import (
+    KEPT_CHARACTERS,
+    error_code,
+    error_record,
+    one_line,
+    place_in_dump,
+    relative_file,
+)
+
+
+class DataDependentOutputException(Exception):  # noqa: N818  (torch's own name)
+    pass
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:  # noqa: BLE001
+        return caught
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ModuleNotFoundError("No module named 'timm'"), "missing_package"),
+        (ImportError("X requires the timm library but it was not found"), "missing_package"),
+        (DataDependentOutputException("aten._local_scalar_dense.default"), "data_dependent"),
+        (RuntimeError("Tensor.item() cannot be called on meta tensors"), "data_dependent"),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), "shape_mismatch"),
+        (RuntimeError("shape '[2, 3]' is invalid for input of size 5"), "shape_mismatch"),
+        (RuntimeError("expected scalar type Float but found Half"), "dtype_mismatch"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_memory"),
+        (MemoryError(), "out_of_memory"),
+        (IndexError("index out of range in self"), "index_out_of_range"),
+        (TypeError("forward() got an unexpected keyword argument"), "type_error"),
+        (KeyError("attn"), "key_error"),
+        (SystemExit(1), "system_exit"),
+    ],
+)
+def test_codes_are_few_short_words(error: BaseException, code: str) -> None:
+    assert error_code(error) == code
+
+
+def test_a_code_is_found_through_what_wraps_it() -> None:
+    inner = DataDependentOutputException("x")
+    outer = RuntimeError("while running a node")
+    outer.__cause__ = inner
+    assert error_code(outer) == "data_dependent"
+
+
+def test_a_long_traceback_keeps_both_ends() -> None:
+    record = error_record(raised(ValueError("begin " + "x" * 100_000 + " end")))
+    assert record.head.startswith("Traceback")
+    assert "begin xxx" in record.head
+    assert record.tail.endswith("xxx end\n")
+    assert len(record.head) == len(record.tail) == KEPT_CHARACTERS >= 8192
+    assert "begin" in record.message
+    assert record.message.endswith("end")
+    assert len(record.message) < 10_000
+
+
+def test_a_short_traceback_is_kept_whole_and_once() -> None:
+    record = error_record(raised(ValueError("boom")))
+    assert record.head.endswith("ValueError: boom\n")
+    assert record.tail == ""
+    assert (record.type, record.message) == ("ValueError", "boom")
+
+
+def test_the_place_is_the_innermost_line_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/inner.py").write_text("def inner():\n    raise ValueError('boom')\n")
+    (tmp_path / "modelcode.py").write_text(
+        "def forward(call):\n    # the line to look at is the next\n    call()\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    scope: dict[str, object] = {}
+    for name in ("torch/inner.py", "modelcode.py"):
+        path = tmp_path / name
+        exec(compile(path.read_text(), str(path), "exec"), scope)
+    try:
+        scope["forward"](scope["inner"])  # type: ignore[operator]
+    except ValueError as error:
+        record = error_record(error)
+    assert (record.file, record.line, record.function) == ("modelcode.py", 3, "forward")
+
+
+def test_an_exception_that_cannot_be_printed_has_a_record_all_the_same() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    record = error_record(raised(MuteError()))
+    assert record.code == "mute_error"
+    assert "__str__" in record.message
+
+
+def test_one_line_is_one_line_and_no_essay() -> None:
+    assert one_line(ValueError("first\nsecond")) == "ValueError: first"
+    assert one_line(ValueError()) == "ValueError"
+    assert len(one_line(ValueError("x" * 999))) == 200
+
+
+def test_files_are_relative_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", "/lib", "/lib/site-packages/"])
+    assert relative_file("/lib/site-packages/torch/nn/m.py") == "torch/nn/m.py"
+    assert relative_file("/lib/json/decoder.py") == "json/decoder.py"
+    assert relative_file("/library/a/b/c.py") == "b/c.py"
+
+
+def test_a_place_is_read_from_a_faulthandler_dump(tmp_path: Path) -> None:
+    with (tmp_path / "dump").open("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        place = place_in_dump(file.read())
+    assert place is not None
+    assert place[2] == "test_a_place_is_read_from_a_faulthandler_dump"
+    assert place_in_dump("no stack here") is None
