@@ -257,7 +257,7 @@ class SkippedStack(nn.Module):
         return x
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Known:
     """One break: the mark of its line, its code, the function it is in, how often it is met."""
 
@@ -302,17 +302,188 @@ def module_of(forward: Callable[..., Tensor | None]) -> Callable[[], nn.Module]:
     return type(forward.__name__, (nn.Module,), {"forward": forward})
 
 
-_EXPLICIT = "GB0025"
-_ITEM = "GB0124"
-_BRANCH = "GB0170"
-
 CASES = (
     Case(build=module_of(whole), graphs=1, fullgraph=True),
     Case(
         build=module_of(no_operations),
         graphs=0,
-        breaks=(Known(mark="no_operations", code="skipped_frame", function="no_operations"),),
+        breaks=(Known("no_operations", "skipped_frame", "no_operations"),),
         fullgraph=True,
         untraced=1,
+    ),
+    Case(
+        build=module_of(item),
+        graphs=2,
+        breaks=(Known("item", "GB0124", "item"),),
+        fullgraph=True,
+        reads_values=True,
+    ),
+    Case(
+        build=module_of(item_in_branch),
+        graphs=2,
+        breaks=(Known("item_in_branch", "GB0124", "item_in_branch"),),
+        refusal="data_dependent_guard",
+        reads_values=True,
+    ),
+    Case(
+        build=module_of(dynamic_shape),
+        graphs=2,
+        breaks=(Known("dynamic_shape", "GB0036", "dynamic_shape"),),
+        fullgraph=True,
+        reads_values=True,
+    ),
+    Case(
+        build=module_of(branch),
+        graphs=2,
+        breaks=(Known("branch", "GB0170", "branch"),),
+        refusal="GB0170",
+        reads_values=True,
+    ),
+    Case(
+        build=module_of(printing),
+        graphs=2,
+        breaks=(Known("printing", "GB0059", "printing"),),
+        refusal="GB0059",
+    ),
+    Case(
+        build=module_of(logged),
+        graphs=2,
+        breaks=(Known("logged", "GB0291", "logged"),),
+        refusal="GB0291",
+    ),
+    Case(
+        build=module_of(loop),
+        graphs=0,
+        breaks=(Known("loop", "GB0025", "loop"),),
+        refusal="GB0025",
+    ),
+    Case(
+        build=module_of(unsupported_context),
+        graphs=0,
+        breaks=(Known("unsupported_context", "GB0142", "unsupported_context"),),
+        refusal="GB0142",
+    ),
+    Case(
+        build=module_of(class_definition),
+        graphs=2,
+        breaks=(Known("class_definition", "GB8977", "class_definition"),),
+        refusal="GB8977",
+    ),
+    Case(
+        build=module_of(try_except),
+        graphs=0,
+        breaks=(Known("try_except", "GB0025", "try_except"),),
+        refusal="GB0025",
+    ),
+    # In `raising` and its callee: a break in a call is met by the caller and by the callee's frame.
+    Case(
+        build=module_of(raising),
+        graphs=2,
+        breaks=(Known("raising", "GB0025", "attempt", 2),),
+        refusal="GB0025",
+    ),
+    Case(
+        build=module_of(deepcopy),
+        graphs=2,
+        breaks=(Known("deepcopy", "GB4198", "deepcopy"),),
+        refusal="GB4198",
+        reads_values=True,
+    ),
+    Case(
+        build=module_of(generator),
+        graphs=0,
+        breaks=(Known("generator", "GB0025", "parts"),),
+        refusal="GB0025",
+    ),
+    # The cut cannot be made (a generator is under way): a second report, and the frame is given up.
+    Case(
+        build=module_of(item_in_generator),
+        graphs=0,
+        breaks=(Known("item_in_generator", "GB0124", "item_in_generator"),),
+        fullgraph=True,
+        restarted=1,
+        reads_values=True,
+    ),
+    # The frame of a generator that eager code runs fails before it has a compile id.
+    Case(
+        build=module_of(eager_generator),
+        graphs=0,
+        breaks=(
+            Known("before_generator", "GB0025", "eager_generator"),
+            Known("eager_generator", "GB0003", "unresumed"),
+        ),
+        refusal="GB0025",
+        untraced=1,
+    ),
+    Case(
+        build=module_of(nested),
+        graphs=6,
+        breaks=(Known("nested", "GB0025", "inner", 3),),
+        refusal="GB0025",
+    ),
+    Case(
+        build=module_of(called_helper),
+        graphs=4,
+        breaks=(Known("helper", "GB0025", "helper", 2),),
+        refusal="GB0025",
+    ),
+    Case(
+        build=module_of(two_on_one_line),
+        graphs=3,
+        breaks=(Known("two_on_one_line", "GB0124", "two_on_one_line", 2),),
+        fullgraph=True,
+        reads_values=True,
+    ),
+    Case(
+        build=module_of(nothing_after),
+        graphs=1,
+        breaks=(Known("nothing_after", "GB0025", "nothing_after"),),
+        refusal="GB0025",
+    ),
+    Case(
+        build=module_of(explicit),
+        graphs=2,
+        breaks=(Known("explicit", "GB0025", "explicit"),),
+        refusal="GB0025",
+    ),
+    Case(
+        build=module_of(calls_disabled),
+        graphs=2,
+        breaks=(Known("calls_disabled", "GB0098", "calls_disabled"),),
+        refusal="GB0098",
+    ),
+    Case(
+        build=module_of(three_kinds),
+        graphs=4,
+        breaks=(
+            Known("three_print", "GB0059", "three_kinds"),
+            Known("three_explicit", "GB0025", "three_kinds"),
+            Known("three_branch", "GB0170", "three_kinds"),
+        ),
+        refusal="GB0059",
+        reads_values=True,
+    ),
+    # The limit is met before the frame is traced: counters and an exception, no structured trace.
+    Case(
+        build=module_of(recompile_limit),
+        graphs=8,
+        breaks=(
+            Known("before_limit", "GB0025", "recompile_limit"),
+            Known("limit", "GB0039", "scaled"),
+        ),
+        refusal="GB0025",
+        untraced=1,
+    ),
+    Case(
+        build=Stack,
+        graphs=4,
+        breaks=(Known("layer", "GB0025", "forward", 3),),
+        refusal="GB0025",
+    ),
+    Case(
+        build=SkippedStack,
+        graphs=2,
+        breaks=(Known("layer", "GB0025", "forward", 2),),
+        refusal="GB0025",
     ),
 )

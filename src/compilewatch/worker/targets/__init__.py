@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from compilewatch.errors import UsageError
 from compilewatch.records import (
     ErrorRecord,
+    ExportDetail,
     FullgraphVerdict,
     GraphBreak,
     Numerics,
+    Performance,
     Status,
+    Tier,
 )
 
 if TYPE_CHECKING:
@@ -38,14 +41,21 @@ class Outcome:
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
     numerics: Numerics | None = None
+    export: ExportDetail | None = None
+    performance: Performance | None = None
     error: ErrorRecord | None = None
     artifacts: tuple[str, ...] = ()
 
 
 class CompileTarget(Protocol):
-    """One layer that a model must pass."""
+    """One layer that a model must pass.
+
+    `tiers` are those that can answer: asking in another one raises FakeUnsupportedError at once.
+    A target that says nothing can answer in both.
+    """
 
     name: str
+    tiers: tuple[Tier, ...] = (Tier.FAKE, Tier.REAL)
 
     def missing(self) -> str | None:
         """None where this environment can run the target, else what is missing, in one line."""

@@ -85,6 +85,7 @@ def capture(
     def count_guards(guards: Any) -> None:
         found.guards += len(guards)
 
+    recorder.__name__ = getattr(backend, "__name__", "backend")  # torch's messages name it
     torch._dynamo.reset()
     counters.clear()
     optimized = torch._dynamo.optimize(
@@ -159,7 +160,7 @@ def _report(compile_id: str, payload: str, function: str) -> BreakReport:
 
     Torch reports a break while it handles the exception, which then has the stack; a data-dependent
     jump is reported where it is met, so the tracer's own stack is the one. `function` is the frame
-    being compiled: by now torch may have renamed it, so that a resume function looks like any other.
+    being compiled: by now torch may have given a resume function another name.
     """
     error = sys.exc_info()[1]
     inside = getattr(error, "real_stack", None)

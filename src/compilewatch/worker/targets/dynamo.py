@@ -10,8 +10,8 @@ it traces under other settings (scalar outputs and data-dependent shapes are cap
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -31,10 +31,11 @@ from compilewatch.records import (
     Status,
     Tier,
 )
-from compilewatch.worker.failures import causes, error_record, one_line
+from compilewatch.worker.failures import causes, error_code, error_record, one_line
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import FakeUnsupportedError, Outcome, trace_log
 from compilewatch.worker.targets.capture import Backend, Capture, capture, type_names
+from compilewatch.worker.targets.fake_limits import refused_deepcopy
 from compilewatch.worker.targets.graph_breaks import (
     graph_break,
     place_of,
@@ -49,7 +50,6 @@ from compilewatch.worker.targets.reasons import (
     classify,
 )
 
-_OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 _NO_FRAMES = "found no compiled frames"
 _CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
 
@@ -72,7 +72,7 @@ class DynamoTarget:
         keep = subject.request.keep_artifacts
         folder = subject.artifacts / trace_log.LOG_FOLDER if keep else None
         try:
-            with subject.tensors():
+            with _tensors(subject):
                 found = capture(
                     lambda module: _call(subject, module),
                     subject.module,
@@ -80,8 +80,6 @@ class DynamoTarget:
                     dynamic=subject.request.target.dynamic,
                     trace_folder=folder,
                 )
-        except _OUT_OF_MEMORY:
-            raise
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             trace_log.discard(subject.artifacts)
             return _failed(subject, error)
@@ -99,6 +97,12 @@ class DynamoTarget:
             breaks=breaks,
         )
         return _with_artifacts(subject, outcome) if keep else outcome
+
+
+@contextmanager
+def _tensors(subject: Subject) -> Iterator[None]:
+    with subject.tensors(), refused_deepcopy() if subject.fake_mode is not None else nullcontext():
+        yield
 
 
 def _call(subject: Subject, module: Callable[..., Any]) -> None:
@@ -155,11 +159,10 @@ def _probe(subject: Subject) -> FullgraphVerdict:
         dynamic=subject.request.target.dynamic or None,
     )
     try:
-        with subject.tensors(), gradients:
+        with _tensors(subject), gradients:
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
-    except _OUT_OF_MEMORY:
-        raise
     except Exception as error:  # the edge to the compiler and to model code
+        _raise_if_out_of_memory(error)
         if subject.fake_mode is not None and not _by_compiler(error):
             raise FakeUnsupportedError(f"under fullgraph: {one_line(error)}") from error
         message = _message(error)
@@ -178,6 +181,9 @@ def _failed(subject: Subject, error: Exception) -> Outcome:
     not have. Inside the compiler they are replaced by its own, but an artefact cannot be excluded:
     where the harness may ask again with real tensors (tier `auto`), it shall.
     """
+    _raise_if_out_of_memory(error)
+    if isinstance(error, FakeUnsupportedError):
+        raise error
     if subject.fake_mode is not None:
         settled = subject.request.tier is Tier.FAKE and _by_compiler(error)
         if not settled:
@@ -210,8 +216,7 @@ def compiler_error(error: BaseException) -> ErrorRecord:
     a long one that is what gets lost between head and tail.
     """
     record = error_record(error)
-    inner = getattr(error, "inner_exception", None)
-    chain = [*causes(error), *(causes(inner) if inner is not None else ())]
+    chain = _chain(error)
     root = chain[-1]
     message = record.message
     if root is not error:
@@ -227,6 +232,19 @@ def compiler_error(error: BaseException) -> ErrorRecord:
         line=place.line if place else record.line,
         function=place.function if place else record.function,
     )
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The exception and its causes, outermost first, and what a backend raised within it."""
+    inner = getattr(error, "inner_exception", None)
+    return [*causes(error), *(causes(inner) if inner is not None else ())]
+
+
+def _raise_if_out_of_memory(error: BaseException) -> None:
+    """Memory that ran out says nothing about the model, whoever was asking for it."""
+    for cause in _chain(error):
+        if error_code(cause) == "out_of_memory":
+            raise cause
 
 
 def _by_compiler(error: BaseException) -> bool:
