@@ -20,9 +20,7 @@ from compilewatch.sources.popularity import read_popularity
 from compilewatch.sources.pull import PullReport, pull
 from compilewatch.sources.pulled import read_pulled
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from hub_double import HubDouble, HubModel, serving
+from .hub_double import HubDouble, HubModel, serving
 
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
 REMOTE = {"model_type": "oak", "architectures": ["OakModel"], "auto_map": {"AutoModel": "m.Oak"}}
