@@ -6,7 +6,7 @@ is one rule. What no rule derives is data in `inputs/overrides/`. Rules see no c
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilewatch.errors import InputsError
-from compilewatch.records import Mode, Request, TensorSummary, Tier
+from compilewatch.records import FactoryBuild, Mode, Request, TensorSummary, Tier
 from compilewatch.worker.example_inputs import (
     audio,
     documents,
@@ -26,11 +26,15 @@ from compilewatch.worker.example_inputs import (
 )
 from compilewatch.worker.example_inputs.applied import apply_overrides
 from compilewatch.worker.example_inputs.context import Context, Rule
+from compilewatch.worker.example_inputs.dynamic import dynamic_shapes
+from compilewatch.worker.example_inputs.factory import factory_inputs
+from compilewatch.worker.example_inputs.files import inputs_to_toml, load_inputs_file, to_fake
+from compilewatch.worker.example_inputs.labels import add_labels
 from compilewatch.worker.example_inputs.signature import read_signature
 from compilewatch.worker.overrides import Overrides
 from compilewatch.worker.subject import ExampleInputs
 
-__all__ = ["make_inputs", "summarize"]
+__all__ = ["inputs_to_toml", "load_inputs_file", "make_inputs", "summarize"]
 
 MODULES = (text, vision, audio, documents, time_series, multimodal)
 
@@ -51,8 +55,31 @@ def make_inputs(
 ) -> ExampleInputs:
     """The arguments of one forward call of `module`, fake where `fake_mode` is given.
 
-    Raises InputsError where the forward needs an argument that no rule makes.
+    A saved file of the request comes first, then the callable a factory names, then overrides and
+    rules. Without `fake_mode` inputs hold real values even where the module is fake.
+
+    Raises InputsError where the forward needs an argument that nothing makes, or where a file or
+    callable is at fault; ConfigError for a malformed override. Where the model itself is asked (how
+    many features an image gives, what it predicts) its own errors propagate, those of fake tensors
+    without values among them.
     """
+    build = request.model.build
+    if request.inputs_file is not None:
+        return load_inputs_file(Path(request.inputs_file), fake_mode)
+    if isinstance(build, FactoryBuild) and build.inputs is not None:
+        made = factory_inputs(build)
+    else:
+        made = _derive(module, config, request, overrides, fake_mode)
+    return made if fake_mode is None else to_fake(made, fake_mode)
+
+
+def _derive(
+    module: nn.Module,
+    config: Any | None,
+    request: Request,
+    overrides: Overrides,
+    fake_mode: FakeTensorMode | None,
+) -> ExampleInputs:
     context = Context(
         module=module,
         config=config,
@@ -69,21 +96,16 @@ def make_inputs(
     missing = [n for n in context.signature.required if n not in context.values]
     if missing:
         raise InputsError(
-            f"{request.model.name}: no rule makes {', '.join(missing)}: "
-            f"give them with --inputs FILE or a line in inputs/overrides/"
+            f"{request.model.name}: nothing tells what {', '.join(missing)} should be: give inputs "
+            f"with --inputs FILE, a callable in the manifest, or a line in inputs/overrides/"
         )
+    if context.train:
+        add_labels(context)
     return ExampleInputs(
         strategy="+".join(context.strategies) or "signature",
-        kwargs=_convert(context.values, fake_mode),
+        kwargs=context.values,
+        dynamic_shapes=dynamic_shapes(context.values, context.batch),
     )
-
-
-def _convert(values: Any, fake_mode: FakeTensorMode | None) -> Any:
-    """The same nest of values with each tensor made fake."""
-    if fake_mode is None:
-        return values
-    with fake_mode or nullcontext():
-        return torch.utils._pytree.tree_map_only(torch.Tensor, fake_mode.from_tensor, values)
 
 
 def summarize(inputs: ExampleInputs) -> tuple[TensorSummary, ...]:

@@ -11,9 +11,6 @@ import re
 
 from compilewatch.worker.example_inputs.context import Context
 
-SHORT_SEQUENCES = ("target", "decoder", "canvas")
-"""Words in the name of a length that is that of the decoder's tokens."""
-
 
 def documented_sizes(ctx: Context, name: str) -> tuple[int, ...] | None:
     """The sizes of an argument, or None where a documented dimension means nothing to us."""
@@ -40,7 +37,9 @@ def _factor(ctx: Context, word: str) -> int | None:
     if word in ("batch_size", "batch", "bs", "bsz"):
         return ctx.batch
     if word.endswith(("sequence_length", "seq_length", "seq_len", "seqlen", "input_ids_length")):
-        return ctx.sequence // 2 if word.startswith(SHORT_SEQUENCES) else ctx.sequence
-    if word in ("frames", "num_frames", "time_steps", "num_choices"):
+        return ctx.sequence
+    if word in ("frames", "num_frames", "time_steps"):
         return 8
+    if word == "num_choices":
+        return 2
     return ctx.number(word, default=0) or None

@@ -50,9 +50,9 @@ def input_ids(ctx: Context) -> torch.Tensor:
     if _marks_images(ctx):
         runs.append((ID_UNDER_IMAGE, ctx.number("latent_query_num", default=64)))
     ctx.uses("text")
-    codebooks = text.documented_codebooks(ctx, "input_ids")
-    if codebooks is not None:
-        return ctx.integers("input_ids", 0, ctx.vocabulary(), *codebooks)
+    special = text.documented_layout(ctx, "input_ids")
+    if special is not None:
+        return ctx.integers("input_ids", 0, ctx.vocabulary(), *special)
     total = ctx.sequence + sum(count for _, count in runs)
     ids = text.token_ids(ctx, "input_ids", total, ctx.vocabulary())
     start = ctx.sequence // 4

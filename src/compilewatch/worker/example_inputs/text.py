@@ -34,17 +34,22 @@ def token_ids(ctx: Context, name: str, length: int, vocabulary: int) -> torch.Te
 def attention_mask(ctx: Context) -> torch.Tensor | None:
     """Ones over the tokens, shape (batch, sequence)."""
     ids = ctx.value("input_ids")
-    return None if ids is None else torch.ones(ids.shape[:2], dtype=torch.int64)
+    if ids is None:
+        return None
+    dims = ctx.signature.documented_shape("input_ids") or ()
+    shape = ids.shape if "num_choices" in dims else ids.shape[:2]
+    return torch.ones(shape, dtype=torch.int64)
 
 
 def decoder_input_ids(ctx: Context) -> torch.Tensor:
-    """Ids for the decoder, half as long as the encoder's text."""
+    """Ids for the decoder, as long as the encoder's text: heads that pool the decoder find the end
+    of sequence by its place in the encoder (Bart)."""
     ctx.uses("encoder_decoder")
     vocabulary = ctx.number("vocab_size", kind="decoder", default=ctx.vocabulary())
-    codebooks = documented_codebooks(ctx, "decoder_input_ids")
-    if codebooks is not None:
-        return ctx.integers("decoder_input_ids", 0, vocabulary, *codebooks)
-    return token_ids(ctx, "decoder_input_ids", ctx.sequence // 2, vocabulary)
+    special = documented_layout(ctx, "decoder_input_ids")
+    if special is not None:
+        return ctx.integers("decoder_input_ids", 0, vocabulary, *special)
+    return token_ids(ctx, "decoder_input_ids", ctx.sequence, vocabulary)
 
 
 def qformer_input_ids(ctx: Context) -> torch.Tensor:
@@ -57,10 +62,10 @@ def qformer_attention_mask(ctx: Context) -> torch.Tensor:
     return torch.ones_like(ctx.value("qformer_input_ids"))
 
 
-def documented_codebooks(ctx: Context, name: str) -> tuple[int, ...] | None:
-    """The sizes of ids that hold several codebooks, as the docstring lays them out."""
+def documented_layout(ctx: Context, name: str) -> tuple[int, ...] | None:
+    """The sizes of ids that hold several codebooks or choices, as the docstring lays them out."""
     dims = ctx.signature.documented_shape(name) or ()
-    if not any("codebook" in dim for dim in dims):
+    if not any("codebook" in dim or "choices" in dim for dim in dims):
         return None
     return documented_sizes(ctx, name)
 

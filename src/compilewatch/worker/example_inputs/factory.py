@@ -1,0 +1,50 @@
+"""Inputs of a person's own model: from the callable they name, else from its forward."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import torch
+
+from compilewatch.errors import InputsError
+from compilewatch.records import FactoryBuild
+from compilewatch.worker.subject import ExampleInputs
+
+
+def factory_inputs(build: FactoryBuild) -> ExampleInputs:
+    """Call `build.inputs`: a tuple is args, a dict kwargs, `(args, kwargs)` both, a tensor one arg.
+
+    Raises InputsError for a name that leads nowhere, a callable that fails, or another result.
+    """
+    name = build.inputs or ""
+    if build.path is not None and build.path not in sys.path:
+        sys.path.insert(0, build.path)
+    module_name, _, attribute = name.partition(":")
+    try:
+        make = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputsError(f"inputs {name!r}: cannot be found: {error}") from None
+    try:
+        made = make()
+    except Exception as error:  # a person's code may raise anything
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputsError(f"inputs {name!r}: raised {reason}") from error
+    args, kwargs = _split(name, made)
+    return ExampleInputs(strategy="factory", args=args, kwargs=kwargs)
+
+
+def _split(name: str, made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(made, torch.Tensor):
+        return (made,), {}
+    if isinstance(made, dict):
+        return (), made
+    if isinstance(made, tuple):
+        if len(made) == 2 and isinstance(made[0], tuple) and isinstance(made[1], dict):
+            return made
+        return made, {}
+    raise InputsError(
+        f"inputs {name!r}: returned {type(made).__name__}; a tuple of args, a dict of kwargs or "
+        f"(args, kwargs) is needed"
+    )

@@ -1,0 +1,154 @@
+"""Labels for training, in the shape that a forward without labels says it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from compilewatch.worker.example_inputs.context import Context
+
+OBJECTS = 2
+"""Annotated objects in each image."""
+
+
+def add_labels(ctx: Context) -> None:
+    """Give the forward the labels it takes, so that a loss comes out; nothing where it takes none.
+
+    The outputs of one forward without labels tell what is predicted: a class, a class a token, a
+    class a pixel, boxes, masks, a span.
+    """
+    wanted = (MAKERS.keys() & ctx.signature.parameters.keys()) - set(ctx.values) - ctx.dropped
+    if not wanted:
+        return
+    outputs = _predictions(ctx)
+    for name in sorted(wanted):
+        made = MAKERS[name](ctx, outputs)
+        if made is not None:
+            ctx.values[name] = made
+
+
+def _predictions(ctx: Context) -> Mapping[str, Any]:
+    """The named outputs of one forward without labels; empty where it returns no mapping."""
+    mode = ctx.fake_mode
+    values: Any = ctx.values
+    if mode is not None:
+        values = to_fake(values, mode)
+    with torch.no_grad(), mode or nullcontext():
+        outputs = ctx.module(**values)
+    return outputs if isinstance(outputs, Mapping) else {}
+
+
+def to_fake(values: Any, mode: FakeTensorMode) -> Any:
+    """The same nest of values with each tensor made fake under a mode."""
+    return torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, values)
+
+
+def _labels(ctx: Context, outputs: Mapping[str, Any]) -> Any:
+    if "pred_boxes" in outputs:
+        return _objects(ctx)
+    logits = outputs.get("logits", outputs.get("prediction_logits"))
+    if isinstance(logits, (list, tuple)):
+        logits = logits[0]
+    if not isinstance(logits, torch.Tensor):
+        return None
+    if logits.dim() == 4 and "input_ids" not in ctx.values:
+        return _pixels(ctx, logits.shape[1])
+    if logits.dim() == 2:
+        return _classes(ctx, logits)
+    if logits.dim() == 3 and _is_audio(ctx):
+        return _audio_labels(ctx, logits)
+    return _tokens(ctx, logits)
+
+
+def _classes(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
+    """One class a row; a number where there is only one output (regression)."""
+    count = logits.shape[-1]
+    if count == 1:
+        return ctx.normal("labels", logits.shape[0])
+    if ctx.find("problem_type") == "multi_label_classification":
+        return ctx.integers("labels", 0, 2, *logits.shape).to(ctx.dtype)
+    return ctx.integers("labels", 0, count, logits.shape[0])
+
+
+def _tokens(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
+    """One class a token: the ids themselves where they have the shape (language models)."""
+    shape = tuple(logits.shape[:-1])
+    ids = ctx.values.get("input_ids")
+    ids = ctx.values.get("decoder_input_ids", ids)
+    if isinstance(ids, torch.Tensor) and tuple(ids.shape) == shape:
+        return ids.clamp(max=logits.shape[-1] - 1)
+    return ctx.integers("labels", 0, logits.shape[-1], *shape)
+
+
+def _audio_labels(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
+    """Half as many characters as frames (CTC), or one class a frame as one-hot (diarisation)."""
+    batch, frames, count = logits.shape
+    if count == ctx.number("vocab_size", default=0):
+        return ctx.integers("labels", 1, count, batch, max(frames // 2, 1))
+    hot = ctx.integers("labels", 0, count, batch, frames)
+    return torch.nn.functional.one_hot(hot, count)
+
+
+def _pixels(ctx: Context, classes: int) -> torch.Tensor:
+    """One class a pixel of the image: (batch, height, width)."""
+    height, width = ctx.values["pixel_values"].shape[-2:]
+    return ctx.integers("labels", 0, classes, ctx.batch, height, width)
+
+
+def _objects(ctx: Context) -> list[dict[str, torch.Tensor]]:
+    """For each image the class, box (centre and size, as shares of the image) and mask of each
+    object, as DETR and its kin take them."""
+    count = ctx.number("num_labels", default=2)
+    height, width = ctx.values["pixel_values"].shape[-2:]
+    return [
+        {
+            "class_labels": ctx.integers(f"classes{i}", 0, count, OBJECTS),
+            "boxes": torch.full((OBJECTS, 4), 0.25, dtype=ctx.dtype),
+            "masks": torch.ones(OBJECTS, height, width, dtype=ctx.dtype),
+        }
+        for i in range(ctx.batch)
+    ]
+
+
+def _mask_labels(ctx: Context, outputs: Mapping[str, Any]) -> Any:
+    if "masks_queries_logits" not in outputs:
+        return None
+    height, width = ctx.values["pixel_values"].shape[-2:]
+    return [torch.ones(OBJECTS, height, width, dtype=ctx.dtype) for _ in range(ctx.batch)]
+
+
+def _class_labels(ctx: Context, outputs: Mapping[str, Any]) -> Any:
+    if "masks_queries_logits" not in outputs:
+        return None
+    return [torch.arange(OBJECTS) for _ in range(ctx.batch)]
+
+
+def _span_start(ctx: Context, outputs: Mapping[str, Any]) -> torch.Tensor | None:
+    if "start_logits" not in outputs and "start_top_log_probs" not in outputs:
+        return None
+    return torch.ones(ctx.batch, dtype=torch.int64)
+
+
+def _choice(ctx: Context, outputs: Mapping[str, Any]) -> torch.Tensor | None:
+    return torch.zeros(ctx.batch, dtype=torch.int64) if "mc_logits" in outputs else None
+
+
+def _is_audio(ctx: Context) -> bool:
+    heard = any(name in ctx.values for name in ("input_values", "input_features"))
+    return heard and not any(n in ctx.values for n in ("input_ids", "decoder_input_ids"))
+
+
+MAKERS: dict[str, Callable[[Context, Mapping[str, Any]], Any]] = {
+    "labels": _labels,
+    "start_positions": _span_start,
+    "end_positions": _span_start,
+    "next_sentence_label": lambda ctx, _: torch.zeros(ctx.batch, dtype=torch.int64),
+    "mask_labels": _mask_labels,
+    "class_labels": _class_labels,
+    "mc_labels": _choice,
+    "return_loss": lambda *_: True,
+}
