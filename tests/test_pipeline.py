@@ -29,8 +29,8 @@ EVERYONE = sorted(spec.name for spec in MODELS)
 class Interrupted(FakeLauncher):
     """Answers `after` requests, then is cut short by `error`; knows whether it was closed."""
 
-    def __init__(self, after: int, error: BaseException) -> None:
-        super().__init__()
+    def __init__(self, after: int, error: BaseException, **given: Any) -> None:
+        super().__init__(**given)
         self.after = after
         self.error = error
         self.closed = False
@@ -340,9 +340,10 @@ def test_the_launcher_is_closed_when_an_answer_cannot_be_stored(
         full = result.request.model.name == "B"
 
     monkeypatch.setattr(os, "write", write)
-    with pytest.raises(StoreError, match="disk is full"):
+    with pytest.raises(StoreError, match="disk is full") as caught:
         run_sweep(tmp_path, launcher, observer=Watcher(fill))
-    assert launcher.closed
+    assert launcher.closed, "while the traceback still holds the generator"
+    assert caught.tb is not None
     full = False
 
     again = FakeLauncher()
@@ -395,6 +396,29 @@ def test_a_run_is_never_of_two_environments_or_workers(
     assert store(tmp_path).unfinished().run.state == "interrupted"
 
 
+def test_an_answer_whose_sharers_were_cut_off_is_not_asked_again(tmp_path: Path) -> None:
+    """The kill fell between two lines of one write; timeouts are in no index of lasting answers."""
+
+    def slow(request: Request) -> Result:
+        return factories.result(status=Status.TIMEOUT, request=request)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tmp_path, Interrupted(2, KeyboardInterrupt(), answers=slow))
+    stored = store(tmp_path).unfinished()
+    path = stored.path / "results.jsonl"
+    *kept, last = path.read_bytes().splitlines(keepends=True)
+    assert b'"org/two"' in last
+    path.write_bytes(b"".join(kept))
+
+    launcher = FakeLauncher()
+    view = resume(store(tmp_path), launcher, settings(tmp_path))
+
+    assert seen(launcher) == ["B", "C"]
+    by_name = {r.request.model.name: r for r in view.results}
+    assert by_name["org/two"].status is Status.TIMEOUT
+    assert by_name["org/two"].reused_from == view.run.id
+
+
 def test_a_resumed_fresh_sweep_stays_fresh(tmp_path: Path) -> None:
     run_sweep(tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -443,7 +467,12 @@ def _in_child(action: Callable[[], object]) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def test_killed_at_any_change_to_the_disk_nothing_is_lost_or_asked_twice(tmp_path: Path) -> None:
+def test_killed_at_any_change_to_the_disk_nothing_is_lost_or_asked_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The kernel keeps what a killed process wrote: waiting for the disk only takes time here.
+    for name in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
     for number in range(1, 500):
         place = tmp_path / str(number)
         place.mkdir()

@@ -92,7 +92,7 @@ class Index:
             self._catch_up(database)
             found, misplaced = self._read(self._locate(database, keys))
             if misplaced:
-                # A file was edited in place: its size says nothing, so read those runs again.
+                # Deleted, or edited in place so that its size says nothing: read those again.
                 with database:
                     for run in misplaced:
                         _forget(database, run)
@@ -150,7 +150,7 @@ class Index:
                 self.path.with_name(self.path.name + suffix).unlink()
 
     def _catch_up(self, database: sqlite3.Connection) -> None:
-        """Index what was appended since, drop runs that are gone, read changed ones again."""
+        """Index what was appended since; read files that were replaced or cut again."""
         with database:
             database.execute("BEGIN IMMEDIATE")
             present = {
@@ -160,8 +160,6 @@ class Index:
                 run: (inode, size)
                 for run, inode, size in database.execute("SELECT id, inode, size FROM runs")
             }
-            for run in known.keys() - present.keys():
-                _forget(database, run)
             for run, status in present.items():
                 inode, size = known.get(run, ("", 0))
                 if inode != str(status.st_ino) or size > status.st_size:
