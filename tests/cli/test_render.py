@@ -5,12 +5,12 @@ import io
 import msgspec
 import pytest
 from rich.console import Console
-from tests import factories
-from tests.sinks import example_run
 
 from compilewatch.cli import render
 from compilewatch.cli.excerpt import SourceLine
 from compilewatch.records import FullgraphVerdict, Phase, Status, Target
+from tests import factories
+from tests.sinks import example_run
 
 
 def piped(renderable) -> str:
@@ -194,6 +194,21 @@ def test_a_model_is_shown_with_each_break_and_its_line_marked():
     assert "2. unbacked_symint  once" in text
     assert "input input_ids: [2, 16] int64" in text
     assert "compilewatch reproduce BertModel" in text
+
+
+def test_indented_text_wraps_within_eighty_columns_and_is_not_padded():
+    panel = render.model_panel(example_run.results()[0], excerpt)
+    assert max(map(len, narrow(panel))) <= 80
+    indented = [line for line in piped(panel).splitlines() if line.startswith("   ")]
+    assert len(indented) > 5
+    assert not [line for line in indented if line != line.rstrip()]
+
+
+def test_of_many_artifacts_those_to_open_are_named():
+    text = piped(render.model_panel(example_run.results()[0]))
+    assert "artifact artifacts/BertModel/dynamo/tlparse/index.html" in text
+    assert "graph_2.txt" not in text
+    assert "and 1 more artifact\n" in text
 
 
 def test_the_stored_line_is_shown_where_the_installed_source_is_another_version():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests import factories
-
 from compilewatch.analysis.view import RunView
 from compilewatch.records import (
     Attempt,
@@ -25,16 +23,20 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.sinks.html import HtmlSink
+from tests import factories
 
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'single' \x00\x1b[31mred\x1b[0m [bold]"
 """Markup, characters that XML forbids, a terminal escape, rich markup."""
+
+LONG = "torch._dynamo.config.capture_dynamic_output_shape_ops" * 3
+"""A word that is wider than a phone."""
 
 BRANCH = factories.graph_break(
     "BertEncoder.forward",
     line=412,
     occurrences=6,
     explanation="Detected data-dependent branching.",
-    hints=("Use `torch.cond` to express dynamic control flow.",),
+    hints=("Use `torch.cond` to express dynamic control flow.", f"Set {LONG}."),
     user_stack=(
         StackFrame(
             file="transformers/models/bert/modeling_bert.py",
@@ -76,7 +78,12 @@ def results() -> tuple[Result, ...]:
                 TensorSummary(name="use_cache", value="False"),
             ),
             inputs_strategy="text",
-            artifacts=("artifacts/BertModel/dynamo/tlparse/index.html",),
+            detail=LONG,
+            artifacts=(
+                "artifacts/BertModel/dynamo/tlparse/-_0_0_0/graph_2.txt",
+                "artifacts/BertModel/dynamo/tlparse/index.html",
+                "artifacts/BertModel/dynamo/torch_trace/trace.log",
+            ),
         ),
         factories.result(
             "BertModel", target=Target(mode=Mode.TRAIN), breaks=(BRANCH,), family="bert"
@@ -183,7 +190,7 @@ def view() -> RunView:
         changes=changes,
         baseline=factories.run("20260101-030405-0001"),
         differences=("torch 2.12.0 -> 2.13.0",),
-        notes=(f"1 damaged line was skipped {HOSTILE}",),
+        notes=(f"1 damaged line was skipped {HOSTILE}", LONG),
     )
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from tests import factories
-from tests.sinks import example_run
 
 from compilewatch.records import FullgraphVerdict, Status, Target
 from compilewatch.sinks import html
+from tests import factories
+from tests.sinks import example_run
 
 VOID = {"meta", "link", "img", "br", "source", "rect", "input"}
 
@@ -188,7 +188,7 @@ def test_a_models_page_holds_the_whole_answer(pages, report):
 
 def test_a_reused_answer_links_no_artifact_that_this_run_does_not_hold(pages, report):
     page = pages[report / "models" / "google--vit-base.html"]
-    assert "artifacts/vit/trace.log in run 20260101-030405-0001" in page.text
+    assert "Artifacts in run 20260101-030405-0001 artifacts/vit/trace.log" in page.text
     assert not [link for link in page.links() if "trace.log" in link]
     assert "follows from one graph without breaks" in page.text
     assert "fake tensors: error in create, fake unsupported" in page.text

@@ -3,11 +3,11 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 import pytest
-from tests import factories
-from tests.sinks import example_run
 
 from compilewatch.records import Change, ChangeKind, Mode, Phase, Status, Target
 from compilewatch.sinks import junit
+from tests import factories
+from tests.sinks import example_run
 
 # The attributes and children that Jenkins' JUnit schema knows (jenkins-junit.xsd of the xUnit
 # plugin), by element.

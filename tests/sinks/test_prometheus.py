@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests import factories
-from tests.sinks import example_run
 
 from compilewatch.records import Mode, Status, Target
 from compilewatch.sinks import prometheus
+from tests import factories
+from tests.sinks import example_run
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 

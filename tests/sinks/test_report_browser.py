@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+
 from tests.sinks import example_run
 
 pytestmark = pytest.mark.browser

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from tests import factories
 
 from compilewatch.records import Depth, Mode, Phase, Status, Target
 from compilewatch.sinks import wording
 from compilewatch.sinks.wording import Outcome
+from tests import factories
 
 
 @pytest.mark.parametrize(
@@ -112,3 +112,9 @@ def test_commands_ask_the_same_question_again_and_survive_a_shell():
 
 def test_printable_keeps_lines_and_drops_what_moves_a_cursor():
     assert wording.printable("a\tb\nc\x1b[2J\x1b[31md\x07\r\x9b") == "a\tb\ncd"
+
+
+def test_an_index_comes_first_and_what_it_links_to_last():
+    index, trace = "artifacts/m/tlparse/index.html", "artifacts/m/torch_trace/t.log"
+    graph, table = "artifacts/m/tlparse/0/graph.txt", "artifacts/m/profile.json"
+    assert wording.main_artifacts((graph, trace, index, table)) == ((index, trace, table), (graph,))

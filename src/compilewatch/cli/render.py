@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import IO
 
 from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -47,6 +47,21 @@ CHANGE_STYLES = {ChangeKind.REGRESSION: "red", ChangeKind.FIXED: "green"}
 
 HEADINGS = OUTCOME_LABELS | {Outcome.GRAPH_BREAK: "breaks", Outcome.COMPILE_ERROR: "error"}
 """Short enough for a table of all outcomes on 80 columns."""
+
+
+class Indented:
+    """A renderable three columns to the right. Unlike rich's Padding it adds nothing after a line,
+    which in a pipe would be thousands of blanks."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        inner = options.update(width=max(options.max_width - 3, 1))
+        for line in console.render_lines(self._renderable, inner, pad=False):
+            yield Segment("   ")
+            yield from line
+            yield Segment.line()
 
 
 def console(file: IO[str] | None = None) -> Console:
@@ -301,7 +316,7 @@ def _break(number: int, graph_break: GraphBreak, excerpt: Excerpt | None) -> Ren
     page = wording.registry_page(graph_break.code)
     if page is not None and page not in said:
         inside.append(_text(page, "cyan"))
-    return Group(heading, Padding(Group(*inside), (0, 0, 0, 3), expand=False))
+    return Group(heading, Indented(Group(*inside)))
 
 
 def _lines(graph_break: GraphBreak, excerpt: Excerpt | None) -> list[RenderableType]:
@@ -358,7 +373,10 @@ def _how(result: Result) -> list[RenderableType]:
         ended = f"{attempt.status.value} in {attempt.phase.value}"
         why = attempt.reason.replace("_", " ")
         parts.append(_text(f"before it: {attempt.tier.value} tensors, {ended}: {why}", "dim"))
-    parts += [_text(f"artifact {path}", "dim") for path in result.artifacts]
+    first, others = wording.main_artifacts(result.artifacts)
+    parts += [_text(f"artifact {path}", "dim") for path in first]
+    if others:
+        parts.append(_text(f"and {_plural(len(others), 'more artifact')}", "dim"))
     parts.append(_text(wording.commands(result.request)[0], "cyan"))
     return parts
 
@@ -377,7 +395,7 @@ def _spaced(parts: Iterable[RenderableType]) -> RenderableType:
 
 
 def _block(text: str, style: str = "") -> RenderableType:
-    return Padding(_text(text.strip("\n"), style), (0, 0, 0, 3), expand=False)
+    return Indented(_text(text.strip("\n"), style))
 
 
 def _plural(number: int, noun: str) -> str:

@@ -119,6 +119,7 @@ def _environment() -> jinja2.Environment:
         wording.registry_page,
         wording.reason_title,
         wording.commands,
+        wording.main_artifacts,
         pages.family_counts,
         summary.slowest,
         summary.spent,

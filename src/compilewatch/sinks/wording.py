@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from enum import StrEnum
 
 from compilewatch.records import (
@@ -145,6 +146,20 @@ def memory(size: int | None) -> str:
     if size is None:
         return "–"
     return f"{size / 2**20:.0f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
+
+
+def main_artifacts(paths: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Artifacts that a person opens first (an index page, a trace), and the many others.
+
+    A rendering by tlparse has an index among dozens of files that the index links to.
+    """
+    first: list[str] = []
+    others: list[str] = []
+    for path in paths:
+        is_first = path.endswith(("/index.html", ".log")) or "/tlparse/" not in path
+        (first if is_first else others).append(path)
+    first.sort(key=lambda path: not path.endswith("/index.html"))
+    return tuple(first), tuple(others)
 
 
 def commands(request: Request) -> tuple[str, str, str]:
