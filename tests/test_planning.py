@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -42,6 +43,21 @@ def test_requests_carry_how_they_are_asked() -> None:
         5,
         "reduced",
     )
+
+
+def test_a_models_own_inputs_are_part_of_the_question(tmp_path: Path) -> None:
+    own, given = tmp_path / "own.toml", tmp_path / "given.toml"
+    own.write_text("own")
+    given.write_text("given")
+    plain = factories.spec("M")
+    dressed = factories.spec("M", inputs_file=str(own))
+    over = Options(environment=factories.environment(), inputs_file=str(given))
+    asked = [
+        _plan([spec], targets=[Target()], options=options).requests[0]
+        for spec, options in ((plain, OPTIONS), (dressed, OPTIONS), (dressed, over))
+    ]
+    assert [r.inputs_file for r in asked] == [None, str(own), str(given)]
+    assert len({r.key for r in asked}) == 3
 
 
 def test_one_question_is_asked_once_for_all_who_ask_it() -> None:
@@ -139,6 +155,11 @@ def test_nothing_to_ask_is_an_error() -> None:
         _plan([])
     with pytest.raises(UsageError, match="no targets"):
         _plan(targets=[])
+
+
+def test_an_unknown_target_is_refused() -> None:
+    with pytest.raises(UsageError, match="no target 'dynamite'; known: "):
+        _plan(targets=[Target(name="dynamite")])
 
 
 def test_a_name_that_stands_for_two_models_is_refused() -> None:

@@ -7,7 +7,8 @@ import pytest
 from compilewatch import sinks
 from compilewatch.analysis.view import RunView
 from compilewatch.errors import SinkError
-from compilewatch.expectations import Expectations
+from compilewatch.expectations import Expectations, load_expectations
+from compilewatch.planning import Plan
 from compilewatch.publishing import load_sinks, publish, view
 from compilewatch.sinks import Write
 from tests import factories, sweeping
@@ -86,6 +87,9 @@ def test_a_view_remembers_what_the_run_was_compared_with(tmp_path: Path) -> None
     assert other.baseline is not None
     assert other.baseline.id == first.run.id
     assert other.changes == ()
+    elsewhere = store(tmp_path).open(store(tmp_path).root / first.run.id)
+    given = view(store(tmp_path), store(tmp_path).open(third.run.id), baseline=elsewhere)
+    assert given.baseline == elsewhere.run
 
 
 def test_a_baseline_that_is_gone_is_a_note(tmp_path: Path) -> None:
@@ -117,17 +121,11 @@ def test_damage_and_what_is_left_open_are_notes(tmp_path: Path) -> None:
     assert f"{path}:1: damaged line" in notes[0]
 
     made = factories.run("", state="running", planned=9)
-    with store(tmp_path).create_run(made, sweeping_plan()):
+    with store(tmp_path).create_run(made, Plan(requests=(), skipped=(), digest="plan")):
         pass
     assert view(store(tmp_path), store(tmp_path).open()).notes == (
         "interrupted: 0 of 9 requests are answered",
     )
-
-
-def sweeping_plan() -> object:
-    from compilewatch.planning import Plan
-
-    return Plan(requests=(), skipped=(), digest="plan")
 
 
 def test_an_old_run_is_judged_by_the_expectations_of_now(tmp_path: Path) -> None:
@@ -137,7 +135,5 @@ def test_an_old_run_is_judged_by_the_expectations_of_now(tmp_path: Path) -> None
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / "expectations.toml"
     file.write_text('[[expectation]]\nmodel = "A"\nstatus = "oom"\nreason = "r"\ndate = 2026-01-01')
-    from compilewatch.expectations import load_expectations
-
     loaded = load_expectations(Path(settings(tmp_path).expectations_file))
     assert "A [dynamo]: expected oom" in view(store(tmp_path), stored, expectations=loaded).notes[0]

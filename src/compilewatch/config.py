@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     jobs: Annotated[int, Meta(ge=0)] = 0
     memory_limit_gib: Annotated[float, Meta(gt=0)] = 8.0
     environment: str = "default"
-    source: Literal["auto", "library", "hub", "manifest", "chaos"] = "auto"
+    source: str = "auto"
     top: Annotated[int, Meta(ge=1)] = 25
     heads: Literal["default", "all"] = "default"
     targets: Annotated[tuple[str, ...], Meta(min_length=1)] = ("dynamo",)

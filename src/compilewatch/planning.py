@@ -31,6 +31,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
+from compilewatch.worker.targets import TARGETS
 
 __all__ = [
     "Options",
@@ -60,7 +61,10 @@ class Shard(Record, frozen=True, kw_only=True):
 
 
 class Options(Record, frozen=True, kw_only=True):
-    """How every model of a plan is asked. Paths are absolute."""
+    """How every model of a plan is asked. Paths are absolute.
+
+    `inputs_file` stands in for the models' own; it makes sense for a plan of one model.
+    """
 
     environment: Environment
     tier: Tier = Tier.AUTO
@@ -112,17 +116,17 @@ def plan(
 ) -> Plan:
     """Make a request of every model and target, in the order of the models.
 
-    Raises UsageError for an empty plan or a name that stands for two models, and ConfigError for
-    overrides or inputs that cannot be read.
+    Raises UsageError for an empty plan, an unknown target or a name that stands for two models,
+    and ConfigError for overrides or inputs that cannot be read.
     """
     _check(specs, targets)
     expected = expectations or Expectations()
     overrides = read_overrides(Path(options.overrides_dir) if options.overrides_dir else None)
-    inputs_file = Path(options.inputs_file) if options.inputs_file else None
     requests: list[Request] = []
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
     for spec in specs:
+        inputs_file = options.inputs_file or spec.inputs_file
         for target in targets:
             key = request_key(
                 spec,
@@ -131,7 +135,7 @@ def plan(
                 tier=options.tier,
                 depth=options.depth,
                 overrides=overrides,
-                inputs_file=inputs_file,
+                inputs_file=Path(inputs_file) if inputs_file else None,
             )
             request = _request(spec, target, key, options)
             refusal = _refusal(request, options.environment, expected)
@@ -173,6 +177,9 @@ def _check(specs: Sequence[ModelSpec], targets: Sequence[Target]) -> None:
         raise UsageError("no models to check: the selection is empty")
     if not targets:
         raise UsageError("no targets to check models on: name at least one with --targets")
+    for target in targets:
+        if target.name not in TARGETS:
+            raise UsageError(f"no target {target.name!r}; known: {', '.join(sorted(TARGETS))}")
     seen: set[str] = set()
     for spec in specs:
         if spec.name in seen:
@@ -190,7 +197,7 @@ def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Req
         depth=options.depth,
         deadlines=options.deadlines,
         memory_limit_bytes=options.memory_limit_bytes,
-        inputs_file=options.inputs_file,
+        inputs_file=options.inputs_file or spec.inputs_file,
         overrides_dir=options.overrides_dir,
         keep_artifacts=options.keep_artifacts,
     )

@@ -38,7 +38,7 @@ def view(
     store: Store,
     stored: StoredRun,
     *,
-    baseline: str | None = None,
+    baseline: str | StoredRun | None = None,
     expectations: Expectations | None = None,
 ) -> RunView:
     """A stored run with its changes and notes.
@@ -128,10 +128,12 @@ def conclude(
 
 
 def _baseline(
-    store: Store, stored: StoredRun, wanted: str | None
+    store: Store, stored: StoredRun, wanted: str | StoredRun | None
 ) -> tuple[StoredRun | None, list[str]]:
     """The run to compare with, or none, with a note where it cannot be read."""
     run = stored.run
+    if isinstance(wanted, StoredRun):
+        return wanted, []
     if wanted == "none" or (wanted is None and run.baseline is None):
         return None, []
     if wanted not in ("auto", None):
