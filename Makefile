@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 ARGS ?=
+export TORCH_INDEX PYTHON
 
 .PHONY: help setup setup-dev sweep test quality format generate bench lock clean
 

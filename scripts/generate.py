@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 
 import click
+import msgspec
 
+from compilewatch import records
 from compilewatch.cli import VERBS, group
-from compilewatch.sinks.prometheus import document
+from compilewatch.events import EVENTS
+from compilewatch.sinks.prometheus import metrics_page
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
@@ -27,8 +31,67 @@ def cli_page() -> str:
     return "\n".join(lines)
 
 
+def struct_section(struct: type[msgspec.Struct], title: str) -> str:
+    """A struct's docstring, and its fields with their types as written in the source."""
+    lines = [f"## {title}\n"]
+    documentation = inspect.cleandoc(struct.__dict__.get("__doc__") or "")
+    if documentation:
+        lines.append(documentation.replace("\n", " ").replace("  ", "\n\n") + "\n")
+    lines += ["| field | type |", "|---|---|"]
+    annotations = {
+        k: v for c in reversed(struct.__mro__) for k, v in inspect.get_annotations(c).items()
+    }
+    for field in struct.__struct_fields__:
+        written = str(annotations[field]).replace("|", "\\|")
+        lines.append(f"| `{field}` | `{written}` |")
+    return "\n".join(lines) + "\n"
+
+
+def records_page() -> str:
+    """Every record that is stored, in the order of the source."""
+    structs = [
+        found
+        for found in vars(records).values()
+        if inspect.isclass(found)
+        and issubclass(found, records.Record)
+        and found is not records.Record
+    ]
+    enums = [
+        found
+        for found in vars(records).values()
+        if inspect.isclass(found)
+        and issubclass(found, records.StrEnum)
+        and found is not records.StrEnum
+    ]
+    lines = [
+        "# Records\n",
+        f"Schema version {records.SCHEMA_VERSION}. A field that is null was not measured.\n",
+    ]
+    for enum in enums:
+        values = ", ".join(f"`{member.value}`" for member in enum)
+        lines.append(f"- `{enum.__name__}`: {values}")
+    lines.append("")
+    return "\n".join([*lines, *(struct_section(struct, struct.__name__) for struct in structs)])
+
+
+def events_page() -> str:
+    """Every event of the log."""
+    lines = [
+        "# Log events\n",
+        "`logs/<run>.jsonl`: one JSON object a line; `event` names its kind.\n",
+    ]
+    return "\n".join(
+        [*lines, *(struct_section(event, f"`{event.__struct_config__.tag}`") for event in EVENTS)]
+    )
+
+
 def main() -> int:
-    pages = {"cli.md": cli_page, "metrics.md": document}
+    pages = {
+        "cli.md": cli_page,
+        "events.md": events_page,
+        "metrics.md": metrics_page,
+        "records.md": records_page,
+    }
     stale = []
     for name, build in pages.items():
         path, text = DOCS / name, NOTE + build().rstrip() + "\n"

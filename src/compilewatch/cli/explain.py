@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 
 from compilewatch.cli import options
 from compilewatch.cli.excerpt import source_excerpt
 from compilewatch.cli.render import console, model_panel
 from compilewatch.cli.sweep import local_launcher
-from compilewatch.records import Result
 
 
 @click.command("explain")
@@ -59,12 +59,12 @@ def command(
         (completed,) = launcher.run([request], Path(scratch))
         if keep is not None and completed.artifacts is not None:
             shutil.copytree(completed.artifacts, keep, dirs_exist_ok=True)
-    _print(completed.result, as_json)
-    return 0
-
-
-def _print(result: Result, as_json: bool) -> None:
+    result = completed.result
+    if keep is None:
+        # What they name is gone with the scratch folder.
+        result = msgspec.structs.replace(result, artifacts=())
     if as_json:
         options.print_json(result)
     else:
         console().print(model_panel(result, source_excerpt))
+    return 0
