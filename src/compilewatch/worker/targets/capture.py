@@ -42,20 +42,33 @@ class Capture:
     """What one capture gave. `ops` counts the call_function nodes of all graphs, as `explain` does.
 
     `guards` counts those of frames that have a graph, as `explain` does. `frames` are the compile
-    ids of the frames that Dynamo began to trace; `skip_reasons` those it left alone, in its words.
+    ids of the frames that Dynamo began to trace, `captured` those of the graphs, each in order;
+    `skip_reasons` are of frames it left alone, in its words.
     """
 
-    graphs: int = 0
     ops: int = 0
     guards: int = 0
+    captured: list[str] = field(default_factory=list)
     log: BreakLog = field(default_factory=BreakLog)
     frames: list[str] = field(default_factory=list)
     skip_reasons: tuple[str, ...] = ()
 
     @property
+    def graphs(self) -> int:
+        return len(self.captured)
+
+    @property
     def whole(self) -> bool:
-        """One frame was traced, into one graph, and nothing was cut or given up."""
-        return self.graphs == 1 and len(self.frames) == 1 and not self.log.breaks()
+        """The model's own frame became the one graph, and nothing was cut or given up.
+
+        Python code that the compiled frame calls may be traced after it, and give no graph.
+        """
+        return self.captured == self.frames[:1] != [] and not self.log.breaks()
+
+    @property
+    def alone(self) -> bool:
+        """No other frame was traced: under `fullgraph=True`, one that is raises."""
+        return len(self.frames) == 1
 
 
 def capture(
@@ -75,11 +88,12 @@ def capture(
     found = Capture()
 
     def recorder(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        found.graphs += 1
+        compile_id = str(CompileContext.current_compile_id())
+        found.captured.append(compile_id)
         found.ops += sum(node.op == "call_function" for node in graph.graph.nodes)
         reason: Any = getattr(graph, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break:
-            found.log.broken_graphs.add(str(CompileContext.current_compile_id()))
+            found.log.broken_graphs.add(compile_id)
         return backend(graph, example_inputs)
 
     def count_guards(guards: Any) -> None:

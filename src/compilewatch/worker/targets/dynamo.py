@@ -143,7 +143,7 @@ def _fullgraph(subject: Subject, found: Capture) -> FullgraphVerdict:
     operations, a second traced frame, and scalars or shapes that depend on data (which break
     without it). A capture of one frame in one whole graph met none, so tracing takes the same way.
     """
-    if found.whole:
+    if found.whole and found.alone:
         return FullgraphVerdict(accepted=True, derived=True)
     return _probe(subject)
 
