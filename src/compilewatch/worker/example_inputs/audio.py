@@ -91,14 +91,28 @@ def padding_mask(ctx: Context) -> torch.Tensor | None:
 
 
 def first_layer(ctx: Context) -> nn.Module | None:
-    """The first convolution or projection of the audio part: it says what a frame looks like."""
+    """The convolution or projection that sees the frames first.
+
+    The layer of the audio part that takes as many features as the configuration states, else a
+    two-dimensional convolution of one channel, else the first that was registered.
+    """
+    layers = _audio_layers(ctx)
+    configured = ctx.number(*FEATURES, kind="audio", default=MEL_BINS)
+    for layer in layers:
+        taken = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
+        if taken == (1 if isinstance(layer, nn.Conv2d) else configured):
+            return layer
+    return layers[0] if layers else None
+
+
+def _audio_layers(ctx: Context) -> list[nn.Conv1d | nn.Conv2d | nn.Linear]:
     kinds = (nn.Conv1d, nn.Conv2d, nn.Linear)
     layers = [(n, m) for n, m in ctx.module.named_modules() if isinstance(m, kinds)]
     for word in WORDS:
-        for name, layer in layers:
-            if word in name and "position" not in name:
-                return layer
-    return layers[0][1] if layers else None
+        found = [m for n, m in layers if word in n and "position" not in n]
+        if found:
+            return found
+    return [m for _, m in layers]
 
 
 def _frames(ctx: Context) -> int:
