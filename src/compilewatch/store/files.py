@@ -64,15 +64,19 @@ def write_whole(descriptor: int, data: bytes) -> None:
         raise
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader sees the old or the new one. Raises StoreError."""
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file so that a reader sees the old or the new one. Raises StoreError.
+
+    Not `durable`: a power cut may lose it, and it costs no wait for the disk.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             file.write(data)
-            file.flush()
-            sync(file.fileno())
+            if durable:
+                file.flush()
+                sync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
