@@ -62,7 +62,7 @@ def test_a_model_that_reads_values_is_asked_again_with_real_tensors(
     assert (result.status, result.tier) == (Status.GRAPH_BREAK, Tier.REAL)
     (first,) = result.attempts
     assert (first.tier, first.status, first.phase) == (Tier.FAKE, Status.ERROR, Phase.EAGER)
-    assert first.reason == "fake_unsupported: DataDependentOutputException in eager"
+    assert first.reason.startswith("fake_unsupported: in eager, DataDependentOutputException")
     assert first.durations["eager"] > 0
 
 

@@ -36,6 +36,7 @@ def raised(error: BaseException) -> BaseException:
         (RuntimeError("Tensor.item() cannot be called on meta tensors"), "data_dependent"),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), "shape_mismatch"),
         (RuntimeError("shape '[2, 3]' is invalid for input of size 5"), "shape_mismatch"),
+        (RuntimeError("Expected inputs of BF16 type but got mat_a.dtype"), "dtype_mismatch"),
         (RuntimeError("expected scalar type Float but found Half"), "dtype_mismatch"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_memory"),
         (MemoryError(), "out_of_memory"),

@@ -147,7 +147,7 @@ def test_before_the_compiler_an_error_has_its_phase_and_may_be_the_fake_tensors(
     assert answer.result.error is not None
     assert answer.result.error.code == "value_error"
     assert answer.result.detail == "ValueError: no"
-    assert answer.fake_failure == f"ValueError in {phase}"
+    assert answer.fake_failure == f"in {phase}, ValueError: no"
 
 
 def test_real_tensors_are_never_blamed_on_fake_ones(ask: Ask, strikes: Callable[..., None]) -> None:
@@ -214,7 +214,7 @@ def test_a_fake_error_inside_another_is_found(ask: Ask, target: StubTarget) -> N
     outer = RuntimeError("while compiling")
     outer.__cause__ = DataDependentOutputException(torch.ops.aten.item.default)
     target.said = outer
-    assert ask().fake_failure == "RuntimeError in compile"
+    assert ask().fake_failure == "in compile, RuntimeError: while compiling"
 
 
 def test_an_error_of_the_compiler_keeps_its_phase(ask: Ask, target: StubTarget) -> None:

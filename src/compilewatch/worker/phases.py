@@ -195,7 +195,7 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
     result = _result(request, tier, progress, outcome)
     suspected = status is Status.ERROR and tier is Tier.FAKE and request.tier is Tier.AUTO
     if suspected and _fake_is_to_blame(error, record, progress.phase):
-        return Answer(result=result, fake_failure=f"{type(error).__name__} in {progress.phase}")
+        return Answer(result=result, fake_failure=f"in {progress.phase}, {detail}")
     return Answer(result=result)
 
 
