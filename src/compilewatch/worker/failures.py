@@ -40,7 +40,7 @@ _CODES_BY_MESSAGE = (
         "shape_mismatch",
     ),
     (
-        r"expected scalar type|Expected inputs of \w+ type|must have the same dtype|same dtype|[Dd]type mismatch",
+        r"expected scalar type|Expected inputs of \w+ type|same dtype|[Dd]type mismatch",
         "dtype_mismatch",
     ),
     (r"index out of range|out of bounds", "index_out_of_range"),
