@@ -29,6 +29,11 @@ def no_operations(self: nn.Module, x: Tensor) -> Tensor:  # break: no_operations
     return x
 
 
+@torch.compiler.disable  # break: left_alone
+def left_alone(self: nn.Module, x: Tensor) -> Tensor:
+    return x + 1
+
+
 def item(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     scale = y.sum().item()  # break: item
@@ -310,6 +315,12 @@ CASES = (
         breaks=(Known("no_operations", "skipped_frame", "no_operations"),),
         fullgraph=True,
         untraced=1,
+    ),
+    Case(
+        build=module_of(left_alone),
+        graphs=0,
+        breaks=(Known("left_alone", "GB0099", "left_alone"),),
+        refusal="GB0099",
     ),
     Case(
         build=module_of(item),

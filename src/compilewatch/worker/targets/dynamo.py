@@ -18,7 +18,13 @@ from typing import Any
 import msgspec
 import torch
 import torch._dynamo
-from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+from torch._dynamo.exc import (
+    FailOnRecompileLimitHit,
+    TorchDynamoException,
+    UncapturedHigherOrderOpError,
+    Unsupported,
+    UserError,
+)
 from torch.utils._pytree import tree_leaves
 
 from compilewatch.records import (
@@ -37,6 +43,7 @@ from compilewatch.worker.targets import FakeUnsupportedError, Outcome, trace_log
 from compilewatch.worker.targets.capture import Backend, Capture, capture, type_names
 from compilewatch.worker.targets.fake_limits import refused_deepcopy
 from compilewatch.worker.targets.graph_breaks import (
+    UNKNOWN,
     graph_break,
     place_of,
     shorten_paths,
@@ -50,6 +57,7 @@ from compilewatch.worker.targets.reasons import (
     classify,
 )
 
+_REFUSALS = (Unsupported, UserError, UncapturedHigherOrderOpError, FailOnRecompileLimitHit)
 _NO_FRAMES = "found no compiled frames"
 _CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
 
@@ -83,7 +91,7 @@ class DynamoTarget:
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             trace_log.discard(subject.artifacts)
             return _failed(subject, error)
-        breaks = found.log.breaks() or _nothing_captured(subject, found)
+        breaks = found.log.breaks(_forward_of(subject.module)) or _nothing_captured(subject, found)
         outcome = Outcome(
             status=Status.GRAPH_BREAK if breaks else Status.PASS,
             detail=_detail(found.graphs, breaks),
@@ -163,7 +171,7 @@ def _probe(subject: Subject) -> FullgraphVerdict:
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
     except Exception as error:  # the edge to the compiler and to model code
         _raise_if_out_of_memory(error)
-        if subject.fake_mode is not None and not _by_compiler(error):
+        if not _settled(subject, error):
             raise FakeUnsupportedError(f"under fullgraph: {one_line(error)}") from error
         message = _message(error)
         return FullgraphVerdict(
@@ -175,19 +183,12 @@ def _probe(subject: Subject) -> FullgraphVerdict:
 
 
 def _failed(subject: Subject, error: Exception) -> Outcome:
-    """The compiler raised, or the model did while compiled: an answer, unless fake tensors did it.
-
-    Between graphs, eager code runs on the subject's tensors and may read values that fake ones do
-    not have. Inside the compiler they are replaced by its own, but an artefact cannot be excluded:
-    where the harness may ask again with real tensors (tier `auto`), it shall.
-    """
+    """The compiler raised, or the model did, running compiled: an answer, if it is settled."""
     _raise_if_out_of_memory(error)
     if isinstance(error, FakeUnsupportedError):
         raise error
-    if subject.fake_mode is not None:
-        settled = subject.request.tier is Tier.FAKE and _by_compiler(error)
-        if not settled:
-            raise FakeUnsupportedError(one_line(error)) from error
+    if not _settled(subject, error):
+        raise FakeUnsupportedError(one_line(error)) from error
     training = subject.request.target.mode is Mode.TRAIN
     if training:
         _check_eager_backward(subject)
@@ -247,6 +248,19 @@ def _raise_if_out_of_memory(error: BaseException) -> None:
             raise cause
 
 
+def _settled(subject: Subject, error: BaseException) -> bool:
+    """True where a failure is the compiler's answer, whatever tensors the model was given.
+
+    Between graphs, eager code runs on the subject's tensors and may read values that fake ones do
+    not have. Inside the compiler they are replaced by its own; a refusal in its own words counts,
+    but in any other failure an artefact cannot be excluded: where the harness may ask again with
+    real tensors (tier `auto`), it shall.
+    """
+    if subject.fake_mode is None or isinstance(error, _REFUSALS) or _NO_FRAMES in str(error):
+        return True
+    return subject.request.tier is Tier.FAKE and _by_compiler(error)
+
+
 def _by_compiler(error: BaseException) -> bool:
     """True where the compiler raised it, False where the model or a compiled graph did, running."""
     if isinstance(error, TorchDynamoException | FailOnRecompileLimitHit):
@@ -272,7 +286,9 @@ def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...
 
 
 def _forward_of(module: torch.nn.Module) -> StackFrame:
-    code = inspect.unwrap(type(module).forward).__code__
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if code is None:  # not written in Python
+        return StackFrame(file=UNKNOWN, line=0, function=type(module).__name__)
     return stack_frame(code.co_filename, code.co_firstlineno, code.co_name)
 
 

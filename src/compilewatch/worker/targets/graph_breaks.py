@@ -102,20 +102,29 @@ class BreakLog:
         unreported_cuts = max(0, self.cuts_counted - len(self.reports))
         return max(unreported_graphs + unreported_frames, unreported_cuts)
 
-    def breaks(self) -> tuple[GraphBreak, ...]:
-        """One entry a cause and place, in the order met; the occurrences sum to the total."""
-        found = merge(as_break(reports) for reports in self.reports.values())
+    def breaks(self, model: StackFrame | None = None) -> tuple[GraphBreak, ...]:
+        """One entry a cause and place, in the order met; the occurrences sum to the total.
+
+        `model` is the place of the model's own frame, for breaks that have no other.
+        """
+        found = merge(as_break(reports, model) for reports in self.reports.values())
         missing = self.missing()
         return (*found, unattributed(missing)) if missing else found
 
 
-def as_break(reports: Sequence[BreakReport]) -> GraphBreak:
-    """The one break that the reports under one compile id speak of."""
+def as_break(reports: Sequence[BreakReport], model: StackFrame | None = None) -> GraphBreak:
+    """The one break that the reports under one compile id speak of.
+
+    Where Dynamo's own frame is all there is, it stands around the model (whose `forward` is
+    disabled, say), and the place is the model's.
+    """
     first, *consequences = reports
     reason = "\n\nThen, in the same frame: ".join(
         [first.reason, *(report.reason for report in consequences)]
     )
     place = place_of(first.stack)
+    if model is not None and place.file.startswith(_DYNAMO):
+        place = model
     cause = classify(first.reason, first.exceptions)
     return graph_break(cause, reason, place, first.stack)
 
