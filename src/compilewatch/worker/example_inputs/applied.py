@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import torch
 
 from compilewatch.errors import ConfigError, InputsError
 from compilewatch.records import Depth, Request, Tier
@@ -57,6 +58,17 @@ def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: 
         raise ConfigError(f"inputs/overrides: {request.model.name}: {error}") from None
     if len(tables) > len(SETTINGS & set(tables)):
         ctx.uses("override")
+
+
+def check_inputs(table: dict[str, Any]) -> None:
+    """Raise InputsError for a table of `[override.inputs]` that no model could make sense of.
+
+    Every name in an expression counts as two, so that only the form is checked.
+    """
+    msgspec.convert({k: v for k, v in table.items() if k in SETTINGS}, Settings)
+    for name, spec in table.items():
+        if name not in SETTINGS:
+            from_spec(name, spec, lambda _: 2, torch.float32)
 
 
 def _apply_settings(ctx: Context, settings: Settings) -> None:

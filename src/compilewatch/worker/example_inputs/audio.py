@@ -45,8 +45,7 @@ def input_features(ctx: Context) -> torch.Tensor | None:
     length = _frames(ctx)
     if isinstance(first, nn.Linear):
         return ctx.normal("input_features", ctx.batch, length, first.in_features)
-    transposes = ctx.find("input_feat_per_channel", kind="audio") is not None  # Speech2Text
-    if isinstance(first, nn.Conv1d) and not transposes:
+    if isinstance(first, nn.Conv1d) and not _transposes(ctx):
         return ctx.normal("input_features", ctx.batch, first.in_channels, length)
     return ctx.normal("input_features", ctx.batch, length, configured)
 
@@ -73,7 +72,8 @@ def features_mask(ctx: Context) -> torch.Tensor | None:
     features = ctx.value("input_features")
     if features is None:
         return None
-    over_time = 2 if isinstance(first_layer(ctx), nn.Conv1d) else 1
+    mel_first = isinstance(first_layer(ctx), nn.Conv1d) and not _transposes(ctx)
+    over_time = 2 if mel_first else 1
     return torch.ones(features.shape[0], features.shape[over_time], dtype=torch.int64)
 
 
@@ -105,6 +105,12 @@ def first_layer(ctx: Context) -> nn.Module | None:
     return layers[0] if layers else None
 
 
+def _transposes(ctx: Context) -> bool:
+    """True where the model itself brings frames of features into the order of convolutions: the
+    settings of Speech2Text."""
+    return ctx.find("input_feat_per_channel", kind="audio") is not None
+
+
 def _audio_layers(ctx: Context) -> list[nn.Conv1d | nn.Conv2d | nn.Linear]:
     kinds = (nn.Conv1d, nn.Conv2d, nn.Linear)
     layers = [(n, m) for n, m in ctx.module.named_modules() if isinstance(m, kinds)]
@@ -122,7 +128,7 @@ def _frames(ctx: Context) -> int:
     if window:
         return 2 * window
     positions = ctx.number("max_source_positions", kind="audio", default=0)
-    fixed = isinstance(first_layer(ctx), nn.Conv1d) and positions
+    fixed = isinstance(first_layer(ctx), nn.Conv1d) and positions and not _transposes(ctx)
     return 2 * positions if fixed else FRAMES
 
 

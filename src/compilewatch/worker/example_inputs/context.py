@@ -193,8 +193,8 @@ def _rank(path: str, words: tuple[str, ...]) -> int:
 
 def _input_embedding(module: nn.Module) -> nn.Module | None:
     getter = getattr(module, "get_input_embeddings", None)
-    if getter is None:
-        return None
+    if getter is None:  # no model of Transformers
+        return next((m for m in module.modules() if isinstance(m, nn.Embedding)), None)
     try:
         found = getter()
     except (NotImplementedError, AttributeError):

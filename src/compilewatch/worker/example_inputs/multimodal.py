@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from compilewatch.worker.example_inputs import text
+from compilewatch.worker.example_inputs import audio, text
 from compilewatch.worker.example_inputs.context import Context, Rule
 
 MEDIA: dict[str, tuple[str, ...]] = {
@@ -63,9 +63,10 @@ def input_ids(ctx: Context) -> torch.Tensor:
 
 
 def count_features(ctx: Context, medium: str) -> int:
-    """Rows of features that the model makes of one batch row's medium; 0 where it has no method.
+    """Rows of features that the model makes of one batch row's medium; 0 where it cannot be asked.
 
-    Runs the model's own tower, on real or on fake tensors, whatever its parameters are.
+    Runs the model's own tower, on real or on fake tensors, whatever its parameters are; an audio
+    encoder without a method for that says how many frames it leaves.
     """
     if medium in ctx.features:
         return ctx.features[medium]
@@ -73,7 +74,7 @@ def count_features(ctx: Context, medium: str) -> int:
     inner = getattr(ctx.module, "model", None)
     method = getattr(ctx.module, name, None) or getattr(inner, name, None)
     if method is None:
-        return 0
+        return _frames_left(ctx) if medium == "audio" else 0
     arguments = _arguments(ctx, method)
     mode = ctx.fake_mode
     with torch.no_grad():
@@ -83,6 +84,18 @@ def count_features(ctx: Context, medium: str) -> int:
             with mode:
                 made = method(**_fake(arguments, mode))
     return _rows(made) // ctx.batch
+
+
+def _frames_left(ctx: Context) -> int:
+    """Frames after the strides and pooling of the audio encoder: its own formula, on one length."""
+    mask = audio.features_mask(ctx)
+    for module in ctx.module.modules():
+        formula = getattr(module, "_get_feat_extract_output_lengths", None)
+        if formula is not None and mask is not None:
+            lengths = formula(mask.sum(dim=-1))
+            lengths = lengths[-1] if isinstance(lengths, tuple) else lengths
+            return int(lengths[0])
+    return 0
 
 
 def token_types(ctx: Context) -> torch.Tensor | None:

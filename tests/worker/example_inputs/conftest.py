@@ -1,0 +1,70 @@
+"""Tiny models of each modality, and the call that makes inputs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from compilewatch.records import Build, ClassBuild, Mode, ModelSpec, Request, Target
+from compilewatch.worker.example_inputs import make_inputs
+from compilewatch.worker.overrides import Override, Overrides
+from compilewatch.worker.subject import ExampleInputs
+
+Make = Callable[..., ExampleInputs]
+
+TEXT = {
+    "vocab_size": 200,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+
+
+@pytest.fixture
+def make() -> Make:
+    """`make(module, …)` -> the inputs of that module, real unless a fake mode is given."""
+
+    def call(
+        module: nn.Module,
+        *,
+        mode: Mode = Mode.EVAL,
+        override: Override | None = None,
+        fake_mode: FakeTensorMode | None = None,
+        build: Build | None = None,
+        inputs_file: str | None = None,
+    ) -> ExampleInputs:
+        spec = ModelSpec(
+            source="test",
+            name="model",
+            build=build or ClassBuild(class_name=type(module).__name__),
+        )
+        request = Request(model=spec, target=Target(mode=mode), key="key", inputs_file=inputs_file)
+        overrides = Overrides(override=(override,) if override else ())
+        config = getattr(module, "config", None)
+        return make_inputs(module, config, request, overrides, fake_mode)
+
+    return call
+
+
+def forward(module: nn.Module, inputs: ExampleInputs) -> Any:
+    """One eager call without gradients."""
+    with torch.no_grad():
+        return module.eval()(*inputs.args, **inputs.kwargs)
