@@ -95,10 +95,11 @@ def test_a_damaged_line_costs_that_line_only(
     assert "line 1" in page or ":1" in page
 
 
-def test_ctrl_c_keeps_what_is_done_and_resume_finishes_it(
-    compilewatch: Compilewatch, team: Path
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_abort_keeps_what_is_done_and_resume_finishes_it(
+    how: signal.Signals, compilewatch: Compilewatch, team: Path
 ) -> None:
-    outputs = team / "interrupted"
+    outputs = team / f"interrupted-{how.name}"
     command = [
         str(PROGRAM),
         "sweep",
@@ -121,7 +122,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_finishes_it(
             assert time.monotonic() < deadline
             assert sweeping.poll() is None
             time.sleep(0.05)
-        sweeping.send_signal(signal.SIGINT)
+        sweeping.send_signal(how)
         _, said = sweeping.communicate(timeout=60)
     finally:
         sweeping.kill()
@@ -130,5 +131,5 @@ def test_ctrl_c_keeps_what_is_done_and_resume_finishes_it(
     done = compilewatch("sweep", "--resume", "--output", str(outputs), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["summary"]["statuses"] == {"pass": 1, "timeout": 1}
-    (lines,) = outputs.glob("*/results.jsonl")
+    (lines,) = outputs.glob("2*/results.jsonl")
     assert len(lines.read_bytes().splitlines()) == 2

@@ -11,6 +11,7 @@ from compilewatch.sources.hub import HubSource
 from compilewatch.sources.library import LibrarySource
 from compilewatch.sources.loading import choose_source, other_sources, source_class, source_names
 from compilewatch.sources.manifest import ManifestSource
+from compilewatch.sources.places import Places
 from compilewatch.sources.pulled import PulledList, PulledModel, Query, write_pulled
 
 
@@ -47,14 +48,14 @@ def test_auto_is_the_pulled_list_if_there_is_one(inputs: Path) -> None:
 
 def test_a_list_that_was_cut_short_says_so(tmp_path: Path) -> None:
     write_list(tmp_path / "own.toml", "1 of 9 models pulled, then: interrupted")
-    sentence = choose_source("hub", pulled=tmp_path / "own.toml")[1]
+    sentence = choose_source("hub", places=Places(pulled=tmp_path / "own.toml"))[1]
     assert "cut short (1 of 9 models pulled, then: interrupted)" in sentence
 
 
 def test_a_source_asked_for_by_name_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="run `compilewatch pull`"):
         choose_source("hub")
-    source, sentence = choose_source("manifest", manifest=tmp_path / "ours.toml")
+    source, sentence = choose_source("manifest", places=Places(manifest=tmp_path / "ours.toml"))
     assert isinstance(source, ManifestSource)
     assert str(tmp_path / "ours.toml") in sentence
     assert choose_source("chaos")[0].name == "chaos"

@@ -7,6 +7,7 @@ said in one line; 3 done in part (a pull cut short, a sweep with requests left);
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from typing import Any
 
@@ -60,6 +61,8 @@ def group() -> None:
 
 def main() -> None:
     """The `compilewatch` program: maps every error of ours to one line and its exit status."""
+    # An aborted build is told so by SIGTERM: end as at Ctrl-C, with what is done kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = group.main(standalone_mode=False)
     except CompilewatchError as error:

@@ -26,7 +26,7 @@ def command(base: str, run: str, fail_on: str | None, output_dir: str | None, as
     A regression is claimed only where both runs gave a verdict.
     """
     store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
-    seen = view(store, store.open(run), baseline=store.open(base).run.id)
+    seen = view(store, store.open(run), baseline=store.open(base))
     if as_json:
         print_view(store, seen, as_json)
     else:

@@ -13,6 +13,7 @@ from compilewatch.config import Settings, load_settings
 from compilewatch.planning import Options, plan
 from compilewatch.records import Depth, Mode, ModelSpec, Request, Target, Tier
 from compilewatch.sources.loading import choose_source, other_sources
+from compilewatch.sources.places import Places
 from compilewatch.sources.select import select
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -73,25 +74,21 @@ def choose_models(
     families: Sequence[str] | None = None,
 ) -> tuple[tuple[ModelSpec, ...], str]:
     """The models that the settings and flags mean, and a sentence that says where they are from."""
-    chosen, sentence = choose_source(
-        settings.source,
-        heads=settings.heads,
-        pulled=_existing(settings.pulled_dir, "models.toml"),
+    places = Places(
+        pulled=Path(settings.pulled_dir) / "models.toml",
         manifest=Path(settings.models_file),
+        popularity=Path(settings.popularity_file),
+        cache=Path(settings.cache) if settings.cache else None,
     )
+    chosen, sentence = choose_source(settings.source, heads=settings.heads, places=places)
     if names is None and families is None and not every:
         # A team's own list is meant whole; of thousands the most used are meant.
         top = top or (None if chosen.name in ("manifest", "chaos") else settings.top)
-    others = other_sources() if names is not None else ()
+    others = other_sources(places) if names is not None else ()
     specs = select(
         chosen.models(), top=top, names=names, families=families, all=every, others=others
     )
     return specs, sentence
-
-
-def _existing(folder: str, name: str) -> Path | None:
-    path = Path(folder) / name
-    return path if path.exists() else None
 
 
 def one_request(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import entry_points
-from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.sources import SOURCES, Source
+from compilewatch.sources.places import Places
 from compilewatch.sources.pulled import pulled_path, read_pulled
 
 ENTRY_POINTS = "compilewatch.sources"
@@ -35,39 +36,39 @@ def source_class(name: str) -> Callable[..., Source]:
 
 
 def choose_source(
-    name: str = "auto",
-    *,
-    heads: str = "default",
-    pulled: Path | None = None,
-    manifest: Path | None = None,
+    name: str = "auto", *, heads: str = "default", places: Places | None = None
 ) -> tuple[Source, str]:
     """The source called `name`, and a sentence that says which it is.
 
-    `auto` is the pulled list if there is one, else the library. `heads` concerns the library,
-    `pulled` the Hub's list, `manifest` the team's.
+    `auto` is the pulled list if there is one, else the library. `heads` concerns the library.
     """
+    places = places or Places()
+    pulled = places.pulled or pulled_path()
     if name == "auto":
-        name = "hub" if (pulled or pulled_path()).exists() else "library"
+        name = "hub" if pulled.exists() else "library"
+    source = _made(name, heads, places)
     if name == "library":
-        source = source_class(name)(heads=heads)
         return source, "Models of the installed Transformers (`compilewatch pull` lists the Hub's)."
     if name == "hub":
-        path = pulled or pulled_path()
-        found = read_pulled(path)
+        found = read_pulled(pulled)
         cut = f", cut short ({found.message})" if found.partial else ""
-        sentence = f"Models of the Hub in {path}, pulled {found.pulled_at}{cut}."
-        return source_class(name)(path=path), sentence
+        return source, f"Models of the Hub in {pulled}, pulled {found.pulled_at}{cut}."
     if name == "manifest":
-        source = source_class(name)(path=manifest)
-        return source, f"Models of {getattr(source, 'path', manifest)}."
-    return source_class(name)(), f"Models of the source {name}."
+        return source, f"Models of {getattr(source, 'path', places.manifest)}."
+    return source, f"Models of the source {name}."
 
 
-def other_sources() -> tuple[Callable[[], Source], ...]:
+def other_sources(places: Places | None = None) -> tuple[Callable[[], Source], ...]:
     """Where a model that the chosen source does not know may be found by name, nearest first."""
-    return (
-        lambda: source_class("manifest")(),
-        lambda: source_class("hub")(),
-        lambda: source_class("library")(heads="all"),
-        lambda: source_class("chaos")(),
-    )
+    known = places or Places()
+    names = ("manifest", "hub", "library", "chaos")
+    return tuple(partial(_made, name, "all", known) for name in names)
+
+
+def _made(name: str, heads: str, places: Places) -> Source:
+    arguments: dict[str, dict[str, Any]] = {
+        "library": {"heads": heads, "popularity": places.popularity, "cache": places.cache},
+        "hub": {"path": places.pulled},
+        "manifest": {"path": places.manifest},
+    }
+    return source_class(name)(**arguments.get(name, {}))

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Files of one command's settings; None means the default place."""
+
+    pulled: Path | None = None
+    manifest: Path | None = None
+    popularity: Path | None = None
+    cache: Path | None = None
 
 
 def inputs_folder() -> Path:

@@ -23,6 +23,7 @@ _ADVICE = {
     errno.EACCES: "permission denied; make the folder writable or choose another with --output",
     errno.EPERM: "permission denied; make the folder writable or choose another with --output",
     errno.EROFS: "the file system is read-only; choose another folder with --output",
+    errno.ENOENT: "it cannot be made there; choose another folder with --output",
     errno.ENOTDIR: "a part of the path is a file; choose another folder with --output",
     errno.EIO: "the disk reports an error; choose another folder with --output",
 }
