@@ -13,6 +13,9 @@ from compilewatch.worker.example_inputs.context import Context, Rule
 IMAGE_SIZE = 224
 """Height and width where the configuration states none."""
 
+LARGE = 1024
+"""Height or width from which an image of free size is cut down."""
+
 SIDE = 4
 """Patches along each side of an image whose size is free (times the merge factor)."""
 
@@ -21,7 +24,19 @@ POSITIONS = ("image_position_ids", "pixel_position_ids")
 
 
 def image_size(ctx: Context) -> tuple[int, int]:
-    """Height and width that the configuration states, else 224 x 224."""
+    """Height and width that the configuration states, else 224 x 224; less where any size will do.
+
+    An image is cut down only where it is large and nothing is learned for a position: no parameter
+    of the model has one in its name.
+    """
+    height, width = _configured_size(ctx)
+    if max(height, width) <= LARGE or any("pos" in n for n, _ in ctx.module.named_parameters()):
+        return height, width
+    side = 4 * patches_per_side(ctx) * patch_size(ctx)
+    return min(height, side), min(width, side)
+
+
+def _configured_size(ctx: Context) -> tuple[int, int]:
     found: Any = ctx.find("image_size", "img_size", "input_size", kind="image")
     if isinstance(found, dict):
         found = (found.get("height"), found.get("width"))
@@ -81,6 +96,8 @@ def pixel_values(ctx: Context) -> torch.Tensor | None:
         return _tiles(ctx, plain)
     if isinstance(first, nn.Linear) and first.in_features == _patch_features(ctx, None):
         count = (height // patch_size(ctx)) * (width // patch_size(ctx))
+        if len(ctx.signature.documented_shape("pixel_values") or ()) == 2:
+            return ctx.normal("pixel_values", ctx.batch * count, first.in_features)
         return ctx.normal("pixel_values", ctx.batch, count, first.in_features)
     if "pixel_attention_mask" in parameters:
         return ctx.normal("pixel_values", ctx.batch, 1, *plain)
