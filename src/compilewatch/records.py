@@ -262,7 +262,12 @@ class ErrorRecord(Record, frozen=True, kw_only=True):
 
 
 class Numerics(Record, frozen=True, kw_only=True):
-    """Comparison with eager; tolerances as used, errors as measured, both absolute and relative."""
+    """Comparison with eager; tolerances as used, errors as measured, both absolute and relative.
+
+    Relative is to the largest magnitude in the same output. `reference` is what errors were held
+    against where the tolerances alone did not settle it: `float64`, or `eager` where the model
+    cannot run in float64. `mismatches` names the outputs that differ (the first few).
+    """
 
     deterministic: bool
     matches: bool
@@ -270,6 +275,82 @@ class Numerics(Record, frozen=True, kw_only=True):
     max_rel_error: float | None = None
     atol: float | None = None
     rtol: float | None = None
+    reference: str | None = None
+    mismatches: tuple[str, ...] = ()
+
+
+class ExportVariant(Record, frozen=True, kw_only=True):
+    """The answer of `torch.export.export`. `ops` counts ATen and higher-order operators."""
+
+    exported: bool
+    duration_seconds: float
+    ops: int | None = None
+    code: str | None = None
+    reason: str | None = None
+
+
+class DraftFailure(Record, frozen=True, kw_only=True):
+    """One finding of draft export. `kind` is torch's (`data_dependent_error`, `guard_added`, …).
+
+    `what` is the expression or the operator it is about; the place is the model's innermost line.
+    """
+
+    kind: str
+    what: str
+    occurrences: int = 1
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+
+class DraftExport(Record, frozen=True, kw_only=True):
+    """`torch.export.draft_export`, which takes the path of the example values and reports."""
+
+    exported: bool
+    failures: tuple[DraftFailure, ...] = ()
+    reason: str | None = None
+
+
+class ExportDetail(Record, frozen=True, kw_only=True):
+    """What the export target found beyond its verdict, which is that of the non-strict variant.
+
+    A variant that was not asked for is None. Under dynamic shapes, `dynamic_dimensions` are those
+    of the inputs that stayed symbolic (`input_ids[0]`), `specialized_dimensions` those that were
+    asked for and became constants.
+    """
+
+    non_strict: ExportVariant | None = None
+    strict: ExportVariant | None = None
+    draft: DraftExport | None = None
+    dynamic_dimensions: tuple[str, ...] = ()
+    specialized_dimensions: tuple[str, ...] = ()
+
+    @property
+    def disagrees(self) -> bool:
+        """True where both variants were asked and one exports what the other does not."""
+        if self.non_strict is None or self.strict is None:
+            return False
+        return self.non_strict.exported is not self.strict.exported
+
+
+class Performance(Record, frozen=True, kw_only=True):
+    """Times of compiled code beside eager, in seconds, on one thread.
+
+    Compile times are those of the first call, one run included: `cold` with empty caches, `warm`
+    with the caches on disk that the cold one filled. Latencies are medians over `latency_samples`
+    runs after warm-up; in train mode of forward and backward. `speedup` is eager over compiled.
+    `recompiles` counts the graphs compiled anew for inputs whose batch is one larger.
+    `compiler_peak_memory_bytes` is that of the largest process of the C++ compiler.
+    """
+
+    cold_compile_seconds: float
+    warm_compile_seconds: float | None = None
+    eager_latency_seconds: float | None = None
+    compiled_latency_seconds: float | None = None
+    latency_samples: int | None = None
+    speedup: float | None = None
+    recompiles: int | None = None
+    compiler_peak_memory_bytes: int | None = None
 
 
 class TensorSummary(Record, frozen=True, kw_only=True):
@@ -323,6 +404,8 @@ class Result(Record, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     parameters: int | None = None
     numerics: Numerics | None = None
+    export: ExportDetail | None = None
+    performance: Performance | None = None
     error: ErrorRecord | None = None
     inputs: tuple[TensorSummary, ...] = ()
     inputs_strategy: str = ""

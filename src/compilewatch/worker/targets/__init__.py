@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TARGETS: dict[str, str] = {
     "dynamo": "compilewatch.worker.targets.dynamo:DynamoTarget",
+    "export": "compilewatch.worker.targets.export:ExportTarget",
+    "inductor": "compilewatch.worker.targets.inductor:InductorTarget",
 }
 
 

@@ -1,0 +1,49 @@
+"""A module as it was: running one leaves traces in it that the next run would see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+_TENSOR_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+@contextmanager
+def preserved(module: nn.Module) -> Iterator[None]:
+    """Undo on exit what happens to a module: attributes, buffers and their values, gradients.
+
+    Models count tokens, cache masks and keep running statistics; a tracer that runs one leaves its
+    own tensors there. Objects stay the same ones, so that what was compiled for them still fits.
+    What is changed inside an attribute (an element of a list) is not undone.
+    """
+    attributes = [(each, _attributes(each)) for each in module.modules()]
+    tables = [
+        (table, dict(table))
+        for each in module.modules()
+        for table in (each._parameters, each._buffers)
+    ]
+    values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+    try:
+        yield
+    finally:
+        for each, kept in attributes:
+            for name in _attributes(each).keys() - kept.keys():
+                del each.__dict__[name]
+            each.__dict__.update(kept)
+        for table, entries in tables:
+            table.clear()
+            table.update(entries)
+        with torch.no_grad():
+            for buffer, value in values:
+                buffer.copy_(value)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name not in _TENSOR_TABLES}

@@ -1,0 +1,254 @@
+"""Whether compiled code computes what eager code does, as PyTorch's own benchmarks judge it.
+
+A float output passes where it is close to eager's (`TOLERANCES`). Where it is not, both are held
+against the same model run in float64: compiled code may be off by `_error_multiplier` times what
+eager code itself is off by, in root mean square. That is the rule of `torch._dynamo.utils.same`
+(torch 2.13), with its constants: reordered arithmetic is no error, and an unstable model shows in
+eager's own distance from float64. Outputs that are not floats are compared in shape and dtype only:
+an argmax over the logits of an untrained model flips on the last bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compilewatch.records import Numerics
+
+TOLERANCES: dict[torch.dtype, float] = {
+    torch.float64: 1e-7,
+    torch.float32: 1e-4,
+    torch.float16: 1e-3,
+    torch.bfloat16: 1e-2,
+}
+"""Both absolute and relative, by the dtype of eager's output; other dtypes take the loosest."""
+
+SEED = 0
+_LEAST_PRECISE = (torch.float16, torch.bfloat16)
+_SMALL_OUTPUT = 1000
+_NAMED_MISMATCHES = 8
+_DEPTH_LIMIT = 12
+
+Run = Callable[[], Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two outputs side by side. `mismatches` names what differs beyond tolerance, with how."""
+
+    mismatches: tuple[str, ...] = ()
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    tolerance: float | None = None
+
+
+def assess(eager: Run, compiled: Run, reference: Run | None) -> Numerics:
+    """Compare what the two return; each is called once or more, always from the same seed.
+
+    `reference` runs the same model in float64; it may raise, whereupon eager is the reference.
+    Eager runs twice first: where the two differ the model is not deterministic, and nothing is
+    held against the compiler (`matches` is then what the comparison gave, for information).
+    A mismatch counts only where it is there again on a second try, from another seed.
+    """
+    first = seeded(eager)
+    deterministic = identical(first, seeded(eager))
+    expected, found = _reference(reference), compare(first, seeded(compiled), None)
+    if found.mismatches and expected is not None:
+        found = compare(first, seeded(compiled), expected)
+    if found.mismatches and deterministic:
+        again = _reference(reference, SEED + 1)
+        found = compare(seeded(eager, SEED + 1), seeded(compiled, SEED + 1), again)
+    return Numerics(
+        deterministic=deterministic,
+        matches=not found.mismatches,
+        max_abs_error=found.max_abs_error,
+        max_rel_error=found.max_rel_error,
+        atol=found.tolerance,
+        rtol=found.tolerance,
+        reference="eager" if expected is None else "float64",
+        mismatches=found.mismatches[:_NAMED_MISMATCHES],
+    )
+
+
+def seeded(run: Run, seed: int = SEED) -> Any:
+    """Call with every generator a model may draw from set; numpy's only where it is there."""
+    import numpy
+
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+    return run()
+
+
+def compare(eager: Any, compiled: Any, reference: Any | None) -> Comparison:
+    """Hold two outputs against each other, and against one in float64 of the same structure."""
+    ours, theirs = dict(leaves(eager)), dict(leaves(compiled))
+    exact = dict(leaves(reference)) if reference is not None else {}
+    mismatches = [f"{name}: only in eager" for name in ours.keys() - theirs.keys()]
+    mismatches += [f"{name}: not in eager" for name in theirs.keys() - ours.keys()]
+    absolute: list[float] = []
+    relative: list[float] = []
+    tolerances: list[float] = []
+    for name, value in ours.items():
+        if name not in theirs:
+            continue
+        found = _difference(value, theirs[name], exact.get(name))
+        if found is not None:
+            mismatches.append(f"{name}: {found}")
+        if _comparable(value, theirs[name]):
+            tolerances.append(tolerance_of(value))
+            error, scale = _largest_error(value, theirs[name])
+            absolute.append(error)
+            relative.append(error / scale if scale else error)
+    return Comparison(
+        mismatches=tuple(sorted(mismatches)),
+        max_abs_error=max(absolute, default=None),
+        max_rel_error=max(relative, default=None),
+        tolerance=max(tolerances, default=None),
+    )
+
+
+def identical(first: Any, second: Any) -> bool:
+    """The same bits everywhere, NaN being equal to NaN."""
+    ours, theirs = dict(leaves(first)), dict(leaves(second))
+    return ours.keys() == theirs.keys() and all(
+        _same_bits(value, theirs[name]) for name, value in ours.items()
+    )
+
+
+def leaves(output: Any) -> Iterator[tuple[str, Any]]:
+    """Each tensor and plain value of an output by its path: `logits`, `past_key_values.layers[0]…`.
+
+    Goes into containers, dataclasses and any other object's attributes, since what models return
+    (caches) is rarely registered with torch's pytree.
+    """
+    yield from _leaves("", output, frozenset())
+
+
+def tolerance_of(value: Tensor) -> float:
+    return TOLERANCES.get(_real_dtype(value), max(TOLERANCES.values()))
+
+
+def _leaves(path: str, value: Any, above: frozenset[int]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Tensor | str | bytes | int | float | complex | Enum) or value is None:
+        yield path or "output", value.detach() if isinstance(value, Tensor) else value
+        return
+    if id(value) in above or len(above) > _DEPTH_LIMIT:
+        return
+    inside = above | {id(value)}
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _leaves(f"{path}.{key}" if path else str(key), each, inside)
+    elif isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            yield from _leaves(f"{path}[{index}]", each, inside)
+    elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
+        for name, each in vars(value).items():
+            yield from _leaves(f"{path}.{name}" if path else name, each, inside)
+    else:
+        yield path or "output", type(value).__qualname__
+
+
+def _difference(eager: Any, compiled: Any, exact: Any) -> str | None:
+    if not isinstance(eager, Tensor) or not isinstance(compiled, Tensor):
+        if type(eager) is not type(compiled):
+            return f"{type(compiled).__name__}, eager gives {type(eager).__name__}"
+        return None if _same_plain(eager, compiled) else f"{compiled!r}, eager gives {eager!r}"
+    if eager.shape != compiled.shape:
+        return f"shape {tuple(compiled.shape)}, eager gives {tuple(eager.shape)}"
+    if eager.dtype != compiled.dtype:
+        return f"{compiled.dtype}, eager gives {eager.dtype}"
+    if not _comparable(eager, compiled):
+        return None
+    tolerance = tolerance_of(eager)
+    ours, theirs = _double(eager), _double(compiled)
+    if torch.allclose(theirs, ours, rtol=tolerance, atol=tolerance, equal_nan=True):
+        return None
+    if isinstance(exact, Tensor) and exact.shape == eager.shape:
+        return _against_reference(eager, ours, theirs, _double(exact))
+    return f"off by {(theirs - ours).abs().nan_to_num(posinf=math.inf).max().item():.3g}"
+
+
+def _against_reference(eager: Tensor, ours: Tensor, theirs: Tensor, exact: Tensor) -> str | None:
+    finite = ours.isfinite()
+    if not torch.equal(finite, theirs.isfinite()):
+        return "not finite where eager is, or the reverse"
+    finite &= exact.isfinite()
+    allowed = _error_multiplier(eager) * _rms(ours - exact, finite) + tolerance_of(eager) / 10
+    error = _rms(theirs - exact, finite)
+    return None if error <= allowed else f"off float64 by {error:.3g}, allowed {allowed:.3g}"
+
+
+def _error_multiplier(eager: Tensor) -> float:
+    """How many times eager's error compiled code may have: noise weighs more in small outputs."""
+    return 3.0 if eager.dtype in _LEAST_PRECISE or eager.numel() < _SMALL_OUTPUT else 2.0
+
+
+def _rms(error: Tensor, where: Tensor) -> float:
+    chosen = error[where]
+    return chosen.square().mean().sqrt().item() if chosen.numel() else 0.0
+
+
+def _largest_error(eager: Tensor, compiled: Tensor) -> tuple[float, float]:
+    """The largest absolute error where both are finite, and eager's largest magnitude there."""
+    ours, theirs = _double(eager), _double(compiled)
+    finite = ours.isfinite() & theirs.isfinite()
+    if not finite.any():
+        return 0.0, 0.0
+    return (theirs - ours)[finite].abs().max().item(), ours[finite].abs().max().item()
+
+
+def _comparable(eager: Any, compiled: Any) -> bool:
+    return (
+        isinstance(eager, Tensor)
+        and isinstance(compiled, Tensor)
+        and eager.shape == compiled.shape
+        and eager.dtype == compiled.dtype
+        and (eager.is_floating_point() or eager.is_complex())
+    )
+
+
+def _double(value: Tensor) -> Tensor:
+    dense = value.to_dense() if value.layout is not torch.strided else value
+    return (
+        torch.view_as_real(dense.resolve_conj()).double() if dense.is_complex() else dense.double()
+    )
+
+
+def _real_dtype(value: Tensor) -> torch.dtype:
+    return value.dtype.to_real() if value.is_complex() else value.dtype
+
+
+def _same_bits(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        if first.shape != second.shape or first.dtype != second.dtype:
+            return False
+        if first.is_floating_point() or first.is_complex():
+            first, second = _double(first), _double(second)
+            return bool(torch.allclose(first, second, rtol=0, atol=0, equal_nan=True))
+        return bool(torch.equal(first, second))
+    return type(first) is type(second) and _same_plain(first, second)
+
+
+def _same_plain(first: Any, second: Any) -> bool:
+    if isinstance(first, float):
+        tolerance = TOLERANCES[torch.float32]
+        both_nan = math.isnan(first) and math.isnan(second)
+        return both_nan or math.isclose(first, second, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(first == second)
+
+
+def _reference(run: Run | None, seed: int = SEED) -> Any | None:
+    if run is None:
+        return None
+    try:
+        return seeded(run, seed)
+    except Exception:  # noqa: BLE001  (model code under a dtype that nobody promised)
+        return None

@@ -1,0 +1,310 @@
+"""The Inductor target: does the model compile and run on this CPU, is it right, and is it faster.
+
+Everything is measured on one thread. Generated code goes to a folder of this request alone, so that
+the cold compile is cold; what belongs to the tool chain and not to a model (torch's precompiled
+header, the check of the vector instructions, Inductor's own imports) is made before, and shared.
+"""
+
+from __future__ import annotations
+
+import copy
+import resource
+import statistics
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch._dynamo
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.utils._pytree import tree_map_only
+
+from compilewatch.records import ErrorRecord, Mode, Numerics, Performance, Phase, Status, Tier
+from compilewatch.worker import numerics
+from compilewatch.worker.failures import one_line
+from compilewatch.worker.module_state import preserved
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
+from compilewatch.worker.targets.dynamo import loss_of
+
+WARM_UP_RUNS = 3
+LEAST_SAMPLES = 5
+MOST_SAMPLES = 500
+LATENCY_BUDGET_SECONDS = 2.0
+"""For eager and compiled runs together, beyond `LEAST_SAMPLES` of each."""
+
+CODES: Codes = (
+    ("cpp_compile_error", r"CppCompileError|C\+\+ compile error"),
+    ("lowering_error", r"LoweringException|MissingOperator"),
+)
+"""Causes that only Inductor knows; others have the codes of Dynamo's breaks."""
+
+_BATCH = "batch"
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes but for macOS
+
+Call = Callable[..., Any]
+
+
+class InductorTarget(CompileTarget):
+    """`torch.compile`, by default with Inductor; `backend` may name another one that runs code.
+
+    Modes eval (under `no_grad`) and train (loss and backward; gradients are compared as well).
+    """
+
+    name = "inductor"
+    tiers = (Tier.REAL,)
+
+    def missing(self) -> str | None:
+        """The C++ compiler and Python's headers; that they work is found by using them."""
+        from torch._inductor.cpp_builder import get_cpp_compiler
+        from torch._inductor.exc import InvalidCxxCompiler
+
+        try:
+            get_cpp_compiler()
+        except InvalidCxxCompiler:
+            return "no C++ compiler: install g++ or name one in CXX"
+        header = Path(sysconfig.get_path("include")) / "Python.h"
+        if not header.is_file():
+            version = f"{sys.version_info.major}.{sys.version_info.minor}"
+            return f"no {header}: install the headers of Python {version}"
+        return None
+
+    def run(self, subject: Subject) -> Outcome:
+        """Compile cold, compare with eager, measure, compile warm.
+
+        Raises FakeUnsupportedError for a subject of fake tensors; out-of-memory errors propagate.
+        """
+        if subject.fake_mode is not None:
+            raise FakeUnsupportedError("Inductor runs what it compiles: it needs real tensors")
+        from torch._inductor import config
+        from torch._inductor.utils import fresh_cache
+
+        subject.enter(Phase.COMPILE)
+        # One thread: a pool of compile workers would be forked from this process. Random numbers
+        # as in eager mode, or dropout could not be compared.
+        with config.patch(compile_threads=1, fallback_random=True):
+            try:
+                _prepare_tool_chain()
+            except Exception as error:  # noqa: BLE001  (whatever a broken tool chain raises)
+                compiler_failure(error, CODES)
+                detail = f"the C++ compiler does not build for torch: {one_line(error)}"
+                return Outcome(status=Status.UNSUPPORTED, detail=detail)
+            with fresh_cache():
+                return _Measurement(subject).outcome()
+
+
+def _prepare_tool_chain() -> None:
+    """Compile something small in torch's own cache, where it is found again next time."""
+
+    def double(value: torch.Tensor) -> torch.Tensor:
+        return value * 2
+
+    torch._dynamo.reset()
+    torch.compile(double)(torch.ones(64))
+    torch._dynamo.reset()
+
+
+@dataclass
+class _Measurement:
+    """One subject on its way through the phases."""
+
+    subject: Subject
+    compiled: Call = lambda: None
+
+    def outcome(self) -> Outcome:
+        subject = self.subject
+        backend = subject.request.target.backend or "inductor"
+        dynamic = subject.request.target.dynamic or None
+        self.compiled = torch.compile(subject.module, backend=backend, dynamic=dynamic)
+        counters.clear()
+        try:
+            cold = self._first_call()
+        except Exception as error:  # noqa: BLE001  (the edge to the compiler)
+            return _failed(error, "")
+        graphs, ops = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
+        performance = Performance(
+            cold_compile_seconds=cold, compiler_peak_memory_bytes=_children_peak_memory()
+        )
+        outcome = Outcome(status=Status.PASS, graphs=graphs, ops=ops, performance=performance)
+        subject.enter(Phase.COMPARE)
+        try:
+            found = self._numerics()
+            performance = msgspec.structs.replace(performance, recompiles=self._recompiles())
+        except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
+            failed = _failed(error, "compiled once, then ")
+            return replace(outcome, status=failed.status, detail=failed.detail, error=failed.error)
+        subject.enter(Phase.PROFILE)
+        performance, problem = self._profiled(performance)
+        return replace(
+            outcome,
+            status=Status.MISMATCH if found.deterministic and not found.matches else Status.PASS,
+            detail="; ".join(filter(None, (*_remarks(graphs, found, performance), problem))),
+            numerics=found,
+            performance=performance,
+        )
+
+    def _first_call(self) -> float:
+        started = time.perf_counter()
+        with preserved(self.subject.module):
+            _forward(self.subject, self.compiled, self.subject.inputs)
+        return time.perf_counter() - started
+
+    def _numerics(self) -> Numerics:
+        subject = self.subject
+
+        def run(module: nn.Module, call: Call, inputs: ExampleInputs) -> dict[str, Any]:
+            with preserved(module):
+                return _observed(subject, module, call, inputs)
+
+        def in_float64() -> dict[str, Any]:
+            module = copy.deepcopy(subject.module).double()
+            inputs = _mapped(subject.inputs, lambda t: t.double() if t.is_floating_point() else t)
+            return run(module, module, inputs)
+
+        return numerics.assess(
+            lambda: run(subject.module, subject.module, subject.inputs),
+            lambda: run(subject.module, self.compiled, subject.inputs),
+            in_float64,
+        )
+
+    def _recompiles(self) -> int | None:
+        """Graphs compiled for a batch that is one larger; None where eager does not take it."""
+        larger = enlarged(self.subject.inputs)
+        if larger is None:
+            return None
+        with preserved(self.subject.module):
+            try:
+                _forward(self.subject, self.subject.module, larger)
+            except Exception:  # noqa: BLE001  (model code, on inputs nobody promised to fit)
+                return None
+        before = counters["stats"]["unique_graphs"]
+        with preserved(self.subject.module):
+            _forward(self.subject, self.compiled, larger)
+        return int(counters["stats"]["unique_graphs"] - before)
+
+    def _profiled(self, performance: Performance) -> tuple[Performance, str]:
+        """Latencies, then the warm compile, which throws the compiled code away; and what failed.
+
+        The verdict stands by now: a model that cannot be called many times is only not measured.
+        """
+        from torch._inductor.utils import clear_caches
+
+        subject = self.subject
+        try:
+            eager, compiled, samples = latencies(
+                lambda: _forward(subject, subject.module, subject.inputs),
+                lambda: _forward(subject, self.compiled, subject.inputs),
+            )
+            performance = msgspec.structs.replace(
+                performance,
+                eager_latency_seconds=eager,
+                compiled_latency_seconds=compiled,
+                latency_samples=samples,
+                speedup=eager / compiled,
+            )
+            torch._dynamo.reset()
+            clear_caches()
+            warm = self._first_call()
+        except Exception as error:  # noqa: BLE001  (model code, called more often than it expects)
+            compiler_failure(error, CODES)
+            return performance, f"measuring stopped at {one_line(error)}"
+        return msgspec.structs.replace(performance, warm_compile_seconds=warm), ""
+
+
+def latencies(eager: Call, compiled: Call) -> tuple[float, float, int]:
+    """Median seconds of each and the number of samples, in turns: a busy machine hits both."""
+    for call in (eager, compiled) * WARM_UP_RUNS:
+        call()
+    taken: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + LATENCY_BUDGET_SECONDS
+    while len(taken[0]) < MOST_SAMPLES:
+        if len(taken[0]) >= LEAST_SAMPLES and time.perf_counter() > end:
+            break
+        for call, into in zip((eager, compiled), taken, strict=True):
+            started = time.perf_counter()
+            call()
+            into.append(time.perf_counter() - started)
+    return statistics.median(taken[0]), statistics.median(taken[1]), len(taken[0])
+
+
+def enlarged(inputs: ExampleInputs) -> ExampleInputs | None:
+    """The same inputs with one more row in every batch dimension; None where none is named."""
+    batches = {
+        name: [dim for dim, label in dims.items() if label == _BATCH]
+        for name, dims in inputs.dynamic_shapes.items()
+    }
+    named = {name: dims for name, dims in batches.items() if dims and name in inputs.kwargs}
+    if not named:
+        return None
+    kwargs = dict(inputs.kwargs)
+    for name, dims in named.items():
+        for dim in dims:
+            kwargs[name] = tree_map_only(
+                torch.Tensor,
+                lambda t, dim=dim: torch.cat([t, t.narrow(dim, t.shape[dim] - 1, 1)], dim),
+                kwargs[name],
+            )
+    return replace(inputs, kwargs=kwargs)
+
+
+def _forward(subject: Subject, call: Call, inputs: ExampleInputs) -> Any:
+    """One call as the mode has it: without gradients, or with the way back."""
+    if subject.request.target.mode is Mode.EVAL:
+        with torch.no_grad():
+            return call(*inputs.args, **inputs.kwargs)
+    subject.module.zero_grad(set_to_none=True)
+    output = call(*inputs.args, **inputs.kwargs)
+    loss = loss_of(output)
+    if loss is not None:
+        loss.backward()
+    return output
+
+
+def _observed(
+    subject: Subject, module: nn.Module, call: Call, inputs: ExampleInputs
+) -> dict[str, Any]:
+    """What one call leaves to compare, by path: its outputs, and the gradients in train mode.
+
+    Copies, both of what goes in and of what comes out: a model may write into its inputs, and may
+    return its own buffers.
+    """
+    module.zero_grad(set_to_none=True)
+    output = _forward(subject, call, _mapped(inputs, torch.clone))
+    found = dict(numerics.leaves(output))
+    found |= {
+        f"gradient of {n}": p.grad for n, p in module.named_parameters() if p.grad is not None
+    }
+    return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in found.items()}
+
+
+def _mapped(inputs: ExampleInputs, change: Callable[[torch.Tensor], torch.Tensor]) -> ExampleInputs:
+    args, kwargs = tree_map_only(torch.Tensor, change, (inputs.args, inputs.kwargs))
+    return replace(inputs, args=args, kwargs=kwargs)
+
+
+def _failed(error: Exception, when: str) -> Outcome:
+    record: ErrorRecord = compiler_failure(error, CODES)
+    return Outcome(status=Status.ERROR, detail=f"{when}{one_line(error)}", error=record)
+
+
+def _remarks(graphs: int, found: Numerics, performance: Performance) -> Iterator[str]:
+    """What people should read beside the verdict, a phrase each."""
+    if not found.deterministic:
+        yield "not deterministic: two eager runs differ, so numerics are not judged"
+    elif not found.matches:
+        yield f"differs from eager in {found.mismatches[0]}"
+    yield "one graph" if graphs == 1 else f"{graphs} graphs"
+    if performance.speedup is not None:
+        yield f"{performance.speedup:.2f} times as fast as eager"
+
+
+def _children_peak_memory() -> int | None:
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _MAXRSS_UNIT
+    return peak or None

@@ -1,0 +1,59 @@
+"""A module is left as it was found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from compilewatch.worker.module_state import preserved
+
+pytestmark = pytest.mark.torch
+
+
+class Remembering(nn.Module):
+    """Leaves every kind of trace: a new and a changed attribute, a buffer's value and identity."""
+
+    mask: torch.Tensor
+    steps: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.BatchNorm1d(4)
+        self.register_buffer("mask", None)
+        self.register_buffer("steps", torch.zeros(1))
+        self.seen: Any = None
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        self.seen = value
+        self.new = value
+        self.mask = value > 0
+        self.steps = self.steps + 1
+        return self.inner(value)
+
+
+def test_nothing_of_a_run_is_left() -> None:
+    module = Remembering()
+    steps, weight = module.steps, module.inner.weight
+    with preserved(module):
+        module(torch.randn(8, 4)).sum().backward()
+        assert module.inner.running_mean.any()
+        assert module.mask is not None
+        assert weight.grad is not None
+    assert module.seen is None
+    assert not hasattr(module, "new")
+    assert module.mask is None
+    assert module.steps is steps
+    assert module.inner.weight is weight
+    assert weight.grad is None
+    assert not module.inner.running_mean.any()
+
+
+def test_it_is_left_so_after_an_error_as_well() -> None:
+    module = Remembering()
+    with pytest.raises(ZeroDivisionError), preserved(module):
+        module.seen = 1 // 0 if module(torch.ones(2, 4)) is not None else None
+    assert module.seen is None
+    assert not hasattr(module, "new")
