@@ -13,11 +13,14 @@ from compilewatch.worker.example_inputs.context import Context, Rule
 IMAGE_SIZE = 224
 """Height and width where the configuration states none."""
 
-LARGE = 1024
+LARGE = 512
 """Height or width from which an image of free size is cut down."""
 
 SIDE = 4
 """Patches along each side of an image whose size is free (times the merge factor)."""
+
+WORDS = ("vis", "image", "vit", "patch", "pixel")
+"""Words in the path of a layer that say it sees images."""
 
 GRIDS = ("image_grid_thw", "grid_thw", "image_grid_hw")
 POSITIONS = ("image_position_ids", "pixel_position_ids")
@@ -213,14 +216,16 @@ def vision_hidden_states(ctx: Context) -> torch.Tensor | None:
 
 
 def first_layer(ctx: Context) -> nn.Module | None:
-    """The first convolution or projection of the vision part: it says what an image looks like."""
+    """The first convolution or projection of the vision part: it says what an image looks like.
+
+    One that is called after patches goes before others, which may be registered in any order.
+    """
     kinds = (nn.Conv2d, nn.Conv3d, nn.Linear, nn.Unfold)
-    only_vision = "input_ids" not in ctx.signature.parameters
-    for name, layer in ctx.module.named_modules():
-        words = ("vis", "image", "vit", "patch", "pixel")
-        if isinstance(layer, kinds) and (only_vision or any(word in name for word in words)):
-            return layer
-    return None
+    layers = [(n, m) for n, m in ctx.module.named_modules() if isinstance(m, kinds)]
+    if "input_ids" in ctx.signature.parameters:
+        layers = [(n, m) for n, m in layers if any(word in n for word in WORDS)]
+    embeddings = [m for n, m in layers if "patch" in n and "merge" not in n]
+    return next(iter(embeddings or [m for _, m in layers]), None)
 
 
 def _patch_features(ctx: Context, first: nn.Module | None) -> int:
