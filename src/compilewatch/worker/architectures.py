@@ -15,6 +15,9 @@ from compilewatch.errors import ConfigError
 from compilewatch.records import ClassBuild, ConfigBuild, Request
 from compilewatch.worker.overrides import Override
 
+_TOKEN_NAME = re.compile(r"(image|video|audio|speech|vision|boi|eoi|boa|eoa)\w*_(id|index)")
+_VOCABULARY_STEP = 64
+
 
 class MissingPackageError(Exception):
     """The model needs a package that this environment lacks; the argument is its name."""
@@ -84,7 +87,9 @@ def resolve(request: Request, overrides: list[Override]) -> tuple[Any, Any]:
     build = request.model.build
     if isinstance(build, ClassBuild):
         model_class: Any = library_class(build.class_name)
-        defaults = {k: v for override in overrides for k, v in override.defaults.items()}
+        defaults: dict[str, Any] = {}
+        for override in overrides:
+            defaults = _merged(defaults, override.defaults)
         config = configuration_class(model_class)(**defaults)
     elif isinstance(build, ConfigBuild):
         model_class, config = _from_file(build, request)
@@ -92,7 +97,18 @@ def resolve(request: Request, overrides: list[Override]) -> tuple[Any, Any]:
         raise TypeError(f"{type(build).__name__} has no configuration")
     for owner in sub_configs(config):
         _fill_conventions(owner)
+        _hold_placeholders(owner)
     return model_class, config
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Nested tables joined key by key, so that two overrides can fill one sub-configuration."""
+    made = dict(base)
+    for key, value in changes.items():
+        below = made.get(key)
+        both = isinstance(value, dict) and isinstance(below, dict)
+        made[key] = _merged(below, value) if both else value
+    return made
 
 
 def sub_configs(config: Any, _seen: set[int] | None = None) -> Iterator[Any]:
@@ -121,6 +137,24 @@ def _fill_conventions(config: Any) -> None:
         config.head_dim = hidden // heads
     if "num_key_value_heads" in fields and fields["num_key_value_heads"] is None:
         config.num_key_value_heads = heads
+
+
+def _hold_placeholders(config: Any) -> None:
+    """Grow a vocabulary that is too small for the placeholder tokens its parent names.
+
+    Processors add such tokens and callers resize the embeddings; a configuration alone cannot.
+    """
+    tokens = [
+        value
+        for name, value in vars(config).items()
+        if _TOKEN_NAME.fullmatch(name) and isinstance(value, int)
+    ]
+    text = vars(config).get("text_config")
+    if not tokens or not is_config(text):
+        return
+    size = vars(text).get("vocab_size")
+    if isinstance(size, int) and size <= max(tokens):
+        text.vocab_size = -(-(max(tokens) + 1) // _VOCABULARY_STEP) * _VOCABULARY_STEP
 
 
 def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:

@@ -106,12 +106,12 @@ def _override(config: Any, overrides: list[Override]) -> None:
             _set_path(config, path, value)
 
 
-def _constructor(model_class: Any, config: Any) -> Construct:
+def _constructor(model_class: Any, config: Any, dtype: torch.dtype = torch.float32) -> Construct:
     def construct() -> nn.Module:
         # A constructor may write to its configuration, and may be run twice.
         own = copy.deepcopy(config)
         if hasattr(model_class, "_from_config"):
-            return model_class._from_config(own, dtype=torch.float32)
+            return model_class._from_config(own, dtype=dtype)
         return model_class(own)
 
     return construct
@@ -129,11 +129,27 @@ def _from_configuration(
         named = overrides.matching(build.class_name, model_type, tier, depth)
     model_class, config = resolve(request, named)
     matching = overrides.matching(model_class.__name__, config.model_type, tier, depth)
-    construct = _constructor(model_class, fit_config(model_class, config, tier, depth, matching))
-    module = (
-        construct_real(construct) if fake_mode is None else construct_fake(construct, fake_mode)
-    )
+    config = fit_config(model_class, config, tier, depth, matching)
+    construct = _constructor(model_class, config)
+    if fake_mode is None:
+        return _built(construct_real(construct), None, depth)
+    module = construct_fake(construct, fake_mode)
+    if _groups_experts(module):
+        # torch 2.13's fake kernel of _grouped_mm takes bfloat16 alone, which is also how such
+        # models are published; the graphs are those of float32.
+        construct = _constructor(model_class, config, torch.bfloat16)
+        module = construct_fake(construct, fake_mode)
     return _built(module, fake_mode, depth)
+
+
+def _groups_experts(module: nn.Module) -> bool:
+    """Whether Transformers multiplies its experts as one grouped matrix (`integrations.moe`)."""
+    return any(
+        hasattr(submodule, "_apply_gate")
+        and getattr(getattr(submodule, "config", None), "_experts_implementation", None)
+        == "grouped_mm"
+        for submodule in module.modules()
+    )
 
 
 def _with_weights(build: ConfigBuild, request: Request) -> nn.Module:

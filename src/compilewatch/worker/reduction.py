@@ -99,6 +99,9 @@ PERIODS: dict[str, tuple[str, ...]] = {
 }
 """How often a kind recurs, with the per-layer lists that models read instead where they exist."""
 
+PATTERNS = ("block_types",)
+"""Lists of kinds that are repeated until the stack is full."""
+
 VISION_TAPS = (
     "extract_layers",
     "feature_layer",
@@ -189,7 +192,9 @@ def _choose(
         if overrides is not None:
             traits.append(lambda i: repr(overrides.get(i)))
         required = {t for _, value in _taps(fields, LAYER_TAPS) for t in value if t >= 0}
-        required |= {t - 1 for _, value in _taps(fields, HIDDEN_STATE_TAPS) for t in value if t > 0}
+        for _, value in _taps(fields, HIDDEN_STATE_TAPS):
+            # Some stacks collect a layer's input, not its output: keep one after the last tap.
+            required |= {t - 1 for t in value if t > 0} | {max((0, *value))}
     periods = [
         fields[name]
         for name, replaced_by in PERIODS.items()
@@ -197,6 +202,8 @@ def _choose(
         and 1 < fields[name] <= depth
         and not any(fields.get(n) for n in replaced_by)
     ]
+    # A list shorter than the stack is repeated over it.
+    periods += [len(fields[n]) for n in PATTERNS if fields.get(n) and 1 < len(fields[n]) < depth]
     traits += [_phase_trait(period) for period in periods]
     first: dict[tuple[Any, ...], int] = {}
     for layer in range(depth):

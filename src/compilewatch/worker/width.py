@@ -23,6 +23,9 @@ FACTORS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
 EXPERTS = 4
 EXPERT_GROUPS = 2
 
+ALIGNMENT = 8
+"""Grouped kernels want rows of 16 bytes: eight numbers of two bytes."""
+
 EXPERT_COUNTS = (
     "n_routed_experts",
     "num_experts",
@@ -47,7 +50,7 @@ WIDTH_NAME = re.compile(
     r"inner_dim|expert_dim|lru_width|proj_dim|project_dim|projection_dim|projection_size|"
     r"project_size|projector_dim|conv_channels|output_size)"
     r"|dim|decoder_dim|hidden_size_per_layer_input|intermediate_size_mlp|word_embed_proj_dim|"
-    r"(adapter|projector)_(in|out|input|output)_dim|hidden_size_global|output_dim|"
+    r"(adapter|projector)_(in|out|input|output)_(dim|size)|hidden_size_global|output_dim|"
     r"vision_output_dim|embedding_output_dim"
 )
 """Fields that hold how wide a tensor between or inside layers is."""
@@ -92,6 +95,7 @@ def _with_fewer_experts(config: Any) -> Any:
                 _lower(owner, name, EXPERTS // 2)
             # Routing takes the best two of each group: half the groups, two experts each.
             _lower(owner, "n_group", EXPERT_GROUPS)
+            _lower(owner, "num_expert_group", EXPERT_GROUPS)
             _lower(owner, "topk_group", EXPERT_GROUPS // 2)
     return made
 
@@ -109,10 +113,11 @@ def _divided(config: Any, factor: int) -> Any:
         if any(isinstance(vars(owner).get(n), list | tuple) for n in ("depths", "hidden_sizes")):
             continue  # staged: each stage has its own width, and the whole is small
         for name, value in list(vars(owner).items()):
-            if value is None or not (HEADS_NAME.fullmatch(name) or WIDTH_NAME.fullmatch(name)):
+            heads = HEADS_NAME.fullmatch(name)
+            if value is None or not (heads or WIDTH_NAME.fullmatch(name)):
                 continue
             divided = _quotient(value, factor, shared="key_value" in name or "kv" in name)
-            if divided is None:
+            if divided is None or not (heads or _as_aligned(divided, value)):
                 return None
             if divided != value:
                 setattr(owner, name, divided)
@@ -132,3 +137,9 @@ def _quotient(value: Any, factor: int, *, shared: bool) -> Any:
     if value % factor == 0:
         return value // factor
     return 1 if shared and value < factor else None
+
+
+def _as_aligned(narrow_width: Any, width: Any) -> bool:
+    if not isinstance(width, int):
+        return True
+    return width % ALIGNMENT != 0 or narrow_width % ALIGNMENT == 0
