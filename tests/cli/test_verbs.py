@@ -90,7 +90,7 @@ def test_inputs_are_shown_saved_and_taken_back(compilewatch: Compilewatch, team:
     assert done.returncode == 0, done.stderr
     assert "[2, 3]" in done.stdout
     text = (team / "x.toml").read_text()
-    (team / "x.toml").write_text(text.replace("3", "5"))
+    (team / "x.toml").write_text(text.replace("[2, 3]", "[2, 5]"))
     done = compilewatch(
         "inputs", "team/whole", "--source", "manifest", "--inputs", "x.toml", "--json"
     )

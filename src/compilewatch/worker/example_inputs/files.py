@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from compilewatch.worker.example_inputs.specs import from_spec, to_spec
 from compilewatch.worker.subject import ExampleInputs
 
 SCHEMA = 1
+
+NUMBERS = re.compile(r"\[\n((?:\s+[\w.+-]+,\n)+)\s*\]")
+"""An array of plain values, as tomli_w writes it."""
 
 
 class InputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,7 +61,12 @@ def inputs_to_toml(inputs: ExampleInputs) -> str:
             name: {str(d): label for d, label in dims.items()}
             for name, dims in inputs.dynamic_shapes.items()
         }
-    return tomli_w.dumps(document)
+    # tomli_w gives each number a line of its own; a person edits rows.
+    return NUMBERS.sub(_on_one_line, tomli_w.dumps(document))
+
+
+def _on_one_line(array: re.Match[str]) -> str:
+    return "[" + ", ".join(array[1].replace(",", " ").split()) + "]"
 
 
 def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
