@@ -106,8 +106,10 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     made = dict(base)
     for key, value in changes.items():
         below = made.get(key)
-        both = isinstance(value, dict) and isinstance(below, dict)
-        made[key] = _merged(below, value) if both else value
+        if isinstance(value, dict) and isinstance(below, dict):
+            made[key] = _merged(below, value)
+        else:
+            made[key] = value
     return made
 
 
