@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilewatch.errors import InputsError
+from compilewatch.worker.example_inputs.fakes import fake_values
 from compilewatch.worker.example_inputs.specs import from_spec, to_spec
 from compilewatch.worker.subject import ExampleInputs
 
@@ -71,14 +72,10 @@ def _on_one_line(array: re.Match[str]) -> str:
 
 def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
     """The same inputs with each tensor made fake under a mode."""
-
-    def convert(value: Any) -> Any:
-        return torch.utils._pytree.tree_map_only(torch.Tensor, fake_mode.from_tensor, value)
-
     return ExampleInputs(
         strategy=inputs.strategy,
-        args=convert(inputs.args),
-        kwargs=convert(inputs.kwargs),
+        args=fake_values(inputs.args, fake_mode),
+        kwargs=fake_values(inputs.kwargs, fake_mode),
         dynamic_shapes=inputs.dynamic_shapes,
     )
 

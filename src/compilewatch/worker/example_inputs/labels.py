@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilewatch.worker.example_inputs.context import Context
+from compilewatch.worker.example_inputs.fakes import call
 
 OBJECTS = 2
 """Annotated objects in each image."""
@@ -33,18 +32,8 @@ def add_labels(ctx: Context) -> None:
 
 def _predictions(ctx: Context) -> Mapping[str, Any]:
     """The named outputs of one forward without labels; empty where it returns no mapping."""
-    mode = ctx.fake_mode
-    values: Any = ctx.values
-    if mode is not None:
-        values = to_fake(values, mode)
-    with torch.no_grad(), mode or nullcontext():
-        outputs = ctx.module(**values)
+    outputs = call(ctx.module, ctx.values, ctx.fake_mode)
     return outputs if isinstance(outputs, Mapping) else {}
-
-
-def to_fake(values: Any, mode: FakeTensorMode) -> Any:
-    """The same nest of values with each tensor made fake under a mode."""
-    return torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, values)
 
 
 def _labels(ctx: Context, outputs: Mapping[str, Any]) -> Any:

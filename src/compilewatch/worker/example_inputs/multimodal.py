@@ -14,6 +14,7 @@ import torch
 
 from compilewatch.worker.example_inputs import audio, text
 from compilewatch.worker.example_inputs.context import Context, Rule
+from compilewatch.worker.example_inputs.fakes import call
 
 MEDIA: dict[str, tuple[str, ...]] = {
     "image": ("pixel_values", "image_pixel_values", "flattened_patches"),
@@ -49,7 +50,7 @@ def input_ids(ctx: Context) -> torch.Tensor:
                 runs.append((token, count))
     if _marks_images(ctx):
         runs.append((ID_UNDER_IMAGE, ctx.number("latent_query_num", default=64)))
-    ctx.uses("text")
+    ctx.uses("text_only" if _is_deaf_and_blind(ctx) else "text")
     special = text.documented_layout(ctx, "input_ids")
     if special is not None:
         return ctx.integers("input_ids", 0, ctx.vocabulary(), *special)
@@ -75,15 +76,7 @@ def count_features(ctx: Context, medium: str) -> int:
     method = getattr(ctx.module, name, None) or getattr(inner, name, None)
     if method is None:
         return _frames_left(ctx) if medium == "audio" else 0
-    arguments = _arguments(ctx, method)
-    mode = ctx.fake_mode
-    with torch.no_grad():
-        if mode is None:
-            made = method(**arguments)
-        else:
-            with mode:
-                made = method(**_fake(arguments, mode))
-    return _rows(made) // ctx.batch
+    return _rows(call(method, _arguments(ctx, method), ctx.fake_mode)) // ctx.batch
 
 
 def _frames_left(ctx: Context) -> int:
@@ -117,6 +110,13 @@ def image_positions(ctx: Context) -> torch.Tensor | None:
     return None if ids is None else (ids == ID_UNDER_IMAGE).long()
 
 
+def _is_deaf_and_blind(ctx: Context) -> bool:
+    """True where the forward takes other media and none of them could be made."""
+    arguments = [name for names in MEDIA.values() for name in names]
+    takes = any(name in ctx.signature.parameters for name in arguments)
+    return takes and not any(name in ctx.values for name in arguments)
+
+
 def _marks_images(ctx: Context) -> bool:
     if "image_embeds_position_mask" not in ctx.signature.parameters:
         return False
@@ -130,10 +130,6 @@ def _arguments(ctx: Context, method: Callable[..., Any]) -> dict[str, Any]:
         parameters |= inspect.signature(inner).parameters
     values = {n: ctx.value(n, required=p.default is p.empty) for n, p in parameters.items()}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _fake(values: Any, mode: Any) -> Any:
-    return torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, values)
 
 
 def _rows(features: Any) -> int:

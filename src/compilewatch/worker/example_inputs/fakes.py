@@ -1,0 +1,23 @@
+"""Real values as fake ones, and calls of a model that may be either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+def fake_values(values: Any, mode: FakeTensorMode) -> Any:
+    """The same nest of values with each tensor made fake under a mode."""
+    return torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, values)
+
+
+def call(function: Callable[..., Any], values: dict[str, Any], mode: FakeTensorMode | None) -> Any:
+    """Call a method of a model without gradients, with fake tensors where the model is fake."""
+    if mode is not None:
+        values = fake_values(values, mode)
+    with torch.no_grad(), mode or nullcontext():
+        return function(**values)
