@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from compilewatch.worker.architectures import sub_configs
+from compilewatch.worker.architectures import is_config, sub_configs
 
 PARAMETER_BUDGET = 64_000_000
 """A quarter GiB in float32, initialised in under a second on one core."""
@@ -44,7 +44,7 @@ EXPERT_CHOICES = (
 )
 
 WIDTH_NAME = re.compile(
-    r"(\w+_)?(hidden_size|hidden_dim|d_model|model_dim|n_embd|emb_dim|embed_dim|embedding_size|"
+    r"downsample_channels|(\w+_)?(hidden_size|hidden_dim|d_model|model_dim|n_embd|emb_dim|embed_dim|embedding_size|"
     r"embedding_dim|intermediate_size|intermediate_dim|ffn_dim|ffn_hidden_size|n_inner|"
     r"feedforward_dim|feed_forward_hidden_size|dim_feedforward|dim_ff|mlp_dim|d_ff|d_inner|"
     r"inner_dim|expert_dim|lru_width|proj_dim|project_dim|projection_dim|projection_size|"
@@ -54,6 +54,17 @@ WIDTH_NAME = re.compile(
     r"vision_output_dim|embedding_output_dim"
 )
 """Fields that hold how wide a tensor between or inside layers is."""
+
+INNER_NAME = re.compile(
+    r"(\w+_)?(intermediate_size|intermediate_dim|ffn_dim|ffn_hidden_size|mlp_dim|d_ff|dim_ff)"
+    r"|intermediate_size_mlp"
+)
+"""Widths that nothing outside the layer sees: they need not divide, only come out aligned."""
+
+STAGED = ("depths", "hidden_sizes")
+TOWER_NAME = re.compile(r"vision|image|video|audio|speech|acoustic|sound")
+HANDED_OVER_NAME = re.compile(r"(\w+_)?(out|output)_|text_|llm_|lm_|decoder_")
+"""Widths of a tower that are its parent's."""
 
 HEADS_NAME = re.compile(
     r"(\w+_)?(attention_heads|num_heads|n_heads?|key_value_heads|kv_heads|kv_n_heads|key_heads|"
@@ -77,8 +88,11 @@ def narrow(config: Any, count: Callable[[Any], int | None]) -> Any:
     for factor in FACTORS:
         if size <= PARAMETER_BUDGET:
             break
-        candidate = _divided(fewer if best is not config else config, factor)
-        after = None if candidate is None else count(candidate)
+        for towers in (True, False):  # a tower's heads may not divide where the text's do
+            candidate = _divided(fewer, factor, towers=towers)
+            after = None if candidate is None else count(candidate)
+            if after is not None:
+                break
         if after is not None and after < size:
             best, size = candidate, after
     return best
@@ -106,15 +120,24 @@ def _lower(config: Any, name: str, limit: int) -> None:
         setattr(config, name, limit)
 
 
-def _divided(config: Any, factor: int) -> Any:
-    """Every width and head count of the tree divided; None where one does not divide."""
+def _divided(config: Any, factor: int, *, towers: bool) -> Any:
+    """Every width and head count of the tree divided; None where one does not divide.
+
+    Without `towers`, encoders of images and sounds keep all but the width they hand over.
+    """
     made = copy.deepcopy(config)
+    kept = set() if towers else {id(owner) for owner in _towers(made)}
     for owner in sub_configs(made):
-        if any(isinstance(vars(owner).get(n), list | tuple) for n in ("depths", "hidden_sizes")):
-            continue  # staged: each stage has its own width, and the whole is small
+        # Each stage of a staged model has its own width, and the whole is small.
+        staged = any(isinstance(vars(owner).get(n), list | tuple) for n in STAGED)
         for name, value in list(vars(owner).items()):
             heads = HEADS_NAME.fullmatch(name)
             if value is None or not (heads or WIDTH_NAME.fullmatch(name)):
+                continue
+            if (staged or id(owner) in kept) and not HANDED_OVER_NAME.match(name):
+                continue
+            if isinstance(value, int) and INNER_NAME.fullmatch(name):
+                setattr(owner, name, max(ALIGNMENT, value // factor // ALIGNMENT * ALIGNMENT))
                 continue
             divided = _quotient(value, factor, shared="key_value" in name or "kv" in name)
             if divided is None or not (heads or _as_aligned(divided, value)):
@@ -122,6 +145,13 @@ def _divided(config: Any, factor: int) -> Any:
             if divided != value:
                 setattr(owner, name, divided)
     return made
+
+
+def _towers(config: Any) -> Iterator[Any]:
+    for owner in sub_configs(config):
+        for name, value in vars(owner).items():
+            if is_config(value) and TOWER_NAME.search(name):
+                yield from sub_configs(value)
 
 
 def _quotient(value: Any, factor: int, *, shared: bool) -> Any:
