@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 from collections.abc import Callable
@@ -149,7 +150,10 @@ def test_memory_that_nothing_initialises_is_zero() -> None:
 
 def test_an_override_has_the_last_word() -> None:
     override = Override(
-        reason="test", date="2026-11-21", classes=("LlamaModel",), config={"num_hidden_layers": 5}
+        reason="test",
+        date=datetime.date(2026, 11, 21),
+        classes=("LlamaModel",),
+        config={"num_hidden_layers": 5},
     )
     built = _library("LlamaModel", depth=Depth.REDUCED, overrides=Overrides(override=(override,)))
 
@@ -161,6 +165,38 @@ def test_gaps_of_a_default_configuration_are_filled_from_overrides() -> None:
         _library("EsmModel", overrides=Overrides())
 
     assert _library("EsmModel").config.vocab_size == 33
+
+
+def test_two_overrides_fill_one_sub_configuration() -> None:
+    def line(**values: int) -> Override:
+        return Override(
+            reason="test",
+            date=datetime.date(2026, 11, 21),
+            classes=("LlavaModel",),
+            defaults={"text_config": values},
+        )
+
+    lines = (line(hidden_size=64, num_attention_heads=2), line(hidden_size=32))
+    config = _library("LlavaModel", overrides=Overrides(override=lines)).config.text_config
+
+    assert (config.hidden_size, config.num_attention_heads) == (32, 2)
+
+
+def test_a_vocabulary_holds_the_placeholders_its_parent_names() -> None:
+    built = _library("Florence2Model", depth=Depth.REDUCED, overrides=Overrides())
+
+    assert built.config.image_token_id < built.config.text_config.vocab_size
+
+
+def test_grouped_experts_are_bfloat16_on_fake_tensors_only() -> None:
+    fake = _library("MixtralForCausalLM", depth=Depth.REDUCED).module
+    real = _library("MixtralForCausalLM", real=True).module
+
+    assert {p.dtype for p in fake.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in real.parameters()} == {torch.float32}
+    mode = next(fake.parameters()).fake_mode
+    with mode, torch.no_grad():
+        assert fake(input_ids=torch.ones(2, 4, dtype=torch.int64)).logits.shape[:2] == (2, 4)
 
 
 def test_a_class_that_does_not_exist_is_named() -> None:

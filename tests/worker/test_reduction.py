@@ -76,6 +76,13 @@ def test_a_period_keeps_every_phase() -> None:
     assert set(config.layers_block_type) == set(full.layers_block_type)
 
 
+def test_a_repeated_pattern_is_kept_once() -> None:
+    config = _reduced("RecurrentGemmaConfig")
+
+    assert config.num_hidden_layers == 3
+    assert set(config.layers_block_type) == {"linear_attention", "sliding_attention"}
+
+
 def test_index_sets_name_the_layers_that_stay() -> None:
     config = _reduced("MllamaConfig")
 
