@@ -71,12 +71,16 @@ def count_features(ctx: Context, medium: str) -> int:
     """
     if medium in ctx.features:
         return ctx.features[medium]
-    name = f"get_{medium}_features"
-    inner = getattr(ctx.module, "model", None)
-    method = getattr(ctx.module, name, None) or getattr(inner, name, None)
+    method = _method(ctx, f"get_{medium}_features")
     if method is None:
         return _frames_left(ctx) if medium == "audio" else 0
     return _rows(call(method, _arguments(ctx, method), ctx.fake_mode)) // ctx.batch
+
+
+def _method(ctx: Context, name: str) -> Callable[..., Any] | None:
+    """A method of the module, of the model in a head, or of the encoder in a model."""
+    owners = (ctx.module, getattr(ctx.module, "model", None), getattr(ctx.module, "encoder", None))
+    return next((getattr(owner, name) for owner in owners if hasattr(owner, name)), None)
 
 
 def _frames_left(ctx: Context) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ IMAGE_SIZE = 224
 
 LARGE = 512
 """Height or width from which an image of free size is cut down."""
+
+POSITION = re.compile(r"position|pos_emb|(abs|rel|_)_?pos($|_)")
 
 SIDE = 4
 """Patches along each side of an image whose size is free (times the merge factor)."""
@@ -33,7 +36,8 @@ def image_size(ctx: Context) -> tuple[int, int]:
     of the model has one in its name.
     """
     height, width = _configured_size(ctx)
-    if max(height, width) <= LARGE or any("pos" in n for n, _ in ctx.module.named_parameters()):
+    learned = any(POSITION.search(name) for name, _ in ctx.module.named_parameters())
+    if learned or max(height, width) <= LARGE:
         return height, width
     side = 4 * patches_per_side(ctx) * patch_size(ctx)
     return min(height, side), min(width, side)
