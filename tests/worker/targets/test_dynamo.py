@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -349,3 +350,16 @@ def test_without_tlparse_the_log_is_kept_and_said(
     outcome = DynamoTarget().run(make_subject(module_of(explicit), keep_artifacts=True))
     assert len(outcome.artifacts) == 1
     assert "tlparse is not installed" in outcome.detail
+
+
+def test_dynamo_is_left_as_it_was(make_subject: MakeSubject) -> None:
+    from torch._dynamo import guards
+    from torch._logging._internal import trace_log
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    logger = logging.getLogger("torch._dynamo.convert_frame")
+    before = (guards.profile_guard_manager, list(trace_log.handlers), logger.level)
+    DynamoTarget().run(make_subject(module_of(explicit), tier=Tier.FAKE, keep_artifacts=True))
+    assert (guards.profile_guard_manager, list(trace_log.handlers), logger.level) == before
+    assert logger.filters == []
+    assert "__deepcopy__" not in vars(FakeTensor)

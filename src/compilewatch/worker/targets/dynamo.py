@@ -40,7 +40,13 @@ from compilewatch.records import (
 from compilewatch.worker.failures import causes, error_code, error_record, one_line
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import FakeUnsupportedError, Outcome, trace_log
-from compilewatch.worker.targets.capture import Backend, Capture, capture, type_names
+from compilewatch.worker.targets.capture import (
+    Backend,
+    Capture,
+    capture,
+    type_names,
+    unmeasured_guards,
+)
 from compilewatch.worker.targets.fake_limits import refused_deepcopy
 from compilewatch.worker.targets.graph_breaks import (
     UNKNOWN,
@@ -109,7 +115,8 @@ class DynamoTarget:
 
 @contextmanager
 def _tensors(subject: Subject) -> Iterator[None]:
-    with subject.tensors(), refused_deepcopy() if subject.fake_mode is not None else nullcontext():
+    fake = subject.fake_mode is not None
+    with unmeasured_guards(), subject.tensors(), refused_deepcopy() if fake else nullcontext():
         yield
 
 
