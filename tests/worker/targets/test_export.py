@@ -217,6 +217,21 @@ def test_an_output_that_torch_cannot_flatten_has_a_code(make_subject: MakeSubjec
     assert found.strict.code == "unregistered_container"
 
 
+def test_a_module_that_is_converted_in_forward_has_a_code(make_subject: MakeSubject) -> None:
+    class Converts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear.to(torch.float64)(x.double())
+
+    subject = make_subject(Converts, name="export", backend="non_strict")
+    outcome = ExportTarget().run(subject)
+    assert outcome.error is not None
+    assert outcome.error.code == "module_converted"
+
+
 def test_memory_that_runs_out_is_no_answer(make_subject: MakeSubject) -> None:
     with pytest.raises(MemoryError):
         ExportTarget().run(make_subject(OutOfMemory, name="export"))

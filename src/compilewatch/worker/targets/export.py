@@ -64,6 +64,8 @@ CODES: Codes = (
         r"|Unsupported input type|register a pytree",
     ),
     ("attribute_assigned", r"assigned during export|attribute.* (was|were) (assigned|mutated)"),
+    # `module.to(…)` in forward replaces parameters, which torch forbids for tensors it watches.
+    ("module_converted", r"_apply\(\): Couldn't swap"),
 )
 """Causes that only export knows; others have the codes of Dynamo's breaks."""
 
