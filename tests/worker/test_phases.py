@@ -36,6 +36,7 @@ class StubTarget:
     """Answers with what a test puts in; `subjects` is what it was given."""
 
     name = "stub"
+    tiers = (Tier.FAKE, Tier.REAL)
 
     def __init__(self, said: Outcome | Exception, missing: str | None = None) -> None:
         self.said = said
@@ -247,3 +248,11 @@ def test_real_weights_lift_the_offline_switch_of_the_child_only(
         request = Request(model=model, target=Target(), key="k")
         phases.answer(request, Tier.FAKE, tmp_path, lambda phase: None)
     assert seen == [True, False]
+
+
+def test_a_tier_that_the_target_cannot_answer_in_is_not_asked(target: StubTarget, ask: Ask) -> None:
+    target.tiers = (Tier.REAL,)
+    asked = ask("ok", tier=Tier.FAKE)
+    assert asked.fake_failure is not None
+    assert asked.result.phase is Phase.SETUP
+    assert target.subjects == []

@@ -150,6 +150,8 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
     missing = target.missing()
     if missing is not None:
         raise UnsupportedError(missing)
+    if tier not in target.tiers:
+        raise FakeUnsupportedError(f"{target.name} runs what it compiles")
     return target, FakeTensorMode(allow_non_fake_inputs=True) if tier is Tier.FAKE else None
 
 
@@ -229,6 +231,8 @@ def _result(request: Request, tier: Tier, progress: _Progress, outcome: Outcome)
         breaks=outcome.breaks,
         parameters=progress.parameters,
         numerics=outcome.numerics,
+        export=outcome.export,
+        performance=outcome.performance,
         error=outcome.error,
         inputs=progress.inputs,
         inputs_strategy=progress.strategy,

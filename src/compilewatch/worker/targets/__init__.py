@@ -52,12 +52,11 @@ class Outcome:
 class CompileTarget(Protocol):
     """One layer that a model must pass.
 
-    `tiers` are those that can answer: asking in another one raises FakeUnsupportedError at once.
-    A target that says nothing can answer in both.
+    `tiers` are those that can answer; in another one it is not asked.
     """
 
     name: str
-    tiers: tuple[Tier, ...] = (Tier.FAKE, Tier.REAL)
+    tiers: tuple[Tier, ...]
 
     def missing(self) -> str | None:
         """None where this environment can run the target, else what is missing, in one line."""

@@ -72,6 +72,7 @@ class DynamoTarget:
     """Graph capture by TorchDynamo. Modes eval (under `no_grad`) and train (loss and backward)."""
 
     name = "dynamo"
+    tiers = (Tier.FAKE, Tier.REAL)
 
     def missing(self) -> str | None:
         return None

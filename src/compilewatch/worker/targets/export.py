@@ -103,6 +103,7 @@ class ExportTarget(CompileTarget):
     """`torch.export.export`. Modes eval (under `no_grad`) and train (grad mode, no backward)."""
 
     name = "export"
+    tiers = (Tier.FAKE, Tier.REAL)
 
     def missing(self) -> str | None:
         return None
