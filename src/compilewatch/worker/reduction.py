@@ -190,7 +190,7 @@ def _choose(
         traits += [_below_trait(n) for _, n in _counts(fields, FIRST_COUNTS)]
         traits += [_below_trait(depth - n) for _, n in _counts(fields, LAST_COUNTS)]
         if overrides is not None:
-            traits.append(lambda i: repr(overrides.get(i)))
+            traits.append(_heterogeneous_trait(overrides))
         required = {t for _, value in _taps(fields, LAYER_TAPS) for t in value if t >= 0}
         for _, value in _taps(fields, HIDDEN_STATE_TAPS):
             # Some stacks collect a layer's input, not its output: keep one after the last tap.
@@ -324,6 +324,15 @@ def _entry_trait(values: Any) -> Callable[[int], Any]:
 def _member_trait(value: Any) -> Callable[[int], bool]:
     members = {value} if _is_int(value) else set(value)
     return lambda i: i in members
+
+
+def _heterogeneous_trait(overrides: dict[int, dict[str, Any]]) -> Callable[[int], Any]:
+    """What a layer sets differently, sizes aside: they are no kinds."""
+    kinds = {
+        layer: tuple((k, bool(v) if _is_int(v) else repr(v)) for k, v in sorted(fields.items()))
+        for layer, fields in overrides.items()
+    }
+    return kinds.get
 
 
 def _below_trait(bound: int) -> Callable[[int], bool]:
