@@ -60,6 +60,9 @@ def input_ids(ctx: Context) -> torch.Tensor:
     for token, count in runs:
         ids[:, start : start + count] = token
         start += count + 2
+    placeholders = {token for token, _ in runs}
+    if int(ids[0, -1]) in placeholders:  # Emu3's default gives both the same id
+        ids[:, -1] = ids[:, 0]
     return ids
 
 
@@ -139,8 +142,10 @@ def _arguments(ctx: Context, method: Callable[..., Any]) -> dict[str, Any]:
 def _rows(features: Any) -> int:
     """All dimensions but the last, over all tensors of the projected features."""
     if hasattr(features, "last_hidden_state"):
-        pooled = getattr(features, "pooler_output", None)
-        features = features.last_hidden_state if pooled is None else pooled
+        for name in ("pooler_output", "last_hidden_state"):
+            if getattr(features, name, None) is not None:
+                return _rows(getattr(features, name))
+        features = features.deepstack_features[0][1]  # (layer, features) for each layer
     if isinstance(features, torch.Tensor):
         return int(features.numel() // features.shape[-1])
     return sum(_rows(part) for part in features)
