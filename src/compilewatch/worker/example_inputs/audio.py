@@ -27,6 +27,7 @@ FEATURES = (
     "mel_dim",
     "n_mel_channels",
     "num_feats",
+    "input_dim",
 )
 """Settings that hold how many features a frame of audio has."""
 
@@ -93,32 +94,37 @@ def padding_mask(ctx: Context) -> torch.Tensor | None:
 def first_layer(ctx: Context) -> nn.Module | None:
     """The convolution or projection that sees the frames first.
 
-    The layer of the audio part that takes as many features as the configuration states, else a
-    two-dimensional convolution of one channel, else the first that was registered.
+    A layer of the audio part that takes as many features as the configuration states, else a
+    two-dimensional convolution of one channel, else such a layer anywhere. Where the configuration
+    states nothing, the first of the audio part that was registered.
     """
-    layers = _audio_layers(ctx)
-    configured = ctx.number(*FEATURES, kind="audio", default=MEL_BINS)
-    for layer in layers:
-        taken = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
-        if taken == (1 if isinstance(layer, nn.Conv2d) else configured):
+    configured = ctx.number(*FEATURES, kind="audio", default=0)
+    groups = _audio_layers(ctx)
+    for layer in groups[0]:
+        if _channels(layer) == (1 if isinstance(layer, nn.Conv2d) else configured):
             return layer
-    return layers[0] if layers else None
+    for layer in groups[-1]:
+        if _channels(layer) == configured:
+            return layer
+    return groups[0][0] if groups[0] and not configured else None
+
+
+def _audio_layers(ctx: Context) -> list[list[nn.Conv1d | nn.Conv2d | nn.Linear]]:
+    """Layers whose path says audio, by words, best first; all layers last."""
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Linear)
+    layers = [(n, m) for n, m in ctx.module.named_modules() if isinstance(m, kinds)]
+    groups = [[m for n, m in layers if w in n and "position" not in n] for w in WORDS]
+    return [group for group in groups if group] + [[m for _, m in layers]]
+
+
+def _channels(layer: nn.Conv1d | nn.Conv2d | nn.Linear) -> int:
+    return int(layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels)
 
 
 def _transposes(ctx: Context) -> bool:
     """True where the model itself brings frames of features into the order of convolutions: the
     settings of Speech2Text."""
     return ctx.find("input_feat_per_channel", kind="audio") is not None
-
-
-def _audio_layers(ctx: Context) -> list[nn.Conv1d | nn.Conv2d | nn.Linear]:
-    kinds = (nn.Conv1d, nn.Conv2d, nn.Linear)
-    layers = [(n, m) for n, m in ctx.module.named_modules() if isinstance(m, kinds)]
-    for word in WORDS:
-        found = [m for n, m in layers if word in n and "position" not in n]
-        if found:
-            return found
-    return [m for _, m in layers]
 
 
 def _frames(ctx: Context) -> int:
