@@ -80,19 +80,17 @@ def test_inputs_that_do_not_fit_are_that_models_result(
     assert "unexpected keyword argument 'y'" in done.stdout
 
 
-def test_a_damaged_line_costs_that_line_only(
-    compilewatch: Compilewatch, swept: dict[str, object]
-) -> None:
-    done = compilewatch("sweep", "--source", "manifest", "--json")
-    latest = Path(str(swept["folder"])).parent / "latest"
-    file = latest.resolve() / "results.jsonl"
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"{garbage\n" + lines[1])
-    done = compilewatch("report", latest.resolve().name, "--json")
-    assert done.returncode == 0
-    page = (latest.resolve() / "report" / "index.html").read_text()
+def test_a_damaged_line_costs_that_line_only(compilewatch: Compilewatch) -> None:
+    own = ("--output", "damaged")
+    done = compilewatch("sweep", "--source", "manifest", *own, "--json")
+    folder = Path(json.loads(done.stdout)["folder"])
+    lines = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "results.jsonl").write_bytes(b"{garbage\n" + lines[1])
+    done = compilewatch("report", *own, "--json")
+    assert done.returncode == 0, done.stderr
+    page = (folder / "report" / "index.html").read_text()
     assert "results.jsonl" in page
-    assert "line 1" in page or ":1" in page
+    assert "1 of 2" in page or "line 1" in page or ":1" in page
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
