@@ -19,6 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 SEED = 0
 """Of every real initialisation: the same request sees the same weights."""
 
+BLOCK_ELEMENTS = 1_000_003
+"""Of random numbers drawn for one large tensor, which repeats them: drawing takes most of the time
+of a real construction. A prime: no two rows of a matrix are the same."""
+
 Construct = Callable[[], nn.Module]
 
 
@@ -126,9 +130,11 @@ def _linspace_on_cpu() -> Iterator[None]:
 
 
 class FilledMemory(TorchDispatchMode):  # type: ignore[misc]
-    """Zero what `empty` returns: a parameter that no initialiser touches must not be garbage.
+    """Deterministic memory, cheaply.
 
-    Data-dependent branches would take a random path on uninitialised memory.
+    What `empty` returns is zero: a parameter that no initialiser touches must not be garbage, on
+    which data-dependent branches would take a random path. Random numbers of large tensors come in
+    blocks of `BLOCK_ELEMENTS` that repeat.
     """
 
     _EMPTY = frozenset(
@@ -140,9 +146,28 @@ class FilledMemory(TorchDispatchMode):  # type: ignore[misc]
             torch.ops.aten.new_empty_strided.default,
         }
     )
+    _RANDOM = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func in self._RANDOM and _is_large(args[0]):
+            return _fill_with_block(args[0], lambda block: func(block, *args[1:], **kwargs))
+        result = func(*args, **kwargs)
         return result.zero_() if func in self._EMPTY else result
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.numel() > BLOCK_ELEMENTS and tensor.is_contiguous() and tensor.device.type == "cpu"
+    )
+
+
+def _fill_with_block(
+    tensor: torch.Tensor, draw: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    block = draw(tensor.new_empty(BLOCK_ELEMENTS))
+    for part in tensor.view(-1).split(BLOCK_ELEMENTS):
+        part.copy_(block[: part.numel()])
+    return tensor

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import msgspec
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilewatch.records import Mode, Request, Tier
 from compilewatch.worker.example_inputs import make_inputs, summarize
 from compilewatch.worker.example_inputs.files import inputs_to_toml
 from compilewatch.worker.failures import one_line
+from compilewatch.worker.fake_mode import InputAwareFakeMode
 from compilewatch.worker.models import build_model
 from compilewatch.worker.overrides import load_overrides
 from compilewatch.worker.protocol import MadeInputs, Script
@@ -25,7 +25,7 @@ from compilewatch.worker.reproduce import script
 
 def made_inputs(request: Request, tier: Tier) -> MadeInputs:
     """The example inputs of a request in one tier. `toml` is empty for fake ones."""
-    fake_mode = FakeTensorMode(allow_non_fake_inputs=True) if tier is Tier.FAKE else None
+    fake_mode = InputAwareFakeMode() if tier is Tier.FAKE else None
     overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
     built = build_model(request, fake_mode, overrides)
     built.module.train(request.target.mode is Mode.TRAIN)

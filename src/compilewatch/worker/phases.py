@@ -132,7 +132,8 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
     import huggingface_hub.constants
     import numpy
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from compilewatch.worker.fake_mode import InputAwareFakeMode
 
     random.seed(SEED)
     numpy.random.seed(SEED)
@@ -152,7 +153,7 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
         raise UnsupportedError(missing)
     if tier not in target.tiers:
         raise FakeUnsupportedError(f"{target.name} runs what it compiles")
-    return target, FakeTensorMode(allow_non_fake_inputs=True) if tier is Tier.FAKE else None
+    return target, InputAwareFakeMode() if tier is Tier.FAKE else None
 
 
 def _inputs(

@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from compilewatch.worker.fake_mode import InputAwareFakeMode
+
 
 def fake_values(values: Any, mode: FakeTensorMode) -> Any:
-    """The same nest of values with each tensor made fake under a mode."""
-    return torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, values)
+    """The same nest of values with each tensor made fake under a mode, which may keep values."""
+    made = mode.known if isinstance(mode, InputAwareFakeMode) else mode.from_tensor
+    return torch.utils._pytree.tree_map_only(torch.Tensor, made, values)
 
 
 def call(function: Callable[..., Any], values: dict[str, Any], mode: FakeTensorMode | None) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch._dynamo.exc import (
     Unsupported,
     UserError,
 )
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves
 
 from compilewatch.records import (
@@ -38,6 +39,7 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.worker.failures import causes, error_code, error_record, one_line
+from compilewatch.worker.fake_mode import values_shown
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import FakeUnsupportedError, Outcome, trace_log
 from compilewatch.worker.targets.capture import (
@@ -63,7 +65,13 @@ from compilewatch.worker.targets.reasons import (
     classify,
 )
 
-_REFUSALS = (Unsupported, UserError, UncapturedHigherOrderOpError, FailOnRecompileLimitHit)
+_REFUSALS = (
+    Unsupported,
+    UserError,
+    UncapturedHigherOrderOpError,
+    FailOnRecompileLimitHit,
+    GuardOnDataDependentSymNode,  # of a size or value that Dynamo made unknown, in either tier
+)
 _NO_FRAMES = "found no compiled frames"
 _CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
 
@@ -116,8 +124,12 @@ class DynamoTarget:
 
 @contextmanager
 def _tensors(subject: Subject) -> Iterator[None]:
-    fake = subject.fake_mode is not None
-    with unmeasured_guards(), subject.tensors(), refused_deepcopy() if fake else nullcontext():
+    with ExitStack() as stack:
+        stack.enter_context(unmeasured_guards())
+        stack.enter_context(subject.tensors())
+        if subject.fake_mode is not None:
+            stack.enter_context(refused_deepcopy())
+            stack.enter_context(values_shown())
         yield
 
 
