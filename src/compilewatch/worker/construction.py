@@ -16,6 +16,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from compilewatch.worker.fake_mode import InputAwareFakeMode
+
 SEED = 0
 """Of every real initialisation: the same request sees the same weights."""
 
@@ -68,7 +70,8 @@ def to_fake(module: nn.Module, fake_mode: FakeTensorMode) -> nn.Module:
     """Replace every tensor a module holds by a fake one on the CPU, in place.
 
     Parameters, buffers and tensors in plain attributes (also in lists, tuples and dicts) alike;
-    what was one tensor stays one tensor, so that tied weights stay tied.
+    what was one tensor stays one tensor, so that tied weights stay tied. Whole numbers that the
+    constructor computed on real memory keep their values: they are sizes and positions.
     """
     memo: dict[int, torch.Tensor] = {}
     keep_alive: list[torch.Tensor] = []  # ids stay unique while their tensors live
@@ -93,6 +96,9 @@ def to_fake(module: nn.Module, fake_mode: FakeTensorMode) -> nn.Module:
 
 
 def _fake_of(tensor: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    if whole and tensor.device.type == "cpu" and isinstance(fake_mode, InputAwareFakeMode):
+        return fake_mode.known(tensor)
     with fake_mode:
         made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
     if isinstance(tensor, nn.Parameter):
@@ -159,9 +165,7 @@ class FilledMemory(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _is_large(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.numel() > BLOCK_ELEMENTS and tensor.is_contiguous() and tensor.device.type == "cpu"
-    )
+    return bool(tensor.numel() > BLOCK_ELEMENTS and tensor.is_contiguous() and tensor.is_cpu)
 
 
 def _fill_with_block(

@@ -19,7 +19,7 @@ from compilewatch.worker.example_inputs.fakes import call
 MEDIA: dict[str, tuple[str, ...]] = {
     "image": ("pixel_values", "image_pixel_values", "flattened_patches"),
     "video": ("pixel_values_videos",),
-    "audio": ("input_features", "input_values", "audio_input_features"),
+    "audio": ("input_features", "input_values", "audio_input_features", "audio_input_ids"),
 }
 """The arguments that carry each medium."""
 
