@@ -138,8 +138,8 @@ class _Causes:
     def of(self, old: Result, new: Result) -> tuple[str, ...]:
         """Of one model: its environment, then what of the model or the question differs."""
         lines: list[str] = []
-        before = self._olds.get(old.request.environment)
-        after = self._news.get(new.request.environment)
+        before = self._olds.get(old.request.target.environment)
+        after = self._news.get(new.request.target.environment)
         if before is not None and after is not None:
             lines += _environment_differences(before, after)
         lines += _differ("compilewatch", old.harness_version, new.harness_version)

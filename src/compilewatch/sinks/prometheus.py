@@ -198,14 +198,14 @@ class RunCollector(Collector):
 def target_label_value(request: Request) -> str:
     """`dynamo`, `dynamo:inductor`, `dynamo@nightly`: what else than the mode tells series apart.
 
-    The backend is named where it is not the target's own, the environment where it is neither
-    the default nor the target's namesake.
+    The backend is named where it is not the target's own, the environment where it is not
+    the target's home.
     """
     value = request.target.name
     if request.target.backend:
         value += f":{request.target.backend}"
-    if request.environment not in ("default", request.target.name):
-        value += f"@{request.environment}"
+    if not request.target.at_home:
+        value += f"@{request.target.environment}"
     return value
 
 
