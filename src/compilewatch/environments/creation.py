@@ -1,8 +1,10 @@
 """Making an environment from locked requirement files.
 
 A virtual environment cannot be moved once it is made, so it is made where it will stay, and the
-stamp is written last: without it, nobody uses what is there. What an unfinished attempt left is
-taken on (pip installs only what is missing); what another recipe made is made anew.
+stamp is written last: without it, nobody uses what is there. What an unfinished attempt or another
+recipe left is brought to this recipe by pip, which touches only what differs: gigabytes are not
+fetched again, and a worker that runs in it meanwhile keeps its interpreter. Only one whose
+interpreter does not run is removed.
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ def create(
                 return describe_interpreter(name, chosen), False
         with contextlib.suppress(FileNotFoundError):
             (folder / STAMP_FILE).unlink()
-        if stamp is not None or not _runs(chosen.path):
+        if not _runs(chosen.path):
             shutil.rmtree(folder / "venv", ignore_errors=True)
             observer(f"Creating {folder / 'venv'}")
             _say(name, folder, [python or sys.executable, "-m", "venv", "venv"], observer)

@@ -52,7 +52,7 @@ def working() -> Working:
     imported = time.monotonic()
     warmup.compile_something()
     return Working(
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         import_seconds=imported - began,
         compile_seconds=time.monotonic() - imported,
     )
