@@ -80,6 +80,25 @@ def test_a_model_with_a_skip_reason_is_answered_without_being_asked() -> None:
     assert made.total == 2
 
 
+def test_a_target_whose_environment_is_not_there_is_unsupported_with_what_to_type() -> None:
+    made = _plan(SPECS[:2], targets=[Target(), Target(name="export", environment="xla")])
+    assert [r.target.environment for r in made.requests] == ["default", "default"]
+    assert [r.status for r in made.skipped] == [Status.UNSUPPORTED] * 2
+    assert made.skipped[0].detail == "needs the environment 'xla': compilewatch env create xla"
+    assert not any(r.is_verdict for r in made.skipped)
+    assert made.total == 4
+
+
+def test_two_environments_are_two_questions_and_two_names_of_one_are_one() -> None:
+    older = factories.environment(name="older", torch="2.9.0")
+    alias = factories.environment(name="alias")
+    options = Options(environments=(factories.environment(), older, alias))
+    targets = [Target(environment=name) for name in ("default", "older", "alias")]
+    made = _plan(SPECS[:1], targets=targets, options=options)
+    assert made.duplicates == 1
+    assert len({r.key for r in made.requests}) == 2
+
+
 def test_an_expectation_skips_only_where_it_says_so() -> None:
     def expecting(skip: bool) -> Plan:
         line = Expectation(

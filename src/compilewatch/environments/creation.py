@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 
@@ -156,38 +157,49 @@ def _say(name: str, folder: Path, command: list[str], observer: Observer) -> Non
     # Packages of the calling shell's PYTHONPATH would count as installed.
     own = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
     complaints: list[str] = []
+
+    def said(line: str) -> None:
+        observer(line)
+        if line.strip():
+            complaints.append(line.strip())
+
     try:
-        log = (folder / LOG_FILE).open("a", encoding="utf-8")
-        step = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=own,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
+            status = _logged(command, folder, own, log, said)
     except OSError as error:
         raise InterpreterError(
             f"environment {name!r}: {error.filename} cannot be used: {error.strerror}"
         ) from None
-    with log, step:
-        assert step.stdout is not None
-        try:
-            for line in step.stdout:
-                log.write(line)
-                observer(line.rstrip())
-                if line.strip():
-                    complaints.append(line.strip())
-        except BaseException:
-            step.kill()
-            raise
-    if step.returncode != 0:
+    if status != 0:
         errors = [line for line in complaints if line.startswith("ERROR")] or complaints
         said = errors[-1].removeprefix("ERROR: ") if errors else "no message"
         raise InterpreterError(
             f"environment {name!r} could not be made: {said} (log: {folder / LOG_FILE})"
         )
+
+
+def _logged(
+    command: list[str], folder: Path, variables: dict[str, str], log: TextIO, observer: Observer
+) -> int:
+    """Run a command in a folder and return its exit status. Left early, it is ended."""
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as step:
+        assert step.stdout is not None
+        try:
+            for line in step.stdout:
+                log.write(line)
+                observer(line.rstrip())
+        except BaseException:
+            step.kill()
+            raise
+    return step.returncode
 
 
 def _runs(python: str) -> bool:

@@ -141,7 +141,7 @@ def compile_something() -> None:
         torch.compile(module, backend="eager")(tokens)
         torch._dynamo.explain(module)(tokens)
     torch._dynamo.reset()
-    # Real ones: before torch 2.10 AOTAutograd refuses fake tensors of another mode than Dynamo's.
+    # Real ones: AOTAutograd of torch 2.9 refuses fake tensors of another mode than Dynamo's own.
     module, tokens = tiny()
     torch.compile(module.train(), backend="aot_eager")(tokens).sum().backward()
     torch._dynamo.reset()
