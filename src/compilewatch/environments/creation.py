@@ -172,9 +172,9 @@ def _say(name: str, folder: Path, command: list[str], observer: Observer) -> Non
         ) from None
     if status != 0:
         errors = [line for line in complaints if line.startswith("ERROR")] or complaints
-        said = errors[-1].removeprefix("ERROR: ") if errors else "no message"
+        told = errors[-1].removeprefix("ERROR: ") if errors else "no message"
         raise InterpreterError(
-            f"environment {name!r} could not be made: {said} (log: {folder / LOG_FILE})"
+            f"environment {name!r} could not be made: {told} (log: {folder / LOG_FILE})"
         )
 
 
