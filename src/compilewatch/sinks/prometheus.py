@@ -347,7 +347,7 @@ LABELS: dict[str, str] = {
     "commit": "the model's revision on the Hub, empty for a model without one",
     "reason": "registry id and type (`GB0170 Data-dependent branching`) or a short code",
     "target": "`dynamo`; with `:backend` where one was asked for, `@environment` where it is "
-    "neither the default nor named as the target",
+    "not the target's home",
     "mode": "`eval` or `train`, with `/dynamic` for dynamic shapes",
     "status": ", ".join(f"`{status}`" for status in Status),
     "phase": ", ".join(f"`{phase}`" for phase in Phase),
