@@ -176,4 +176,9 @@ def commands(request: Request) -> tuple[str, str, str]:
         sweep += f" --environments {request.target.environment}"
     if request.depth is not Depth.FULL:
         sweep += f" --depth {request.depth.value}"
-    return f"compilewatch reproduce {name}", f"compilewatch explain {name}", f"{sweep} --fresh"
+    where = "" if request.target.at_home else f" --environment {request.target.environment}"
+    return (
+        f"compilewatch reproduce {name}{where}",
+        f"compilewatch explain {name}{where}",
+        f"{sweep} --fresh",
+    )
