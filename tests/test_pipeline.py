@@ -230,7 +230,7 @@ def test_a_wrong_request_fails_before_anything_runs(tmp_path: Path) -> None:
     for changes, kind, message in (
         ({"baseline": "20990101"}, UsageError, "no run"),
         ({"sinks": ["papyrus"]}, UsageError, "no sink 'papyrus'; known: html"),
-        ({"environment": "xla"}, UsageError, "no environment 'xla'; known: default"),
+        ({"environments": ["xla"]}, UsageError, "no environment 'xla'; known: default"),
     ):
         with pytest.raises(kind, match=message):
             run_sweep(tmp_path, launcher, settings=changes)

@@ -12,7 +12,7 @@ from compilewatch.planning import Options, Plan, Shard, parse_shard, plan, targe
 from compilewatch.records import ConfigBuild, Mode, ModelSpec, Phase, Status, Target
 from tests import factories
 
-OPTIONS = Options(environment=factories.environment())
+OPTIONS = Options(environments=(factories.environment(),))
 SPECS = [factories.spec(f"M{number}") for number in range(200)]
 BOTH = targets_of(["dynamo"], [Mode.EVAL, Mode.TRAIN], dynamic=False)
 
@@ -35,10 +35,11 @@ def test_every_model_and_target_is_asked_once_in_order() -> None:
 
 def test_requests_carry_how_they_are_asked() -> None:
     options = Options(
-        environment=factories.environment(name="nightly"), memory_limit_bytes=5, depth="reduced"
+        environments=(factories.environment(name="nightly"),), memory_limit_bytes=5, depth="reduced"
     )
-    (request,) = _plan(SPECS[:1], targets=[Target()], options=options).requests
-    assert (request.environment, request.memory_limit_bytes, request.depth) == (
+    nightly = [Target(environment="nightly")]
+    (request,) = _plan(SPECS[:1], targets=nightly, options=options).requests
+    assert (request.target.environment, request.memory_limit_bytes, request.depth) == (
         "nightly",
         5,
         "reduced",
@@ -51,7 +52,7 @@ def test_a_models_own_inputs_are_part_of_the_question(tmp_path: Path) -> None:
     given.write_text("given")
     plain = factories.spec("M")
     dressed = factories.spec("M", inputs_file=str(own))
-    over = Options(environment=factories.environment(), inputs_file=str(given))
+    over = Options(environments=(factories.environment(),), inputs_file=str(given))
     asked = [
         _plan([spec], targets=[Target()], options=options).requests[0]
         for spec, options in ((plain, OPTIONS), (dressed, OPTIONS), (dressed, over))
@@ -77,6 +78,25 @@ def test_a_model_with_a_skip_reason_is_answered_without_being_asked() -> None:
     assert made.skipped[0].detail == "gated: ask for access"
     assert made.skipped[0].phase is Phase.SETUP
     assert made.total == 2
+
+
+def test_a_target_whose_environment_is_not_there_is_unsupported_with_what_to_type() -> None:
+    made = _plan(SPECS[:2], targets=[Target(), Target(name="export", environment="xla")])
+    assert [r.target.environment for r in made.requests] == ["default", "default"]
+    assert [r.status for r in made.skipped] == [Status.UNSUPPORTED] * 2
+    assert made.skipped[0].detail == "needs the environment 'xla': compilewatch env create xla"
+    assert not any(r.is_verdict for r in made.skipped)
+    assert made.total == 4
+
+
+def test_two_environments_are_two_questions_and_two_names_of_one_are_one() -> None:
+    older = factories.environment(name="older", torch="2.9.0")
+    alias = factories.environment(name="alias")
+    options = Options(environments=(factories.environment(), older, alias))
+    targets = [Target(environment=name) for name in ("default", "older", "alias")]
+    made = _plan(SPECS[:1], targets=targets, options=options)
+    assert made.duplicates == 1
+    assert len({r.key for r in made.requests}) == 2
 
 
 def test_an_expectation_skips_only_where_it_says_so() -> None:
@@ -122,7 +142,7 @@ def test_the_digest_follows_every_question() -> None:
         _plan(),
         _plan(SPECS[1:]),
         _plan(targets=[Target()]),
-        _plan(options=Options(environment=factories.environment(torch="2.14.0"))),
+        _plan(options=Options(environments=(factories.environment(torch="2.14.0"),))),
         _plan([gated, *SPECS[1:]]),
     ]
     assert len({made.digest for made in plans}) == len(plans)

@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cache: str = ""
     jobs: Annotated[int, Meta(ge=0)] = 0
     memory_limit_gib: Annotated[float, Meta(gt=0)] = 8.0
-    environment: str = "default"
+    environments: tuple[str, ...] = ()
     source: str = "auto"
     top: Annotated[int, Meta(ge=1)] = 25
     heads: Literal["default", "all"] = "default"
@@ -62,6 +62,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     overrides_dir: str = ""
     expectations_file: str = ""
     deadlines: Deadlines = Deadlines()
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """Where environments and scans are kept; None stands for the user's cache folder."""
+        return Path(self.cache) if self.cache else None
 
     @property
     def memory_limit_bytes(self) -> int:

@@ -62,13 +62,14 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):
 
 
 class ModelEvent(Event, frozen=True, kw_only=True):
-    """An event about one model on one target; `target` is its name, without mode."""
+    """An event about one model on one target; `target` is its name, without mode or environment."""
 
     model: str
     family: str
     target: str
     mode: str
     dynamic: bool
+    environment: str
     revision: str | None = None
 
 
@@ -178,7 +179,9 @@ class Author:
         }
 
     def started(self, *, reused: int, skipped: int, duplicates: int) -> RunStarted:
-        run, environment = self._run, self._run.environments[0]
+        run = self._run
+        # None where nothing could be asked: no environment that a target needs exists.
+        environment = next(iter(run.environments), None)
         return RunStarted(
             **self.stamp(),
             planned=run.planned,
@@ -187,10 +190,10 @@ class Author:
             duplicates=duplicates,
             jobs=run.jobs,
             plan_digest=run.plan_digest,
-            torch=environment.torch,
-            torch_git=environment.torch_git,
-            transformers=environment.transformers,
-            python=environment.python,
+            torch=environment.torch if environment else "none",
+            torch_git=environment.torch_git if environment else "none",
+            transformers=environment.transformers if environment else None,
+            python=environment.python if environment else "none",
             shard=run.shard,
         )
 
@@ -239,6 +242,7 @@ class Author:
             "target": change.target.name,
             "mode": change.target.mode.value,
             "dynamic": change.target.dynamic,
+            "environment": change.target.environment,
             "before": change.before.value if change.before else None,
             "after": change.after.value if change.after else None,
             "detail": change.reason,
@@ -264,5 +268,6 @@ class Author:
             "target": target.name,
             "mode": target.mode.value,
             "dynamic": target.dynamic,
+            "environment": target.environment,
             "revision": model.revision,
         }

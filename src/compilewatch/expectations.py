@@ -30,9 +30,10 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """One reviewed line.
 
     `model` is a model's name or its class. `target` is a label (`dynamo/train`) or a target's name
-    for all its modes; without one it holds for every target. `phase` narrows `status`. `torch`
-    and `transformers` are PEP 440 specifiers; outside of them the line says nothing. `skip` means
-    that the model is not run at all, for what would harm the machine or the sweep.
+    for all its modes; without one it holds for every target. A label holds in every environment
+    unless it names one (`dynamo/train@xla`). `phase` narrows `status`. `torch` and `transformers`
+    are PEP 440 specifiers; outside of them the line says nothing. `skip` means that the model is
+    not run at all, for what would harm the machine or the sweep.
     """
 
     model: str
@@ -59,7 +60,8 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.model != request.model.name and self.model != _class_name(request):
             return False
         target = request.target
-        if self.target is not None and self.target not in (target.name, target_label(target)):
+        label = target_label(target)
+        if self.target not in (None, target.name, label, label.partition("@")[0]):
             return False
         return _within(self.torch, environment.torch) and _within(
             self.transformers, environment.transformers
@@ -93,7 +95,7 @@ class Expectations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         known = {environment.name: environment for environment in environments}
         found = []
         for result in results:
-            environment = known.get(result.request.environment)
+            environment = known.get(result.request.target.environment)
             if environment is None or result.status is Status.SKIPPED:
                 continue
             expected = self.of(result.request, environment)

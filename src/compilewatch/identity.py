@@ -142,7 +142,7 @@ def request_key(
     spec: ModelSpec,
     target: Target,
     *,
-    environment: Environment,
+    environment: Environment | None,
     tier: Tier,
     depth: Depth,
     overrides: Iterable[dict[str, Any]] = (),
@@ -151,27 +151,37 @@ def request_key(
     """The key of a question: a digest of all that can change its answer.
 
     Not the model's name, downloads or licence; not deadlines and memory, which can only prevent
-    an answer. Raises ConfigError where `inputs_file` cannot be read.
+    an answer. Nor the environment's name: two names of one environment share its answers. None is
+    one that does not exist, whose requests are not asked. Raises ConfigError where `inputs_file`
+    cannot be read.
     """
+    asked = msgspec.structs.asdict(target)
+    del asked["environment"]
     return digest(
         {
             "build": _build_identity(spec),
-            "target": target,
+            "target": asked,
             "tier": tier,
             "depth": depth,
-            "environment": [
-                environment.digest,
-                environment.torch,
-                environment.torch_git,
-                environment.transformers,
-                environment.python,
-                environment.device,
-            ],
+            "environment": _environment_identity(environment),
             "overrides": overrides_for(spec, overrides),
             "inputs": _file_sha256(inputs_file) if inputs_file is not None else None,
             "harness": [HARNESS_VERSION, worker_sha256()],
         }
     )
+
+
+def _environment_identity(environment: Environment | None) -> list[str | None]:
+    if environment is None:
+        return []
+    return [
+        environment.digest,
+        environment.torch,
+        environment.torch_git,
+        environment.transformers,
+        environment.python,
+        environment.device,
+    ]
 
 
 def _build_identity(spec: ModelSpec) -> dict[str, Any]:

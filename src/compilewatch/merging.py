@@ -77,6 +77,7 @@ def _joined(runs: Sequence[Run]) -> Run:
     jobs = sum(run.jobs for run in runs)
     seconds = sum((run.wall_seconds or 0.0) * run.jobs for run in runs)
     settings = dict(runs[-1].settings)
+    environments = {(e.name, e.digest): e for run in runs for e in run.environments}
     if missing:
         settings[MISSING_SHARDS] = [f"{index}/{shards[0].count}" for index in missing]
     return msgspec.structs.replace(
@@ -85,7 +86,7 @@ def _joined(runs: Sequence[Run]) -> Run:
         started_at=now(),
         finished_at=None,
         state="running",
-        environments=tuple({e.digest: e for run in runs for e in run.environments}.values()),
+        environments=tuple(environments.values()),
         planned=planned[None] if None in planned else sum(planned.values()),
         settings=settings,
         shard=None,

@@ -21,6 +21,7 @@ from compilewatch.expectations import Expectations, load_expectations
 from compilewatch.identity import worker_sha256
 from compilewatch.launchers import Launcher
 from compilewatch.merging import merge
+from compilewatch.placing import place
 from compilewatch.planning import Options, Plan, Shard, plan
 from compilewatch.publishing import Published, conclude, load_sinks, publish, view
 from compilewatch.records import (
@@ -86,6 +87,8 @@ def sweep(
 ) -> RunView:
     """Ask every model about every target and return the stored run, compared and published.
 
+    Targets are asked in the environments that `settings.environments` names, else at home.
+
     `selection` says how `specs` were chosen: runs with the same one are compared by default.
     `fresh` asks again what is answered already. What is wrong with the request itself (an unknown
     baseline, sink or environment) is raised before anything runs. KeyboardInterrupt leaves an
@@ -94,20 +97,22 @@ def sweep(
     load_sinks(settings.sinks)
     if settings.baseline not in ("auto", "none"):
         store.open(settings.baseline)
-    environments = launcher.environments()
-    options = options_of(settings, environments)
+    known = launcher.environments()
+    placed = place(targets, settings.environments, known)
+    options = options_of(settings, known)
     expectations = load_expectations(Path(settings.expectations_file))
-    made = plan(specs, targets, options, expectations=expectations, shard=shard)
+    made = plan(specs, placed, options, expectations=expectations, shard=shard)
+    asked_in = {target.environment for target in placed}
     run = Run(
         id="",
         started_at=now(),
         source=source,
-        environments=environments,
+        environments=tuple(e for e in known if e.name in asked_in),
         planned=made.total,
         plan_digest=made.digest,
         settings={
             "selection": dict(selection or {}),
-            "targets": [target_label(target) for target in targets],
+            "targets": [target_label(target) for target in placed],
             "depth": options.depth.value,
             "tier": options.tier.value,
             "fresh": fresh,
@@ -151,15 +156,10 @@ def resume(
 
 
 def options_of(settings: Settings, environments: Iterable[Environment]) -> Options:
-    """How a sweep with these settings asks its models. Raises UsageError."""
-    known = {environment.name: environment for environment in environments}
-    if settings.environment not in known:
-        raise UsageError(
-            f"no environment {settings.environment!r}; known: {', '.join(sorted(known))}"
-        )
+    """How a sweep with these settings asks its models."""
     overrides = Path(settings.overrides_dir)
     return Options(
-        environment=known[settings.environment],
+        environments=tuple(environments),
         tier=settings.tier,
         depth=settings.depth,
         deadlines=settings.deadlines,
@@ -271,7 +271,9 @@ class _Work:
         return self._judged(msgspec.structs.replace(answer, request=request, reused_from=origin))
 
     def _judged(self, result: Result) -> Result:
-        return self._expectations.judge(result, self._environments[result.request.environment])
+        return self._expectations.judge(
+            result, self._environments[result.request.target.environment]
+        )
 
     def _store_all(self, results: Sequence[tuple[Result, Path | None]]) -> list[Result]:
         self._done += len(results)

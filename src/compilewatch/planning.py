@@ -16,6 +16,7 @@ from compilewatch.identity import (
     read_overrides,
     request_key,
 )
+from compilewatch.placing import needs
 from compilewatch.records import (
     SCHEMA_VERSION,
     Deadlines,
@@ -63,10 +64,12 @@ class Shard(Record, frozen=True, kw_only=True):
 class Options(Record, frozen=True, kw_only=True):
     """How every model of a plan is asked. Paths are absolute.
 
+    `environments` are those that exist; a target that names another one is not asked.
+
     `inputs_file` stands in for the models' own; it makes sense for a plan of one model.
     """
 
-    environment: Environment
+    environments: tuple[Environment, ...]
     tier: Tier = Tier.AUTO
     depth: Depth = Depth.FULL
     deadlines: Deadlines = Deadlines()
@@ -116,29 +119,33 @@ def plan(
 ) -> Plan:
     """Make a request of every model and target, in the order of the models.
 
+    A target whose environment does not exist is `unsupported`, with what to type.
+
     Raises UsageError for an empty plan, an unknown target or a name that stands for two models,
     and ConfigError for overrides or inputs that cannot be read.
     """
     _check(specs, targets)
     expected = expectations or Expectations()
     overrides = read_overrides(Path(options.overrides_dir) if options.overrides_dir else None)
+    known = {environment.name: environment for environment in options.environments}
     requests: list[Request] = []
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
     for spec in specs:
         inputs_file = options.inputs_file or spec.inputs_file
         for target in targets:
+            environment = known.get(target.environment)
             key = request_key(
                 spec,
                 target,
-                environment=options.environment,
+                environment=environment,
                 tier=options.tier,
                 depth=options.depth,
                 overrides=overrides,
                 inputs_file=Path(inputs_file) if inputs_file else None,
             )
             request = _request(spec, target, key, options)
-            refusal = _refusal(request, options.environment, expected)
+            refusal = _refusal(request, environment, expected)
             identity.append((spec.name, key, refusal is None))
             if shard is not None and not shard.holds(spec.name):
                 continue
@@ -192,7 +199,6 @@ def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Req
         model=spec,
         target=target,
         key=key,
-        environment=options.environment.name,
         tier=options.tier,
         depth=options.depth,
         deadlines=options.deadlines,
@@ -204,22 +210,26 @@ def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Req
 
 
 def _refusal(
-    request: Request, environment: Environment, expectations: Expectations
+    request: Request, environment: Environment | None, expectations: Expectations
 ) -> Result | None:
     """The answer to a request that is not asked, or None for one that is."""
     reason, expectation = request.model.skip_reason, None
-    if reason is None:
+    status = Status.SKIPPED
+    if reason is None and environment is None:
+        status, reason = Status.UNSUPPORTED, needs(request.target)
+    elif reason is None:
+        assert environment is not None
         expected = expectations.of(request, environment)
         if expected is None or not expected.skip:
             return None
         reason = expectation = expected.reason
     return Result(
         request=request,
-        status=Status.SKIPPED,
+        status=status,
         phase=Phase.SETUP,
         tier=request.tier,
         depth=request.depth,
         detail=reason,
         expectation=expectation,
-        environment_digest=environment.digest,
+        environment_digest=environment.digest if environment is not None else "",
     )

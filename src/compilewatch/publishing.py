@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compilewatch.analysis.comparison import compare, default_baseline
+import msgspec
+
+from compilewatch.analysis.comparison import between_environments, compare, default_baseline
 from compilewatch.analysis.summary import status_counts, summarise
 from compilewatch.analysis.view import RunView
 from compilewatch.config import Settings
@@ -68,6 +70,26 @@ def view(
         baseline=other.run,
         differences=compared.differences,
         notes=tuple(notes),
+    )
+
+
+def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> RunView:
+    """What differs between one environment in `base` and another in `stored`, maybe one run.
+
+    Raises UsageError where a run has no result in its environment.
+    """
+    results = stored.results()
+    baseline, run, compared = between_environments(
+        base.run, base.results(), stored.run, results, names
+    )
+    held = tuple(r for r in results if r.request.target.environment == names[1])
+    return RunView(
+        run=msgspec.structs.replace(run, planned=len(held)),
+        results=held,
+        changes=compared.changes,
+        baseline=baseline,
+        differences=compared.differences,
+        notes=tuple(dict.fromkeys([*base.damaged, *stored.damaged])),
     )
 
 

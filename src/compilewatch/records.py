@@ -151,13 +151,30 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     provenance: dict[str, str] = {}
 
 
+DEFAULT_ENVIRONMENT = "default"
+"""The interpreter that runs compilewatch itself."""
+
+HOMES = {"xla": "xla", "neuron": "neuron"}
+"""Target -> the environment it needs; the others are at home in `default`."""
+
+
 class Target(Record, frozen=True, kw_only=True):
-    """A compile target with its options. `backend` None means the target's own default."""
+    """A compile target with its options, in the environment that it is asked in.
+
+    `backend` None means the target's own default. `environment` is part of what a result is about:
+    one run may ask one model on one target in two environments.
+    """
 
     name: str = "dynamo"
     mode: Mode = Mode.EVAL
     dynamic: bool = False
     backend: str | None = None
+    environment: str = DEFAULT_ENVIRONMENT
+
+    @property
+    def at_home(self) -> bool:
+        """Whether it is asked where it is asked by default."""
+        return self.environment == HOMES.get(self.name, DEFAULT_ENVIRONMENT)
 
 
 class Deadlines(Record, frozen=True, kw_only=True):
@@ -180,7 +197,7 @@ class Deadlines(Record, frozen=True, kw_only=True):
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """One question: this model, on this target, in this environment.
+    """One question: this model, on this target, in the target's environment.
 
     `key` hashes all that can change the answer (not deadlines or memory, which can only prevent
     one). `inputs_file` is a saved inputs file (`.toml` or `.safetensors`), absolute.
@@ -190,7 +207,6 @@ class Request(Record, frozen=True, kw_only=True):
     model: ModelSpec
     target: Target
     key: str
-    environment: str = "default"
     tier: Tier = Tier.AUTO
     depth: Depth = Depth.FULL
     deadlines: Deadlines = Deadlines()
@@ -483,10 +499,14 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 def target_label(target: Target) -> str:
-    """`dynamo`, `dynamo/train`, `dynamo/eval/dynamic`: how a target is printed everywhere."""
+    """`dynamo`, `dynamo/train`, `dynamo/eval/dynamic`: how a target is printed everywhere.
+
+    Away from home it names its environment: `dynamo/train@torch-2.9`.
+    """
     parts = [target.name]
     if target.mode is not Mode.EVAL or target.dynamic:
         parts.append(target.mode.value)
     if target.dynamic:
         parts.append("dynamic")
-    return "/".join(parts)
+    label = "/".join(parts)
+    return label if target.at_home else f"{label}@{target.environment}"

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from compilewatch.analysis.comparison import Comparison, compare, default_baseline, judge
+from compilewatch.analysis.comparison import (
+    Comparison,
+    between_environments,
+    compare,
+    default_baseline,
+    judge,
+)
+from compilewatch.errors import UsageError
 from compilewatch.records import (
     ChangeKind,
     ConfigBuild,
@@ -293,3 +300,33 @@ def test_other_versions_make_no_other_kind() -> None:
     newer = factories.environment(torch="2.14.0")
     found = _baseline(run("20260108-000000-0000", environments=(newer,)))
     assert found == "20260102-000000-0000"
+
+
+OLDER = factories.environment(name="torch-2.9", torch="2.9.0")
+
+
+def test_between_environments_targets_match_whatever_theirs_is() -> None:
+    both = run("1", environments=(factories.environment(), OLDER))
+    older = Target(environment="torch-2.9")
+    results = [
+        PASS,
+        result(breaks=(A,), target=older),
+        result("Other"),
+        result("Old", target=older),
+    ]
+    before, after, found = between_environments(
+        both, results, both, results, ("default", "torch-2.9")
+    )
+    kinds = {change.model: change.kind for change in found.changes}
+    assert kinds == {
+        "BertModel": REGRESSION,
+        "Other": ChangeKind.GONE,
+        "Old": ChangeKind.NEW,
+    }
+    assert found.differences == ("torch 2.13.0 -> 2.9.0",)
+    assert [e.torch for e in (*before.environments, *after.environments)] == ["2.13.0", "2.9.0"]
+
+
+def test_an_environment_without_results_is_named_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match=r"no result in environment 'xla'; it has: default"):
+        between_environments(run("1"), [PASS], run("1"), [PASS], ("default", "xla"))

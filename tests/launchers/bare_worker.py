@@ -50,7 +50,7 @@ def answer(request, tier, folder, mark):
 
 if __name__ == "__main__":
     phases.answer = answer
-    warmup.warm_up = lambda: None
-    _, _, _, module, *rest = sys.argv  # this file, -P, -m, the module
+    warmup.warm_up = lambda targets: None
+    _, _, _, module, *rest = sys.argv  # this file, -P, the bootstrap, the module
     sys.argv = [module, *rest]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -19,8 +19,9 @@ def chaos_request(behaviour: str, **fields: object) -> Request:
 
 def bare_request(name: str, **fields: object) -> Request:
     """For the environment of `bare_python`, whose models are behaviours of bare_worker."""
+    target = Target(environment=str(fields.pop("environment", "bare")))
     model = ModelSpec(source="library", name=name, build=ClassBuild(class_name=name))
-    given = {"model": model, "target": Target(), "environment": "bare", "key": f"key-{name}"}
+    given = {"model": model, "target": target, "key": f"key-{name}"}
     return Request(**{**given, **fields})
 
 

@@ -18,7 +18,7 @@ from compilewatch.environments import Interpreter
 from compilewatch.errors import InterpreterError, LauncherError
 from compilewatch.launchers import local
 from compilewatch.launchers.local import LocalLauncher
-from compilewatch.records import Depth, Phase, Request, Result, Status, Tier
+from compilewatch.records import Depth, Phase, Request, Result, Status, Target, Tier
 from compilewatch.worker.protocol import Abandon, Exited, Kill, NotStarted, Start, Started
 from tests.launchers.conftest import bare_request, chaos_request, hurried
 
@@ -193,8 +193,9 @@ def test_an_environment_that_changed_under_way_is_refused(
 
 
 def test_a_request_for_an_environment_it_has_not_is_refused(scratch: Path) -> None:
+    asked = chaos_request("ok", target=Target(environment="xla"))
     with pytest.raises(LauncherError, match="asks for environment 'xla'"):
-        list(LocalLauncher(1).run([chaos_request("ok", environment="xla")], scratch))
+        list(LocalLauncher(1).run([asked], scratch))
 
 
 class StubServer:

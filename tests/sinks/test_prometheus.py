@@ -123,8 +123,8 @@ def test_modes_shapes_backends_and_environments_are_series_of_their_own():
         factories.result(target=Target(mode=Mode.TRAIN)),
         factories.result(target=Target(dynamic=True)),
         factories.result(target=Target(backend="inductor")),
-        factories.result(environment="nightly"),
-        factories.result(target=Target(name="xla"), environment="xla"),
+        factories.result(target=Target(environment="nightly")),
+        factories.result(target=Target(name="xla", environment="xla")),
     ]
     found = samples(factories.view(*asked))["compilewatch_model_status"]
     assert [(labels["target"], labels["mode"]) for labels, _ in found] == [

@@ -55,3 +55,10 @@ def test_an_old_version_without_migration_is_refused() -> None:
 def test_what_is_no_record_is_damaged(data: bytes) -> None:
     with pytest.raises(DamagedError):
         decode(data, Result)
+
+
+def test_a_target_stored_before_environments_was_asked_in_the_default_one() -> None:
+    known = msgspec.to_builtins(factories.result())
+    del known["request"]["target"]["environment"]
+    known["request"]["environment"] = "default"
+    assert decode(msgspec.json.encode(known), Result) == factories.result()

@@ -181,7 +181,7 @@ def test_a_server_with_two_threads_refuses_to_fork(tmp_path: Path) -> None:
         "import sys, threading, time\n"
         "from compilewatch.worker import server, warmup\n"
         "idle = threading.Thread(target=time.sleep, args=(60,), daemon=True)\n"
-        "warmup.warm_up = idle.start\n"
+        "warmup.warm_up = lambda targets: idle.start()\n"
         "code = server.main(sys.argv[1:])\n"
         "sys.stderr.flush()\n"
         "import os; os._exit(code)\n"

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from compilewatch.analysis.reasons import reason_label
+from compilewatch.errors import UsageError
 from compilewatch.records import (
     Change,
     ChangeKind,
@@ -23,6 +26,8 @@ from compilewatch.records import (
     Target,
     target_label,
 )
+
+Pair = tuple[str, str]
 
 Identity = tuple[str, Target]
 """A model's name and a target: what is compared with what."""
@@ -86,6 +91,29 @@ def compare(
     )
 
 
+def between_environments(
+    baseline: Run, before: Iterable[Result], run: Run, after: Iterable[Result], names: Pair
+) -> tuple[Run, Run, Comparison]:
+    """Compare what `baseline` found in one environment with what `run` found in another.
+
+    Models and targets are matched without their environment. The two runs come back with that
+    environment alone. Raises UsageError where one has no result in its environment.
+    """
+    old, new = names
+    olds, news = _within(baseline, before, old), _within(run, after, new)
+    # Under one name, so that a target of both is one target.
+    sides = [
+        msgspec.structs.replace(
+            side,
+            environments=tuple(
+                msgspec.structs.replace(e, name=new) for e in side.environments if e.name == name
+            ),
+        )
+        for side, name in ((baseline, old), (run, new))
+    ]
+    return sides[0], sides[1], compare(sides[0], _moved(olds, new), sides[1], news)
+
+
 def judge(old: Result | None, new: Result | None) -> tuple[ChangeKind, str] | None:
     """What became of one model and target, with the reason in one line; None for no change."""
     if old is None:
@@ -138,8 +166,8 @@ class _Causes:
     def of(self, old: Result, new: Result) -> tuple[str, ...]:
         """Of one model: its environment, then what of the model or the question differs."""
         lines: list[str] = []
-        before = self._olds.get(old.request.environment)
-        after = self._news.get(new.request.environment)
+        before = self._olds.get(old.request.target.environment)
+        after = self._news.get(new.request.target.environment)
         if before is not None and after is not None:
             lines += _environment_differences(before, after)
         lines += _differ("compilewatch", old.harness_version, new.harness_version)
@@ -152,6 +180,25 @@ class _Causes:
         if old.inputs != new.inputs:
             lines.append("other example inputs")
         return tuple(lines)
+
+
+def _within(run: Run, results: Iterable[Result], name: str) -> list[Result]:
+    held = list(results)
+    found = [result for result in held if result.request.target.environment == name]
+    if not found:
+        known = sorted({result.request.target.environment for result in held})
+        raise UsageError(
+            f"run {run.id} has no result in environment {name!r}; it has: {', '.join(known)}"
+        )
+    return found
+
+
+def _moved(results: Iterable[Result], name: str) -> Iterable[Result]:
+    """As if they were of another environment."""
+    replace = msgspec.structs.replace
+    for result in results:
+        target = replace(result.request.target, environment=name)
+        yield replace(result, request=replace(result.request, target=target))
 
 
 def _judge_verdicts(old: Result, new: Result) -> tuple[ChangeKind, str] | None:

@@ -27,6 +27,8 @@ VERBS: dict[str, str] = {
     "merge": "join the runs of a sweep's shards",
     "report": "write the report, junit.xml and metrics of a stored run again",
     "reproduce": "print a script of plain PyTorch that shows a model's verdict",
+    "list-targets": "list the compile targets and which of them this machine can run",
+    "env": "make, list and check the environments that workers run in",
     "doctor": "say what this machine can run, what is missing and what to type",
 }
 
@@ -40,7 +42,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None
-        command: Any = importlib.import_module(f"compilewatch.cli.{cmd_name}").command
+        command: Any = importlib.import_module(
+            f"compilewatch.cli.{cmd_name.replace('-', '_')}"
+        ).command
         assert isinstance(command, click.Command)
         return command
 

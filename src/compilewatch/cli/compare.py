@@ -10,23 +10,43 @@ from compilewatch.cli import options
 from compilewatch.cli.render import changes_table, console
 from compilewatch.cli.sweep import FAIL_ON, failed_on, print_view
 from compilewatch.config import load_settings
-from compilewatch.publishing import view
+from compilewatch.errors import UsageError
+from compilewatch.publishing import view, view_between
 from compilewatch.store import Store
 
 
 @click.command("compare")
 @click.argument("base")
-@click.argument("run", default="latest")
+@click.argument("run", required=False)
+@click.option(
+    "--environments",
+    metavar="A,B",
+    help="Compare environment A of BASE with B of RUN (or of BASE, where RUN is left out).",
+)
 @click.option("--fail-on", type=FAIL_ON, help="Exit with 1 if there is one.")
 @options.output
 @options.as_json
-def command(base: str, run: str, fail_on: str | None, output_dir: str | None, as_json: bool) -> int:
+def command(
+    base: str,
+    run: str | None,
+    environments: str | None,
+    fail_on: str | None,
+    output_dir: str | None,
+    as_json: bool,
+) -> int:
     """Show what changed from run BASE to RUN (the latest by default).
 
-    A regression is claimed only where both runs gave a verdict.
+    A regression is claimed only where both runs gave a verdict. With --environments, which
+    verdicts differ between two environments, such as two versions of torch.
     """
     store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
-    seen = view(store, store.open(run), baseline=store.open(base))
+    names = options.split(environments)
+    if names is None:
+        seen = view(store, store.open(run or "latest"), baseline=store.open(base))
+    elif len(names) == 2:
+        seen = view_between(store.open(base), store.open(run or base), (names[0], names[1]))
+    else:
+        raise UsageError("--environments takes two names, such as default,torch-2.9")
     if as_json:
         print_view(store, seen, as_json)
     else:

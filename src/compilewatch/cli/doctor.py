@@ -13,6 +13,7 @@ import click
 
 from compilewatch import environments
 from compilewatch.config import Settings, load_settings
+from compilewatch.environments.listing import listing
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import Record
 
@@ -64,6 +65,19 @@ def _machine(settings: Settings) -> Iterator[Check]:
         fact=f"{memory / 2**30:.0f} GiB; a child may take {settings.memory_limit_bytes / 2**30:g}",
         advice="" if memory >= wanted else "lower memory_limit_gib or jobs in compilewatch.toml",
     )
+
+
+def _environments(settings: Settings) -> Iterator[Check]:
+    for listed in listing(settings.cache_folder):
+        if listed.name in environments.INTERPRETERS:
+            continue  # said above
+        made = listed.environment
+        yield Check(
+            name=f"env {listed.name}",
+            state="ok" if made is not None else "note",
+            fact=f"torch {made.torch}" if made is not None else listed.state.replace("_", " "),
+            advice=listed.advice,
+        )
 
 
 def _outputs(settings: Settings) -> Check:
@@ -141,6 +155,7 @@ def command(as_json: bool) -> int:
     settings = load_settings()
     checks = [
         *_interpreter(),
+        *_environments(settings),
         *_machine(settings),
         _outputs(settings),
         *_tools(),

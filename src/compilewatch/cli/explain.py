@@ -53,7 +53,7 @@ def command(
     stderr = Console(stderr=True)
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
-        local_launcher(settings) as launcher,
+        local_launcher(settings, [request.target.environment]) as launcher,
         stderr.status(f"compiling {request.model.name}"),
     ):
         (completed,) = launcher.run([request], Path(scratch))

@@ -39,7 +39,7 @@ def command(
     if save is not None:
         # Only real tensors have values to write down.
         flags["tier"] = Tier.REAL.value
-    request, _ = options.one_request(
+    request, settings = options.one_request(
         model,
         target=target,
         mode=mode,
@@ -47,7 +47,7 @@ def command(
         inputs_file=inputs_file,
         flags=flags,
     )
-    made = call_worker("inputs", request, MadeInputs)
+    made = call_worker("inputs", request, MadeInputs, settings.cache_folder)
     if save is not None:
         try:
             Path(save).write_text(made.toml)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from compilewatch import environments
 from compilewatch.config import Settings, load_settings
+from compilewatch.errors import UsageError
+from compilewatch.placing import place, wanted
 from compilewatch.planning import Options, plan
-from compilewatch.records import Depth, Mode, ModelSpec, Request, Target, Tier
+from compilewatch.records import Depth, Environment, Mode, ModelSpec, Request, Target, Tier
 from compilewatch.sources.loading import choose_source, other_sources
 from compilewatch.sources.places import Places
 from compilewatch.sources.select import select
@@ -54,6 +57,12 @@ def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         depth,
         tier,
         click.option(
+            "--environment",
+            "environments",
+            metavar="NAME",
+            help="The environment to ask in (default: the target's own).",
+        ),
+        click.option(
             "--inputs",
             "inputs_file",
             type=click.Path(dir_okay=False),
@@ -63,6 +72,33 @@ def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for decorator in reversed(decorators):
         function = decorator(function)
     return function
+
+
+def split(text: str | None) -> list[str] | None:
+    """The parts of a flag such as `A,B`; None for one that was not given."""
+    if text is None:
+        return None
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def environments_for(targets: Iterable[str], settings: Settings) -> tuple[str, ...]:
+    """The names of the environments that a command needs.
+
+    Of homes only those that exist. Raises InterpreterError for one that was named and does not.
+    """
+    names = wanted(targets, settings.environments)
+    if settings.environments:
+        for name in names:
+            environments.interpreter(name, settings.cache_folder)
+        return names
+    there = environments.available(settings.cache_folder)
+    return tuple(name for name in names if name in there)
+
+
+def described(targets: Iterable[str], settings: Settings) -> tuple[Environment, ...]:
+    """What the environments that a command needs say of themselves. Raises InterpreterError."""
+    names = environments_for(targets, settings)
+    return tuple(environments.describe(name, settings.cache_folder) for name in names)
 
 
 def choose_models(
@@ -78,7 +114,7 @@ def choose_models(
         pulled=Path(settings.pulled_dir) / "models.toml",
         manifest=Path(settings.models_file),
         popularity=Path(settings.popularity_file),
-        cache=Path(settings.cache) if settings.cache else None,
+        cache=settings.cache_folder,
     )
     chosen, sentence = choose_source(settings.source, heads=settings.heads, places=places)
     if names is None and families is None and not every:
@@ -101,15 +137,14 @@ def one_request(
     flags: dict[str, Any],
 ) -> tuple[Request, Settings]:
     """The request that a verb about one model asks. `flags` override settings."""
-    from compilewatch import environments
-
-    settings = load_settings(flags)
+    settings = load_settings(flags | {"environments": split(flags.get("environments"))})
     (spec,), _ = choose_models(settings, names=[model])
     if inputs_file is not None:
         spec = msgspec.structs.replace(spec, inputs_file=str(Path(inputs_file).absolute()))
     overrides = Path(settings.overrides_dir)
+    known = described([target], settings)
     options = Options(
-        environment=environments.describe(settings.environment),
+        environments=known,
         tier=settings.tier,
         depth=settings.depth,
         deadlines=settings.deadlines,
@@ -118,10 +153,11 @@ def one_request(
         inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
     )
     asked = Target(name=target, mode=Mode(mode), dynamic=bool(dynamic))
-    made = plan([spec], [asked], options)
+    placed = place([asked], settings.environments, known)
+    if len(placed) > 1:
+        raise UsageError("one model is asked in one environment: name one with --environment")
+    made = plan([spec], placed, options)
     if made.skipped:
-        from compilewatch.errors import UsageError
-
         raise UsageError(f"{spec.name} is not run: {made.skipped[0].detail}")
     return made.requests[0], settings
 

@@ -37,7 +37,7 @@ def command(
     It needs torch and transformers only, builds the model from configuration at reduced size
     with real tensors, and prints graphs, breaks and whether fullgraph=True accepts it.
     """
-    request, _ = options.one_request(
+    request, settings = options.one_request(
         model,
         target=target,
         mode=mode,
@@ -46,7 +46,7 @@ def command(
         flags=flags,
     )
     request = msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
-    script = call_worker("reproduce", request, Script).text
+    script = call_worker("reproduce", request, Script, settings.cache_folder).text
     if save is not None:
         try:
             Path(save).write_text(script)
@@ -56,6 +56,6 @@ def command(
         click.echo(script, nl=False)
     if not run_it:
         return 0
-    python = environments.interpreter(request.environment).path
+    python = environments.interpreter(request.target.environment, settings.cache_folder).path
     ended = subprocess.run([python, "-"], input=script.encode(), check=False)
     return 0 if ended.returncode == 0 else 2

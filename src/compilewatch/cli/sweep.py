@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,11 @@ class Report(Record, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def local_launcher(settings: Settings) -> Iterator[Launcher]:
-    """The launcher of this machine, closed at the end."""
+def local_launcher(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
+    """The launcher of this machine for these environments, closed at the end."""
     module, _, name = LAUNCHERS["local"].partition(":")
     launcher = getattr(importlib.import_module(module), name)(
-        jobs=settings.jobs, environments=(settings.environment,)
+        jobs=settings.jobs, environments=tuple(names), cache=settings.cache_folder
     )
     with launcher:
         yield launcher
@@ -87,12 +87,6 @@ def _near(path: Path) -> Path:
     return path
 
 
-def _split(text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 @click.command("sweep")
 @options.source
 @click.option("--top", type=click.IntRange(min=1), help="The N most used (default 25).")
@@ -101,6 +95,9 @@ def _split(text: str | None) -> list[str] | None:
 @click.option("--families", metavar="A,B", help="Only models of these families.")
 @click.option("--heads", type=click.Choice(["default", "all"]), help="Classes of the library.")
 @click.option("--targets", metavar="A,B", help="Compile targets (default dynamo), or all.")
+@click.option(
+    "--environments", metavar="A,B", help="Ask in each of these (default: each target in its own)."
+)
 @click.option("--modes", metavar="A,B", help="eval, train (default eval).")
 @options.dynamic
 @options.depth
@@ -127,6 +124,7 @@ def command(
     models: str | None,
     families: str | None,
     targets: str | None,
+    environments: str | None,
     modes: str | None,
     fresh: bool,
     resumed: str | None,
@@ -143,12 +141,14 @@ def command(
     """
     if every and flags["depth"] is None:
         flags["depth"] = Depth.REDUCED.value
-    flags |= {"targets": _targets(targets), "modes": _split(modes)}
+    flags |= {"targets": _targets(targets), "modes": options.split(modes)}
+    flags["environments"] = options.split(environments)
     settings = load_settings(flags)
     store = Store(Path(settings.output_dir))
     part = parse_shard(shard) if shard else None
+    names = _environments(store, settings, resumed)
     try:
-        with local_launcher(settings) as launcher, ProgressBar(quiet=as_json) as bar:
+        with local_launcher(settings, names) as launcher, ProgressBar(quiet=as_json) as bar:
             if resumed is not None:
                 _refuse_selection(top, every, models, families, shard)
                 view = resume(store, launcher, settings, reference=resumed or None, observer=bar)
@@ -156,16 +156,16 @@ def command(
                 selection: Mapping[str, Any] = {
                     "top": top,
                     "all": every,
-                    "names": _split(models),
-                    "families": _split(families),
+                    "names": options.split(models),
+                    "families": options.split(families),
                     "heads": settings.heads,
                 }
                 specs, sentence = options.choose_models(
                     settings,
-                    names=_split(models),
+                    names=options.split(models),
                     top=top,
                     every=every,
-                    families=_split(families),
+                    families=options.split(families),
                 )
                 if not as_json:
                     click.echo(sentence, err=True)
@@ -192,8 +192,16 @@ def command(
     return failed_on(view, fail_on)
 
 
+def _environments(store: Store, settings: Settings, resumed: str | None) -> Sequence[str]:
+    """Those that the targets need; of a run that is taken up, its own."""
+    if resumed is None:
+        return options.environments_for(settings.targets, settings)
+    stored = store.open(resumed) if resumed else store.unfinished()
+    return [environment.name for environment in stored.run.environments]
+
+
 def _targets(text: str | None) -> list[str] | None:
-    names = _split(text)
+    names = options.split(text)
     return list(TARGETS) if names == ["all"] else names
 
 

@@ -58,7 +58,7 @@ class FakeLauncher:
         """See `Launcher.run`."""
         for number, request in enumerate(requests):
             self.seen.append(request)
-            digest = _digest(request.environment)
+            digest = _digest(request.target.environment)
             result = msgspec.structs.replace(self._answer(request), environment_digest=digest)
             yield Completed(result=result, artifacts=self._files(scratch, number))
 

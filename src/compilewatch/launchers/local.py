@@ -21,7 +21,7 @@ from typing import Self
 
 import msgspec
 
-from compilewatch.environments import describe
+from compilewatch.environments import describe, interpreter
 from compilewatch.errors import LauncherError
 from compilewatch.launchers import Completed
 from compilewatch.launchers.server_process import ServerProcess
@@ -48,7 +48,8 @@ POLL_SECONDS = 0.1
 class LocalLauncher:
     """`jobs` children at a time. The server stays warm between runs, until `close`.
 
-    `server_patience_seconds` is how long a server may be silent before it counts as hung.
+    `server_patience_seconds` is how long a server may be silent before it counts as hung; `cache`
+    is the folder that holds environments (the user's).
     """
 
     name = "local"
@@ -59,10 +60,12 @@ class LocalLauncher:
         environments: tuple[str, ...] = ("default",),
         *,
         server_patience_seconds: float = 30.0,
+        cache: Path | None = None,
     ) -> None:
         self.jobs = jobs or os.cpu_count() or 1
         self._names = environments
         self._patience = server_patience_seconds
+        self._cache = cache
         self._described: dict[str, Environment] = {}
         self._server: ServerProcess | None = None
         self._ids = count(1)
@@ -87,27 +90,29 @@ class LocalLauncher:
         """See `Launcher.run`. Leaving early ends the server as well as its children."""
         waiting = {name: deque[Request]() for name in self._names}
         for request in requests:
-            if request.environment not in waiting:
+            name = request.target.environment
+            if name not in waiting:
                 raise LauncherError(
-                    f"{request.model.name} asks for environment {request.environment!r}; "
+                    f"{request.model.name} asks for environment {name!r}; "
                     f"this launcher has {', '.join(self._names)}"
                 )
-            waiting[request.environment].append(request)
+            waiting[name].append(request)
         for name, queue in waiting.items():
             if queue:
                 yield from _Batch(self, name, queue, scratch.resolve()).run()
 
     def _describe(self, name: str) -> Environment:
         if name not in self._described:
-            self._described[name] = describe(name)
+            self._described[name] = describe(name, self._cache)
         return self._described[name]
 
-    def server(self, name: str) -> ServerProcess:
-        """The running server of an environment, started where there is none."""
+    def server(self, name: str, targets: Iterable[str] = ()) -> ServerProcess:
+        """The running server of an environment; started, warm for `targets`, if there is none."""
         if self._server is not None and (self._server.name != name or not self._server.alive):
             self.close()
         if self._server is None:
-            self._server = ServerProcess(name, self.jobs, self._patience)
+            chosen = interpreter(name, self._cache)
+            self._server = ServerProcess(name, chosen, self.jobs, self._patience, targets)
         return self._server
 
     def digest(self, name: str) -> str:
@@ -133,6 +138,7 @@ class _Batch:
         self.launcher = launcher
         self.name = name
         self.requests = requests
+        self.targets = sorted({request.target.name for request in requests})
         self.scratch = scratch
         self.retries: deque[Task] = deque()
         self.sent: dict[int, Task] = {}
@@ -153,7 +159,7 @@ class _Batch:
 
     def _answers(self) -> Iterator[Completed]:
         while self.requests or self.retries or self.sent:
-            server = self.launcher.server(self.name)
+            server = self.launcher.server(self.name, self.targets)
             self._send_next(server)
             for report in server.receive(POLL_SECONDS if self.sent else 0.0):
                 self._take(report)

@@ -9,10 +9,11 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
 
 import msgspec
 
-from compilewatch.environments import interpreter, worker_variables
+from compilewatch.environments import Interpreter, worker_command, worker_variables
 from compilewatch.errors import LauncherError
 from compilewatch.records import Environment
 from compilewatch.worker.protocol import Lines, Order, Ping, Ready, Report
@@ -30,20 +31,28 @@ class ServerProcess:
     """A running server. `environment` is None until it is ready; `alive` turns False for good.
 
     `patience_seconds` is how long it may leave a ping unanswered before it counts as hung.
+    `targets` are those it shall be warm for.
     """
 
-    def __init__(self, environment: str, jobs: int, patience_seconds: float) -> None:
+    def __init__(
+        self,
+        environment: str,
+        chosen: Interpreter,
+        jobs: int,
+        patience_seconds: float,
+        targets: Iterable[str] = (),
+    ) -> None:
         self.name = environment
         self.patience_seconds = patience_seconds
         self.environment: Environment | None = None
         self.alive = True
         self.gone_because = ""
-        chosen = interpreter(environment)
         ours, theirs = socket.socketpair()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the server)
-        command = [chosen.path, "-P", "-m", "compilewatch.worker.server"]
+        command = worker_command(chosen, "server")
         command += ["--channel", str(theirs.fileno()), "--jobs", str(jobs)]
         command += ["--environment", environment, "--device", chosen.device]
+        command += ["--targets", ",".join(targets)]
         try:
             self.process = subprocess.Popen(
                 command,
@@ -51,7 +60,7 @@ class ServerProcess:
                 stdout=self._log,
                 stderr=self._log,
                 pass_fds=[theirs.fileno()],
-                env=worker_variables(environment),
+                env=worker_variables(chosen),
                 start_new_session=True,  # Ctrl-C in the terminal is the launcher's to handle
             )
         except OSError as error:

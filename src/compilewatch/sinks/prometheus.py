@@ -198,14 +198,14 @@ class RunCollector(Collector):
 def target_label_value(request: Request) -> str:
     """`dynamo`, `dynamo:inductor`, `dynamo@nightly`: what else than the mode tells series apart.
 
-    The backend is named where it is not the target's own, the environment where it is neither
-    the default nor the target's namesake.
+    The backend is named where it is not the target's own, the environment where it is not
+    the target's home.
     """
     value = request.target.name
     if request.target.backend:
         value += f":{request.target.backend}"
-    if request.environment not in ("default", request.target.name):
-        value += f"@{request.environment}"
+    if not request.target.at_home:
+        value += f"@{request.target.environment}"
     return value
 
 
@@ -347,7 +347,7 @@ LABELS: dict[str, str] = {
     "commit": "the model's revision on the Hub, empty for a model without one",
     "reason": "registry id and type (`GB0170 Data-dependent branching`) or a short code",
     "target": "`dynamo`; with `:backend` where one was asked for, `@environment` where it is "
-    "neither the default nor named as the target",
+    "not the target's home",
     "mode": "`eval` or `train`, with `/dynamic` for dynamic shapes",
     "status": ", ".join(f"`{status}`" for status in Status),
     "phase": ", ".join(f"`{phase}`" for phase in Phase),

@@ -172,6 +172,13 @@ def commands(request: Request) -> tuple[str, str, str]:
         sweep += f" --modes {request.target.mode.value}"
     if request.target.dynamic:
         sweep += " --dynamic"
+    if not request.target.at_home:
+        sweep += f" --environments {request.target.environment}"
     if request.depth is not Depth.FULL:
         sweep += f" --depth {request.depth.value}"
-    return f"compilewatch reproduce {name}", f"compilewatch explain {name}", f"{sweep} --fresh"
+    where = "" if request.target.at_home else f" --environment {request.target.environment}"
+    return (
+        f"compilewatch reproduce {name}{where}",
+        f"compilewatch explain {name}{where}",
+        f"{sweep} --fresh",
+    )

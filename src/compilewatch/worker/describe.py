@@ -1,4 +1,4 @@
-"""What this interpreter is: `python -m compilewatch.worker.describe NAME` prints an `Environment`.
+"""What this interpreter is: `compilewatch.worker.describe NAME` prints an `Environment`.
 
 torch is not imported: `torch/version.py`, written by its build, holds version and commit, and the
 rest is package metadata. So a re-run that reuses every answer costs no import of torch.

@@ -100,9 +100,11 @@ def relative_file(path: str) -> str:
     """A source file relative to its package's parent: `transformers/models/…`.
 
     The longest entry of `sys.path` that holds it counts, so that the answer is the same in every
-    environment; a file outside all of them keeps its last two parts.
+    environment; a file outside all of them keeps its last two parts. Our own package counts as
+    installed: in a foreign environment it is loaded from where the parent has it.
     """
-    roots = [root.rstrip("/") + "/" for root in sys.path if root and path.startswith(root)]
+    places = [*sys.path, str(Path(__file__).parents[2])]
+    roots = [root.rstrip("/") + "/" for root in places if root and path.startswith(root)]
     held = [root for root in roots if path.startswith(root)]
     if held:
         return path[len(max(held, key=len)) :]

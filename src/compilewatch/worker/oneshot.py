@@ -1,30 +1,33 @@
-"""`python -m compilewatch.worker.oneshot inputs|reproduce`: one answer that is no `Result`.
+"""`compilewatch.worker.oneshot inputs|reproduce|check|targets`: one answer that is no `Result`.
 
-A JSON request on standard input, a JSON answer on standard output. On failure: exit status 1 and
-the reason as the last line of standard error.
+`inputs` and `reproduce` read a JSON request on standard input, the others ask about the environment
+itself. A JSON answer on standard output; on failure exit status 1 and the reason as the last line
+of standard error.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 
-from compilewatch.records import Mode, Request, Tier
-from compilewatch.worker.example_inputs import make_inputs, summarize
-from compilewatch.worker.example_inputs.files import inputs_to_toml
+from compilewatch.records import Mode, Record, Request, Tier
 from compilewatch.worker.failures import one_line
-from compilewatch.worker.fake_mode import InputAwareFakeMode
-from compilewatch.worker.models import build_model
-from compilewatch.worker.overrides import load_overrides
-from compilewatch.worker.protocol import MadeInputs, Script
-from compilewatch.worker.reproduce import script
+from compilewatch.worker.protocol import MadeInputs, Readiness, Script, Working
+from compilewatch.worker.targets import TARGETS, load_target
 
 
 def made_inputs(request: Request, tier: Tier) -> MadeInputs:
     """The example inputs of a request in one tier. `toml` is empty for fake ones."""
+    from compilewatch.worker.example_inputs import make_inputs, summarize
+    from compilewatch.worker.example_inputs.files import inputs_to_toml
+    from compilewatch.worker.fake_mode import InputAwareFakeMode
+    from compilewatch.worker.models import build_model
+    from compilewatch.worker.overrides import load_overrides
+
     fake_mode = InputAwareFakeMode() if tier is Tier.FAKE else None
     overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
     built = build_model(request, fake_mode, overrides)
@@ -38,9 +41,48 @@ def made_inputs(request: Request, tier: Tier) -> MadeInputs:
     )
 
 
-def answer(verb: str, request: Request) -> MadeInputs | Script:
+def working() -> Working:
+    """Import torch and what a worker warms up with, and compile something with it."""
+    began = time.monotonic()
+    import torch
+
+    from compilewatch.worker import models, warmup  # noqa: F401  (what a worker cannot do without)
+
+    imported = time.monotonic()
+    warmup.compile_something()
+    return Working(
+        torch=str(torch.__version__),
+        import_seconds=imported - began,
+        compile_seconds=time.monotonic() - imported,
+    )
+
+
+def readiness() -> Readiness:
+    """What every target says of this environment."""
+    missing: dict[str, str | None] = {}
+    for name in TARGETS:
+        try:
+            missing[name] = load_target(name).missing()
+        except Exception as error:  # noqa: BLE001  (a target that this torch cannot import)
+            missing[name] = one_line(error)
+    return Readiness(missing=missing)
+
+
+def answer(verb: str) -> Record:
+    """The answer to a verb, which may read a request."""
+    if verb == "check":
+        return working()
+    if verb == "targets":
+        return readiness()
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    return answer_about(verb, request)
+
+
+def answer_about(verb: str, request: Request) -> MadeInputs | Script:
     """Inputs come from the first tier that can make them, as in a sweep."""
     if verb == "reproduce":
+        from compilewatch.worker.reproduce import script
+
         return Script(text=script(request))
     if request.tier is Tier.AUTO:
         try:
@@ -54,9 +96,8 @@ def main() -> None:
     # What model code prints must not end up in the answer.
     channel = os.dup(1)
     os.dup2(2, 1)
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     try:
-        encoded = msgspec.json.encode(answer(sys.argv[1], request))
+        encoded = msgspec.json.encode(answer(sys.argv[1]))
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
         sys.stderr.write(f"\n{one_line(error)}\n")
         sys.exit(1)

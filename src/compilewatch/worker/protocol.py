@@ -193,3 +193,17 @@ class Script(Record, frozen=True, kw_only=True):
     """A program of plain PyTorch."""
 
     text: str
+
+
+class Working(Record, frozen=True, kw_only=True):
+    """torch was imported and compiled something; how long that took."""
+
+    torch: str
+    import_seconds: float
+    compile_seconds: float
+
+
+class Readiness(Record, frozen=True, kw_only=True):
+    """What each registered target lacks in an environment, None where it can run."""
+
+    missing: dict[str, str | None]

@@ -1,6 +1,6 @@
 """The warm server: imports once, then forks a child per request.
 
-`python -m compilewatch.worker.server --channel FD --jobs N --environment NAME --device DEVICE`,
+`compilewatch.worker.server --channel FD --jobs N --environment NAME --device DEVICE --targets A,B`,
 started by a launcher with one end of a socket pair as FD; see `protocol` for what is said there.
 It has one thread for as long as it lives, so that a fork copies a process that is whole. It
 outlives whatever its children do, and ends them all when the launcher goes away.
@@ -201,6 +201,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, required=True)
     parser.add_argument("--environment", default="default")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--targets", default="", help="to be warm for, between commas")
     options = parser.parse_args(arguments)
     channel = socket.socket(fileno=options.channel)
     channel.set_inheritable(False)
@@ -208,7 +209,7 @@ def main(arguments: list[str]) -> int:
     from compilewatch.worker import child, warmup
     from compilewatch.worker.describe import describe
 
-    warmup.warm_up()
+    warmup.warm_up(options.targets.split(","))
     child.become_subreaper()
     if _threads() != 1:
         sys.stderr.write(f"{_threads()} threads after the imports: not safe to fork\n")

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import sys
 import traceback
+from collections.abc import Iterable
 
 MODULES = (
     "torch._dynamo",
@@ -48,6 +49,22 @@ MODULES = (
 )
 """Imported in order. One that this environment lacks is left out: a child that needs it says so."""
 
+MODULES_OF_TARGETS: dict[str, tuple[str, ...]] = {
+    "export": (
+        "torch.export._trace",
+        "torch.export._draft_export",
+        "torch.export.passes",
+        "compilewatch.worker.targets.export",
+    ),
+    "inductor": (
+        "torch._inductor.compile_fx",
+        "torch._inductor.codegen.cpp",
+        "compilewatch.worker.targets.inductor",
+    ),
+    # Importing them makes no PJRT client and no thread (torch_xla 2.9): a fork may make its own.
+    "xla": ("torch_xla", "torch_xla.core.xla_model", "torch_xla.stablehlo"),
+}
+"""Imported as well where these targets are planned."""
 
 TRACED_MODULES = (
     "torch.nn.modules.activation",
@@ -68,16 +85,17 @@ TRACED_MODULES = (
 function (torch/_dynamo/funcname_cache.py), a tenth of a small model's capture (torch 2.13)."""
 
 
-def warm_up() -> None:
+def warm_up(targets: Iterable[str] = ()) -> None:
     """Import torch and transformers, compile something tiny, and leave no trace of it.
 
-    Only torch itself must work; a failure of the rest goes to stderr and costs speed, not answers.
+    `targets` are those that children will be asked about. Only torch itself must work; a failure of
+    the rest goes to stderr and costs speed, not answers.
     """
     import torch
 
     torch.set_num_threads(1)
     _keep_single_threaded()
-    for name in MODULES:
+    for name in (*MODULES, *(m for t in targets for m in MODULES_OF_TARGETS.get(t, ()))):
         try:
             importlib.import_module(name)
         except Exception:  # noqa: BLE001  (foreign packages: whatever they raise at import)
@@ -85,7 +103,7 @@ def warm_up() -> None:
             traceback.print_exc()
     try:
         _name_functions()
-        _compile_something()
+        compile_something()
     except Exception:  # noqa: BLE001  (a broken compiler is a finding of the children)
         sys.stderr.write("warm-up: the first compile failed\n")
         traceback.print_exc()
@@ -108,19 +126,23 @@ def _name_functions() -> None:
             funcname_cache.get_funcname(file, 1)
 
 
-def _compile_something() -> None:
+def compile_something() -> None:
     """Take the paths whose modules, tables and caches are made at first use."""
     import torch
     from torch import nn
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    def tiny() -> tuple[nn.Module, torch.Tensor]:
         module = nn.Sequential(nn.Embedding(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU())
-        tokens = torch.zeros(2, 4, dtype=torch.long)
-        with torch.no_grad():
-            torch.compile(module, backend="eager")(tokens)
-            torch._dynamo.explain(module)(tokens)
-        torch._dynamo.reset()
-        torch.compile(module.train(), backend="aot_eager")(tokens).sum().backward()
+        return module, torch.zeros(2, 4, dtype=torch.long)
+
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        module, tokens = tiny()
+        torch.compile(module, backend="eager")(tokens)
+        torch._dynamo.explain(module)(tokens)
+    torch._dynamo.reset()
+    # Real ones: AOTAutograd of torch 2.9 refuses fake tensors of another mode than Dynamo's own.
+    module, tokens = tiny()
+    torch.compile(module.train(), backend="aot_eager")(tokens).sum().backward()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

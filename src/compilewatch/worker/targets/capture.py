@@ -135,7 +135,8 @@ def _listening(found: Capture) -> Iterator[None]:
     give_ups = _GiveUps(found.log)
     logger = logging.getLogger(_CONVERT_FRAME_LOGGER)
     level = logger.level
-    eval_frame.reset_skip_reasons()
+    # torch 2.9 keeps no record of why Dynamo left a frame alone; 2.13 does.
+    getattr(eval_frame, "reset_skip_reasons", lambda: None)()
     trace_log.addHandler(listener)
     logger.setLevel(logging.INFO)
     logger.addFilter(give_ups)
@@ -148,7 +149,7 @@ def _listening(found: Capture) -> Iterator[None]:
         frames = counters["frames"]
         found.log.frames_given_up = frames["total"] - frames["ok"]
         found.log.cuts_counted = sum(counters["graph_break"].values())
-        found.skip_reasons = tuple(eval_frame.get_skip_reasons())
+        found.skip_reasons = tuple(getattr(eval_frame, "get_skip_reasons", tuple)())
 
 
 @contextmanager

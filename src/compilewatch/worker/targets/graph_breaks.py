@@ -57,7 +57,7 @@ UNKNOWN = "?"
 _REASON = re.compile(
     r"^Graph Break Reason: (?P<reason>.*?)"
     r"(?:\n\nStack variable source attribution:\n.*?)?"
-    r"\n\nUser code traceback:\n",
+    r"\n\n?User code traceback:\n",  # torch 2.9 leaves no empty line before it
     re.M | re.S,
 )
 _RESUME = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")

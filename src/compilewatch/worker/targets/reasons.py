@@ -27,7 +27,11 @@ OTHER = "other"
 
 _TAXONOMY: tuple[tuple[str, str, str], ...] = (
     # (code, pattern over type names, pattern over the message); the first row that matches counts.
-    ("recompile_limit", r"FailOnRecompileLimitHit|RecompileError", r"recompile limit exceeded"),
+    (
+        "recompile_limit",
+        r"FailOnRecompileLimitHit|RecompileError",
+        r"recompile.limit (exceeded|reached)",
+    ),
     (
         "data_dependent_guard",
         r"GuardOnDataDependentSymNode",

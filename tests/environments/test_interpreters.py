@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from compilewatch import environments
-from compilewatch.environments import Interpreter, describe, worker_variables
+from compilewatch.environments import Interpreter, describe, interpreter, worker_variables
 from compilewatch.errors import InterpreterError
 from compilewatch.records import HARNESS_VERSION
 
@@ -31,7 +31,8 @@ def test_the_digest_is_stable_and_follows_the_device(monkeypatch: pytest.MonkeyP
 
 
 def test_an_unknown_environment_is_named_with_the_known() -> None:
-    with pytest.raises(InterpreterError, match=r"no environment 'tpu'; known: default"):
+    complaint = r"no environment 'tpu'; known: default.*env create tpu --torch VERSION"
+    with pytest.raises(InterpreterError, match=complaint):
         describe("tpu")
 
 
@@ -40,7 +41,7 @@ def test_an_unknown_environment_is_named_with_the_known() -> None:
     [
         (None, r"cannot be run: No such file or directory"),
         ("echo 'No module named compilewatch' >&2; exit 1", r"is broken: No module named compile"),
-        ("echo '{}'", r"described itself in words of another version"),
+        ("echo '{}'", r"described itself in words that are not ours"),
     ],
 )
 def test_a_broken_interpreter_is_one_line(
@@ -76,7 +77,7 @@ def test_workers_are_single_threaded_offline_and_without_foreign_switches(
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
-    variables = worker_variables("default")
+    variables = worker_variables(interpreter("default"))
     assert variables["OMP_NUM_THREADS"] == "1"
     assert variables["HF_HUB_OFFLINE"] == "1"
     assert variables["CUDA_VISIBLE_DEVICES"] == ""

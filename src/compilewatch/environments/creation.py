@@ -1,0 +1,227 @@
+"""Making an environment from locked requirement files.
+
+A virtual environment cannot be moved once it is made, so it is made where it will stay, and the
+stamp is written last: without it, nobody uses what is there. What an unfinished attempt or another
+recipe left is brought to this recipe by pip, which touches only what differs: gigabytes are not
+fetched again, and a worker that runs in it meanwhile keeps its interpreter. Only one whose
+interpreter does not run is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from compilewatch.config import CHECKOUT
+from compilewatch.environments import (
+    INTERPRETERS,
+    STAMP_FILE,
+    Stamp,
+    describe_interpreter,
+    environment_folder,
+    made_interpreter,
+    read_stamp,
+)
+from compilewatch.errors import InterpreterError, UsageError
+from compilewatch.records import HOMES, Environment
+
+REQUIREMENTS = CHECKOUT / "requirements"
+
+INDEXES = {"neuron": "https://pip.repos.neuron.amazonaws.com"}
+"""Where else than on the usual index an environment's packages are, by its name."""
+
+LOG_FILE = "create.log"
+
+Observer = Callable[[str], None]
+"""Told each line that pip says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What an environment is made from: the pin of its torch, a locked file, a further index."""
+
+    torch: str
+    requirements: Path
+    index: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits over all that decides what is installed. Raises InterpreterError."""
+        try:
+            locked = self.requirements.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InterpreterError(
+                f"{self.requirements} cannot be read ({error.strerror}): environments are made "
+                "from a checkout of compilewatch"
+            ) from None
+        text = "\0".join((self.torch, locked, self.index or ""))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def recipe_of(name: str, torch: str | None = None) -> Recipe:
+    """The recipe of a name; `torch` is the version for one that has none of its own.
+
+    Raises UsageError for a name or version that makes no sense.
+    """
+    if name in INTERPRETERS:
+        raise UsageError(f"{name!r} is the interpreter that runs compilewatch: make setup")
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is None:
+        raise UsageError(f"environment {name!r}: use letters, digits, dots and dashes")
+    if name not in HOMES.values():
+        if torch is None:
+            own = ", ".join(sorted(HOMES.values()))
+            raise UsageError(
+                f"environment {name!r} needs --torch VERSION, such as --torch 2.9.0; "
+                f"those with a recipe of their own: {own}"
+            )
+        if re.fullmatch(r"\d+\.\d+(\.\d+)?[A-Za-z0-9.+]*", torch) is None:
+            raise UsageError(f"--torch {torch}: expected a version such as 2.9.0")
+        return Recipe(torch=f"torch=={torch}", requirements=REQUIREMENTS / "worker.txt")
+    if torch is not None:
+        raise UsageError(f"environment {name!r} has a torch of its own: leave --torch out")
+    requirements = REQUIREMENTS / f"{name}.txt"
+    recipe = Recipe(torch="", requirements=requirements, index=INDEXES.get(name))
+    _ = recipe.digest  # says what is wrong where the file cannot be read
+    pins = re.findall(r"^torch==\S+", requirements.read_text(encoding="utf-8"), re.MULTILINE)
+    if len(pins) != 1:
+        raise InterpreterError(f"{requirements}: expected one line torch==VERSION")
+    return Recipe(torch=pins[0], requirements=requirements, index=recipe.index)
+
+
+def create(
+    name: str,
+    recipe: Recipe,
+    *,
+    python: str | None = None,
+    cache: Path | None = None,
+    observer: Observer = lambda _: None,
+) -> tuple[Environment, bool]:
+    """Make an environment, or leave it where this recipe made it; True with one that was made.
+
+    `python` is the interpreter to make it with (the one that runs this). TORCH_INDEX names an
+    index that torch alone is taken from, as in scripts/setup.sh. Raises InterpreterError, with a
+    log in the environment's folder.
+    """
+    folder = environment_folder(name, cache)
+    with _alone(folder):
+        stamp, wanted = read_stamp(name, cache), recipe.digest
+        chosen = made_interpreter(name, cache)
+        if stamp is not None and stamp.recipe == wanted:
+            with contextlib.suppress(InterpreterError):
+                return describe_interpreter(name, chosen), False
+        with contextlib.suppress(FileNotFoundError):
+            (folder / STAMP_FILE).unlink()
+        if not _runs(chosen.path):
+            shutil.rmtree(folder / "venv", ignore_errors=True)
+            observer(f"Creating {folder / 'venv'}")
+            _say(name, folder, [python or sys.executable, "-m", "venv", "venv"], observer)
+        for arguments in _installs(recipe):
+            command = [chosen.path, "-m", "pip", "install", "--disable-pip-version-check"]
+            _say(name, folder, [*command, *arguments], observer)
+        _say(name, folder, [chosen.path, "-m", "pip", "check"], observer)
+        made = describe_interpreter(name, chosen)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        stamp = Stamp(name=name, recipe=wanted, created=now, python=made.python)
+        temporary = folder / f"{STAMP_FILE}.tmp"
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n")
+        temporary.replace(folder / STAMP_FILE)
+        return made, True
+
+
+def _installs(recipe: Recipe) -> Iterator[list[str]]:
+    """Arguments of each `pip install`: torch alone from its index first, then all the others.
+
+    The pin of torch is said every time, so that no requirement can bring another one.
+    """
+    if index := os.environ.get("TORCH_INDEX"):
+        yield ["--index-url", index, recipe.torch]
+    further = ["--extra-index-url", recipe.index] if recipe.index else []
+    yield [*further, recipe.torch, "-r", str(recipe.requirements)]
+
+
+def _say(name: str, folder: Path, command: list[str], observer: Observer) -> None:
+    """Run a step of the making, each line of it to the observer and to the log."""
+    # Packages of the calling shell's PYTHONPATH would count as installed.
+    own = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
+    complaints: list[str] = []
+
+    def said(line: str) -> None:
+        observer(line)
+        if line.strip():
+            complaints.append(line.strip())
+
+    try:
+        with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
+            status = _logged(command, folder, own, log, said)
+    except OSError as error:
+        raise InterpreterError(
+            f"environment {name!r}: {error.filename} cannot be used: {error.strerror}"
+        ) from None
+    if status != 0:
+        errors = [line for line in complaints if line.startswith("ERROR")] or complaints
+        told = errors[-1].removeprefix("ERROR: ") if errors else "no message"
+        raise InterpreterError(
+            f"environment {name!r} could not be made: {told} (log: {folder / LOG_FILE})"
+        )
+
+
+def _logged(
+    command: list[str], folder: Path, variables: dict[str, str], log: TextIO, observer: Observer
+) -> int:
+    """Run a command in a folder and return its exit status. Left early, it is ended."""
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as step:
+        assert step.stdout is not None
+        try:
+            for line in step.stdout:
+                log.write(line)
+                observer(line.rstrip())
+        except BaseException:
+            step.kill()
+            raise
+    return step.returncode
+
+
+def _runs(python: str) -> bool:
+    """Whether an interpreter is there, runs and has pip."""
+    try:
+        command = [python, "-m", "pip", "--version"]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the environment's folder, made if need be: two checkouts share one cache."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise InterpreterError(
+            f"{folder} cannot be written ({error.strerror}): set COMPILEWATCH_CACHE to a folder "
+            "that can"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

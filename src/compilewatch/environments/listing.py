@@ -1,0 +1,55 @@
+"""All environments at a glance: which work, which do not and what to type."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from compilewatch.environments import (
+    INTERPRETERS,
+    available,
+    create_command,
+    describe,
+    environment_folder,
+)
+from compilewatch.errors import InterpreterError
+from compilewatch.records import HOMES, Environment, Record
+
+
+class State(StrEnum):
+    """`unfinished`: its making was cut short; `broken`: it does not answer."""
+
+    READY = "ready"
+    BROKEN = "broken"
+    UNFINISHED = "unfinished"
+    NOT_CREATED = "not_created"
+
+
+class Listed(Record, frozen=True, kw_only=True):
+    """One environment. `environment` is how it described itself, None unless it is ready."""
+
+    name: str
+    state: State
+    environment: Environment | None = None
+    advice: str = ""
+
+
+def listing(cache: Path | None = None) -> tuple[Listed, ...]:
+    """Those there are, then the unfinished ones, then those that a target would need."""
+    found = [_described(name, cache) for name in available(cache)]
+    folders = environment_folder("", cache)
+    known = {listed.name for listed in found}
+    begun = sorted(path.parent.name for path in folders.glob("*/venv"))
+    for name in dict.fromkeys([*begun, *HOMES.values()]):
+        if name not in known:
+            state = State.UNFINISHED if name in begun else State.NOT_CREATED
+            found.append(Listed(name=name, state=state, advice=create_command(name)))
+    return tuple(found)
+
+
+def _described(name: str, cache: Path | None) -> Listed:
+    try:
+        return Listed(name=name, state=State.READY, environment=describe(name, cache))
+    except InterpreterError as error:
+        mend = "make setup" if name in INTERPRETERS else create_command(name)
+        return Listed(name=name, state=State.BROKEN, advice=f"{error}; {mend}")
