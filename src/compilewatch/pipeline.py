@@ -158,6 +158,7 @@ def options_of(settings: Settings, environments: Iterable[Environment]) -> Optio
             f"no environment {settings.environment!r}; known: {', '.join(sorted(known))}"
         )
     overrides = Path(settings.overrides_dir)
+    operators = Path(settings.neuron_operators_file)
     return Options(
         environment=known[settings.environment],
         tier=settings.tier,
@@ -165,6 +166,7 @@ def options_of(settings: Settings, environments: Iterable[Environment]) -> Optio
         deadlines=settings.deadlines,
         memory_limit_bytes=settings.memory_limit_bytes,
         overrides_dir=str(overrides) if overrides.is_dir() else None,
+        neuron_operators=str(operators) if operators.is_file() else None,
     )
 
 

@@ -108,6 +108,7 @@ def one_request(
     if inputs_file is not None:
         spec = msgspec.structs.replace(spec, inputs_file=str(Path(inputs_file).absolute()))
     overrides = Path(settings.overrides_dir)
+    operators = Path(settings.neuron_operators_file)
     options = Options(
         environment=environments.describe(settings.environment),
         tier=settings.tier,
@@ -115,6 +116,7 @@ def one_request(
         deadlines=settings.deadlines,
         memory_limit_bytes=settings.memory_limit_bytes,
         overrides_dir=str(overrides) if overrides.is_dir() else None,
+        neuron_operators=str(operators) if operators.is_file() else None,
         inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
     )
     asked = Target(name=target, mode=Mode(mode), dynamic=bool(dynamic))
