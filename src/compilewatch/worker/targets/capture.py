@@ -32,6 +32,8 @@ from compilewatch.worker.targets.graph_breaks import (
 Backend = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
 _BREAK_ARTIFACT = "dynamo_graph_break_reason"
+_RECORDS_SKIPS = hasattr(eval_frame, "get_skip_reasons")
+"""Torch 2.9 does not say why it leaves a frame alone."""
 _CONVERT_FRAME_LOGGER = "torch._dynamo.convert_frame"
 _GIVEN_UP = re.compile(r"WON'T CONVERT (?P<function>\S+) (?P<file>.+) line (?P<line>\d+)\s")
 """The first line of `format_error_msg` (torch/_dynamo/exc.py)."""
@@ -135,7 +137,8 @@ def _listening(found: Capture) -> Iterator[None]:
     give_ups = _GiveUps(found.log)
     logger = logging.getLogger(_CONVERT_FRAME_LOGGER)
     level = logger.level
-    eval_frame.reset_skip_reasons()
+    if _RECORDS_SKIPS:
+        eval_frame.reset_skip_reasons()
     trace_log.addHandler(listener)
     logger.setLevel(logging.INFO)
     logger.addFilter(give_ups)
@@ -148,7 +151,8 @@ def _listening(found: Capture) -> Iterator[None]:
         frames = counters["frames"]
         found.log.frames_given_up = frames["total"] - frames["ok"]
         found.log.cuts_counted = sum(counters["graph_break"].values())
-        found.skip_reasons = tuple(eval_frame.get_skip_reasons())
+        if _RECORDS_SKIPS:
+            found.skip_reasons = tuple(eval_frame.get_skip_reasons())
 
 
 @contextmanager
