@@ -376,14 +376,13 @@ class HloParameters(Record, frozen=True, kw_only=True):
 
     The order of parameters is the capture's own, not that of the arguments. `outputs` are paths in
     what the model returned, in the order of the module's result tuple; in train mode gradients
-    follow, then the buffers that were written. `ready` is False where the module holds results of
-    these example inputs (an operator ran outside XLA), so that it must not be compiled for others.
+    follow, then the buffers that were written. A module is kept only where it holds for other
+    inputs than the example as well.
     """
 
     parameters: tuple[HloParameter, ...]
     unused_inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    ready: bool
     schema_version: int = SCHEMA_VERSION
 
 
@@ -421,14 +420,16 @@ class XlaDetail(Record, frozen=True, kw_only=True):
     """What the xla target found beyond its verdict.
 
     `operators` counts the HLO instructions of the captured module by opcode, `fallbacks` the
-    operators that ran outside XLA (`aten::nonzero`) in one call. `ready` as in `HloParameters`.
+    operators that ran outside XLA (`aten::nonzero`) in one call. `hlo` says whose that module is,
+    and that it may be compiled ahead of time: `lazy`, of the model's own call, or `export`, of its
+    exported program, where the call itself breaks; None where both do, and then nothing is kept.
     `compile_seconds` is the time in XLA's compiler for the first call. `recompiles_same_inputs` and
     `recompiles` count graphs compiled anew by a second identical call and for a batch one larger.
     """
 
     operators: dict[str, int] = {}
     fallbacks: dict[str, int] = {}
-    ready: bool | None = None
+    hlo: str | None = None
     stablehlo: ExportVariant | None = None
     compile_seconds: float | None = None
     recompiles_same_inputs: int | None = None

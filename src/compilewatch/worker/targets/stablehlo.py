@@ -1,22 +1,33 @@
-"""StableHLO of a model, by `torch.export` and torch_xla's `exported_program_to_stablehlo`."""
+"""The way to XLA through `torch.export`: StableHLO, and the HLO of models whose capture breaks.
+
+Lazy tensors run model code as eager mode does, so a model that reads a value (whether its mask is
+all ones) reads it there too, and its graph holds for that value. An exported program holds for
+every value, or there is none.
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
+import torch_xla
 from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_xla.stablehlo import exported_program_to_stablehlo
 
 from compilewatch.records import ExportVariant
 from compilewatch.worker import numerics
 from compilewatch.worker.module_state import preserved
-from compilewatch.worker.subject import Subject
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets import xla_device
 from compilewatch.worker.targets.export import operators, register_containers
 from compilewatch.worker.targets.isolation import Enter
 from compilewatch.worker.targets.xla import STABLEHLO_ARTIFACT
+from compilewatch.worker.targets.xla_capture import HloCapture, Names, lower, named_inputs
 
 
 class _Positional(nn.Module):  # type: ignore[misc]
@@ -32,14 +43,16 @@ class _Positional(nn.Module):  # type: ignore[misc]
         self._places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         self.tensors = tuple(leaves[place] for place in self._places)
         self._leaves = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.outputs: list[str] = []
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         leaves: list[Any] = list(self._leaves)
         for place, tensor in zip(self._places, tensors, strict=True):
             leaves[place] = tensor
         args, kwargs = tree_unflatten(leaves, self._structure)
-        output = self.module(*args, **kwargs)
-        return tuple(v for _, v in numerics.leaves(output) if isinstance(v, Tensor))
+        found = {n: v for n, v in numerics.leaves(self.module(*args, **kwargs)) if _is_tensor(v)}
+        self.outputs[:] = found
+        return tuple(found.values())
 
 
 def to_stablehlo(subject: Subject, _enter: Enter) -> ExportVariant:
@@ -48,11 +61,8 @@ def to_stablehlo(subject: Subject, _enter: Enter) -> ExportVariant:
     torch_xla leaves `_set_xla_all_numbers_special_scalars` on where the conversion fails (2.9).
     """
     started = time.perf_counter()
-    register_containers(subject.module)
-    wrapper = _Positional(subject)
-    tensors, wrapper.tensors = wrapper.tensors, ()
-    with preserved(subject.module), torch.no_grad():
-        program = torch.export.export(wrapper, tensors, strict=False)
+    _, program = _exported(subject)
+    with torch.no_grad():
         found = exported_program_to_stablehlo(program)
     if subject.request.keep_artifacts:
         text = found.get_stablehlo_text("forward")
@@ -62,3 +72,29 @@ def to_stablehlo(subject: Subject, _enter: Enter) -> ExportVariant:
         duration_seconds=time.perf_counter() - started,
         ops=sum(operators(program).values()),
     )
+
+
+def capture_exported(subject: Subject, _enter: Enter) -> HloCapture:
+    """`xla_capture.capture_hlo` of the exported program, forward only; a step for `isolated`."""
+    wrapper, program = _exported(subject)
+    device = torch_xla.device()
+    module = move_to_device_pass(program, str(device)).module()
+    inputs = ExampleInputs(strategy=subject.inputs.strategy, args=wrapper.tensors)
+    placed = xla_device.fed(replace(subject, module=module), replace(subject, inputs=inputs))
+    names = Names(
+        prefix="module.",
+        inputs=[name for name, _ in named_inputs(subject.inputs)],
+        outputs=wrapper.outputs,
+    )
+    return lower(subject, placed, names)
+
+
+def _exported(subject: Subject) -> tuple[_Positional, ExportedProgram]:
+    register_containers(subject.module)
+    wrapper = _Positional(subject)
+    with preserved(subject.module), torch.no_grad():
+        return wrapper, torch.export.export(wrapper, wrapper.tensors, strict=False)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)

@@ -21,6 +21,7 @@ import msgspec
 from compilewatch.records import (
     ExportVariant,
     GraphBreak,
+    Mode,
     NeuronConcern,
     OpenXla,
     Phase,
@@ -63,7 +64,7 @@ CODES: Codes = (
 """Causes that only XLA knows (absl's status codes); others have the codes of Dynamo's breaks."""
 
 SIDE_SHARE = 0.25
-"""Of the phase's deadline: what StableHLO may take before the verdict's own steps."""
+"""Of the phase's deadline: what each step through `torch.export` may take of the verdict's."""
 LAST_SHARE = 0.9
 """Of the phase's deadline, for Dynamo, so that the launcher need not end what has its verdict."""
 
@@ -131,18 +132,21 @@ class _Inquiry:
             captured = self._step(capture_hlo, HloCapture)
         except StepFailedError as error:
             return Outcome(status=Status.ERROR, detail=str(error), error=error.record, xla=detail)
+        breaks = self._breaks(captured)
+        fallbacks, hlo = captured.fallbacks, captured
+        if not captured.ready and self._subject.request.target.mode is Mode.EVAL:
+            hlo = self._exported() or captured
         detail = msgspec.structs.replace(
             detail,
-            operators=captured.operators,
-            fallbacks=captured.fallbacks,
-            ready=captured.ready,
-            expected_to_fail_on_neuron=self._concerns(captured),
+            operators=hlo.operators,
+            fallbacks=fallbacks,
+            hlo=("lazy" if hlo is captured else "export") if hlo.ready else None,
+            expected_to_fail_on_neuron=self._concerns(hlo),
         )
-        breaks = self._breaks(captured)
         outcome = Outcome(
             status=Status.PASS,
-            ops=sum(captured.operators.values()) if captured.ready else None,
-            artifacts=captured.artifacts,
+            ops=sum(hlo.operators.values()) if hlo.ready else None,
+            artifacts=hlo.artifacts,
             xla=detail,
         )
         outcome = _broken(outcome, breaks)
@@ -175,14 +179,24 @@ class _Inquiry:
     def _stablehlo(self) -> ExportVariant:
         from compilewatch.worker.targets.stablehlo import to_stablehlo
 
-        limit = SIDE_SHARE * self._subject.request.deadlines.compile_seconds
         started = time.perf_counter()
         try:
-            return self._step(to_stablehlo, ExportVariant, limit)
+            return self._step(to_stablehlo, ExportVariant, self._side_limit)
         except _SIDE_FAILURES as error:
             code, reason = _failure(error)
             spent = time.perf_counter() - started
             return ExportVariant(exported=False, duration_seconds=spent, code=code, reason=reason)
+
+    def _exported(self) -> HloCapture | None:
+        """The capture of the exported program, where there is one and it is whole."""
+        from compilewatch.worker.targets.stablehlo import capture_exported
+        from compilewatch.worker.targets.xla_capture import HloCapture
+
+        try:
+            found = self._step(capture_exported, HloCapture, self._side_limit)
+        except _SIDE_FAILURES:
+            return None
+        return found if found.ready else None
 
     def _dynamo(self) -> OpenXla:
         from compilewatch.worker.targets.xla_dynamo import capture_for_xla
@@ -215,6 +229,10 @@ class _Inquiry:
     def _enter(self, phase: Phase) -> None:
         self._phase = phase
         self._subject.enter(phase)
+
+    @property
+    def _side_limit(self) -> float:
+        return SIDE_SHARE * self._subject.request.deadlines.compile_seconds
 
     @property
     def _keeps(self) -> bool:
@@ -278,8 +296,10 @@ def _judged(outcome: Outcome, detail: XlaDetail, ran: Execution) -> Outcome:
 
 def _remarks(detail: XlaDetail) -> Iterator[str]:
     """What people should read beside the verdict, a phrase each."""
-    if detail.ready is False:
+    if detail.fallbacks and detail.hlo is None:
         yield "its HLO holds values of these inputs and is not kept"
+    elif detail.hlo == "export":
+        yield "its HLO is that of torch.export"
     if detail.expected_to_fail_on_neuron:
         first, *others = detail.expected_to_fail_on_neuron
         more = f" and {len(others)} more" if others else ""

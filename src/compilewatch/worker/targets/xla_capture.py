@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +53,8 @@ class HloCapture(Record, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> bool:
-        """Whether the module may be compiled ahead of time for other inputs."""
-        return self.parameters.ready
+        """Whether it may be compiled ahead of time: nothing ran before the call was over."""
+        return not self.fallbacks and not self.executions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +73,30 @@ def capture_hlo(subject: Subject, _enter: Enter) -> HloCapture:
 
     Leaves `HLO_ARTIFACT`, `PARAMETERS_ARTIFACT` and, where there are constants,
     `CONSTANTS_ARTIFACT` in the subject's folder, where artifacts are kept and the module is
-    `ready`: nothing ran before the call was over, so it holds for other inputs too.
+    `ready`, so that it holds for other inputs too.
     """
-    call = _record(subject)
+    return lower(subject, xla_device.on_device(subject), Names())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """What the subject calls things where the module on the device is a rewritten one.
+
+    `prefix` stands before the names of weights there; `inputs` and `outputs` replace all others.
+    """
+
+    prefix: str = ""
+    inputs: Sequence[str] | None = None
+    outputs: Sequence[str] | None = None
+
+
+def lower(subject: Subject, placed: Subject, names: Names) -> HloCapture:
+    """The same for what is on the device already."""
+    call = _record(placed)
     context = torch_xla._XLAC.lowering.LoweringContext("graph")
     context.build(list(call.results.values()))
     module = json.loads(context.hlo_json())
-    parameters, constants = _parameters(context, module, call)
+    parameters, constants = _parameters(context, module, call, names)
     instructions = list(_instructions(module))
     opcodes = (each["opcode"] for each in instructions)
     found = HloCapture(
@@ -95,8 +112,7 @@ def capture_hlo(subject: Subject, _enter: Enter) -> HloCapture:
     return msgspec.structs.replace(found, artifacts=_keep(subject, context, parameters, constants))
 
 
-def _record(subject: Subject) -> _Call:
-    placed = xla_device.on_device(subject)
+def _record(placed: Subject) -> _Call:
     versions = {name: buffer._version for name, buffer in placed.module.named_buffers()}
     met.clear_all()
     # Python's numbers become constants of the module, not parameters without a name.
@@ -121,12 +137,12 @@ def _record(subject: Subject) -> _Call:
 
 
 def _parameters(
-    context: Any, module: dict[str, Any], call: _Call
+    context: Any, module: dict[str, Any], call: _Call, names: Names
 ) -> tuple[HloParameters, dict[str, Tensor]]:
     """The map, and the values of parameters that are neither weights nor inputs."""
     known: dict[int, HloParameter] = {}
     unused: list[str] = []
-    for kind, name, tensor in _named(call.placed):
+    for kind, name, tensor in _named(call.placed, names):
         number = context.tensor_parameter_id(tensor)
         if number < 0:
             if kind == "input":
@@ -148,8 +164,7 @@ def _parameters(
     parameters = HloParameters(
         parameters=tuple(known[number] for number in sorted(known)),
         unused_inputs=tuple(unused),
-        outputs=tuple(call.results),
-        ready=not call.fallbacks and not call.executions,
+        outputs=tuple(names.outputs or call.results),
     )
     return parameters, constants
 
@@ -159,13 +174,14 @@ def _parameter(number: int, kind: str, name: str, tensor: Tensor) -> HloParamete
     return HloParameter(id=number, kind=kind, name=name, shape=tuple(tensor.shape), dtype=dtype)
 
 
-def _named(placed: Subject) -> Iterator[tuple[str, str, Tensor]]:
+def _named(placed: Subject, names: Names) -> Iterator[tuple[str, str, Tensor]]:
     """Kind, name and tensor of all that has a name, tied weights under each of theirs."""
     for name, parameter in placed.module.named_parameters(remove_duplicate=False):
-        yield "parameter", name, parameter
+        yield "parameter", name.removeprefix(names.prefix), parameter
     for name, buffer in placed.module.named_buffers(remove_duplicate=False):
-        yield "buffer", name, buffer
-    yield from (("input", *each) for each in named_inputs(placed.inputs))
+        yield "buffer", name.removeprefix(names.prefix), buffer
+    for index, (name, tensor) in enumerate(named_inputs(placed.inputs)):
+        yield "input", names.inputs[index] if names.inputs is not None else name, tensor
 
 
 def named_inputs(inputs: ExampleInputs) -> Iterator[tuple[str, Tensor]]:
