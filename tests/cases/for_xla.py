@@ -37,6 +37,20 @@ class Reads(nn.Module):
         return doubled
 
 
+class Chooses(nn.Module):
+    """Reads a value where it is not traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        doubled = self.linear(x) * 2
+        if torch.compiler.is_compiling() or bool((doubled > 0).any()):
+            doubled = doubled + torch.arange(4, device=x.device)
+        return {"doubled": doubled, "sum": doubled.sum()}
+
+
 class Falls(nn.Module):
     """The same operator without a lowering at two lines, one of them twice."""
 

@@ -38,7 +38,7 @@ BATCHED = """
 [inputs.x]
 dtype = "float32"
 shape = [3, 4]
-fill = 0.5
+fill = "normal"
 
 [dynamic_shapes.x]
 0 = "batch"
@@ -52,6 +52,7 @@ CASES: dict[str, tuple[str, str | None, Mode]] = {
     "differs": ("Differs", "square_inputs", Mode.EVAL),
     "drops": ("Drops", "square_inputs", Mode.TRAIN),
     "falls_training": ("FallsTraining", "square_inputs", Mode.TRAIN),
+    "chooses": ("Chooses", "square_inputs", Mode.EVAL),
     "sorts": ("Sorts", "square_inputs", Mode.EVAL),
     "refused": ("Refused", "square_inputs", Mode.EVAL),
     "dies": ("Dies", "square_inputs", Mode.EVAL),
@@ -91,7 +92,6 @@ def answers(xla_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     root = tmp_path_factory.mktemp("xla")
     (root / "batched.toml").write_text(BATCHED)
     lines = [f"{root / name} {_request(root, *case)}\n" for name, case in CASES.items()]
-    paths = os.pathsep.join((str(SOURCES), os.environ.get("COMPILEWATCH_TEST_PATH", "")))
     done = subprocess.run(
         [str(xla_python), str(ANSWERS)],
         input="".join(lines),
@@ -99,7 +99,7 @@ def answers(xla_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         text=True,
         check=False,
         timeout=900,
-        env={**os.environ, "PYTHONPATH": paths, "PJRT_DEVICE": "CPU"},
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "PJRT_DEVICE": "CPU"},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return {name: _answered(root / name) for name in CASES}
@@ -215,6 +215,24 @@ def test_a_value_that_is_read_is_a_break_with_its_line(answers: dict[str, Answer
     assert reads.xla.hlo is None
     assert "its HLO holds values of these inputs and is not kept" in reads.found.detail
     assert reads.kept() == set()
+
+
+@pytest.mark.xla
+def test_where_the_call_breaks_the_module_is_that_of_export(answers: dict[str, Answered]) -> None:
+    """Export takes the branch for every value, as Transformers' masks do where they are traced."""
+    chooses = answers["chooses"]
+    assert chooses.found.status is Status.GRAPH_BREAK
+    assert chooses.xla.hlo == "export"
+    assert chooses.found.detail.endswith("its HLO is that of torch.export")
+    assert chooses.kept() == {
+        "graph.hlo_module.pb",
+        "graph.parameters.json",
+        "graph.stablehlo.mlir",
+    }
+    written = (chooses.artifacts / "graph.parameters.json").read_bytes()
+    found = msgspec.json.decode(written, type=HloParameters)
+    assert {each.name for each in found.parameters} == {"linear.weight", "linear.bias", "args[0]"}
+    assert found.outputs == ("doubled", "sum")
 
 
 @pytest.mark.xla

@@ -8,7 +8,8 @@ every value, or there is none.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,14 +37,14 @@ class _Positional(nn.Module):  # type: ignore[misc]
     Everything else in the arguments is a constant; outputs are those that `numerics.leaves` finds.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, name_outputs: Callable[[Iterable[str]], None]) -> None:
         super().__init__()
         self.module = subject.module
         leaves, self._structure = tree_flatten((subject.inputs.args, subject.inputs.kwargs))
         self._places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         self.tensors = tuple(leaves[place] for place in self._places)
         self._leaves = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        self.outputs: list[str] = []
+        self._name_outputs = name_outputs
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         leaves: list[Any] = list(self._leaves)
@@ -51,8 +52,17 @@ class _Positional(nn.Module):  # type: ignore[misc]
             leaves[place] = tensor
         args, kwargs = tree_unflatten(leaves, self._structure)
         found = {n: v for n, v in numerics.leaves(self.module(*args, **kwargs)) if _is_tensor(v)}
-        self.outputs[:] = found
+        self._name_outputs(found)
         return tuple(found.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Exported:
+    """A program of tensors alone, its example inputs and what its results are called."""
+
+    program: ExportedProgram
+    tensors: tuple[Tensor, ...]
+    outputs: list[str]
 
 
 def to_stablehlo(subject: Subject, _enter: Enter) -> ExportVariant:
@@ -61,7 +71,7 @@ def to_stablehlo(subject: Subject, _enter: Enter) -> ExportVariant:
     torch_xla leaves `_set_xla_all_numbers_special_scalars` on where the conversion fails (2.9).
     """
     started = time.perf_counter()
-    _, program = _exported(subject)
+    program = _exported(subject).program
     with torch.no_grad():
         found = exported_program_to_stablehlo(program)
     if subject.request.keep_artifacts:
@@ -76,24 +86,30 @@ def to_stablehlo(subject: Subject, _enter: Enter) -> ExportVariant:
 
 def capture_exported(subject: Subject, _enter: Enter) -> HloCapture:
     """`xla_capture.capture_hlo` of the exported program, forward only; a step for `isolated`."""
-    wrapper, program = _exported(subject)
+    exported = _exported(subject)
     device = torch_xla.device()
-    module = move_to_device_pass(program, str(device)).module()
-    inputs = ExampleInputs(strategy=subject.inputs.strategy, args=wrapper.tensors)
+    module = move_to_device_pass(exported.program, str(device)).module()
+    inputs = ExampleInputs(strategy=subject.inputs.strategy, args=exported.tensors)
     placed = xla_device.fed(replace(subject, module=module), replace(subject, inputs=inputs))
     names = Names(
         prefix="module.",
         inputs=[name for name, _ in named_inputs(subject.inputs)],
-        outputs=wrapper.outputs,
+        outputs=exported.outputs,
     )
     return lower(subject, placed, names)
 
 
-def _exported(subject: Subject) -> tuple[_Positional, ExportedProgram]:
+def _exported(subject: Subject) -> _Exported:
+    outputs: list[str] = []
+
+    def name_outputs(names: Iterable[str]) -> None:
+        outputs[:] = names  # not an attribute: export refuses a module whose attributes change
+
     register_containers(subject.module)
-    wrapper = _Positional(subject)
+    wrapper = _Positional(subject, name_outputs)
     with preserved(subject.module), torch.no_grad():
-        return wrapper, torch.export.export(wrapper, wrapper.tensors, strict=False)
+        program = torch.export.export(wrapper, wrapper.tensors, strict=False)
+    return _Exported(program=program, tensors=wrapper.tensors, outputs=outputs)
 
 
 def _is_tensor(value: Any) -> bool:

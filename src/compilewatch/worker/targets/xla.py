@@ -54,7 +54,7 @@ DEVICE_VARIABLE = "PJRT_DEVICE"
 DEVICE = "CPU"
 
 CODES: Codes = (
-    ("device_mismatch", r"[Ii]nput tensor is not an XLA tensor|Expected all tensors to be on the"),
+    ("device_mismatch", r"not an XLA tensor|Expected XLA tensor|Expected all tensors to be on the"),
     ("xla_fallback", r"ops not capturable by Pytorch/XLA"),
     ("xla_invalid_argument", r"INVALID_ARGUMENT"),
     ("xla_unimplemented", r"UNIMPLEMENTED"),

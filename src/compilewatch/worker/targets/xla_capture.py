@@ -7,6 +7,7 @@ constant, which is data of these example inputs.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,6 @@ def lower(subject: Subject, placed: Subject, names: Names) -> HloCapture:
 
 
 def _record(placed: Subject) -> _Call:
-    versions = {name: buffer._version for name, buffer in placed.module.named_buffers()}
     met.clear_all()
     # Python's numbers become constants of the module, not parameters without a name.
     torch_xla._XLAC._set_xla_all_numbers_special_scalars(True)
@@ -123,7 +123,7 @@ def _record(placed: Subject) -> _Call:
         if parameter.grad is not None:
             found[f"gradient of {name}"] = parameter.grad
     for name, buffer in placed.module.named_buffers():
-        if buffer._version != versions.get(name):
+        if _is_pending(buffer):
             found[f"buffer {name}"] = buffer
     if not found:
         raise ValueError("the model returns no tensor on the XLA device")
@@ -134,6 +134,14 @@ def _record(placed: Subject) -> _Call:
         fallbacks=xla_device.fallbacks(),
         executions=xla_device.executions(),
     )
+
+
+def _is_pending(tensor: Tensor) -> bool:
+    """Whether there is an expression to compute: written buffers keep their version (2.9)."""
+    if not xla_device.is_placed(tensor):
+        return False
+    text = torch_xla._XLAC._get_xla_tensors_text([tensor])
+    return not re.fullmatch(r"IR \{\n  %0 = \S+ xla::device_data\(\).*\n\}\n*", text)
 
 
 def _parameters(
