@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from compilewatch.worker.module_state import preserved
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import xla_device
 from compilewatch.worker.targets.execution import (
+    comparable,
     enlarged,
     forward,
     observed,
@@ -63,15 +65,21 @@ def execute(subject: Subject, enter: Enter) -> Execution:
 
 def _call(placed: Subject) -> tuple[int, float]:
     """Graphs and seconds that one call compiled. Nothing is pending before or after it."""
+    with _ran(placed):
+        return xla_device.compiled_graphs(), xla_device.compile_seconds()
+
+
+@contextmanager
+def _ran(placed: Subject) -> Iterator[Any]:
+    """One call, done and counted, with its output; the module is as before afterwards."""
     with preserved(placed.module):
+        placed.module.zero_grad(set_to_none=True)
         torch_xla.sync(wait=True)
         met.clear_all()
         output = forward(placed, placed.module, placed.inputs)
         torch_xla.sync(wait=True)
-        found = xla_device.compiled_graphs(), xla_device.compile_seconds()
-        del output
+        yield output
     torch_xla.sync(wait=True)
-    return found
 
 
 def _larger(subject: Subject) -> Subject | None:
@@ -96,11 +104,10 @@ def _draws(subject: Subject) -> bool:
 
 def _numerics(subject: Subject, placed: Subject, draws: bool) -> Numerics:
     def on_xla() -> dict[str, Any]:
-        fresh = xla_device.fed(placed, subject)
-        with _DrawnOnCpu() if draws else nullcontext():
-            found = observed(fresh, fresh.module)
-        torch_xla.sync(wait=True)
-        return {n: v.cpu() if isinstance(v, Tensor) else v for n, v in found.items()}
+        # The same call as before, and so the same graph: copies on the device were another one.
+        with _DrawnOnCpu() if draws else nullcontext(), _ran(xla_device.fed(placed, subject)) as y:
+            found = comparable(placed, y)
+            return {n: v.cpu() if isinstance(v, Tensor) else v for n, v in found.items()}
 
     return numerics.assess(
         lambda: observed(subject, subject.module), on_xla, lambda: observed_in_float64(subject)
