@@ -342,6 +342,49 @@ def test_a_larger_batch_is_compiled_anew(answers: dict[str, Answered]) -> None:
     assert batched.xla.recompiles_same_inputs == 0
 
 
+ARCHIVE = """
+import sys, tempfile
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import for_xla
+from compilewatch.records import FactoryBuild, ModelSpec, Request, Target
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets.xla import archive_hlo
+for model in (for_xla.Batched, for_xla.Chooses, for_xla.Falls, for_xla.Dies):
+    build = FactoryBuild(factory="for_xla:x")
+    spec = ModelSpec(source="test", name="test", build=build)
+    folder = Path(tempfile.mkdtemp(dir=sys.argv[2]))
+    found = archive_hlo(Subject(
+        request=Request(model=spec, target=Target(name="neuron"), key="0"),
+        module=model().eval(),
+        inputs=ExampleInputs(strategy="test", args=for_xla.square_inputs()),
+        fake_mode=None, artifacts=folder, enter=lambda phase: None))
+    kept = sorted(path.name for path in folder.iterdir())
+    said = found is not None and list(found.artifacts) == kept
+    print(model.__name__, found is not None, said, kept)
+"""
+
+
+@pytest.mark.xla
+def test_other_targets_can_begin_with_the_module(xla_python: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(xla_python), "-c", ARCHIVE, str(CASES_FOLDER), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    kept = "['graph.hlo_module.pb', 'graph.parameters.json']"
+    assert done.stdout.splitlines() == [
+        f"Batched True True {kept}",
+        f"Chooses True True {kept}",
+        "Falls False False []",
+        f"Dies True True {kept}",
+    ]
+
+
 def _fields(message: bytes, wanted: int) -> list[Any]:
     """The values of one field of a protobuf message: bytes, or int for a varint."""
     found, at = [], 0

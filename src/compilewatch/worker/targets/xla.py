@@ -55,6 +55,8 @@ DEVICE = "CPU"
 
 CODES: Codes = (
     ("device_mismatch", r"not an XLA tensor|Expected XLA tensor|Expected all tensors to be on the"),
+    # On the CPU, where a fallback runs, and there for a type that eager code does not use there.
+    ("xla_fallback_failed", r"\"\w+_cpu\" not implemented for"),
     ("xla_fallback", r"ops not capturable by Pytorch/XLA"),
     ("xla_invalid_argument", r"INVALID_ARGUMENT"),
     ("xla_unimplemented", r"UNIMPLEMENTED"),
@@ -64,7 +66,7 @@ CODES: Codes = (
 """Causes that only XLA knows (absl's status codes); others have the codes of Dynamo's breaks."""
 
 SIDE_SHARE = 0.25
-"""Of the phase's deadline: what each step through `torch.export` may take of the verdict's."""
+"""Of the phase's deadline: what each step may take that does not decide the verdict."""
 LAST_SHARE = 0.9
 """Of the phase's deadline, for Dynamo, so that the launcher need not end what has its verdict."""
 
@@ -102,6 +104,23 @@ class XlaTarget(CompileTarget):
         return _Inquiry(subject).outcome()
 
 
+def archive_hlo(subject: Subject) -> HloCapture | None:
+    """The module to compile ahead of time, left among the artifacts; None where there is none.
+
+    For targets that begin with it: the capture of the call, or else of the exported program. Needs
+    what `XlaTarget.missing` names; nothing that goes wrong in it is raised or ends this process.
+    """
+    from compilewatch.worker.targets.xla_capture import HloCapture, capture_hlo
+
+    os.environ.setdefault(DEVICE_VARIABLE, DEVICE)
+    inquiry = _Inquiry(subject)
+    try:
+        captured = inquiry.step(capture_hlo, HloCapture, inquiry.side_limit)
+    except _SIDE_FAILURES:
+        return inquiry.exported()
+    return captured if captured.ready else inquiry.exported()
+
+
 class _Inquiry:
     """One subject on its way through the steps."""
 
@@ -129,13 +148,13 @@ class _Inquiry:
         from compilewatch.worker.targets.xla_execution import Execution, execute
 
         try:
-            captured = self._step(capture_hlo, HloCapture)
+            captured = self.step(capture_hlo, HloCapture)
         except StepFailedError as error:
             return Outcome(status=Status.ERROR, detail=str(error), error=error.record, xla=detail)
         breaks = self._breaks(captured)
         fallbacks, hlo = captured.fallbacks, captured
-        if not captured.ready and self._subject.request.target.mode is Mode.EVAL:
-            hlo = self._exported() or captured
+        if not captured.ready:
+            hlo = self.exported() or captured
         detail = msgspec.structs.replace(
             detail,
             operators=hlo.operators,
@@ -151,7 +170,7 @@ class _Inquiry:
         )
         outcome = _broken(outcome, breaks)
         try:
-            ran = self._step(execute, Execution)
+            ran = self.step(execute, Execution)
         except StepFailedError as error:
             line = f"captured, then {error}"
             return replace(outcome, status=Status.ERROR, detail=line, error=error.record)
@@ -163,8 +182,8 @@ class _Inquiry:
         if captured.ready:
             return ()
         try:
-            watched = self._step(watch, Watched).breaks
-        except StepFailedError:
+            watched = self.step(watch, Watched, self.side_limit).breaks
+        except _SIDE_FAILURES:
             watched = ()  # they are counted all the same, without a place
         return settle(watched, captured.fallbacks, captured.executions)
 
@@ -181,19 +200,24 @@ class _Inquiry:
 
         started = time.perf_counter()
         try:
-            return self._step(to_stablehlo, ExportVariant, self._side_limit)
+            return self.step(to_stablehlo, ExportVariant, self.side_limit)
         except _SIDE_FAILURES as error:
             code, reason = _failure(error)
             spent = time.perf_counter() - started
             return ExportVariant(exported=False, duration_seconds=spent, code=code, reason=reason)
 
-    def _exported(self) -> HloCapture | None:
-        """The capture of the exported program, where there is one and it is whole."""
+    def exported(self) -> HloCapture | None:
+        """The capture of the exported program, where there is one and it is whole.
+
+        It has the way there only, so in train mode it is no answer.
+        """
         from compilewatch.worker.targets.stablehlo import capture_exported
         from compilewatch.worker.targets.xla_capture import HloCapture
 
+        if self._subject.request.target.mode is Mode.TRAIN:
+            return None
         try:
-            found = self._step(capture_exported, HloCapture, self._side_limit)
+            found = self.step(capture_exported, HloCapture, self.side_limit)
         except _SIDE_FAILURES:
             return None
         return found if found.ready else None
@@ -204,12 +228,12 @@ class _Inquiry:
         self._enter(Phase.PROFILE)  # beside the verdict, with a deadline of its own
         limit = LAST_SHARE * self._subject.request.deadlines.profile_seconds
         try:
-            return self._step(capture_for_xla, OpenXla, limit)
+            return self.step(capture_for_xla, OpenXla, limit)
         except _SIDE_FAILURES as error:
             code, reason = _failure(error)
             return OpenXla(accepted=False, code=code, reason=reason)
 
-    def _step(
+    def step(
         self,
         step: Callable[[Subject, Enter], Answer],
         answer: type[Answer],
@@ -231,7 +255,7 @@ class _Inquiry:
         self._subject.enter(phase)
 
     @property
-    def _side_limit(self) -> float:
+    def side_limit(self) -> float:
         return SIDE_SHARE * self._subject.request.deadlines.compile_seconds
 
     @property

@@ -12,6 +12,7 @@ from compilewatch.worker.targets import xla_device
 from compilewatch.worker.targets.capture import capture, unmeasured_guards
 from compilewatch.worker.targets.execution import forward
 from compilewatch.worker.targets.isolation import Enter
+from compilewatch.worker.targets.reasons import SKIPPED_FRAME
 
 BACKEND = "openxla"
 
@@ -29,13 +30,14 @@ def capture_for_xla(subject: Subject, _enter: Enter) -> OpenXla:
         )
     breaks = found.log.breaks()
     first = breaks[0] if breaks else None
+    code = first.code if first else None
     return OpenXla(
         accepted=found.whole,
         graphs=found.graphs,
         graph_breaks=sum(each.occurrences for each in breaks),
         breaks=breaks,
         fallbacks=xla_device.fallbacks(),
-        code=first.code if first else None,
+        code=code if found.whole or code else SKIPPED_FRAME,
         reason=first.reason if first else None,
     )
 
