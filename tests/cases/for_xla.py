@@ -51,6 +51,17 @@ class Chooses(nn.Module):
         return {"doubled": doubled, "sum": doubled.sum()}
 
 
+class Normed(nn.Module):
+    """An operator without a lowering that decomposes into such as have one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
 class Falls(nn.Module):
     """The same operator without a lowering at two lines, one of them twice."""
 

@@ -53,6 +53,7 @@ CASES: dict[str, tuple[str, str | None, Mode]] = {
     "drops": ("Drops", "square_inputs", Mode.TRAIN),
     "falls_training": ("FallsTraining", "square_inputs", Mode.TRAIN),
     "chooses": ("Chooses", "square_inputs", Mode.EVAL),
+    "normed": ("Normed", "square_inputs", Mode.EVAL),
     "sorts": ("Sorts", "square_inputs", Mode.EVAL),
     "refused": ("Refused", "square_inputs", Mode.EVAL),
     "dies": ("Dies", "square_inputs", Mode.EVAL),
@@ -233,6 +234,15 @@ def test_where_the_call_breaks_the_module_is_that_of_export(answers: dict[str, A
     found = msgspec.json.decode(written, type=HloParameters)
     assert {each.name for each in found.parameters} == {"linear.weight", "linear.bias", "args[0]"}
     assert found.outputs == ("doubled", "sum")
+
+
+@pytest.mark.xla
+def test_an_operator_that_decomposes_leaves_a_module(answers: dict[str, Answered]) -> None:
+    normed = answers["normed"]
+    assert normed.found.status is Status.GRAPH_BREAK
+    assert normed.xla.fallbacks == {"aten::_weight_norm_interface": 1}
+    assert normed.xla.hlo == "export"
+    assert "graph.hlo_module.pb" in normed.kept()
 
 
 @pytest.mark.xla

@@ -87,8 +87,21 @@ def to_stablehlo(subject: Subject, _enter: Enter) -> ExportVariant:
 def capture_exported(subject: Subject, _enter: Enter) -> HloCapture:
     """`xla_capture.capture_hlo` of the exported program, forward only; a step for `isolated`."""
     exported = _exported(subject)
-    device = torch_xla.device()
-    module = move_to_device_pass(exported.program, str(device)).module()
+    return _lowered(subject, exported, exported.program)
+
+
+def capture_decomposed(subject: Subject, _enter: Enter) -> HloCapture:
+    """The same in the core operators of ATen: XLA lacks some of what they are made of (2.9).
+
+    Not what is tried first: the decompositions refuse some programs that lower as they are.
+    """
+    exported = _exported(subject)
+    with torch.no_grad():
+        return _lowered(subject, exported, exported.program.run_decompositions())
+
+
+def _lowered(subject: Subject, exported: _Exported, program: ExportedProgram) -> HloCapture:
+    module = move_to_device_pass(program, str(torch_xla.device())).module()
     inputs = ExampleInputs(strategy=subject.inputs.strategy, args=exported.tensors)
     placed = xla_device.fed(replace(subject, module=module), replace(subject, inputs=inputs))
     names = Names(

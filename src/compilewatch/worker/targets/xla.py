@@ -211,16 +211,19 @@ class _Inquiry:
 
         It has the way there only, so in train mode it is no answer.
         """
-        from compilewatch.worker.targets.stablehlo import capture_exported
+        from compilewatch.worker.targets.stablehlo import capture_decomposed, capture_exported
         from compilewatch.worker.targets.xla_capture import HloCapture
 
         if self._subject.request.target.mode is Mode.TRAIN:
             return None
-        try:
-            found = self.step(capture_exported, HloCapture, self.side_limit)
-        except _SIDE_FAILURES:
-            return None
-        return found if found.ready else None
+        for step in (capture_exported, capture_decomposed):
+            try:
+                found = self.step(step, HloCapture, self.side_limit)
+            except _SIDE_FAILURES:
+                return None
+            if found.ready:
+                return found
+        return None
 
     def _dynamo(self) -> OpenXla:
         from compilewatch.worker.targets.xla_dynamo import capture_for_xla
