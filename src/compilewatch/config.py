@@ -32,6 +32,7 @@ PATHS = {
     "models_file": "models.toml",
     "pulled_dir": "pulled",
     "overrides_dir": "overrides",
+    "neuron_operators_file": "neuron_operators.toml",
     "expectations_file": "expectations.toml",
 }
 """Settings that are paths, and the name inside of `inputs` that an empty one stands for."""
@@ -60,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models_file: str = ""
     pulled_dir: str = ""
     overrides_dir: str = ""
+    neuron_operators_file: str = ""
     expectations_file: str = ""
     deadlines: Deadlines = Deadlines()
 

@@ -147,13 +147,14 @@ def request_key(
     depth: Depth,
     overrides: Iterable[dict[str, Any]] = (),
     inputs_file: Path | None = None,
+    operators_file: Path | None = None,
 ) -> str:
     """The key of a question: a digest of all that can change its answer.
 
     Not the model's name, downloads or licence; not deadlines and memory, which can only prevent
     an answer. Nor the environment's name: two names of one environment share its answers. None is
-    one that does not exist, whose requests are not asked. Raises ConfigError where `inputs_file`
-    cannot be read.
+    one that does not exist, whose requests are not asked. Raises ConfigError where `inputs_file` or
+    `operators_file` cannot be read.
     """
     asked = msgspec.structs.asdict(target)
     del asked["environment"]
@@ -166,6 +167,7 @@ def request_key(
             "environment": _environment_identity(environment),
             "overrides": overrides_for(spec, overrides),
             "inputs": _file_sha256(inputs_file) if inputs_file is not None else None,
+            "operators": _file_sha256(operators_file) if operators_file is not None else None,
             "harness": [HARNESS_VERSION, worker_sha256()],
         }
     )

@@ -158,6 +158,7 @@ def resume(
 def options_of(settings: Settings, environments: Iterable[Environment]) -> Options:
     """How a sweep with these settings asks its models."""
     overrides = Path(settings.overrides_dir)
+    operators = Path(settings.neuron_operators_file)
     return Options(
         environments=tuple(environments),
         tier=settings.tier,
@@ -165,6 +166,7 @@ def options_of(settings: Settings, environments: Iterable[Environment]) -> Optio
         deadlines=settings.deadlines,
         memory_limit_bytes=settings.memory_limit_bytes,
         overrides_dir=str(overrides) if overrides.is_dir() else None,
+        neuron_operators=str(operators) if operators.is_file() else None,
     )
 
 

@@ -75,6 +75,7 @@ class Options(Record, frozen=True, kw_only=True):
     deadlines: Deadlines = Deadlines()
     memory_limit_bytes: int = 8 * 2**30
     overrides_dir: str | None = None
+    neuron_operators: str | None = None
     inputs_file: str | None = None
     keep_artifacts: bool = True
 
@@ -143,6 +144,7 @@ def plan(
                 depth=options.depth,
                 overrides=overrides,
                 inputs_file=Path(inputs_file) if inputs_file else None,
+                operators_file=_operators_file(target, options),
             )
             request = _request(spec, target, key, options)
             refusal = _refusal(request, environment, expected)
@@ -205,8 +207,15 @@ def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Req
         memory_limit_bytes=options.memory_limit_bytes,
         inputs_file=options.inputs_file or spec.inputs_file,
         overrides_dir=options.overrides_dir,
+        neuron_operators=options.neuron_operators,
         keep_artifacts=options.keep_artifacts,
     )
+
+
+def _operators_file(target: Target, options: Options) -> Path | None:
+    """The list of Neuron's operators, for the one target whose answers hold what it says."""
+    known = options.neuron_operators if target.name == "xla" else None
+    return Path(known) if known else None
 
 
 def _refusal(

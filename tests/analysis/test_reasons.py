@@ -12,3 +12,8 @@ def test_any_other_break_is_named_by_its_short_code() -> None:
     assert reason_label(factories.graph_break(gb_id=None)) == "unbacked_symint"
     odd = factories.graph_break(gb_id="GB9999", code="GB9999", gb_type=None)
     assert reason_label(odd) == "GB9999"
+
+
+def test_an_operator_belongs_to_the_name() -> None:
+    fallback = factories.graph_break(gb_id=None, code="xla_fallback", gb_type="aten::nonzero")
+    assert reason_label(fallback) == "xla_fallback aten::nonzero"

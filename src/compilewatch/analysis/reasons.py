@@ -6,7 +6,12 @@ from compilewatch.records import GraphBreak
 
 
 def reason_label(graph_break: GraphBreak) -> str:
-    """`GB0170 Data-dependent branching`, or the short code: bounded, never free text."""
+    """`GB0170 Data-dependent branching`, `xla_fallback aten::nonzero`, or the short code.
+
+    Bounded, never free text: types are those of torch's registry, operators torch's own.
+    """
     if graph_break.gb_id and graph_break.gb_type:
         return f"{graph_break.gb_id} {graph_break.gb_type}"
+    if graph_break.gb_type and "::" in graph_break.gb_type:
+        return f"{graph_break.code} {graph_break.gb_type}"
     return graph_break.code

@@ -143,6 +143,7 @@ def one_request(
         spec = msgspec.structs.replace(spec, inputs_file=str(Path(inputs_file).absolute()))
     overrides = Path(settings.overrides_dir)
     known = described([target], settings)
+    operators = Path(settings.neuron_operators_file)
     options = Options(
         environments=known,
         tier=settings.tier,
@@ -150,6 +151,7 @@ def one_request(
         deadlines=settings.deadlines,
         memory_limit_bytes=settings.memory_limit_bytes,
         overrides_dir=str(overrides) if overrides.is_dir() else None,
+        neuron_operators=str(operators) if operators.is_file() else None,
         inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
     )
     asked = Target(name=target, mode=Mode(mode), dynamic=bool(dynamic))

@@ -177,7 +177,22 @@ class Task:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of a process, 0 where it is gone (or the system has no /proc)."""
+    """Resident memory of a process or of the child that has more, 0 where it is gone.
+
+    Not their sum: what a target forks shares its parent's pages. (0 too where there is no /proc.)
+    """
+    return max(_resident_bytes(each) for each in (str(pid), *_children(pid)))
+
+
+def _children(pid: int) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:  # noqa: PTH123  (as often)
+            return file.read().split()
+    except OSError:
+        return []
+
+
+def _resident_bytes(pid: str) -> int:
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123  (read ten times a second)
             return int(file.read().split()[1]) * _PAGE_BYTES

@@ -234,6 +234,7 @@ def _result(request: Request, tier: Tier, progress: _Progress, outcome: Outcome)
         numerics=outcome.numerics,
         export=outcome.export,
         performance=outcome.performance,
+        xla=outcome.xla,
         error=outcome.error,
         inputs=progress.inputs,
         inputs_strategy=progress.strategy,

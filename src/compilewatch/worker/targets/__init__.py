@@ -16,6 +16,7 @@ from compilewatch.records import (
     Performance,
     Status,
     Tier,
+    XlaDetail,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ TARGETS: dict[str, str] = {
     "dynamo": "compilewatch.worker.targets.dynamo:DynamoTarget",
     "export": "compilewatch.worker.targets.export:ExportTarget",
     "inductor": "compilewatch.worker.targets.inductor:InductorTarget",
+    "xla": "compilewatch.worker.targets.xla:XlaTarget",
 }
 
 
@@ -45,6 +47,7 @@ class Outcome:
     numerics: Numerics | None = None
     export: ExportDetail | None = None
     performance: Performance | None = None
+    xla: XlaDetail | None = None
     error: ErrorRecord | None = None
     artifacts: tuple[str, ...] = ()
 

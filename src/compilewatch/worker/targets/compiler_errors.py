@@ -14,7 +14,7 @@ Codes = tuple[tuple[str, str], ...]
 """(code, pattern over the message): causes that only one target knows; the first match counts."""
 
 
-def compiler_failure(error: Exception, codes: Codes) -> ErrorRecord:
+def compiler_failure(error: BaseException, codes: Codes) -> ErrorRecord:
     """The record of a compiler's failure, coded by `codes` first and then as Dynamo's failures are.
 
     Raises the cause where memory ran out, whoever was asking for it: that is no answer.
