@@ -24,7 +24,6 @@ from compilewatch.worker.targets.inductor import (
     LEAST_SAMPLES,
     WARM_UP_RUNS,
     InductorTarget,
-    enlarged,
     latencies,
 )
 
@@ -273,21 +272,6 @@ def test_latencies_are_taken_in_turns() -> None:
     _, _, samples = latencies(lambda: order.append("eager"), lambda: order.append("compiled"))
     assert samples >= LEAST_SAMPLES
     assert order == ["eager", "compiled"] * (WARM_UP_RUNS + samples)
-
-
-def test_a_larger_batch_has_one_more_row_wherever_it_is_named() -> None:
-    inputs = ExampleInputs(
-        strategy="test",
-        kwargs={"x": torch.ones(2, 4), "pixels": [torch.ones(4, 2)], "flag": True},
-        dynamic_shapes={"x": {0: "batch", 1: "sequence"}, "pixels": {1: "batch"}},
-    )
-    larger = enlarged(inputs)
-    assert larger is not None
-    assert larger.kwargs["x"].shape == (3, 4)
-    assert larger.kwargs["pixels"][0].shape == (4, 3)
-    assert larger.kwargs["flag"] is True
-    assert inputs.kwargs["x"].shape == (2, 4)
-    assert enlarged(ExampleInputs(strategy="test", kwargs=inputs.kwargs)) is None
 
 
 def test_without_a_compiler_it_says_so() -> None:

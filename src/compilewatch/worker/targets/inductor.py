@@ -7,32 +7,34 @@ header, the check of the vector instructions, Inductor's own imports) is made be
 
 from __future__ import annotations
 
-import copy
 import resource
 import statistics
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
 import torch._dynamo
-from torch import nn
 from torch._dynamo.utils import counters
-from torch.utils._pytree import tree_map_only
 
-from compilewatch.records import ErrorRecord, Mode, Numerics, Performance, Phase, Status, Tier
+from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Status, Tier
 from compilewatch.worker import numerics
 from compilewatch.worker.failures import one_line
 from compilewatch.worker.module_state import preserved
-from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
-from compilewatch.worker.targets.dynamo import loss_of
+from compilewatch.worker.targets.execution import (
+    Call,
+    enlarged,
+    forward,
+    observed,
+    observed_in_float64,
+)
 
 WARM_UP_RUNS = 3
 LEAST_SAMPLES = 5
@@ -46,10 +48,7 @@ CODES: Codes = (
 )
 """Causes that only Inductor knows; others have the codes of Dynamo's breaks."""
 
-_BATCH = "batch"
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes but for macOS
-
-Call = Callable[..., Any]
 
 
 class InductorTarget(CompileTarget):
@@ -153,25 +152,16 @@ class _Measurement:
     def _first_call(self) -> float:
         started = time.perf_counter()
         with preserved(self.subject.module):
-            _forward(self.subject, self.compiled, self.subject.inputs)
+            forward(self.subject, self.compiled, self.subject.inputs)
         return time.perf_counter() - started
 
     def _numerics(self) -> Numerics:
         subject = self.subject
 
-        def run(module: nn.Module, call: Call, inputs: ExampleInputs) -> dict[str, Any]:
-            with preserved(module):
-                return _observed(subject, module, call, inputs)
-
-        def in_float64() -> dict[str, Any]:
-            module = copy.deepcopy(subject.module).double()
-            inputs = _mapped(subject.inputs, lambda t: t.double() if t.is_floating_point() else t)
-            return run(module, module, inputs)
-
         return numerics.assess(
-            lambda: run(subject.module, subject.module, subject.inputs),
-            lambda: run(subject.module, self.compiled, subject.inputs),
-            in_float64,
+            lambda: observed(subject, subject.module),
+            lambda: observed(subject, self.compiled),
+            lambda: observed_in_float64(subject),
         )
 
     def _recompiles(self) -> int | None:
@@ -181,12 +171,12 @@ class _Measurement:
             return None
         with preserved(self.subject.module):
             try:
-                _forward(self.subject, self.subject.module, larger)
+                forward(self.subject, self.subject.module, larger)
             except Exception:  # noqa: BLE001  (model code, on inputs nobody promised to fit)
                 return None
         before = counters["stats"]["unique_graphs"]
         with preserved(self.subject.module):
-            _forward(self.subject, self.compiled, larger)
+            forward(self.subject, self.compiled, larger)
         return int(counters["stats"]["unique_graphs"] - before)
 
     def _profiled(self, performance: Performance) -> tuple[Performance, str]:
@@ -199,8 +189,8 @@ class _Measurement:
         subject = self.subject
         try:
             eager, compiled, samples = latencies(
-                lambda: _forward(subject, subject.module, subject.inputs),
-                lambda: _forward(subject, self.compiled, subject.inputs),
+                lambda: forward(subject, subject.module, subject.inputs),
+                lambda: forward(subject, self.compiled, subject.inputs),
             )
             performance = msgspec.structs.replace(
                 performance,
@@ -232,61 +222,6 @@ def latencies(eager: Call, compiled: Call) -> tuple[float, float, int]:
             call()
             into.append(time.perf_counter() - started)
     return statistics.median(taken[0]), statistics.median(taken[1]), len(taken[0])
-
-
-def enlarged(inputs: ExampleInputs) -> ExampleInputs | None:
-    """The same inputs with one more row in every batch dimension; None where none is named."""
-    batches = {
-        name: [dim for dim, label in dims.items() if label == _BATCH]
-        for name, dims in inputs.dynamic_shapes.items()
-    }
-    named = {name: dims for name, dims in batches.items() if dims and name in inputs.kwargs}
-    if not named:
-        return None
-    kwargs = dict(inputs.kwargs)
-    for name, dims in named.items():
-        for dim in dims:
-            kwargs[name] = tree_map_only(
-                torch.Tensor,
-                lambda t, dim=dim: torch.cat([t, t.narrow(dim, t.shape[dim] - 1, 1)], dim),
-                kwargs[name],
-            )
-    return replace(inputs, kwargs=kwargs)
-
-
-def _forward(subject: Subject, call: Call, inputs: ExampleInputs) -> Any:
-    """One call as the mode has it: without gradients, or with the way back."""
-    if subject.request.target.mode is Mode.EVAL:
-        with torch.no_grad():
-            return call(*inputs.args, **inputs.kwargs)
-    subject.module.zero_grad(set_to_none=True)
-    output = call(*inputs.args, **inputs.kwargs)
-    loss = loss_of(output)
-    if loss is not None:
-        loss.backward()
-    return output
-
-
-def _observed(
-    subject: Subject, module: nn.Module, call: Call, inputs: ExampleInputs
-) -> dict[str, Any]:
-    """What one call leaves to compare, by path: its outputs, and the gradients in train mode.
-
-    Copies, both of what goes in and of what comes out: a model may write into its inputs, and may
-    return its own buffers.
-    """
-    module.zero_grad(set_to_none=True)
-    output = _forward(subject, call, _mapped(inputs, torch.clone))
-    found = dict(numerics.leaves(output))
-    found |= {
-        f"gradient of {n}": p.grad for n, p in module.named_parameters() if p.grad is not None
-    }
-    return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in found.items()}
-
-
-def _mapped(inputs: ExampleInputs, change: Callable[[torch.Tensor], torch.Tensor]) -> ExampleInputs:
-    args, kwargs = tree_map_only(torch.Tensor, change, (inputs.args, inputs.kwargs))
-    return replace(inputs, args=args, kwargs=kwargs)
 
 
 def _failed(error: Exception, when: str) -> Outcome:

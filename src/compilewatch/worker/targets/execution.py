@@ -1,0 +1,85 @@
+"""Calling a subject as its mode has it, and what one call leaves to compare."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from compilewatch.records import Mode
+from compilewatch.worker import numerics
+from compilewatch.worker.module_state import preserved
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets.dynamo import loss_of
+
+Call = Callable[..., Any]
+
+_BATCH = "batch"
+
+
+def enlarged(inputs: ExampleInputs) -> ExampleInputs | None:
+    """The same inputs with one more row in every batch dimension; None where none is named."""
+    batches = {
+        name: [dim for dim, label in dims.items() if label == _BATCH]
+        for name, dims in inputs.dynamic_shapes.items()
+    }
+    named = {name: dims for name, dims in batches.items() if dims and name in inputs.kwargs}
+    if not named:
+        return None
+    kwargs = dict(inputs.kwargs)
+    for name, dims in named.items():
+        for dim in dims:
+            kwargs[name] = tree_map_only(
+                torch.Tensor,
+                lambda t, dim=dim: torch.cat([t, t.narrow(dim, t.shape[dim] - 1, 1)], dim),
+                kwargs[name],
+            )
+    return replace(inputs, kwargs=kwargs)
+
+
+def forward(subject: Subject, call: Call, inputs: ExampleInputs) -> Any:
+    """One call as the mode has it: without gradients, or with the way back."""
+    if subject.request.target.mode is Mode.EVAL:
+        with torch.no_grad():
+            return call(*inputs.args, **inputs.kwargs)
+    subject.module.zero_grad(set_to_none=True)
+    output = call(*inputs.args, **inputs.kwargs)
+    loss = loss_of(output)
+    if loss is not None:
+        loss.backward()
+    return output
+
+
+def observed(subject: Subject, call: Call) -> dict[str, Any]:
+    """What one call leaves to compare, by path: its outputs, and the gradients in train mode.
+
+    `call` runs the subject's module, compiled or not; the module is as before afterwards. Copies,
+    both of what goes in and of what comes out: a model may write into its inputs, and may return
+    its own buffers.
+    """
+    with preserved(subject.module):
+        subject.module.zero_grad(set_to_none=True)
+        output = forward(subject, call, mapped(subject.inputs, torch.clone))
+        found = dict(numerics.leaves(output))
+        found |= {
+            f"gradient of {name}": parameter.grad
+            for name, parameter in subject.module.named_parameters()
+            if parameter.grad is not None
+        }
+        return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in found.items()}
+
+
+def observed_in_float64(subject: Subject) -> dict[str, Any]:
+    """The same of the subject in float64, floating-point inputs included, run in eager mode."""
+    module = copy.deepcopy(subject.module).double()
+    inputs = mapped(subject.inputs, lambda t: t.double() if t.is_floating_point() else t)
+    return observed(replace(subject, module=module, inputs=inputs), module)
+
+
+def mapped(inputs: ExampleInputs, change: Callable[[torch.Tensor], torch.Tensor]) -> ExampleInputs:
+    args, kwargs = tree_map_only(torch.Tensor, change, (inputs.args, inputs.kwargs))
+    return replace(inputs, args=args, kwargs=kwargs)
