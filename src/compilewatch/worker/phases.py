@@ -87,7 +87,7 @@ def answer(request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], N
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
         return _failed(error, request, tier, progress)
     result = _result(request, tier, progress, outcome)
-    if result.status is not Status.ERROR:
+    if result.status not in (Status.ERROR, Status.OOM):
         result = msgspec.structs.replace(result, phase=Phase.DONE)
     return Answer(result=result)
 
@@ -233,6 +233,7 @@ def _result(request: Request, tier: Tier, progress: _Progress, outcome: Outcome)
         numerics=outcome.numerics,
         export=outcome.export,
         performance=outcome.performance,
+        neuron=outcome.neuron,
         error=outcome.error,
         inputs=progress.inputs,
         inputs_strategy=progress.strategy,

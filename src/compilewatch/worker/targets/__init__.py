@@ -12,6 +12,7 @@ from compilewatch.records import (
     ExportDetail,
     FullgraphVerdict,
     GraphBreak,
+    NeuronDetail,
     Numerics,
     Performance,
     Status,
@@ -25,6 +26,7 @@ TARGETS: dict[str, str] = {
     "dynamo": "compilewatch.worker.targets.dynamo:DynamoTarget",
     "export": "compilewatch.worker.targets.export:ExportTarget",
     "inductor": "compilewatch.worker.targets.inductor:InductorTarget",
+    "neuron": "compilewatch.worker.targets.neuron:NeuronTarget",
 }
 
 
@@ -45,6 +47,7 @@ class Outcome:
     numerics: Numerics | None = None
     export: ExportDetail | None = None
     performance: Performance | None = None
+    neuron: NeuronDetail | None = None
     error: ErrorRecord | None = None
     artifacts: tuple[str, ...] = ()
 

@@ -25,6 +25,7 @@ from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Stat
 from compilewatch.worker import numerics
 from compilewatch.worker.failures import one_line
 from compilewatch.worker.module_state import preserved
+from compilewatch.worker.protocol import MAXRSS_UNIT
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
@@ -47,8 +48,6 @@ CODES: Codes = (
     ("lowering_error", r"LoweringException|MissingOperator"),
 )
 """Causes that only Inductor knows; others have the codes of Dynamo's breaks."""
-
-_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes but for macOS
 
 
 class InductorTarget(CompileTarget):
@@ -129,7 +128,7 @@ class _Measurement:
             return _failed(error, "")
         graphs, ops = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
         performance = Performance(
-            cold_compile_seconds=cold, compiler_peak_memory_bytes=_children_peak_memory()
+            cold_compile_seconds=cold, compiler_peak_memory_bytes=children_peak_memory()
         )
         outcome = Outcome(status=Status.PASS, graphs=graphs, ops=ops, performance=performance)
         subject.enter(Phase.COMPARE)
@@ -240,6 +239,7 @@ def _remarks(graphs: int, found: Numerics, performance: Performance) -> Iterator
         yield f"{performance.speedup:.2f} times as fast as eager"
 
 
-def _children_peak_memory() -> int | None:
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _MAXRSS_UNIT
+def children_peak_memory() -> int | None:
+    """Of the largest process that this one has started and seen end, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * MAXRSS_UNIT
     return peak or None
