@@ -59,11 +59,10 @@ def failure(log: str, exit_status: int | None) -> NeuronFailure:
     A code of its own counts before how it ended: it ends with 70 for nearly everything.
     """
     ended = _signal(exit_status)
-    if exit_status is not None and exit_status < 0:
+    if ended and exit_status is not None and exit_status < 0:
         # It was stopped, whatever it had warned of before.
-        return NeuronFailure(
-            kind=_kind_of_signal(ended), message=_last_words(log), signal=ended and ended.name
-        )
+        words = _last_words(log)
+        return NeuronFailure(kind=_kind_of_signal(ended), message=words, signal=ended.name)
     found, old, abnormal = _CODE.search(log), _OLD_CODE.search(log), _ENDED.search(log)
     code, match = None, found or old or abnormal
     if found:

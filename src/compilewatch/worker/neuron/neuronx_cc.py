@@ -32,6 +32,9 @@ ROUTE = "neuronx-cc"
 TARGETS = ("trn1", "trn1n", "inf2", "trn2")
 DEFAULT_TARGET = "trn1"
 
+HLO_SUFFIX = ".hlo_module.pb"
+"""Of captured HLOs; the file `NAME.parameters.json` beside one says whether it may be compiled."""
+
 NEFF_FILE = "graph.neff"
 LOG_FILE = "neuronx-cc.log"
 CONSOLE_FILE = "console.txt"
@@ -89,6 +92,24 @@ def ask(path: str) -> Compiler:
         raise CompilerError(f"{path} --version names no version of NeuronX Compiler: reinstall it")
     listed = frozenset(re.findall(r"(?<![\w-])--[a-z][\w-]+", _said(path, "compile", "--help")))
     return Compiler(path=path, version=version[1], known=listed)
+
+
+def folder_of(hlo: Path, target: str) -> Path:
+    """Where what is compiled from an HLO lies: `graph.trn1` beside `graph.hlo_module.pb`."""
+    return hlo.with_name(f"{hlo.name.removesuffix(HLO_SUFFIX)}.{target}")
+
+
+def refusal(hlo: Path) -> str | None:
+    """Why a capture must not be compiled for other inputs, or None.
+
+    An operator that ran outside XLA leaves its result of the example inputs in the graph.
+    """
+    beside = hlo.with_name(hlo.name.removesuffix(HLO_SUFFIX) + ".parameters.json")
+    try:
+        ready = json.loads(beside.read_bytes()).get("ready", True)
+    except (OSError, ValueError, AttributeError):
+        return None  # no capture of ours
+    return None if ready else "an operator ran outside XLA: the HLO holds values of its inputs"
 
 
 class Compilation:
@@ -190,6 +211,17 @@ class Compilation:
     def log(self) -> str:
         """The end of what the compiler wrote: its console, which has the error, then its log."""
         return "\n".join(tail(self.folder / name) for name in (CONSOLE_FILE, LOG_FILE))
+
+
+def described(found: NeuronDetail) -> str:
+    """One line for people: what was made, or why nothing was."""
+    if found.failure is None:
+        size = (found.neff_bytes or 0) / 2**20
+        cached = ", from the compile cache" if found.cached else ""
+        return f"compiled for {found.target}, {size:.1f} MiB{cached}"
+    problem = found.failure
+    said = ": ".join(filter(None, (problem.code or problem.signal, problem.message)))
+    return f"{problem.kind.replace('_', ' ')}: {said}" if said else problem.kind.replace("_", " ")
 
 
 def with_neff(
