@@ -28,6 +28,9 @@ def cli_page() -> str:
         assert command is not None
         child = click.Context(command, info_name=verb, parent=context, terminal_width=100)
         lines.append(f"## {verb}\n\n```\n{command.get_help(child)}\n```\n")
+        for name, inner in getattr(command, "commands", {}).items():
+            below = click.Context(inner, info_name=name, parent=child, terminal_width=100)
+            lines.append(f"### {verb} {name}\n\n```\n{inner.get_help(below)}\n```\n")
     return "\n".join(lines)
 
 

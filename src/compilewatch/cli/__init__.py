@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "merge": "join the runs of a sweep's shards",
     "report": "write the report, junit.xml and metrics of a stored run again",
     "reproduce": "print a script of plain PyTorch that shows a model's verdict",
+    "neuron": "compile captured HLOs with the Neuron SDK's compiler, where that is installed",
     "doctor": "say what this machine can run, what is missing and what to type",
 }
 

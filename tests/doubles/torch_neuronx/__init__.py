@@ -68,7 +68,7 @@ def _compile(func: Any, workdir: Path, arguments: list[str]) -> None:
     (model / "metadata.json").write_text('{"model_files": "graph.hlo", "version": "1.0"}')
     command = [compiler, "compile", str(model), "--framework", "XLA"]
     command += [*arguments, "--output", str(workdir / "graph.neff")]
-    (workdir / "command.txt").write_text(" ".join(os.path.basename(word) for word in command))
+    (workdir / "command.txt").write_text(" ".join(Path(word).name for word in command))
     status = subprocess.run(command, check=False).returncode
     if status:
         raise RuntimeError(f"neuronx-cc failed with {status}")
