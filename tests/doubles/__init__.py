@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,3 +26,20 @@ def neuron_variables(cache: Path, *, sdk: bool = True) -> Mapping[str, str]:
 
 def with_python_path(folder: Path) -> str:
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
+def is_running(pid: int) -> bool:
+    """Not gone, and no zombie that nobody has asked about yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def has_ended(pid: int) -> bool:
+    """Wait, for as long as the kernel may take, for the end of a process that was killed."""
+    for _ in range(1000):
+        if not is_running(pid):
+            return True
+        time.sleep(0.01)
+    return False

@@ -14,7 +14,7 @@ from compilewatch.errors import CompilerError
 from compilewatch.records import NeuronDetail
 from compilewatch.worker.neuron import neuronx_cc
 from compilewatch.worker.neuron.neuronx_cc import Compilation, Compiler
-from tests.doubles import BIN
+from tests.doubles import BIN, has_ended, is_running
 
 
 @pytest.fixture
@@ -33,14 +33,6 @@ def hlo_of(folder: Path, behaviour: str = "ok") -> Path:
 def compiled(compiler: Compiler, hlo: Path, target: str = "trn1") -> NeuronDetail:
     folder = neuronx_cc.folder_of(hlo, target)
     return Compilation(compiler, hlo, target, folder, own_session=True).detail()
-
-
-def is_running(pid: int) -> bool:
-    """Not gone, and not a zombie that nobody has asked about yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_neff_is_made_and_told(
@@ -130,11 +122,7 @@ def test_one_that_hangs_is_ended_with_all_it_started(compiler: Compiler, tmp_pat
     found = compilation.detail()
     assert found.failure is not None
     assert (found.failure.kind, found.failure.message) == ("timeout", "no end after 1 s")
-    for _ in range(500):  # the kernel ends it when it gets there
-        if not is_running(helper):
-            break
-        time.sleep(0.01)
-    assert not is_running(helper)
+    assert has_ended(helper)
 
 
 def test_what_is_compiled_is_known_again_until_something_changes(
