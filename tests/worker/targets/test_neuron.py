@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -22,7 +21,7 @@ from compilewatch.errors import UsageError
 from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
 from compilewatch.worker.neuron import device
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import FakeUnsupportedError, Outcome, neuron
 from compilewatch.worker.targets.neuron import NeuronTarget
 from compilewatch.worker.targets.neuron_trace import support_of
 from tests.doubles import FOLDER, neuron_variables
@@ -63,23 +62,22 @@ def sdk(compiler: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def xla(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bool], None]:
-    """`xla(text, ready)`: torch_xla is there, and captures an HLO of that text."""
+def xla(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
+    """`xla(text)`: torch_xla is there, and captures an HLO of that text, or none."""
     found = importlib.util.find_spec
 
     def find_spec(name: str, package: str | None = None) -> Any:
         return found("json") if name == "torch_xla" else found(name, package)
 
-    def set_up(text: str, ready: bool = True) -> None:
-        def capture_hlo(subject: Subject) -> None:
-            (subject.artifacts / "graph.hlo_module.pb").write_text(text)
-            said = '{"ready": true}' if ready else '{"ready": false}'
-            (subject.artifacts / "graph.parameters.json").write_text(said)
+    def set_up(text: str | None) -> None:
+        def capture(subject: Subject) -> Path | None:
+            path = subject.artifacts / "graph.hlo_module.pb"
+            if text is not None:
+                path.write_text(text)
+            return path if text is not None else None
 
-        module = ModuleType("xla_capture")
-        module.capture_hlo = capture_hlo  # type: ignore[attr-defined]
         monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-        monkeypatch.setitem(sys.modules, "compilewatch.worker.targets.xla_capture", module)
+        monkeypatch.setattr(neuron, "_capture", capture)
 
     return set_up
 
@@ -327,13 +325,13 @@ def test_a_captured_hlo_that_is_refused_is_an_error(
     assert outcome.error.code == "NCC_EVRF001"
 
 
-def test_a_capture_with_values_in_it_is_not_compiled(
+def test_a_model_without_an_hlo_for_other_inputs_is_not_compiled(
     make_subject: MakeSubject, compiler: None, xla: Any
 ) -> None:
-    xla("an HLO", ready=False)
+    xla(None)
     outcome = answer(make_subject)
     assert outcome.status is Status.UNSUPPORTED
-    assert "an operator ran outside XLA" in outcome.detail
+    assert "operators run outside XLA" in outcome.detail
     assert outcome.neuron is None
 
 

@@ -10,6 +10,7 @@ Signatures: Neuron SDK 2.32.0 (torch-neuronx 2.9). Nothing here has run on Neuro
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -17,6 +18,8 @@ import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from compilewatch.errors import CompilerError, UsageError
 from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
@@ -118,11 +121,33 @@ def _prepare_process(compiler: str) -> None:
 # --- the route of a captured HLO ---------------------------------------------------------------
 
 
-def _capture(subject: Subject) -> Path:
-    """The subject as an HLO among its artifacts, made by the capture of the xla target."""
-    capture: Any = importlib.import_module("compilewatch.worker.targets.xla_capture")
-    capture.capture_hlo(subject)
-    return subject.artifacts / HLO_FILE
+def _capture(subject: Subject) -> Path | None:
+    """The subject as an HLO among its artifacts; None where none holds for other inputs.
+
+    By the steps of the xla target, each in a process of its own: what lazy tensors cannot hold
+    whole, an exported program may. Raises what `isolated` does.
+    """
+    os.environ.setdefault("PJRT_DEVICE", "CPU")
+    importlib.import_module("torch_xla")  # once, here; in each fork it would cost seconds
+    isolation, xla, capture, stablehlo = (
+        importlib.import_module(f"compilewatch.worker.targets.{name}")
+        for name in ("isolation", "xla", "xla_capture", "stablehlo")
+    )
+    request = msgspec.structs.replace(subject.request, keep_artifacts=True)
+    kept = replace(subject, request=request)  # the HLO is what this is about
+
+    def ready(step: Any) -> bool:
+        asked = isolation.isolated(
+            lambda enter: step(kept, enter), capture.HloCapture, subject.enter, xla.CODES
+        )
+        return bool(asked.ready)
+
+    hlo = subject.artifacts / HLO_FILE
+    if ready(capture.capture_hlo):
+        return hlo
+    with contextlib.suppress(isolation.StepFailedError, isolation.StepDiedError):
+        return hlo if ready(stablehlo.capture_exported) else None
+    return None
 
 
 def _captured(subject: Subject) -> Path | Outcome:
@@ -130,12 +155,12 @@ def _captured(subject: Subject) -> Path | Outcome:
     try:
         hlo = _capture(subject)
     except Exception as error:  # noqa: BLE001  (the edge to torch_xla and to model code)
-        record = compiler_failure(error, ())
+        record = getattr(error, "record", None) or compiler_failure(error, ())
         detail = f"not captured as an HLO: {one_line(error)}"
         return Outcome(status=Status.ERROR, detail=detail, error=record)
-    refused = neuronx_cc.refusal(hlo)
-    if refused is not None:
-        return Outcome(status=Status.UNSUPPORTED, detail=f"not compiled: {refused}")
+    if hlo is None:
+        detail = "no HLO of it holds for other inputs: operators run outside XLA (see target xla)"
+        return Outcome(status=Status.UNSUPPORTED, detail=detail)
     return hlo
 
 
