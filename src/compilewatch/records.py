@@ -355,7 +355,8 @@ class Performance(Record, frozen=True, kw_only=True):
     with the caches on disk that the cold one filled. Latencies are medians over `latency_samples`
     runs after warm-up; in train mode of forward and backward. `speedup` is eager over compiled.
     `recompiles` counts the graphs compiled anew for inputs whose batch is one larger.
-    `compiler_peak_memory_bytes` is that of the largest process of the C++ compiler.
+    `compiler_peak_memory_bytes` is that of the largest process of the C++ compiler, None where
+    the system does not tell.
     """
 
     cold_compile_seconds: float

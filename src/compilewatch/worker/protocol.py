@@ -10,7 +10,6 @@ for all processes of a machine, so the launcher measures a child that it had to 
 from __future__ import annotations
 
 import socket
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,9 +30,6 @@ RESULT_FILE = "result.json"
 STDOUT_FILE = "stdout"
 STDERR_FILE = "stderr"
 ARTIFACTS_FOLDER = "artifacts"
-
-MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes in one of `ru_maxrss`, getrusage(2): kilobytes but for macOS."""
 
 Marks = tuple[tuple[Phase, float], ...]
 """Phases entered, in order, each with the monotonic time of its beginning."""

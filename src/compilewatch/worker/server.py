@@ -23,7 +23,6 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.worker.protocol import (
-    MAXRSS_UNIT,
     Abandon,
     Exited,
     Kill,
@@ -136,7 +135,7 @@ class Server:
                 Exited(
                     id=number,
                     at=at,
-                    peak_memory_bytes=usage.ru_maxrss * MAXRSS_UNIT,
+                    peak_memory_bytes=usage.ru_maxrss * _MAXRSS_UNIT,
                     exit_code=None if killed else os.WEXITSTATUS(status),
                     signal=os.WTERMSIG(status) if killed else None,
                 )
@@ -171,6 +170,9 @@ class Server:
                 self.live.pop(pid, None)
             else:
                 time.sleep(0.005)
+
+
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes but for macOS
 
 
 def _kill_group(pid: int, which: int) -> None:

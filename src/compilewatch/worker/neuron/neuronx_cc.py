@@ -24,9 +24,10 @@ import msgspec
 
 from compilewatch.errors import CompilerError
 from compilewatch.records import SCHEMA_VERSION, NeuronDetail, NeuronFailure
+from compilewatch.worker import memory
 from compilewatch.worker.neuron import error_classes
 from compilewatch.worker.neuron.neff import NeffError, read_header
-from compilewatch.worker.protocol import MAXRSS_UNIT, write_atomically
+from compilewatch.worker.protocol import write_atomically
 
 ROUTE = "neuronx-cc"
 TARGETS = ("trn1", "trn1n", "inf2", "trn2")
@@ -164,17 +165,18 @@ class Compilation:
         return self._seconds if self._seconds is not None else time.monotonic() - self._started
 
     def done(self, *, wait: bool = False) -> bool:
-        """Whether the compiler has ended; `wait` until it has."""
+        """Whether the compiler has ended; `wait` until it has. Looks at its memory each time."""
         if self._process is None or self._process.returncode is not None:
             return True
-        pid, status, usage = os.wait4(self._process.pid, 0 if wait else os.WNOHANG)
-        if pid == 0:
-            return False
-        self._seconds = time.monotonic() - self._started
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        self._exit_status = self._process.returncode
-        self._peak = usage.ru_maxrss * MAXRSS_UNIT
-        return True
+        while True:
+            self._peak = memory.larger(self._peak, memory.tree_peak_bytes(self._process.pid))
+            self._exit_status = self._process.poll()
+            if self._exit_status is not None:
+                self._seconds = time.monotonic() - self._started
+                return True
+            if not wait:
+                return False
+            time.sleep(memory.SAMPLE_SECONDS)
 
     def end(self, kind: str, message: str) -> None:
         """Kill the compiler and all in its session; `kind` and `message` become the failure."""

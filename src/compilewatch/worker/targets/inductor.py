@@ -7,7 +7,6 @@ header, the check of the vector instructions, Inductor's own imports) is made be
 
 from __future__ import annotations
 
-import resource
 import statistics
 import sys
 import sysconfig
@@ -24,8 +23,8 @@ from torch._dynamo.utils import counters
 from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Status, Tier
 from compilewatch.worker import numerics
 from compilewatch.worker.failures import one_line
+from compilewatch.worker.memory import PeakMemory
 from compilewatch.worker.module_state import preserved
-from compilewatch.worker.protocol import MAXRSS_UNIT
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
@@ -123,13 +122,12 @@ class _Measurement:
         self.compiled = torch.compile(subject.module, backend=backend, dynamic=dynamic)
         counters.clear()
         try:
-            cold = self._first_call()
+            with PeakMemory() as peak:
+                cold = self._first_call()
         except Exception as error:  # noqa: BLE001  (the edge to the compiler)
             return _failed(error, "")
         graphs, ops = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
-        performance = Performance(
-            cold_compile_seconds=cold, compiler_peak_memory_bytes=children_peak_memory()
-        )
+        performance = Performance(cold_compile_seconds=cold, compiler_peak_memory_bytes=peak.bytes)
         outcome = Outcome(status=Status.PASS, graphs=graphs, ops=ops, performance=performance)
         subject.enter(Phase.COMPARE)
         try:
@@ -237,9 +235,3 @@ def _remarks(graphs: int, found: Numerics, performance: Performance) -> Iterator
     yield "one graph" if graphs == 1 else f"{graphs} graphs"
     if performance.speedup is not None:
         yield f"{performance.speedup:.2f} times as fast as eager"
-
-
-def children_peak_memory() -> int | None:
-    """Of the largest process that this one has started and seen end, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * MAXRSS_UNIT
-    return peak or None

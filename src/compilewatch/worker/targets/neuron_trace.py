@@ -36,6 +36,7 @@ from compilewatch.records import (
 )
 from compilewatch.worker import numerics
 from compilewatch.worker.failures import one_line
+from compilewatch.worker.memory import PeakMemory
 from compilewatch.worker.module_state import preserved
 from compilewatch.worker.neuron import error_classes, neuronx_cc
 from compilewatch.worker.neuron.neuronx_cc import Compiler
@@ -44,7 +45,7 @@ from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import Outcome
 from compilewatch.worker.targets.compiler_errors import compiler_failure
 from compilewatch.worker.targets.execution import forward, observed, observed_in_float64
-from compilewatch.worker.targets.inductor import children_peak_memory, latencies
+from compilewatch.worker.targets.inductor import latencies
 from compilewatch.worker.targets.neuron_outcome import outcome_of
 
 ROUTE = "torch_neuronx.trace"
@@ -135,9 +136,10 @@ class Traced:
             device_cores=self.cores or None,
         )
         traced, problem, record = None, None, None
+        peak = PeakMemory()
         started = time.perf_counter()
         try:
-            with _console_kept(folder), preserved(self.subject.module), torch.no_grad():
+            with peak, _console_kept(folder), preserved(self.subject.module), torch.no_grad():
                 traced = sdk.trace(
                     flat,
                     tensors,
@@ -149,7 +151,7 @@ class Traced:
             problem, record = _trace_failure(error, folder)
         seconds = time.perf_counter() - started
         found = msgspec.structs.replace(
-            found, compile_seconds=seconds, compiler_peak_memory_bytes=children_peak_memory()
+            found, compile_seconds=seconds, compiler_peak_memory_bytes=peak.bytes
         )
         neff = folder / neuronx_cc.NEFF_FILE
         if problem is None and not neff.is_file():
