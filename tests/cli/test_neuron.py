@@ -81,6 +81,13 @@ def test_what_is_compiled_is_skipped_and_said(run_compile: Compile, run_folder: 
     assert outcomes(run_compile("run", "--json", "--target", "trn2"))[0] == ("bert", "compiled")
 
 
+def test_a_link_to_a_run_is_followed(
+    run_compile: Compile, run_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "latest").symlink_to("run")
+    assert len(outcomes(run_compile("latest", "--json"))) == 3
+
+
 def test_one_file_into_a_folder_of_its_own(
     run_compile: Compile, run_folder: Path, tmp_path: Path
 ) -> None:

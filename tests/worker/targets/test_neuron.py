@@ -116,7 +116,7 @@ def test_what_is_missing_is_said(sdk: None, xla: Any, monkeypatch: pytest.Monkey
     assert str(NeuronTarget().missing()).startswith("neuronx-cc is here, but neither ")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     missing = str(NeuronTarget().missing())
-    assert missing.startswith("no neuronx-cc and no torch_neuronx: install the Neuron SDK")
+    assert missing.startswith("no neuronx-cc and no torch_neuronx: compilewatch env ")
     xla("an HLO")
     assert NeuronTarget().missing() is None
 

@@ -55,10 +55,10 @@ class NeuronTarget(CompileTarget):
         if compiler:
             return (
                 "neuronx-cc is here, but neither torch_neuronx nor torch_xla to make its input: "
-                "pip install torch-neuronx (docs/guide.md, Neuron)"
+                "compilewatch env create neuron (docs/guide.md, Neuron)"
             )
         found = "torch_neuronx without neuronx-cc" if sdk else "no neuronx-cc and no torch_neuronx"
-        return f"{found}: install the Neuron SDK (docs/guide.md, Neuron)"
+        return f"{found}: compilewatch env create neuron (docs/guide.md, Neuron)"
 
     def run(self, subject: Subject) -> Outcome:
         """Compile by the best route that this environment has; on a device, run and measure.
