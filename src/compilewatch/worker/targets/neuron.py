@@ -108,7 +108,7 @@ def _prepare_process(compiler: str) -> None:
 
     torch_neuronx looks for it on PATH, and flags from outside would change what was pinned. The
     limits on this process are inherited: a NEFF may pass 1 GiB, and the compiler wants more memory
-    than the model (the launcher goes on watching this process's own).
+    than the model (what it may have in all, the launcher watches).
     """
     folder = str(Path(compiler).parent)
     os.environ["PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PATH"))))
