@@ -64,13 +64,17 @@ def observed(subject: Subject, call: Call) -> dict[str, Any]:
     with preserved(subject.module):
         subject.module.zero_grad(set_to_none=True)
         output = forward(subject, call, mapped(subject.inputs, torch.clone))
-        found = dict(numerics.leaves(output))
-        found |= {
-            f"gradient of {name}": parameter.grad
-            for name, parameter in subject.module.named_parameters()
-            if parameter.grad is not None
-        }
+        found = comparable(subject, output)
         return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in found.items()}
+
+
+def comparable(subject: Subject, output: Any) -> dict[str, Any]:
+    """Outputs by path, and the gradients that there are by parameter."""
+    found = dict(numerics.leaves(output))
+    for name, parameter in subject.module.named_parameters():
+        if parameter.grad is not None:
+            found[f"gradient of {name}"] = parameter.grad
+    return found
 
 
 def observed_in_float64(subject: Subject) -> dict[str, Any]:
