@@ -21,7 +21,10 @@ from compilewatch.worker.targets import TARGETS
 ROOT = Path(compilewatch.__file__).parent
 HEAVY = ("torch", "transformers", "numpy", "sympy")
 TABLES = {"sources": SOURCES, "targets": TARGETS, "launchers": LAUNCHERS, "sinks": SINKS}
-TORCH_FREE = ("protocol", "failures", "describe")
+TORCH_FREE = (
+    *("protocol", "failures", "describe", "memory"),
+    *("neuron.device", "neuron.error_classes", "neuron.neff", "neuron.neuronx_cc"),
+)
 """Modules of worker/ that the parent may import: they are checked to import no torch either."""
 
 

@@ -9,7 +9,7 @@ import pytest
 from compilewatch.errors import UsageError
 from compilewatch.expectations import Expectation, Expectations
 from compilewatch.planning import Options, Plan, Shard, parse_shard, plan, targets_of
-from compilewatch.records import ConfigBuild, Mode, ModelSpec, Phase, Status, Target
+from compilewatch.records import ConfigBuild, Deadlines, Mode, ModelSpec, Phase, Status, Target
 from tests import factories
 
 OPTIONS = Options(environments=(factories.environment(),))
@@ -194,3 +194,12 @@ def test_targets_are_named_once() -> None:
 def test_a_plan_comes_back_from_json() -> None:
     made = _plan(SPECS[:3], shard=Shard(index=1, count=2))
     assert msgspec.json.decode(msgspec.json.encode(made), type=Plan) == made
+
+
+def test_neuron_has_a_longer_deadline_for_compiling() -> None:
+    options = Options(environment=factories.environment(), deadlines=Deadlines(compile_seconds=60))
+    made = plan(SPECS[:1], targets_of(("dynamo", "neuron"), (Mode.EVAL,), False), options)
+    usual, neuron = (request.deadlines for request in made.requests)
+    assert (usual.compile_seconds, usual.total_seconds) == (60, 1200)
+    assert (neuron.compile_seconds, neuron.total_seconds) == (7200, 1200 + 7140)
+    assert neuron.of_target("neuron") == neuron

@@ -41,6 +41,10 @@ class LauncherError(CompilewatchError):
     """Requests cannot be run at all (as opposed to: a request failed)."""
 
 
+class CompilerError(CompilewatchError):
+    """A compiler outside of torch is missing or does not start (as opposed to: it refuses)."""
+
+
 class InputsError(CompilewatchError):
     """Example inputs cannot be read, written or made."""
 

@@ -203,7 +203,7 @@ def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Req
         key=key,
         tier=options.tier,
         depth=options.depth,
-        deadlines=options.deadlines,
+        deadlines=options.deadlines.of_target(target.name),
         memory_limit_bytes=options.memory_limit_bytes,
         inputs_file=options.inputs_file or spec.inputs_file,
         overrides_dir=options.overrides_dir,

@@ -104,6 +104,12 @@ def test_the_outcome_of_the_target_is_the_result(ask: Ask, target: StubTarget) -
     assert not subject.module.training
 
 
+def test_an_outcome_without_memory_keeps_its_phase(ask: Ask, target: StubTarget) -> None:
+    target.said = Outcome(status=Status.OOM, detail="host memory")
+    result = ask().result
+    assert (result.status, result.phase) == (Status.OOM, Phase.COMPILE)
+
+
 def test_the_real_tier_has_real_tensors(ask: Ask, target: StubTarget) -> None:
     assert ask(tier=Tier.REAL).result.tier is Tier.REAL
     (subject,) = target.subjects

@@ -29,6 +29,7 @@ VERBS: dict[str, str] = {
     "reproduce": "print a script of plain PyTorch that shows a model's verdict",
     "list-targets": "list the compile targets and which of them this machine can run",
     "env": "make, list and check the environments that workers run in",
+    "neuron": "compile captured HLOs with the Neuron SDK's compiler, where that is installed",
     "doctor": "say what this machine can run, what is missing and what to type",
 }
 

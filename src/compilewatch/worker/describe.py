@@ -18,6 +18,8 @@ import msgspec
 
 from compilewatch.errors import InterpreterError
 from compilewatch.records import HARNESS_VERSION, Environment
+from compilewatch.worker.neuron import neuronx_cc
+from compilewatch.worker.neuron.device import core_count
 
 PACKAGES = (
     # What torch and transformers find out about and then behave differently.
@@ -47,9 +49,14 @@ PACKAGES = (
 
 
 def describe(name: str, device: str = "cpu") -> Environment:
-    """This interpreter as an environment. Raises InterpreterError where torch is not installed."""
+    """This interpreter as an environment. Raises InterpreterError where torch is not installed.
+
+    With the Neuron SDK, the NeuronCores of the machine are part of its device.
+    """
     version, git = _torch_version()
     packages = installed_packages()
+    if "torch-neuronx" in packages and (cores := core_count()):
+        device = f"{device}, {cores} NeuronCores"  # what is compiled is run there, too
     python = platform.python_version()
     facts = [python, version, git, packages, HARNESS_VERSION, device]
     return Environment(
@@ -66,13 +73,19 @@ def describe(name: str, device: str = "cpu") -> Environment:
 
 
 def installed_packages() -> dict[str, str]:
-    """Versions of those of `PACKAGES` that are installed."""
+    """Versions of those of `PACKAGES` that are installed; the path of a neuronx-cc from elsewhere.
+
+    An answer that was "no compiler here" must not outlive its installation.
+    """
     versions = {}
     for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    path = neuronx_cc.find()
+    if path is not None:
+        versions.setdefault("neuronx-cc", path)
     return versions
 
 

@@ -87,7 +87,7 @@ def answer(request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], N
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
         return _failed(error, request, tier, progress)
     result = _result(request, tier, progress, outcome)
-    if result.status is not Status.ERROR:
+    if result.status not in (Status.ERROR, Status.OOM):
         result = msgspec.structs.replace(result, phase=Phase.DONE)
     return Answer(result=result)
 
@@ -235,6 +235,7 @@ def _result(request: Request, tier: Tier, progress: _Progress, outcome: Outcome)
         export=outcome.export,
         performance=outcome.performance,
         xla=outcome.xla,
+        neuron=outcome.neuron,
         error=outcome.error,
         inputs=progress.inputs,
         inputs_strategy=progress.strategy,

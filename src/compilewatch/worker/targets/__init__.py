@@ -12,6 +12,7 @@ from compilewatch.records import (
     ExportDetail,
     FullgraphVerdict,
     GraphBreak,
+    NeuronDetail,
     Numerics,
     Performance,
     Status,
@@ -27,6 +28,7 @@ TARGETS: dict[str, str] = {
     "export": "compilewatch.worker.targets.export:ExportTarget",
     "inductor": "compilewatch.worker.targets.inductor:InductorTarget",
     "xla": "compilewatch.worker.targets.xla:XlaTarget",
+    "neuron": "compilewatch.worker.targets.neuron:NeuronTarget",
 }
 
 
@@ -48,6 +50,7 @@ class Outcome:
     export: ExportDetail | None = None
     performance: Performance | None = None
     xla: XlaDetail | None = None
+    neuron: NeuronDetail | None = None
     error: ErrorRecord | None = None
     artifacts: tuple[str, ...] = ()
 

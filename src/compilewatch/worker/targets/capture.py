@@ -32,7 +32,6 @@ from compilewatch.worker.targets.graph_breaks import (
 Backend = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
 _BREAK_ARTIFACT = "dynamo_graph_break_reason"
-"""Torch 2.9 does not say why it leaves a frame alone."""
 _CONVERT_FRAME_LOGGER = "torch._dynamo.convert_frame"
 _GIVEN_UP = re.compile(r"WON'T CONVERT (?P<function>\S+) (?P<file>.+) line (?P<line>\d+)\s")
 """The first line of `format_error_msg` (torch/_dynamo/exc.py)."""

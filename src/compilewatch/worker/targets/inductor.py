@@ -7,7 +7,6 @@ header, the check of the vector instructions, Inductor's own imports) is made be
 
 from __future__ import annotations
 
-import resource
 import statistics
 import sys
 import sysconfig
@@ -24,6 +23,7 @@ from torch._dynamo.utils import counters
 from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Status, Tier
 from compilewatch.worker import numerics
 from compilewatch.worker.failures import one_line
+from compilewatch.worker.memory import PeakMemory
 from compilewatch.worker.module_state import preserved
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
@@ -47,8 +47,6 @@ CODES: Codes = (
     ("lowering_error", r"LoweringException|MissingOperator"),
 )
 """Causes that only Inductor knows; others have the codes of Dynamo's breaks."""
-
-_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes but for macOS
 
 
 class InductorTarget(CompileTarget):
@@ -124,13 +122,12 @@ class _Measurement:
         self.compiled = torch.compile(subject.module, backend=backend, dynamic=dynamic)
         counters.clear()
         try:
-            cold = self._first_call()
+            with PeakMemory() as peak:
+                cold = self._first_call()
         except Exception as error:  # noqa: BLE001  (the edge to the compiler)
             return _failed(error, "")
         graphs, ops = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
-        performance = Performance(
-            cold_compile_seconds=cold, compiler_peak_memory_bytes=_children_peak_memory()
-        )
+        performance = Performance(cold_compile_seconds=cold, compiler_peak_memory_bytes=peak.bytes)
         outcome = Outcome(status=Status.PASS, graphs=graphs, ops=ops, performance=performance)
         subject.enter(Phase.COMPARE)
         try:
@@ -238,8 +235,3 @@ def _remarks(graphs: int, found: Numerics, performance: Performance) -> Iterator
     yield "one graph" if graphs == 1 else f"{graphs} graphs"
     if performance.speedup is not None:
         yield f"{performance.speedup:.2f} times as fast as eager"
-
-
-def _children_peak_memory() -> int | None:
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _MAXRSS_UNIT
-    return peak or None

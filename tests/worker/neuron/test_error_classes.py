@@ -1,0 +1,94 @@
+"""The compiler's codes, statuses and signals; lines as users report them (see each)."""
+
+from __future__ import annotations
+
+import pytest
+
+from compilewatch.worker.neuron.error_classes import CODES, KINDS, failure
+
+PREFIX = "2023-12-26T08:37:54Z USER 26191 [neuronxcc.driver.CommandDriver]: "
+
+# aws-neuron-samples issue 64 and aws-neuron-sdk issue 1118, shortened to their last lines.
+KILLED = (
+    "2023-12-26T08:37:54Z ERROR 26189 [job.WalrusDriver.0]: Backend exited with code -9\n"
+    f"{PREFIX}[F137] neuronx-cc was forcibly killed - This most commonly occurs due to "
+    "insufficient system memory. Using a larger instance type may help.\n"
+)
+INTERNAL = (
+    "2025-02-24T00:04:00Z ERROR 5521 [neuronxcc.driver.CommandDriver]:  An Internal Compiler "
+    "Error has occurred\n2025-02-24T00:04:00Z USER 5521 [neuronxcc.driver.CommandDriver]: [NLA001]"
+    "  Unhandled exception with message: Allocated memory out of bound - Please open a ticket\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "kind"),
+    [
+        ("[NCC_EVRF009] Size of total input exceeds 16GB", "NCC_EVRF009", "device_memory"),
+        ("[NCC_EVRF029]: Operation sort is not supported", "NCC_EVRF029", "unsupported_operator"),
+        ("[NCC_EBVF030] Too many instructions", "NCC_EBVF030", "too_many_instructions"),
+        ("NCC_EMOD025: Dynamic shape", "NCC_EMOD025", "dynamic_shape"),
+        ("[NCC_EVRF004] complex64", "NCC_EVRF004", "dtype"),
+        ("[NCC_EVRF010] dilation", "NCC_EVRF010", "dilation"),
+        ("[NCC_EHCA005] custom call", "NCC_EHCA005", "custom_call"),
+        ("[NCC_EVRF064] verification", "NCC_EVRF064", "invalid_hlo"),
+        ("[NCC_EARG001] lnc", "NCC_EARG001", "core_configuration"),
+        ("[INTERNAL_ERROR] [NCC_ITEN406] assertion", "NCC_ITEN406", "internal"),
+        ("[NCC_EABC999] new in the next release", "NCC_EABC999", "unknown"),
+        ("[XTP002] Too many instructions after unroll", "XTP002", "too_many_instructions"),
+        ("[TEN404] Internal tensorizer error", "TEN404", "internal"),
+        ("[ABC123] of old", "ABC123", "unknown"),
+        ("no code at all", None, "unknown"),
+    ],
+)
+def test_a_code_has_a_class(line: str, code: str | None, kind: str) -> None:
+    found = failure(f"noise\n{PREFIX}{line}\n", 70)
+    assert (found.code, found.kind, found.exit_status) == (code, kind, 70)
+    assert line.endswith(found.message)
+    assert found.message
+
+
+def test_the_advice_is_the_compilers_own() -> None:
+    found = failure(KILLED, 70)
+    assert (found.kind, found.code, found.signal) == ("host_memory", "F137", "SIGKILL")
+    assert found.message == "neuronx-cc was forcibly killed"
+    assert found.advice.startswith("This most commonly occurs due to insufficient system memory")
+
+
+def test_an_unknown_code_under_an_internal_error_is_internal() -> None:
+    found = failure(INTERNAL, 70)
+    assert (found.kind, found.code) == ("internal", "NLA001")
+    assert found.message.endswith("Allocated memory out of bound")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "signal"),
+    [
+        (-9, "host_memory", "SIGKILL"),
+        (137, "host_memory", "SIGKILL"),
+        (-6, "crashed", "SIGABRT"),
+        (-11, "crashed", "SIGSEGV"),
+        (-15, "unknown", "SIGTERM"),
+        (1, "unknown", None),
+    ],
+)
+def test_a_signal_is_a_class_of_its_own(status: int, kind: str, signal: str | None) -> None:
+    found = failure("", status)
+    assert (found.kind, found.signal, found.code) == (kind, signal, None)
+    assert found.exit_status == (status if status > 0 else None)
+
+
+def test_what_a_stopped_compiler_warned_of_is_not_why_it_stopped() -> None:
+    found = failure(f"{PREFIX}[NCC_EVRF009] a warning\n", -9)
+    assert (found.kind, found.code) == ("host_memory", None)
+
+
+def test_an_abort_that_the_driver_reports() -> None:
+    found = failure("[F134] neuronx-cc terminated abnormally - Please open a ticket", 70)
+    assert (found.kind, found.code, found.signal) == ("crashed", "F134", "SIGABRT")
+
+
+def test_every_code_has_one_class() -> None:
+    codes = [code for listed in CODES.values() for code in listed]
+    assert len(codes) == len(set(codes))
+    assert set(CODES) < KINDS

@@ -1,0 +1,38 @@
+"""What the processes below a process take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from compilewatch.worker.memory import PeakMemory
+
+HOLD = "import time; held = bytearray(b'x' * ({} * 2**20)); time.sleep(1)"
+MIB = 2**20
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", code]
+
+
+def test_the_largest_process_counts_also_below_another_one() -> None:
+    inner = f"import subprocess, sys; subprocess.run([*{python(HOLD.format(60))!r}])"
+    with PeakMemory() as peak:
+        subprocess.run(python(inner), check=True)
+    assert peak.bytes is not None
+    assert 60 * MIB < peak.bytes < 160 * MIB
+
+
+def test_what_the_parent_holds_is_not_counted() -> None:
+    held = bytearray(b"x" * (200 * MIB))
+    with PeakMemory() as peak:
+        subprocess.run(python(HOLD.format(1)), check=True)
+    assert len(held) == 200 * MIB
+    assert peak.bytes is not None
+    assert peak.bytes < 100 * MIB
+
+
+def test_where_nothing_is_started_nothing_is_said() -> None:
+    with PeakMemory() as peak:
+        pass
+    assert peak.bytes is None
