@@ -1,6 +1,6 @@
 """Measures what docs/benchmarks.md states; prints one JSON line a benchmark.
 
-    make bench                     # all, about an hour and a half on two cores
+    make bench                     # all, about two hours on two cores
     make bench ARGS="deepseek_v3"  # some, by name
 
 Every figure is of whole commands, as a person runs them, in a fresh outputs folder.
@@ -68,6 +68,41 @@ def library_eval_train(output: Path) -> dict[str, Any]:
     return library(output, "eval,train", 60)
 
 
+def row(output: Path, target: str, top: int, depth: str, limit_minutes: float) -> dict[str, Any]:
+    """One target over the most used architectures: so many minutes, 95 % verdicts."""
+    wall, run = compilewatch(
+        *("sweep", "--source", "library", "--top", str(top), "--targets", target),
+        *("--depth", depth, "--jobs", str(JOBS), "--output", str(output), "--fresh"),
+    )
+    summary = run["summary"]
+    coverage = summary["verdicts"] / summary["planned"]
+    return {
+        "wall_seconds": round(wall, 1),
+        "limit_seconds": limit_minutes * 60,
+        "requests": summary["asked"],
+        "verdicts": summary["verdicts"],
+        "coverage": round(coverage, 4),
+        "coverage_limit": 0.95,
+        "statuses": summary["statuses"],
+        "within": wall <= limit_minutes * 60 and coverage >= 0.95,
+    }
+
+
+def export_100(output: Path) -> dict[str, Any]:
+    """Non-strict export of the 100 most used architectures at full depth: 8 minutes."""
+    return row(output, "export:non_strict", 100, "full", 8)
+
+
+def inductor_10(output: Path) -> dict[str, Any]:
+    """Inductor on ten reduced architectures: 10 minutes."""
+    return row(output, "inductor", 10, "reduced", 10)
+
+
+def xla_25(output: Path) -> dict[str, Any]:
+    """XLA capture and CPU compile of 25 reduced architectures: 10 minutes."""
+    return row(output, "xla", 25, "reduced", 10)
+
+
 def deepseek_v3(output: Path) -> dict[str, Any]:  # noqa: ARG001
     """DeepSeek-V3's published configuration (671 B parameters) at full depth: 60 s, 1 GiB."""
     wall, result = compilewatch(
@@ -101,6 +136,9 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "library_eval": library_eval,
     "library_rerun": library_rerun,
     "library_eval_train": library_eval_train,
+    "export_100": export_100,
+    "inductor_10": inductor_10,
+    "xla_25": xla_25,
 }
 
 

@@ -9,7 +9,16 @@ import pytest
 from compilewatch.errors import UsageError
 from compilewatch.expectations import Expectation, Expectations
 from compilewatch.planning import Options, Plan, Shard, parse_shard, plan, targets_of
-from compilewatch.records import ConfigBuild, Deadlines, Mode, ModelSpec, Phase, Status, Target
+from compilewatch.records import (
+    ConfigBuild,
+    Deadlines,
+    Mode,
+    ModelSpec,
+    Phase,
+    Status,
+    Target,
+    target_label,
+)
 from tests import factories
 
 OPTIONS = Options(environments=(factories.environment(),))
@@ -189,6 +198,12 @@ def test_a_name_that_stands_for_two_models_is_refused() -> None:
 
 def test_targets_are_named_once() -> None:
     assert len(targets_of(["dynamo", "dynamo"], [Mode.EVAL, Mode.EVAL], dynamic=True)) == 1
+
+
+def test_a_target_may_name_its_backend():
+    plain, other = targets_of(["export", "export:non_strict"], [Mode.EVAL], dynamic=False)
+    assert (plain.backend, other.name, other.backend) == (None, "export", "non_strict")
+    assert target_label(other) == "export:non_strict"
 
 
 def test_a_plan_comes_back_from_json() -> None:

@@ -26,7 +26,8 @@ def wanted(targets: Iterable[str], named: Sequence[str]) -> tuple[str, ...]:
     if named:
         return tuple(dict.fromkeys(named))
     found = [DEFAULT_ENVIRONMENT]
-    for target in targets:
+    for text in targets:
+        target = text.partition(":")[0]
         found.append(HOMES.get(target, DEFAULT_ENVIRONMENT))
         found += [HOMES["xla"]] if target in SECOND_BEST else []
     return tuple(dict.fromkeys(found))

@@ -164,8 +164,12 @@ def plan(
 
 
 def targets_of(names: Iterable[str], modes: Iterable[Mode], dynamic: bool) -> tuple[Target, ...]:
-    """Every target in every mode, without repetition."""
-    made = (Target(name=n, mode=m, dynamic=dynamic) for n in names for m in modes)
+    """Every target in every mode, without repetition. A name may carry a backend: `neuron:trn2`."""
+    made = (
+        Target(name=name, backend=backend or None, mode=mode, dynamic=dynamic)
+        for name, _, backend in (text.partition(":") for text in names)
+        for mode in modes
+    )
     return tuple(dict.fromkeys(made))
 
 

@@ -688,9 +688,10 @@ class Change(Record, frozen=True, kw_only=True):
 def target_label(target: Target) -> str:
     """`dynamo`, `dynamo/train`, `dynamo/eval/dynamic`: how a target is printed everywhere.
 
+    A backend that was asked for follows the name: `neuron:trn2`.
     Away from home it names its environment: `dynamo/train@torch-2.9`.
     """
-    parts = [target.name]
+    parts = [f"{target.name}:{target.backend}" if target.backend else target.name]
     if target.mode is not Mode.EVAL or target.dynamic:
         parts.append(target.mode.value)
     if target.dynamic:

@@ -94,7 +94,11 @@ def _near(path: Path) -> Path:
 @click.option("--models", metavar="A,B", help="These: class, family, org/model, folder, factory.")
 @click.option("--families", metavar="A,B", help="Only models of these families.")
 @click.option("--heads", type=click.Choice(["default", "all"]), help="Classes of the library.")
-@click.option("--targets", metavar="A,B", help="Compile targets (default dynamo), or all.")
+@click.option(
+    "--targets",
+    metavar="A,B",
+    help="Compile targets (default dynamo), or all; NAME:BACKEND for one of a target's backends.",
+)
 @click.option(
     "--environments", metavar="A,B", help="Ask in each of these (default: each target in its own)."
 )
