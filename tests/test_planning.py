@@ -212,7 +212,9 @@ def test_a_plan_comes_back_from_json() -> None:
 
 
 def test_neuron_has_a_longer_deadline_for_compiling() -> None:
-    options = Options(environment=factories.environment(), deadlines=Deadlines(compile_seconds=60))
+    options = Options(
+        environments=(factories.environment(),), deadlines=Deadlines(compile_seconds=60)
+    )
     made = plan(SPECS[:1], targets_of(("dynamo", "neuron"), (Mode.EVAL,), False), options)
     usual, neuron = (request.deadlines for request in made.requests)
     assert (usual.compile_seconds, usual.total_seconds) == (60, 1200)

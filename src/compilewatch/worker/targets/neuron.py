@@ -17,7 +17,6 @@ import os
 import resource
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -129,25 +128,23 @@ def _capture(subject: Subject) -> Path | None:
     """
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     importlib.import_module("torch_xla")  # once, here; in each fork it would cost seconds
-    isolation, xla, capture, stablehlo = (
+    isolation, xla, capture = (
         importlib.import_module(f"compilewatch.worker.targets.{name}")
-        for name in ("isolation", "xla", "xla_capture", "stablehlo")
+        for name in ("isolation", "xla", "xla_capture")
     )
     request = msgspec.structs.replace(subject.request, keep_artifacts=True)
     kept = replace(subject, request=request)  # the HLO is what this is about
-
-    def ready(step: Any) -> bool:
-        asked = isolation.isolated(
-            lambda enter: step(kept, enter), capture.HloCapture, subject.enter, xla.CODES
+    found = None
+    with contextlib.suppress(isolation.StepDiedError):  # of the call alone, perhaps
+        found = isolation.isolated(
+            lambda enter: capture.capture_hlo(kept, enter),
+            capture.HloCapture,
+            subject.enter,
+            xla.CODES,
         )
-        return bool(asked.ready)
-
-    hlo = subject.artifacts / HLO_FILE
-    if ready(capture.capture_hlo):
-        return hlo
-    with contextlib.suppress(isolation.StepFailedError, isolation.StepDiedError):
-        return hlo if ready(stablehlo.capture_exported) else None
-    return None
+    if found is None or not found.ready:
+        found = xla.exported_hlo(kept)
+    return None if found is None else subject.artifacts / HLO_FILE
 
 
 def _captured(subject: Subject) -> Path | Outcome:
@@ -187,5 +184,5 @@ def _archived(subject: Subject, target: str) -> Outcome:
         neuron=NeuronDetail(
             target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo)
         ),
-        artifacts=(HLO_FILE,),
+        artifacts=tuple(sorted(file.name for file in subject.artifacts.iterdir())),
     )

@@ -104,21 +104,13 @@ class XlaTarget(CompileTarget):
         return _Inquiry(subject).outcome()
 
 
-def archive_hlo(subject: Subject) -> HloCapture | None:
-    """The module to compile ahead of time, left among the artifacts; None where there is none.
+def exported_hlo(subject: Subject) -> HloCapture | None:
+    """The module of the exported program, left among the artifacts; None where there is none.
 
-    For targets that begin with it: the capture of the call, or else of the exported program. Needs
-    what `XlaTarget.missing` names; nothing that goes wrong in it is raised or ends this process.
+    For targets that begin with it, where the call itself breaks. Needs what `XlaTarget.missing`
+    names; nothing that goes wrong in it is raised or ends this process.
     """
-    from compilewatch.worker.targets.xla_capture import HloCapture, capture_hlo
-
-    os.environ.setdefault(DEVICE_VARIABLE, DEVICE)
-    inquiry = _Inquiry(subject)
-    try:
-        captured = inquiry.step(capture_hlo, HloCapture, inquiry.side_limit)
-    except _SIDE_FAILURES:
-        return inquiry.exported()
-    return captured if captured.ready else inquiry.exported()
+    return _Inquiry(subject).exported()
 
 
 class _Inquiry:
