@@ -62,7 +62,7 @@ def readiness() -> Readiness:
     missing: dict[str, str | None] = {}
     for name in TARGETS:
         try:
-            missing[name] = load_target(name).missing()
+            missing[name] = load_target(name).unable()
         except Exception as error:  # noqa: BLE001  (a target that this torch cannot import)
             missing[name] = one_line(error)
     return Readiness(missing=missing)

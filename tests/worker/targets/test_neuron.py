@@ -112,6 +112,7 @@ def answer(make_subject: MakeSubject, behaviour: str = "ok", **fields: Any) -> O
 
 def test_what_is_missing_is_said(sdk: None, xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert NeuronTarget().missing() is None
+    assert NeuronTarget().unable() is None
     monkeypatch.setattr("sys.path", [p for p in sys.path if p != str(FOLDER)])
     assert str(NeuronTarget().missing()).startswith("neuronx-cc is here, but neither ")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -119,6 +120,7 @@ def test_what_is_missing_is_said(sdk: None, xla: Any, monkeypatch: pytest.Monkey
     assert missing.startswith("no neuronx-cc and no torch_neuronx: compilewatch env ")
     xla("an HLO")
     assert NeuronTarget().missing() is None
+    assert str(NeuronTarget().unable()).startswith("no neuronx-cc: it leaves an HLO")
 
 
 def test_a_model_is_compiled_ahead_of_time_and_analyzed(

@@ -68,6 +68,13 @@ class CompileTarget(Protocol):
         """None where this environment can run the target, else what is missing, in one line."""
         ...
 
+    def unable(self) -> str | None:
+        """None where it can reach a verdict here, else why not.
+
+        Not the same as `missing` for a target that leaves something useful without one.
+        """
+        return self.missing()
+
     def run(self, subject: Subject) -> Outcome:
         """Enter `Phase.COMPILE` (and later ones as needed), ask the compiler, return its answer.
 

@@ -41,7 +41,7 @@ from compilewatch.records import (
 from compilewatch.worker.failures import causes, error_code, error_record, one_line
 from compilewatch.worker.fake_mode import values_shown
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import FakeUnsupportedError, Outcome, trace_log
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome, trace_log
 from compilewatch.worker.targets.capture import (
     Backend,
     Capture,
@@ -76,7 +76,7 @@ _NO_FRAMES = "found no compiled frames"
 _CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
 
 
-class DynamoTarget:
+class DynamoTarget(CompileTarget):
     """Graph capture by TorchDynamo. Modes eval (under `no_grad`) and train (loss and backward)."""
 
     name = "dynamo"

@@ -59,6 +59,11 @@ class NeuronTarget(CompileTarget):
         found = "torch_neuronx without neuronx-cc" if sdk else "no neuronx-cc and no torch_neuronx"
         return f"{found}: compilewatch env create neuron (docs/guide.md, Neuron)"
 
+    def unable(self) -> str | None:
+        if self.missing() is None and neuronx_cc.find() is None:
+            return "no neuronx-cc: it leaves an HLO, for `compilewatch neuron compile` elsewhere"
+        return self.missing()
+
     def run(self, subject: Subject) -> Outcome:
         """Compile by the best route that this environment has; on a device, run and measure.
 
