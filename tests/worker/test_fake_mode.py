@@ -129,3 +129,28 @@ def test_dynamo_captures_what_it_does_with_real_tensors(mode):
             torch.compile(fake, backend=backend)(mode.known(x), mode.known(sizes))
     torch._dynamo.reset()
     assert graphs[0] == graphs[1]
+
+
+class Seen(nn.Module):
+    """A picture through a convolution, with a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 4, kernel_size=4, stride=4)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.patches(pixels).flatten(2).transpose(1, 2).square().mean()
+
+
+def test_the_way_back_is_captured_too(mode):
+    with torch.device("meta"):
+        model = Seen()
+    for name, parameter in list(model.patches.named_parameters()):
+        made = mode.from_tensor(torch.empty(parameter.shape))
+        setattr(model.patches, name, nn.Parameter(made))
+    torch._dynamo.reset()
+    with mode, values_shown():
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        compiled(mode.known(torch.randn(2, 3, 8, 8))).backward()
+    torch._dynamo.reset()
+    assert model.patches.weight.grad is not None

@@ -144,12 +144,14 @@ def values_shown() -> Iterator[None]:
     """Have Dynamo see known values as the real tensors they stand for.
 
     It makes its own fake tensors of a frame's inputs, and keeps the value of a whole number that is
-    a real tensor (`FakeTensorConverter.from_real_tensor`, torch 2.13): such a one can be a size.
+    a real tensor (`FakeTensorConverter.from_real_tensor`, torch 2.13): such a one can be a size. A
+    frame's input has a source; AOTAutograd, which converts without one, wants the fake tensor.
     """
     convert = FakeTensorConverter.from_real_tensor
 
     def shown(self: Any, fake_mode: Any, t: Tensor, *args: Any, **kwargs: Any) -> Any:
-        value = t.constant if isinstance(t, FakeTensor) and t.fake_mode is not fake_mode else None
+        foreign = isinstance(t, FakeTensor) and t.fake_mode is not fake_mode
+        value = t.constant if foreign and kwargs.get("source") is not None else None
         return convert(self, fake_mode, t if value is None else value, *args, **kwargs)
 
     FakeTensorConverter.from_real_tensor = shown
