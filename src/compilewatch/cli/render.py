@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.analysis import summary
-from compilewatch.analysis.reasons import reason_label
+from compilewatch.analysis.reasons import reason_label, source_line
 from compilewatch.analysis.view import RunView
 from compilewatch.cli.excerpt import Excerpt, SourceLine
 from compilewatch.records import ChangeKind, GraphBreak, Result, Run, target_label
@@ -321,7 +321,7 @@ def _break(number: int, graph_break: GraphBreak, excerpt: Excerpt | None) -> Ren
 
 def _lines(graph_break: GraphBreak, excerpt: Excerpt | None) -> list[RenderableType]:
     here = (graph_break.file, graph_break.line)
-    stored = next((f.text for f in graph_break.user_stack if (f.file, f.line) == here), "")
+    stored = source_line(graph_break)
     lines = excerpt(*here) if excerpt is not None else ()
     said = {line.number: line.text.strip() for line in lines}
     # An installed version other than the one that was run has something else on that line.
