@@ -125,14 +125,16 @@ def rows(results: Iterable[Result]) -> tuple[Row, ...]:
 
 
 def first_failures(found: Iterable[Row]) -> dict[tuple[Way, Layer], int]:
-    """Models by way and first failing layer; zero for a layer that was asked and never is it."""
+    """Models by way and first failing layer, in layer order; zero for one that never is it."""
     counts: dict[tuple[Way, Layer], int] = {}
     for row in found:
         for cell in row.cells:
             counts.setdefault((row.way, cell.layer), 0)
         if (first := row.first_failing) is not None:
             counts[(row.way, first.layer)] += 1
-    return counts
+    ways = list(dict.fromkeys(way for way, _ in counts))
+    order = sorted(counts, key=lambda key: (ways.index(key[0]), LAYERS.index(key[1])))
+    return {key: counts[key] for key in order}
 
 
 def reasons_by_target(view: RunView) -> dict[str, tuple[TargetReason, ...]]:
