@@ -12,7 +12,7 @@ import msgspec
 from compilewatch import records
 from compilewatch.cli import VERBS, group
 from compilewatch.events import EVENTS
-from compilewatch.sinks.prometheus import metrics_page
+from compilewatch.sinks.metric_definitions import metrics_page
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"

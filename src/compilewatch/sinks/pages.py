@@ -46,8 +46,13 @@ class ModelPage:
     def rows(self) -> tuple[rows.Row, ...]:
         return rows.rows(self.results)
 
-    def is_first_failing(self, result: Result) -> bool:
-        return any(row.first_failing and row.first_failing.result is result for row in self.rows)
+    def first_mark(self, result: Result) -> str:
+        """`fails first` on the result that a row's first failure is of, else nothing."""
+        firsts = (cell for _, cell in self.first_failing)
+        cell = next((cell for cell in firsts if cell.result is result), None)
+        if cell is None:
+            return ""
+        return "fails first" if cell.layer == result.request.target.name else "fails in eager"
 
     @property
     def first_failing(self) -> tuple[tuple[rows.Row, rows.Cell], ...]:

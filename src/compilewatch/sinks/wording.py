@@ -93,7 +93,8 @@ def why(result: Result) -> tuple[str, ...]:
     if result.breaks:
         return tuple(dict.fromkeys(reason_title(each) for each in result.breaks))
     if result.error is not None:
-        return (result.error.code.replace("_", " "),)
+        code = result.error.code
+        return (code.replace("_", " ") if code.islower() else code,)  # `NCC_EVRF009` is a name
     said = () if outcome(result) is Outcome.PASS else (result.detail,)
     return tuple(filter(None, said))
 
