@@ -11,6 +11,7 @@ from hashlib import sha256
 
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.reasons import reason_label
+from compilewatch.analysis.rows import Cell, Layer, Row, TargetReason, Way
 from compilewatch.analysis.view import RunView
 from compilewatch.records import (
     Change,
@@ -43,7 +44,7 @@ class ModelPage:
         return {target_label(result.request.target): result for result in self.results}
 
     @cached_property
-    def rows(self) -> tuple[rows.Row, ...]:
+    def rows(self) -> tuple[Row, ...]:
         return rows.rows(self.results)
 
     def first_mark(self, result: Result) -> str:
@@ -55,7 +56,7 @@ class ModelPage:
         return "fails first" if cell.layer == result.request.target.name else "fails in eager"
 
     @property
-    def first_failing(self) -> tuple[tuple[rows.Row, rows.Cell], ...]:
+    def first_failing(self) -> tuple[tuple[Row, Cell], ...]:
         """For each way that it was asked and failed in, the row and its first failing layer."""
         found = ((row, row.first_failing) for row in self.rows)
         return tuple((row, cell) for row, cell in found if cell is not None)
@@ -140,15 +141,15 @@ class Report:
         return rows.targets_in_order(self.view.results)
 
     @cached_property
-    def rows(self) -> tuple[rows.Row, ...]:
+    def rows(self) -> tuple[Row, ...]:
         return tuple(row for model in self.models for row in model.rows)
 
     @cached_property
-    def first_failures(self) -> dict[tuple[rows.Way, rows.Layer], int]:
+    def first_failures(self) -> dict[tuple[Way, Layer], int]:
         return rows.first_failures(self.rows)
 
     @cached_property
-    def target_reasons(self) -> dict[str, tuple[rows.TargetReason, ...]]:
+    def target_reasons(self) -> dict[str, tuple[TargetReason, ...]]:
         return rows.reasons_by_target(self.view)
 
     @cached_property
