@@ -60,11 +60,9 @@ def row_panel(results: Sequence[Result]) -> RenderableType:
 
 def _section(section: Section) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(), plain(section.title, "bold")]
-    facts = plain_table("", "")
-    facts.show_header = False
-    for name, value in section.facts:
-        facts.add_row(plain(name, "dim"), plain(value))
-    parts += [Indented(facts)] if section.facts else []
+    # Lines, not a table: in a pipe a table would pad every line to the longest message.
+    width = max((len(name) for name, _ in section.facts), default=0)
+    parts += [Indented(plain(f"{name:<{width}}  {value}")) for name, value in section.facts]
     for listing in section.listings:
         table = plain_table(*listing.columns)
         for cells in listing.rows:

@@ -35,7 +35,9 @@ def command(model: str, reference: str | None, output_dir: str | None, as_json: 
     results.sort(key=lambda result: target_order(result.request.target))
     if len(results) > 1:
         console().print(row_panel(results))
-    for result in results:
+    for number, result in enumerate(results):
+        if number:
+            click.echo()
         console().print(model_panel(result, source_excerpt))
     page = next(iter(sorted((stored.path / "report" / "models").glob(f"{model}*.html"))), None)
     if page is not None:
