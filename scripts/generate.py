@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
+from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 
 import click
@@ -12,9 +15,10 @@ import msgspec
 from compilewatch import records
 from compilewatch.cli import VERBS, group
 from compilewatch.events import EVENTS
-from compilewatch.sinks.prometheus import metrics_page
+from compilewatch.sinks.metric_definitions import metrics_page
 
 DOCS = Path(__file__).parent.parent / "docs"
+RECORD_MODULES = ("base", "asked", "breaks", "details", "neuron", "answered", "runs")
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
 
@@ -50,22 +54,21 @@ def struct_section(struct: type[msgspec.Struct], title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _in_order() -> Iterator[type]:
+    """Every public class of the records, by module and in the order of its source."""
+    for name in RECORD_MODULES:
+        module = importlib.import_module(f"{records.__name__}.{name}")
+        for each in vars(module).values():
+            own = inspect.isclass(each) and each.__module__ == module.__name__
+            if own and each is not records.Record:
+                yield each
+
+
 def records_page() -> str:
     """Every record that is stored, in the order of the source."""
-    structs = [
-        found
-        for found in vars(records).values()
-        if inspect.isclass(found)
-        and issubclass(found, records.Record)
-        and found is not records.Record
-    ]
-    enums = [
-        found
-        for found in vars(records).values()
-        if inspect.isclass(found)
-        and issubclass(found, records.StrEnum)
-        and found is not records.StrEnum
-    ]
+    found = list(_in_order())
+    structs = [each for each in found if issubclass(each, records.Record)]
+    enums = [each for each in found if issubclass(each, StrEnum)]
     lines = [
         "# Records\n",
         f"Schema version {records.SCHEMA_VERSION}. A field that is null was not measured.\n",

@@ -102,6 +102,12 @@ def test_the_worker_imports_nothing_of_the_package_but_records_errors_and_itself
     assert [name for name in ours if not name.startswith(allowed)] == []
 
 
+@pytest.mark.parametrize("module", [m for m in PARENT if m.startswith("compilewatch.records")])
+def test_records_import_nothing_of_the_package_but_themselves(module: str) -> None:
+    ours = [name for name in imports(module) if name.split(".")[0] == "compilewatch"]
+    assert [name for name in ours if not name.startswith("compilewatch.records")] == []
+
+
 def test_the_checks_see_something() -> None:
     """Guards against a moved package, with which every other test here would pass."""
     assert len(WORKER) > 10

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 from compilewatch.analysis.comparison import (
@@ -20,10 +21,12 @@ from compilewatch.records import (
     ConfigBuild,
     Depth,
     FullgraphVerdict,
+    GraphBreak,
     Mode,
     Phase,
     Result,
     Run,
+    StackFrame,
     Status,
     Target,
     TensorSummary,
@@ -325,6 +328,37 @@ def test_between_environments_targets_match_whatever_theirs_is() -> None:
     }
     assert found.differences == ("torch 2.13.0 -> 2.9.0",)
     assert [e.torch for e in (*before.environments, *after.environments)] == ["2.13.0", "2.9.0"]
+
+
+def _between(old: tuple[GraphBreak, ...], new: tuple[GraphBreak, ...]) -> list[tuple[str, str]]:
+    both = run("1", environments=(factories.environment(), OLDER))
+    results = [result(breaks=old), result(breaks=new, target=Target(environment="torch-2.9"))]
+    _, _, found = between_environments(both, results, both, results, ("default", "torch-2.9"))
+    return [(change.kind.value, change.reason) for change in found.changes]
+
+
+def _at(line: int, gb_id: str | None, text: str = "") -> GraphBreak:
+    made = factories.graph_break("forward", gb_id, line=line)
+    frame = StackFrame(file=made.file, line=line, function="forward", text=text)
+    return msgspec.structs.replace(made, user_stack=(frame,))
+
+
+def test_between_environments_a_break_at_one_place_is_one_whatever_it_is_called() -> None:
+    assert _between((_at(12, "GB0291"),), (_at(12, None),)) == []
+    drifted = _at(12, "GB0291", "logger.warning(x)"), _at(19, None, "  logger.warning(x)")
+    assert _between((drifted[0],), (drifted[1],)) == []
+
+
+def test_between_environments_a_break_at_a_new_place_is_a_regression() -> None:
+    one, two = _at(12, "GB0291", "a()"), _at(30, "GB0170", "b()")
+    place = "GB0170 Data-dependent branching at transformers/models/bert/modeling_bert.py:30"
+    assert _between((one,), (one, two)) == [("regression", f"breaks at a new place: {place}")]
+    assert _between((one, two), (one,)) == [("fixed", f"no longer breaks: {place}")]
+
+
+def test_between_environments_a_break_without_a_place_is_no_change() -> None:
+    lost = factories.graph_break("unknown", None, code="unattributed", file="unknown", line=0)
+    assert _between((_at(12, "GB0291"),), (_at(12, None), lost)) == []
 
 
 def test_an_environment_without_results_is_named_with_those_there_are() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from compilewatch.cli import render
+from compilewatch.cli import panel, pieces, render
 from compilewatch.cli.excerpt import SourceLine
 from compilewatch.records import FullgraphVerdict, Phase, Status, Target
 from tests import factories
@@ -15,7 +15,7 @@ from tests.sinks import example_run
 
 def piped(renderable) -> str:
     stream = io.StringIO()
-    render.console(stream).print(renderable)
+    pieces.console(stream).print(renderable)
     return stream.getvalue()
 
 
@@ -102,7 +102,7 @@ def test_changes_shows_every_kind():
 
 def test_text_of_others_is_neither_markup_nor_commands_to_the_terminal():
     view = example_run.view()
-    shown = [render.summary_table(view), *map(render.model_panel, view.results)]
+    shown = [render.summary_table(view), *map(panel.model_panel, view.results)]
     text = "".join(map(piped, shown))
     assert "<script>alert(1)</script> & \"quoted\" 'single' red [bold]" in text
     assert "team/odd name [x] ü" in text
@@ -113,7 +113,7 @@ def test_text_of_others_is_neither_markup_nor_commands_to_the_terminal():
 def test_piped_output_neither_cuts_nor_folds_a_name():
     name = "organisation/" + "a-very-long-name-" * 20
     result = factories.result(name, breaks=(example_run.BRANCH,))
-    assert name in piped(render.model_panel(result))
+    assert name in piped(panel.model_panel(result))
     change = msgspec.structs.replace(example_run.view().changes[0], model=name)
     view = factories.view(
         result,
@@ -181,7 +181,7 @@ def excerpt(file: str, line: int) -> tuple[SourceLine, ...]:
 
 
 def test_a_model_is_shown_with_each_break_and_its_line_marked():
-    lines = piped(render.model_panel(example_run.results()[0], excerpt)).splitlines()
+    lines = piped(panel.model_panel(example_run.results()[0], excerpt)).splitlines()
     text = "\n".join(line.strip() for line in lines)
     assert lines[0].startswith("BertModel  dynamo  graph break")
     assert "8 graphs · 7 graph breaks (2 distinct) · 512 ops · 40 guards" in text
@@ -197,15 +197,15 @@ def test_a_model_is_shown_with_each_break_and_its_line_marked():
 
 
 def test_indented_text_wraps_within_eighty_columns_and_is_not_padded():
-    panel = render.model_panel(example_run.results()[0], excerpt)
-    assert max(map(len, narrow(panel))) <= 80
-    indented = [line for line in piped(panel).splitlines() if line.startswith("   ")]
+    shown = panel.model_panel(example_run.results()[0], excerpt)
+    assert max(map(len, narrow(shown))) <= 80
+    indented = [line for line in piped(shown).splitlines() if line.startswith("   ")]
     assert len(indented) > 5
     assert not [line for line in indented if line != line.rstrip()]
 
 
 def test_of_many_artifacts_those_to_open_are_named():
-    text = piped(render.model_panel(example_run.results()[0]))
+    text = piped(panel.model_panel(example_run.results()[0]))
     assert "artifact artifacts/BertModel/dynamo/tlparse/index.html" in text
     assert "graph_2.txt" not in text
     assert "and 1 more artifact\n" in text
@@ -216,7 +216,7 @@ def test_the_stored_line_is_shown_where_the_installed_source_is_another_version(
         return (SourceLine(412, "something else entirely"),) if line == 412 else ()
 
     for lookup in (other_version, None):
-        text = piped(render.model_panel(example_run.results()[0], lookup))
+        text = piped(panel.model_panel(example_run.results()[0], lookup))
         assert "> 412 | if mask.sum() > 0:" in text
         assert "something else" not in text
 
@@ -226,14 +226,14 @@ def test_what_torchs_reason_says_already_is_not_said_again():
         reason="Explanation. Hint: do that. See " + render.wording.registry_page("GB0170"),
         hints=("do that.", "do this."),
     )
-    text = piped(render.model_panel(factories.result(breaks=(said,))))
+    text = piped(panel.model_panel(factories.result(breaks=(said,))))
     assert text.count("do that.") == 1
     assert text.count("gb0170.html") == 1
     assert "hint: do this." in text
 
 
 def test_an_error_shows_type_place_and_the_end_of_its_traceback():
-    text = piped(render.model_panel(example_run.results()[3]))
+    text = piped(panel.model_panel(example_run.results()[3]))
     assert "builtins.TypeError (type_error)" in text
     assert "transformers/models/bert/modeling_bert.py:100 in forward" in text
     assert "last frames" in text
@@ -241,22 +241,51 @@ def test_an_error_shows_type_place_and_the_end_of_its_traceback():
 
 
 def test_earlier_attempts_expectation_and_reuse_are_told():
-    text = piped(render.model_panel(example_run.results()[2]))
+    text = piped(panel.model_panel(example_run.results()[2]))
     assert "real tensors · reduced depth" in text
     assert "answered by 20260101-030405-0001" in text
     assert "before it: fake tensors, error in create: fake unsupported" in text
-    expected = piped(render.model_panel(example_run.results()[5]))
+    expected = piped(panel.model_panel(example_run.results()[5]))
     assert "error in create" in expected
     assert "expected: needs timm" in expected
 
 
 def test_a_refusal_of_fullgraph_without_a_break_says_why():
     refused = FullgraphVerdict(accepted=False, code="GB0001", reason="because of that")
-    text = piped(render.model_panel(factories.result(fullgraph=refused)))
+    text = piped(panel.model_panel(factories.result(fullgraph=refused)))
     assert "fullgraph=True refuses it:\n   because of that" in text
 
 
 @pytest.mark.parametrize("status", list(Status))
 def test_every_status_can_be_shown(status):
     result = factories.result(status=status, phase=Phase.SETUP, target=Target(dynamic=True))
-    assert piped(render.model_panel(result)).startswith("BertModel  dynamo/eval/dynamic")
+    assert piped(panel.model_panel(result)).startswith("BertModel  dynamo/eval/dynamic")
+
+
+def test_the_end_of_a_sweep_has_verdicts_first_failures_and_reasons_by_target():
+    text = " ".join(piped(render.summary_table(factories.view(*example_run.row()))).split())
+    assert "dynamo · 1 · export 1 · · inductor 1 · · xla · 1 · neuron 1 · 1" in text
+    assert "eager eval 0 dynamo eval 1 export eval 0" in text
+    assert "neuron NCC_EVRF009 in compile 1 7,000" in text
+
+
+def test_with_one_target_nothing_is_said_by_target():
+    assert "Target" not in piped(render.summary_table(factories.view(factories.result())))
+
+
+def test_the_row_of_a_model_names_the_first_failing_layer_and_disagreements():
+    lines = piped(panel.row_panel(example_run.row()[:5])).splitlines()
+    layers = ["eager", "dynamo", "export", "inductor", "xla", "neuron"]
+    assert [line.split()[0] for line in lines[2:8]] == layers
+    assert "<- fails first" in lines[3]
+    assert sum("<- fails first" in line for line in lines) == 1
+    assert any("torch.export takes it, strict=True does not: GB0170" in line for line in lines)
+
+
+def test_an_answer_is_shown_with_what_its_target_found():
+    text = "\n".join(piped(panel.model_panel(result)) for result in example_run.row())
+    said = " ".join(text.split())
+    assert "cold compile 21.5 s" in said
+    assert "An expectation from the documents named here, no verdict" in said
+    assert "sort 2 not lowered 2.32.0 https://awsdocs-neuron.readthedocs-hosted.com" in said
+    assert "failure device memory code NCC_EVRF009" in said

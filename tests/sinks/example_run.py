@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from compilewatch.analysis.view import RunView
 from compilewatch.records import (
+    HOMES,
     Attempt,
     Change,
     ChangeKind,
     Depth,
+    DraftExport,
+    DraftFailure,
     ErrorRecord,
+    ExportDetail,
+    ExportVariant,
     FullgraphVerdict,
     Mode,
+    NeuronConcern,
+    NeuronDetail,
+    NeuronFailure,
+    NeuronOperator,
+    NeuronSupport,
     Numerics,
+    OpenXla,
+    Performance,
     Phase,
     Result,
     StackFrame,
@@ -21,6 +34,7 @@ from compilewatch.records import (
     Target,
     TensorSummary,
     Tier,
+    XlaDetail,
 )
 from compilewatch.sinks.html import HtmlSink
 from tests import factories
@@ -56,6 +70,121 @@ UNBACKED = factories.graph_break(
     "torch_int", gb_id=None, reason=f"Could not guard on u0 > 1 {HOSTILE}", line=77
 )
 REFUSED = FullgraphVerdict(accepted=False, code="GB0170", reason=BRANCH.reason)
+
+
+def row() -> tuple[Result, ...]:
+    """One model on every target, with all that each can tell."""
+    source = "https://awsdocs-neuron.readthedocs-hosted.com/en/latest/x.html"
+    non_strict = ExportVariant(exported=True, duration_seconds=1.25, ops=321)
+    strict = ExportVariant(
+        exported=False, duration_seconds=0.5, code="GB0170", reason=f"no branch {HOSTILE}"
+    )
+    refused = ExportVariant(exported=False, duration_seconds=0.5, code="fallback", reason="no")
+
+    def on(name: str, status: Status = Status.PASS, **fields: Any) -> Result:
+        target = Target(name=name, environment=HOMES.get(name, "default"))
+        given = {"family": "row", "fullgraph": None, "tier": Tier.REAL, "downloads": 7_000}
+        return factories.result("RowModel", status, target=target, **{**given, **fields})
+
+    return (
+        on("dynamo", breaks=(BRANCH,), fullgraph=REFUSED),
+        on(
+            "export",
+            ops=321,
+            export=ExportDetail(
+                non_strict=non_strict,
+                strict=strict,
+                draft=DraftExport(
+                    exported=True,
+                    failures=(
+                        DraftFailure(kind="guard_added", what="u0 > 1", file="m.py", line=9),
+                    ),
+                ),
+                dynamic_dimensions=("input_ids[0]",),
+            ),
+        ),
+        on(
+            "inductor",
+            numerics=Numerics(deterministic=True, matches=True, max_abs_error=0.0, atol=1e-5),
+            performance=Performance(
+                cold_compile_seconds=21.5,
+                warm_compile_seconds=4.2,
+                eager_latency_seconds=0.008,
+                compiled_latency_seconds=0.004,
+                latency_samples=30,
+                speedup=2.0,
+                recompiles=0,
+                compiler_peak_memory_bytes=400 * 2**20,
+            ),
+        ),
+        on(
+            "xla",
+            breaks=(factories.graph_break("lowered", gb_id=None, code="xla_fallback"),),
+            xla=XlaDetail(
+                operators={"dot": 12, "sort": 2},
+                fallbacks={"aten::nonzero": 3},
+                hlo="export",
+                stablehlo=refused,
+                compile_seconds=3.5,
+                recompiles_same_inputs=0,
+                recompiles=1,
+                openxla=OpenXla(
+                    accepted=False,
+                    graphs=2,
+                    graph_breaks=1,
+                    breaks=(BRANCH,),
+                    code="GB0170",
+                    fallbacks={"aten::item": 1},
+                ),
+                expected_to_fail_on_neuron=(
+                    NeuronConcern(
+                        operator="sort", count=2, reason="not lowered", source=source, sdk="2.32.0"
+                    ),
+                ),
+            ),
+        ),
+        on(
+            "neuron",
+            Status.ERROR,
+            error=factories.error("NCC_EVRF009"),
+            neuron=NeuronDetail(
+                target="trn1",
+                route="neuronx-cc",
+                flags=("--model-type", "transformer"),
+                sdk_version="2.32.0",
+                compiler_version="2.27.5334.0",
+                compile_seconds=95.0,
+                compiler_peak_memory_bytes=3 * 2**30,
+                failure=NeuronFailure(
+                    kind="device_memory",
+                    code="NCC_EVRF009",
+                    message=f"too large {HOSTILE}",
+                    advice="Use a smaller batch.",
+                    exit_status=70,
+                ),
+                support=NeuronSupport(
+                    percent=92.3,
+                    supported={"aten::mm": 12},
+                    unsupported=(
+                        NeuronOperator(name="aten::sort", occurrences=2, failure_at="neuron_cc"),
+                    ),
+                ),
+            ),
+        ),
+        factories.result(
+            "CompiledModel",
+            family="row",
+            target=Target(name="neuron", environment="neuron"),
+            fullgraph=None,
+            neuron=NeuronDetail(
+                target="trn1",
+                route="torch_neuronx.trace",
+                compiled=True,
+                compile_seconds=61.0,
+                neff_bytes=25 * 2**20,
+            ),
+        ),
+    )
 
 
 def results() -> tuple[Result, ...]:
@@ -173,7 +302,7 @@ def _change(kind: ChangeKind, model: str, before: Status | None, after: Status |
     )
 
 
-def view() -> RunView:
+def view(*more: Result) -> RunView:
     changes = (
         _change(ChangeKind.REGRESSION, "BertModel", Status.PASS, Status.GRAPH_BREAK),
         _change(ChangeKind.FIXED, "google/vit-base", Status.GRAPH_BREAK, Status.PASS),
@@ -182,7 +311,7 @@ def view() -> RunView:
         _change(ChangeKind.NEWLY_TESTED, "model--A", Status.SKIPPED, Status.PASS),
         _change(ChangeKind.NO_LONGER_TESTED, "SlowModel", Status.PASS, Status.TIMEOUT),
     )
-    answers = results()
+    answers = (*results(), *more)
     return factories.view(
         *answers,
         planned=len(answers) + 3,

@@ -283,3 +283,87 @@ def test_an_empty_run_has_a_report_too():
     text = pages["index.html"].text
     assert "5 of 5 planned requests have no result." in text
     assert "This run is interrupted." in text
+
+
+@pytest.fixture(scope="module")
+def row_pages(tmp_path_factory) -> dict[str, Page]:
+    folder = example_run.write_report(
+        example_run.view(*example_run.row()), tmp_path_factory.mktemp("rows")
+    )
+    found = {path: Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
+    test_every_local_link_leads_to_a_file_and_every_anchor_to_an_id(found)
+    test_pages_are_whole_and_ids_unique(found)
+    test_nothing_on_a_page_needs_what_jenkins_forbids(found)
+    return {path.relative_to(folder).as_posix(): page for path, page in found.items()}
+
+
+def test_the_matrix_has_targets_in_layer_order_and_marks_the_first_that_fails(row_pages):
+    text = row_pages["index.html"].text
+    assert "Model Fails first in dynamo dynamo/eval/dynamic dynamo/train export" in text
+    row = text[text.index("RowModel dynamo") :]
+    assert row.startswith("RowModel dynamo ÷ graph break fails first ✓ pass ✓ pass ÷ graph break")
+    assert "models/RowModel.html#on-neuron" in row_pages["index.html"].links()
+
+
+def test_a_layer_that_could_not_run_is_not_marked(row_pages):
+    text = row_pages["targets.html"].text
+    assert "OddModel – – unsupported" in text
+
+
+def test_the_page_of_targets_has_verdicts_first_failures_and_reasons(row_pages):
+    text = row_pages["targets.html"].text
+    assert "neuron 1 · · 1 · ·" in text
+    assert "dynamo eval 7" in text
+    assert "NCC_EVRF009 in compile 1" in text
+    assert "xla_fallback 1" in text
+    assert "inductor 0 reasons Nothing that ran failed." in text
+
+
+def test_the_page_of_a_model_has_its_row_disagreements_and_what_each_target_found(row_pages):
+    text = row_pages["models/RowModel.html"].text
+    for fact in (
+        "eager eval ✓ pass – dynamo eval ÷ graph break fails first done Data-dependent branching",
+        "eval: torch.export takes it, fullgraph=True does not: GB0170 ",
+        "eval: torch.export takes it, strict=True does not: GB0170",
+        "non-strict exported, 321 ops, in 1.2 s",
+        "strict refused: GB0170, after 0.50 s",
+        "What draft export found 1 Kind What Times Place guard added u0 > 1 1 m.py:9",
+        "cold compile 21.5 s warm compile 4.2 s eager latency 8 ms compiled latency 4 ms",
+        "speed 2.00 × eager",
+        "operators outside XLA 3 calls compile time 3.5 s",
+        "graphs recompiled for the same inputs 0",
+        "HLO instructions 14",
+        "Dynamo with openxla refused: GB0170; graphs: 2; graph breaks: 1",
+        "Expected to fail on Neuron 1 An expectation from the documents named here, no verdict",
+        "sort 2 not lowered 2.32.0 source",
+        "failure device memory code NCC_EVRF009",
+        "its advice Use a smaller batch.",
+        "compile time 1 min 35 s",
+        "aten::sort 2 neuron_cc",
+        "compilewatch explain RowModel --target inductor",
+    ):
+        assert fact in text, fact
+
+
+def test_what_was_not_measured_is_not_shown_as_zero(row_pages):
+    text = row_pages["models/CompiledModel.html"].text
+    assert "NEFF 25 MiB" in text
+    for unmeasured in ("latency", "NeuronCores here", "Layers", "operators supported"):
+        assert unmeasured not in text
+
+
+def test_a_run_with_one_target_has_no_matrix():
+    found = rendered(factories.result())
+    assert "targets.html" not in found
+    assert "Models by target" not in found["index.html"].text
+
+
+def test_a_long_matrix_is_on_its_own_page():
+    many = [
+        factories.result(f"Model{i}", target=Target(name=name))
+        for i in range(40)
+        for name in ("dynamo", "export")
+    ]
+    found = rendered(*many)
+    assert "All 40 models, verdicts" in found["index.html"].text
+    assert "models/Model39.html" in found["targets.html"].links()

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from compilewatch.records import Change, ChangeKind, Mode, Phase, Status, Target
+from compilewatch.records import Change, ChangeKind, Mode, Numerics, Phase, Status, Target
 from compilewatch.sinks import junit
 from tests import factories
 from tests.sinks import example_run
@@ -135,3 +135,27 @@ def test_what_xml_forbids_is_left_out_and_the_rest_kept():
     error = factories.error()
     found = outcome(parsed(factories.result(status=Status.ERROR, detail=hostile, error=error)))
     assert found.get("message").endswith("before [31m after \U0001f600 <&>")
+
+
+def test_failures_and_skips_of_every_target_carry_their_reason():
+    home = {"xla": "xla", "neuron": "neuron"}
+
+    def on(name: str, status: Status, **fields):
+        target = Target(name=name, environment=home.get(name, "default"))
+        return factories.result(status=status, target=target, **fields)
+
+    wrong = Numerics(deterministic=True, matches=False, mismatches=("output.logits",))
+    suites = parsed(
+        on("export", Status.ERROR, detail="constant", error=factories.error("constant")),
+        on("inductor", Status.MISMATCH, detail="differs from eager", numerics=wrong),
+        on("xla", Status.UNSUPPORTED, detail="type: compilewatch env create xla"),
+        on("neuron", Status.ERROR, error=factories.error("NCC_EVRF009")),
+    )
+    cases = {case.get("name"): case[0] for case in suites.iter("testcase")}
+    assert cases["BertModel [export]"].get("type") == "constant"
+    assert cases["BertModel [inductor]"].text == "differs from eager: output.logits"
+    assert cases["BertModel [xla]"].tag == "skipped"
+    message = cases["BertModel [xla]"].get("message")
+    assert message == "unsupported: type: compilewatch env create xla"
+    assert cases["BertModel [neuron]"].get("type") == "NCC_EVRF009"
+    assert "it failed" in (cases["BertModel [neuron]"].text or "")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from compilewatch.records import Mode, Status, Target
-from compilewatch.sinks import prometheus
+from compilewatch.records import Mode, Status, Target, XlaDetail
+from compilewatch.sinks import metric_definitions, prometheus
 from tests import factories
 from tests.sinks import example_run
 
@@ -37,7 +37,7 @@ def test_promtool_finds_nothing_to_complain_about():
         pytest.fail(advice) if os.environ.get("CI") == "true" else pytest.skip(advice)
     checked = subprocess.run(
         [promtool, "check", "metrics"],
-        input=prometheus.exposition(example_run.view()),
+        input=prometheus.exposition(example_run.view(*example_run.row())),
         capture_output=True,
         check=False,
     )
@@ -89,16 +89,16 @@ def test_labels_never_hold_a_reason_in_free_text():
 
 
 def test_every_metric_of_the_table_is_exposed_with_its_labels():
-    found = samples(example_run.view())
+    found = samples(example_run.view(*example_run.row()))
     # The example run has requests left without an answer, so it has no success to date.
     finished = samples(factories.view(factories.result()))
     found["compilewatch_last_success_timestamp_seconds"] = finished[
         "compilewatch_last_success_timestamp_seconds"
     ]
-    for definition in prometheus.DEFINITIONS:
+    for definition in metric_definitions.DEFINITIONS:
         assert definition.name in found, definition.name
         assert set(found[definition.name][0][0]) == set(definition.labels), definition.name
-    assert set(found) == {definition.name for definition in prometheus.DEFINITIONS}
+    assert set(found) == {definition.name for definition in metric_definitions.DEFINITIONS}
 
 
 def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there():
@@ -177,11 +177,48 @@ def test_publishing_again_writes_the_same_bytes():
 
 def test_the_page_in_docs_is_the_table():
     page = DOCS.read_text(encoding="utf-8")
-    assert prometheus.metrics_page().rstrip() in page, "run `make generate`"
+    assert metric_definitions.metrics_page().rstrip() in page, "run `make generate`"
 
 
 def test_the_page_explains_every_label_with_few_values():
-    used = {label for definition in prometheus.DEFINITIONS for label in definition.labels}
-    assert set(prometheus.LABELS) <= used
+    used = {label for definition in metric_definitions.DEFINITIONS for label in definition.labels}
+    assert set(metric_definitions.LABELS) <= used
     for label in ("model", "family", "commit", "reason", "target", "mode", "status", "kind"):
-        assert f"| `{label}` |" in prometheus.metrics_page()
+        assert f"| `{label}` |" in metric_definitions.metrics_page()
+
+
+def test_what_single_targets_measured_is_exposed():
+    found = samples(factories.view(*example_run.row()))
+
+    def of(name: str) -> dict[tuple[str, ...], float]:
+        keys = ("target", "cache", "error_class")
+        return {tuple(labels[k] for k in keys if k in labels): v for labels, v in found[name]}
+
+    spent = of("compilewatch_compiler_duration_seconds")
+    assert spent.pop(("neuron", "cold")) in (61.0, 95.0)  # of two models
+    assert spent == {("inductor", "cold"): 21.5, ("inductor", "warm"): 4.2, ("xla", "cold"): 3.5}
+    assert of("compilewatch_fallbacks") == {("xla",): 3}
+    assert of("compilewatch_hlo_instructions") == {("xla",): 14}
+    assert of("compilewatch_expected_to_fail_on_neuron") == {("xla",): 1}
+    assert of("compilewatch_neff_bytes") == {("neuron",): 25 * 2**20}
+    assert of("compilewatch_neuron_failure") == {("neuron", "device_memory"): 1}
+    assert of("compilewatch_recompiles") == {("inductor",): 0, ("xla",): 1}
+
+
+def test_first_failing_layers_are_counted_with_zeros():
+    found = samples(factories.view(*example_run.row()))["compilewatch_first_failing_layer"]
+    assert {labels["layer"]: count for labels, count in found} == {
+        "eager": 0,
+        "dynamo": 1,
+        "export": 0,
+        "inductor": 0,
+        "xla": 0,
+        "neuron": 0,
+    }
+
+
+def test_fallbacks_are_absent_where_nothing_was_captured():
+    lost = factories.result(status=Status.ERROR, xla=XlaDetail())
+    found = samples(factories.view(lost))
+    assert "compilewatch_fallbacks" not in found
+    assert "compilewatch_expected_to_fail_on_neuron" not in found

@@ -35,6 +35,8 @@ PAGES = (
     "families.html",
     "reasons/GB0170.html",
     "models/BertModel.html",
+    "models/RowModel.html",
+    "targets.html",
     "models/team--odd-name--x---.html",
 )
 PLACES_WITH_TEXT = "h1, h2, p, td, th, dt, dd, small, a, li, pre, .badge, .count, .muted, .notes li"
@@ -79,7 +81,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("run")
-    example_run.write_report(example_run.view(), folder)
+    example_run.write_report(example_run.view(*example_run.row()), folder)
     handler = functools.partial(Handler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -104,7 +104,7 @@ def test_commands_ask_the_same_question_again_and_survive_a_shell():
     asked = factories.request("odd name", target=target, depth=Depth.REDUCED, source="manifest")
     assert wording.commands(asked) == (
         "compilewatch reproduce 'odd name'",
-        "compilewatch explain 'odd name'",
+        "compilewatch explain 'odd name' --target export",
         "compilewatch sweep --source manifest --models 'odd name' --targets export"
         " --modes train --dynamic --depth reduced --fresh",
     )

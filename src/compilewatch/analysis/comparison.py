@@ -2,7 +2,8 @@
 
 Two rules keep it honest. A regression is claimed only where both sides have a verdict: a model
 that could not be built yesterday and breaks today was *newly tested*. And breaks are compared by
-fingerprint, so that neither line drift nor a break that is hit more often is a change.
+fingerprint, so that neither line drift nor a break that is hit more often is a change. Between
+environments they are compared by place alone: versions of torch name one cause differently.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from compilewatch.analysis.reasons import reason_label
+from compilewatch.analysis.reasons import reason_label, source_line
 from compilewatch.errors import UsageError
 from compilewatch.records import (
     Change,
@@ -54,16 +55,24 @@ class Comparison:
 
 
 def compare(
-    baseline: Run, before: Iterable[Result], run: Run, after: Iterable[Result]
+    baseline: Run,
+    before: Iterable[Result],
+    run: Run,
+    after: Iterable[Result],
+    *,
+    by_place: bool = False,
 ) -> Comparison:
-    """Compare two runs; changes come by kind, most downloaded models first."""
+    """Compare two runs; changes come by kind, most downloaded models first.
+
+    `by_place` takes breaks at one place for the same whatever their cause is called.
+    """
     olds, news = _by_identity(before), _by_identity(after)
     causes = _Causes(baseline, run)
     changes: list[Change] = []
     unchanged: list[Identity] = []
     for identity in olds.keys() | news.keys():
         old, new = olds.get(identity), news.get(identity)
-        judged = judge(old, new)
+        judged = judge(old, new, by_place=by_place)
         if judged is None:
             unchanged.append(identity)
             continue
@@ -111,10 +120,13 @@ def between_environments(
         )
         for side, name in ((baseline, old), (run, new))
     ]
-    return sides[0], sides[1], compare(sides[0], _moved(olds, new), sides[1], news)
+    compared = compare(sides[0], _moved(olds, new), sides[1], news, by_place=True)
+    return sides[0], sides[1], compared
 
 
-def judge(old: Result | None, new: Result | None) -> tuple[ChangeKind, str] | None:
+def judge(
+    old: Result | None, new: Result | None, *, by_place: bool = False
+) -> tuple[ChangeKind, str] | None:
     """What became of one model and target, with the reason in one line; None for no change."""
     if old is None:
         assert new is not None
@@ -122,7 +134,7 @@ def judge(old: Result | None, new: Result | None) -> tuple[ChangeKind, str] | No
     if new is None:
         return ChangeKind.GONE, f"no longer planned; was {_said(old)}"
     if old.is_verdict and new.is_verdict:
-        return _judge_verdicts(old, new)
+        return _judge_verdicts(old, new, by_place)
     if new.is_verdict:
         return ChangeKind.NEWLY_TESTED, f"was {_said(old)}; now {_said(new)}"
     if old.is_verdict:
@@ -201,11 +213,44 @@ def _moved(results: Iterable[Result], name: str) -> Iterable[Result]:
         yield replace(result, request=replace(result.request, target=target))
 
 
-def _judge_verdicts(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
+def _judge_verdicts(old: Result, new: Result, by_place: bool) -> tuple[ChangeKind, str] | None:
     worse = BADNESS[new.status] - BADNESS[old.status]
     if worse:
         kind = ChangeKind.REGRESSION if worse > 0 else ChangeKind.FIXED
         return kind, f"{_said(old)} -> {_said(new)}"
+    found = _judge_places(old, new) if by_place else _judge_fingerprints(old, new)
+    return found or _judge_fullgraph(old, new)
+
+
+def _judge_places(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
+    """A break counts as new or gone only where the other side has none at its place."""
+    added = _elsewhere(new.breaks, old.breaks)
+    if added:
+        return ChangeKind.REGRESSION, f"breaks at a new place: {_codes_at(added)}"
+    removed = _elsewhere(old.breaks, new.breaks)
+    if removed:
+        return ChangeKind.FIXED, f"no longer breaks: {_codes_at(removed)}"
+    return None
+
+
+def _elsewhere(breaks: Sequence[GraphBreak], others: Sequence[GraphBreak]) -> list[GraphBreak]:
+    """Those of `breaks` at whose place none of `others` is; one without a place says nothing."""
+    known = {key for other in others for key in _place_keys(other)}
+    return [b for b in breaks if b.line > 0 and known.isdisjoint(_place_keys(b))]
+
+
+def _place_keys(graph_break: GraphBreak) -> set[tuple[object, ...]]:
+    """The line's number, and its text: torch's own files have it elsewhere in each version."""
+    where = (graph_break.file, graph_break.function)
+    text = source_line(graph_break).strip()
+    return {(*where, graph_break.line), *([(*where, text)] if text else [])}
+
+
+def _codes_at(breaks: Sequence[GraphBreak]) -> str:
+    return ", ".join(sorted(f"{reason_label(b)} at {b.file}:{b.line}" for b in breaks))
+
+
+def _judge_fingerprints(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
     olds, news = _by_fingerprint(old), _by_fingerprint(new)
     added = [news[f] for f in news.keys() - olds.keys()]
     removed = [olds[f] for f in olds.keys() - news.keys()]
@@ -219,7 +264,7 @@ def _judge_verdicts(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
     foreign = [b for b in added if reason_label(b) not in codes]
     if foreign:
         return ChangeKind.REGRESSION, f"{_codes(foreign)} instead of {_codes(removed)}"
-    return _judge_fullgraph(old, new)
+    return None
 
 
 def _judge_fullgraph(old: Result, new: Result) -> tuple[ChangeKind, str] | None:

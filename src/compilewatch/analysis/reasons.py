@@ -15,3 +15,9 @@ def reason_label(graph_break: GraphBreak) -> str:
     if graph_break.gb_type and "::" in graph_break.gb_type:
         return f"{graph_break.code} {graph_break.gb_type}"
     return graph_break.code
+
+
+def source_line(graph_break: GraphBreak) -> str:
+    """The text of the line that broke, as it was when it ran; empty where it was not kept."""
+    here = (graph_break.file, graph_break.line)
+    return next((f.text for f in graph_break.user_stack if (f.file, f.line) == here), "")

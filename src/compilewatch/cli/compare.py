@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from compilewatch.cli import options
-from compilewatch.cli.render import changes_table, console
+from compilewatch.cli.pieces import console
+from compilewatch.cli.render import changes_table
 from compilewatch.cli.sweep import FAIL_ON, failed_on, print_view
 from compilewatch.config import load_settings
 from compilewatch.errors import UsageError

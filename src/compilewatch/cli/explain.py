@@ -13,7 +13,8 @@ from rich.console import Console
 
 from compilewatch.cli import options
 from compilewatch.cli.excerpt import source_excerpt
-from compilewatch.cli.render import console, model_panel
+from compilewatch.cli.panel import model_panel
+from compilewatch.cli.pieces import console
 from compilewatch.cli.sweep import local_launcher
 
 

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from compilewatch.cli import options
-from compilewatch.cli.render import console
+from compilewatch.cli.pieces import console
 from compilewatch.cli.worker_call import call_worker
 from compilewatch.errors import StoreError
 from compilewatch.records import Tier

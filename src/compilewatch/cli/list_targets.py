@@ -8,7 +8,7 @@ from rich.text import Text
 
 from compilewatch import environments
 from compilewatch.cli import options
-from compilewatch.cli.render import console
+from compilewatch.cli.pieces import console
 from compilewatch.cli.worker_call import ask_environment
 from compilewatch.config import Settings, load_settings
 from compilewatch.errors import InterpreterError

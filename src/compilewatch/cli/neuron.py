@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.cli import options
-from compilewatch.cli.render import console
+from compilewatch.cli.pieces import console
 from compilewatch.config import load_settings
 from compilewatch.errors import CompilerError, StoreError, UsageError
 from compilewatch.records import NeuronDetail, Record

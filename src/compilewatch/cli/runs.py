@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from compilewatch.cli import options
-from compilewatch.cli.render import console, runs_table
+from compilewatch.cli.pieces import console
+from compilewatch.cli.render import runs_table
 from compilewatch.config import load_settings
 from compilewatch.store import Store
 

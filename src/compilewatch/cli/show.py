@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
+from compilewatch.analysis.rows import target_order
 from compilewatch.cli import options
 from compilewatch.cli.excerpt import source_excerpt
-from compilewatch.cli.render import console, model_panel
+from compilewatch.cli.panel import model_panel, row_panel
+from compilewatch.cli.pieces import console
 from compilewatch.config import load_settings
 from compilewatch.errors import UnknownModelError
 from compilewatch.records import Result
@@ -22,7 +24,7 @@ from compilewatch.store import Store, StoredRun
 @options.output
 @options.as_json
 def command(model: str, reference: str | None, output_dir: str | None, as_json: bool) -> None:
-    """Show the stored results of MODEL, one for each target and mode."""
+    """Show the row of MODEL, which layer fails first, and its result on each target and mode."""
     store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
     runs = (store.open(reference),) if reference else store.runs()
     stored, results = _newest(model, runs)
@@ -30,7 +32,12 @@ def command(model: str, reference: str | None, output_dir: str | None, as_json: 
         options.print_json(results)
         return
     click.echo(f"Run {stored.run.id}")
-    for result in results:
+    results.sort(key=lambda result: target_order(result.request.target))
+    if len(results) > 1:
+        console().print(row_panel(results))
+    for number, result in enumerate(results):
+        if number:
+            click.echo()
         console().print(model_panel(result, source_excerpt))
     page = next(iter(sorted((stored.path / "report" / "models").glob(f"{model}*.html"))), None)
     if page is not None:

@@ -13,8 +13,9 @@ import click
 from compilewatch.analysis.summary import Summary, summarise
 from compilewatch.analysis.view import RunView
 from compilewatch.cli import options
+from compilewatch.cli.pieces import console
 from compilewatch.cli.progress import ProgressBar
-from compilewatch.cli.render import console, summary_table
+from compilewatch.cli.render import summary_table
 from compilewatch.config import Settings, load_settings
 from compilewatch.errors import UsageError
 from compilewatch.launchers import LAUNCHERS, Launcher

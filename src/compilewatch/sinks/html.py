@@ -20,6 +20,7 @@ from compilewatch.analysis import summary
 from compilewatch.analysis.view import RunView
 from compilewatch.records import Status, target_label
 from compilewatch.sinks import Write, charts, pages, wording
+from compilewatch.sinks.details import details
 from compilewatch.sinks.wording import OUTCOME_LABELS, Outcome
 
 CHART_WIDTHS = {"": 560, "-narrow": 350}
@@ -73,6 +74,8 @@ def render(view: RunView) -> Iterator[tuple[str, bytes]]:
         yield model.page, _page("model.html", report, root="../", model=model)
     for reason in report.reasons:
         yield reason.page, _page("reason.html", report, root="../", reason=reason)
+    if len(report.targets) > 1:
+        yield "targets.html", _page("targets.html", report, root="")
     for name in ("families.html", "reasons.html", "changes.html", "index.html"):
         yield name, _page(name, report, root="")
 
@@ -120,6 +123,11 @@ def _environment() -> jinja2.Environment:
         wording.reason_title,
         wording.commands,
         wording.main_artifacts,
+        wording.cell_words,
+        wording.cause_words,
+        wording.why,
+        details,
+        pages.anchor,
         pages.family_counts,
         summary.slowest,
         summary.spent,

@@ -156,6 +156,8 @@ def _body(result: Result) -> str:
         f"{b.code} {b.file}:{b.line} in {b.function} ({b.occurrences}x)\n{b.reason}"
         for b in result.breaks
     ]
+    if result.numerics is not None:
+        lines += (f"differs from eager: {name}" for name in result.numerics.mismatches)
     if result.error is not None:
         error = result.error
         lines += [f"{error.type}: {error.message}", error.head]

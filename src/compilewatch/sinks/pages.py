@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 
-from compilewatch.analysis import summary
+from compilewatch.analysis import rows, summary
 from compilewatch.analysis.reasons import reason_label
+from compilewatch.analysis.rows import Cell, Layer, Row, TargetReason, Way
 from compilewatch.analysis.view import RunView
 from compilewatch.records import (
     Change,
@@ -20,14 +21,14 @@ from compilewatch.records import (
     Result,
     target_label,
 )
-from compilewatch.sinks.wording import Outcome, outcome, reason_title
+from compilewatch.sinks.wording import Outcome, outcome, reason_title, why
 
 WORST_FIRST = tuple(Outcome)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPage:
-    """One model with its results in the order of their target labels; `worst` sorts it."""
+    """One model with its results in the order of the layers; `worst` sorts it."""
 
     spec: ModelSpec
     page: str
@@ -42,6 +43,24 @@ class ModelPage:
     def by_target(self) -> dict[str, Result]:
         return {target_label(result.request.target): result for result in self.results}
 
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        return rows.rows(self.results)
+
+    def first_mark(self, result: Result) -> str:
+        """`fails first` on the result that a row's first failure is of, else nothing."""
+        firsts = (cell for _, cell in self.first_failing)
+        cell = next((cell for cell in firsts if cell.result is result), None)
+        if cell is None:
+            return ""
+        return "fails first" if cell.layer == result.request.target.name else "fails in eager"
+
+    @property
+    def first_failing(self) -> tuple[tuple[Row, Cell], ...]:
+        """For each way that it was asked and failed in, the row and its first failing layer."""
+        found = ((row, row.first_failing) for row in self.rows)
+        return tuple((row, cell) for row, cell in found if cell is not None)
+
     @property
     def tiers(self) -> str:
         """`fake, full`; each kind of answer once. Nothing ran where there are no durations."""
@@ -50,16 +69,8 @@ class ModelPage:
 
     @property
     def why(self) -> str:
-        """Causes in few words: titles of breaks, codes of errors, else what the result says."""
-        said: list[str] = []
-        for result in self.results:
-            if result.breaks:
-                said += [reason_title(graph_break) for graph_break in result.breaks]
-            elif result.error is not None:
-                said.append(result.error.code.replace("_", " "))
-            elif outcome(result) is not Outcome.PASS:
-                said.append(result.detail)
-        return ", ".join(dict.fromkeys(filter(None, said)))
+        """Causes on all targets, in few words."""
+        return ", ".join(dict.fromkeys(cause for r in self.results for cause in why(r)))
 
     @property
     def seconds(self) -> float:
@@ -127,7 +138,27 @@ class Report:
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
-        return tuple(sorted({target_label(r.request.target) for r in self.view.results}))
+        return rows.targets_in_order(self.view.results)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(row for model in self.models for row in model.rows)
+
+    @cached_property
+    def first_failures(self) -> dict[tuple[Way, Layer], int]:
+        return rows.first_failures(self.rows)
+
+    @cached_property
+    def target_reasons(self) -> dict[str, tuple[TargetReason, ...]]:
+        return rows.reasons_by_target(self.view)
+
+    @cached_property
+    def by_target(self) -> dict[str, Counter[Outcome]]:
+        """Results by outcome on each target, in the order of the layers."""
+        counts = {label: Counter[Outcome]() for label in self.targets}
+        for result in self.view.results:
+            counts[target_label(result.request.target)][outcome(result)] += 1
+        return counts
 
     @cached_property
     def counts(self) -> Counter[Outcome]:
@@ -216,6 +247,11 @@ def family_counts(models: Iterable[ModelPage]) -> Counter[Outcome]:
     return Counter(outcome(result) for model in models for result in model.results)
 
 
+def anchor(label: str) -> str:
+    """The id of a target's section on the page of a model."""
+    return "on-" + re.sub(r"[^A-Za-z0-9_.-]", "-", label)
+
+
 def file_name(name: str, taken: set[str]) -> str:
     """A file name that is safe in a URL and on any file system, unlike all in `taken`.
 
@@ -240,7 +276,7 @@ def _models(view: RunView) -> Iterator[ModelPage]:
     taken: set[str] = set()
     pages = {name: f"models/{file_name(name, taken)}" for name in sorted(results)}
     for spec in sorted(specs, key=lambda spec: (-(spec.downloads or 0), spec.name)):
-        found = sorted(results[spec.name], key=lambda r: target_label(r.request.target))
+        found = sorted(results[spec.name], key=lambda r: rows.target_order(r.request.target))
         yield ModelPage(
             spec=spec,
             page=pages[spec.name],

@@ -1,11 +1,11 @@
-"""`metrics.prom`: a run in the Prometheus text format, and the table of every metric.
+"""`metrics.prom`: a run in the Prometheus text format.
 
 Values describe one run and are replaced by the next one; nothing accumulates. All metrics are
 gauges but `compile_breaks_total`, which keeps the name that dashboards ask for: promtool accepts
 `_total` on counters only, so it is exposed as one, without a `_created` sample. It starts again
 with every run: use it as it is, `rate()` and `increase()` mean nothing on it.
 
-docs/metrics.md is generated from the same table (`make generate`).
+What there is stands in `metric_definitions`.
 """
 
 from __future__ import annotations
@@ -13,138 +13,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from compilewatch.analysis import summary
+from compilewatch.analysis import rows, summary
 from compilewatch.analysis.reasons import reason_label
 from compilewatch.analysis.view import RunView
-from compilewatch.records import ChangeKind, Phase, Request, Result, Status
+from compilewatch.records import ChangeKind, Result, Target
 from compilewatch.sinks import Write
-
-
-class Definition(NamedTuple):
-    """One metric: what `# HELP` and docs/metrics.md say, and the labels in order."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...]
-
-
-ASKED = ("model", "family", "target", "mode")
-
-DEFINITIONS: tuple[Definition, ...] = (
-    Definition(
-        "compile_breaks_total",
-        "Graph breaks of the latest run by reason; nothing for a model without breaks.",
-        ("model", "family", "commit", "reason", "target", "mode"),
-    ),
-    Definition(
-        "compilewatch_model_status",
-        "1 for the status that the latest run gave, with the phase it was reached in.",
-        (*ASKED, "status", "phase"),
-    ),
-    Definition(
-        "compilewatch_model_info",
-        "1, with what identifies the model; commit is its Hub revision, empty where it has none.",
-        ("model", "family", "commit", "source", "architecture", "task"),
-    ),
-    Definition(
-        "compilewatch_model_downloads",
-        "Downloads over 30 days that the source reported; nothing where unknown.",
-        ("model", "family"),
-    ),
-    Definition(
-        "compilewatch_model_parameters", "Parameters of the model as built.", ("model", "family")
-    ),
-    Definition(
-        "compilewatch_fullgraph_accepted",
-        "1 where torch.compile(fullgraph=True) accepts the model, 0 where it does not.",
-        ASKED,
-    ),
-    Definition("compilewatch_graphs", "Graphs captured from one forward call.", ASKED),
-    Definition(
-        "compilewatch_graph_breaks", "Graph breaks hit, all occurrences; 0 where none.", ASKED
-    ),
-    Definition(
-        "compilewatch_distinct_graph_breaks", "Distinct graph breaks: a cause at a place.", ASKED
-    ),
-    Definition(
-        "compilewatch_unattributed_graph_breaks", "Graph breaks that have no reason.", ASKED
-    ),
-    Definition("compilewatch_ops", "Operations in all captured graphs.", ASKED),
-    Definition("compilewatch_guards", "Guards of all captured graphs.", ASKED),
-    Definition(
-        "compilewatch_phase_duration_seconds",
-        "Wall-clock time of a phase; of the run that measured it, where the answer is reused.",
-        (*ASKED, "phase"),
-    ),
-    Definition(
-        "compilewatch_peak_memory_bytes", "Peak resident memory of the model's process.", ASKED
-    ),
-    Definition(
-        "compilewatch_results",
-        "Results by status; skipped and unsupported are not passed.",
-        ("family", "target", "mode", "status"),
-    ),
-    Definition(
-        "compilewatch_changes",
-        "Differences from the baseline; nothing at all where no baseline was compared.",
-        ("family", "target", "mode", "kind"),
-    ),
-    Definition(
-        "compilewatch_planned_requests", "Models times targets that the run was to answer.", ()
-    ),
-    Definition(
-        "compilewatch_coverage_ratio",
-        "Verdicts (pass, graph break, mismatch, compile error) of all asked; skipped left out.",
-        (),
-    ),
-    Definition(
-        "compilewatch_untestable_ratio",
-        "Results without a verdict, skipped ones included, of all results.",
-        (),
-    ),
-    Definition(
-        "compilewatch_reused_ratio", "Results answered from an earlier run, of all results.", ()
-    ),
-    Definition(
-        "compilewatch_overhead_ratio",
-        "Wall-clock time times jobs, divided by the time inside models' processes.",
-        (),
-    ),
-    Definition(
-        "compilewatch_run_info",
-        "1, with what ran; one series per environment.",
-        (
-            "run",
-            "source",
-            "state",
-            "environment",
-            "device",
-            "python",
-            "torch",
-            "torch_git",
-            "transformers",
-            "harness_version",
-        ),
-    ),
-    Definition("compilewatch_run_duration_seconds", "Wall-clock time of the run.", ()),
-    Definition("compilewatch_last_start_timestamp_seconds", "When the latest run began.", ()),
-    Definition(
-        "compilewatch_last_completion_timestamp_seconds",
-        "When the latest run ended, completely or not.",
-        (),
-    ),
-    Definition(
-        "compilewatch_last_success_timestamp_seconds",
-        "When the latest run ended, if it answered its whole plan; nothing otherwise.",
-        (),
-    ),
-)
+from compilewatch.sinks.metric_definitions import DEFINITIONS
 
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
@@ -195,23 +74,21 @@ class RunCollector(Collector):
                 yield family
 
 
-def target_label_value(request: Request) -> str:
+def target_label_value(target: Target) -> str:
     """`dynamo`, `dynamo:inductor`, `dynamo@nightly`: what else than the mode tells series apart.
 
     The backend is named where it is not the target's own, the environment where it is not
     the target's home.
     """
-    value = request.target.name
-    if request.target.backend:
-        value += f":{request.target.backend}"
-    if not request.target.at_home:
-        value += f"@{request.target.environment}"
-    return value
+    value = target.name
+    if target.backend:
+        value += f":{target.backend}"
+    return value if target.at_home else f"{value}@{target.environment}"
 
 
-def mode_label_value(request: Request) -> str:
+def mode_label_value(target: Target) -> str:
     """`eval`, `train`, `eval/dynamic` or `train/dynamic`."""
-    return f"{request.target.mode.value}/dynamic" if request.target.dynamic else request.target.mode
+    return f"{target.mode.value}/dynamic" if target.dynamic else target.mode.value
 
 
 def _samples(view: RunView) -> Iterator[Sample]:
@@ -219,6 +96,7 @@ def _samples(view: RunView) -> Iterator[Sample]:
         yield from _of_model(result)
         yield from _of_answer(result)
     yield from _by_family(view)
+    yield from _of_rows(view)
     yield from _of_run(view)
 
 
@@ -235,7 +113,7 @@ def _of_model(result: Result) -> Iterator[Sample]:
 
 def _of_answer(result: Result) -> Iterator[Sample]:
     model = result.request.model
-    where = (target_label_value(result.request), mode_label_value(result.request))
+    where = (target_label_value(result.request.target), mode_label_value(result.request.target))
     asked = (model.name, model.family, *where)
     yield "compilewatch_model_status", (*asked, result.status, result.phase), 1
     by_reason: Counter[str] = Counter()
@@ -257,6 +135,44 @@ def _of_answer(result: Result) -> Iterator[Sample]:
     yield from ((name, asked, value) for name, value in measured.items() if value is not None)
     for phase, seconds in result.durations.items():
         yield "compilewatch_phase_duration_seconds", (*asked, phase), seconds
+    yield from _of_compilers(result, asked)
+
+
+def _of_compilers(result: Result, asked: tuple[str, ...]) -> Iterator[Sample]:
+    """What single targets measured."""
+    speed, xla, neuron = result.performance, result.xla, result.neuron
+    measured: list[tuple[str, tuple[str, ...], float | None]] = []
+    spent: dict[str, float | None] = {}
+    if speed is not None:
+        spent = {"cold": speed.cold_compile_seconds, "warm": speed.warm_compile_seconds}
+        measured.append(("compilewatch_speedup_ratio", asked, speed.speedup))
+        measured.append(("compilewatch_recompiles", asked, speed.recompiles))
+    if xla is not None:
+        spent = {"cold": xla.compile_seconds}
+        measured.append(("compilewatch_recompiles", asked, xla.recompiles))
+        if result.graph_breaks is not None:  # captured, so that no fallback is a fact
+            concerns, fallbacks = len(xla.expected_to_fail_on_neuron), sum(xla.fallbacks.values())
+            measured.append(("compilewatch_fallbacks", asked, fallbacks))
+            measured.append(("compilewatch_expected_to_fail_on_neuron", asked, concerns))
+        size = sum(xla.operators.values()) or None
+        measured.append(("compilewatch_hlo_instructions", asked, size))
+    if neuron is not None:
+        spent = {"cold": neuron.compile_seconds}
+        measured.append(("compilewatch_neff_bytes", asked, neuron.neff_bytes))
+        if neuron.failure is not None:
+            measured.append(("compilewatch_neuron_failure", (*asked, neuron.failure.kind), 1))
+    measured += (
+        ("compilewatch_compiler_duration_seconds", (*asked, cache), seconds)
+        for cache, seconds in spent.items()
+    )
+    yield from ((name, labels, value) for name, labels, value in measured if value is not None)
+
+
+def _of_rows(view: RunView) -> Iterator[Sample]:
+    for (way, layer), models in rows.first_failures(rows.rows(view.results)).items():
+        mode = f"{way.mode.value}/dynamic" if way.dynamic else way.mode.value
+        labels = (layer.value, mode, way.environment or "")
+        yield "compilewatch_first_failing_layer", labels, models
 
 
 def _by_family(view: RunView) -> Iterator[Sample]:
@@ -264,7 +180,8 @@ def _by_family(view: RunView) -> Iterator[Sample]:
     groups: set[tuple[str, str, str]] = set()
     for result in view.results:
         request = result.request
-        group = (request.model.family, target_label_value(request), mode_label_value(request))
+        where = (target_label_value(request.target), mode_label_value(request.target))
+        group = (request.model.family, *where)
         groups.add(group)
         counts[(*group, result.status)] += 1
     yield from (("compilewatch_results", labels, count) for labels, count in counts.items())
@@ -275,10 +192,8 @@ def _by_family(view: RunView) -> Iterator[Sample]:
         {(*g, kind): 0 for g in groups for kind in (ChangeKind.REGRESSION, ChangeKind.FIXED)}
     )
     for change in view.changes:
-        target = change.target
-        named = f"{target.name}:{target.backend}" if target.backend else target.name
-        mode = f"{target.mode}/dynamic" if target.dynamic else target.mode
-        changes[(change.family, named, mode, change.kind)] += 1
+        where = (target_label_value(change.target), mode_label_value(change.target))
+        changes[(change.family, *where, change.kind)] += 1
     yield from (("compilewatch_changes", labels, count) for labels, count in changes.items())
 
 
@@ -315,41 +230,3 @@ def _of_run(view: RunView) -> Iterator[Sample]:
 
 def _timestamp(time: str | None) -> float | None:
     return datetime.fromisoformat(time).timestamp() if time else None
-
-
-def metrics_page() -> str:
-    """docs/metrics.md, from `DEFINITIONS` and `LABELS`."""
-    lines = [
-        "# Metrics",
-        "",
-        "Every run writes `metrics.prom` in the Prometheus text format. A value describes the",
-        "run it stands in; nothing accumulates from run to run. A number that was not measured",
-        "is not there, which is not zero.",
-        "",
-        "`compile_breaks_total` has the type counter because of its name, and starts again with",
-        "every run: `sum by (model, commit, reason) (compile_breaks_total)` is right, `rate()`",
-        "is not. All others are gauges.",
-        "",
-        "| Metric | Labels | Meaning |",
-        "|---|---|---|",
-    ]
-    for definition in DEFINITIONS:
-        labels = ", ".join(f"`{label}`" for label in definition.labels)
-        lines.append(f"| `{definition.name}` | {labels} | {definition.help} |")
-    lines += ["", "## Labels", "", "| Label | Values |", "|---|---|"]
-    lines += [f"| `{label}` | {meaning} |" for label, meaning in LABELS.items()]
-    return "\n".join(lines) + "\n"
-
-
-LABELS: dict[str, str] = {
-    "model": "`org/model` or a class name, as in the plan",
-    "family": "the model family: Transformers' `model_type`",
-    "commit": "the model's revision on the Hub, empty for a model without one",
-    "reason": "registry id and type (`GB0170 Data-dependent branching`) or a short code",
-    "target": "`dynamo`; with `:backend` where one was asked for, `@environment` where it is "
-    "not the target's home",
-    "mode": "`eval` or `train`, with `/dynamic` for dynamic shapes",
-    "status": ", ".join(f"`{status}`" for status in Status),
-    "phase": ", ".join(f"`{phase}`" for phase in Phase),
-    "kind": ", ".join(f"`{kind}`" for kind in ChangeKind),
-}

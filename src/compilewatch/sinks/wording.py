@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable
 from enum import StrEnum
 
+from compilewatch.analysis.rows import Cell, TargetReason
 from compilewatch.records import (
     ChangeKind,
     Depth,
@@ -15,6 +16,7 @@ from compilewatch.records import (
     Request,
     Result,
     Status,
+    target_label,
 )
 
 # torch/_dynamo/exc.py, get_gbid_documentation_link: how torch itself links an entry.
@@ -84,6 +86,31 @@ def status_words(result: Result) -> str:
     if kind is Outcome.NOT_RUN:
         return result.status.value
     return OUTCOME_LABELS[kind]
+
+
+def why(result: Result) -> tuple[str, ...]:
+    """Causes in few words: titles of breaks, the code of an error, else what the result says."""
+    if result.breaks:
+        return tuple(dict.fromkeys(reason_title(each) for each in result.breaks))
+    if result.error is not None:
+        code = result.error.code
+        return (code.replace("_", " ") if code.islower() else code,)  # `NCC_EVRF009` is a name
+    said = () if outcome(result) is Outcome.PASS else (result.detail,)
+    return tuple(filter(None, said))
+
+
+def cell_words(cell: Cell) -> str:
+    """`pass`, `compile error`; of eager mode with the target that met the failure."""
+    if cell.result is None:
+        return OUTCOME_LABELS[Outcome.PASS]
+    words = status_words(cell.result)
+    target = cell.result.request.target
+    return words if target.name == cell.layer else f"{words} ({target_label(target)})"
+
+
+def cause_words(reason: TargetReason) -> str:
+    """`GB0170 Data-dependent branching`, `type_error in compile`."""
+    return reason.label if reason.phase is None else f"{reason.label} in {reason.phase.value}"
 
 
 def registry_page(code: str) -> str | None:
@@ -176,9 +203,10 @@ def commands(request: Request) -> tuple[str, str, str]:
         sweep += f" --environments {request.target.environment}"
     if request.depth is not Depth.FULL:
         sweep += f" --depth {request.depth.value}"
+    asked = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
     where = "" if request.target.at_home else f" --environment {request.target.environment}"
     return (
         f"compilewatch reproduce {name}{where}",
-        f"compilewatch explain {name}{where}",
+        f"compilewatch explain {name}{asked}{where}",
         f"{sweep} --fresh",
     )

@@ -1,0 +1,236 @@
+"""A model as a row of layers: what it passes, which layer fails first, where two disagree.
+
+A row is one *way* to ask about a model: mode, static or dynamic shapes, and where it was asked
+(each target at home, or all in one named environment). Layers stand in the order in which a model
+must pass them. What was not asked, skipped or is unsupported has neither failed nor passed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from compilewatch.analysis.reasons import reason_label
+from compilewatch.analysis.summary import downloads_of
+from compilewatch.analysis.view import RunView
+from compilewatch.records import Mode, ModelSpec, Phase, Result, Status, Target, target_label
+
+
+class Layer(StrEnum):
+    """In the order in which a model must pass them."""
+
+    EAGER = "eager"
+    DYNAMO = "dynamo"
+    EXPORT = "export"
+    INDUCTOR = "inductor"
+    XLA = "xla"
+    NEURON = "neuron"
+
+
+LAYERS = tuple(Layer)
+
+NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
+
+_BEFORE_COMPILING = frozenset({Phase.SETUP, Phase.CREATE, Phase.INPUTS, Phase.EAGER})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How the layers of a row were asked. `environment` is None where each target was at home."""
+
+    mode: Mode
+    dynamic: bool
+    environment: str | None
+
+    @classmethod
+    def of(cls, target: Target) -> Way:
+        away = None if target.at_home else target.environment
+        return cls(mode=target.mode, dynamic=target.dynamic, environment=away)
+
+    @property
+    def label(self) -> str:
+        """`eval`, `train/dynamic`, `eval@torch-2.9`."""
+        shapes = "/dynamic" if self.dynamic else ""
+        where = f"@{self.environment}" if self.environment else ""
+        return f"{self.mode.value}{shapes}{where}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One layer of a row.
+
+    `result` is the answer; of the layer eager it is one that ended before its compiler was asked,
+    or None where eager mode was passed: no target's answer says that alone.
+    """
+
+    layer: Layer
+    failed: bool
+    result: Result | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One model on one way. `cells` has the layers that were asked, eager first.
+
+    `disagreements` are lines that say where export and compile, or the variants of export, differ.
+    """
+
+    model: ModelSpec
+    way: Way
+    cells: tuple[Cell, ...]
+    disagreements: tuple[str, ...]
+
+    @property
+    def first_failing(self) -> Cell | None:
+        return next((cell for cell in self.cells if cell.failed), None)
+
+    def cell(self, layer: Layer) -> Cell | None:
+        return next((cell for cell in self.cells if cell.layer is layer), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetReason:
+    """One cause of failure on one target: a break's label, an error's code, or the status.
+
+    `phase` is None for breaks, `downloads` (of the models affected) where none has a figure.
+    """
+
+    label: str
+    phase: Phase | None
+    models: int
+    downloads: int | None
+
+
+def target_order(target: Target) -> tuple[int, str, bool, bool, str]:
+    """Sorts targets by layer, then eval before train, static before dynamic, home before away."""
+    names = [layer.value for layer in LAYERS]
+    layer = names.index(target.name) if target.name in names else len(names)
+    return layer, target.mode.value, target.dynamic, not target.at_home, target.environment
+
+
+def targets_in_order(results: Iterable[Result]) -> tuple[str, ...]:
+    """The labels of all targets asked, each once, in the order of the layers."""
+    asked = sorted({result.request.target for result in results}, key=target_order)
+    return tuple(dict.fromkeys(target_label(target) for target in asked))
+
+
+def rows(results: Iterable[Result]) -> tuple[Row, ...]:
+    """A row for each model and way, in the order in which the results name them."""
+    grouped: defaultdict[tuple[str, Way], list[Result]] = defaultdict(list)
+    for result in results:
+        grouped[(result.request.model.name, Way.of(result.request.target))].append(result)
+    return tuple(_row(way, found) for (_, way), found in grouped.items())
+
+
+def first_failures(found: Iterable[Row]) -> dict[tuple[Way, Layer], int]:
+    """Models by way and first failing layer, in layer order; zero for one that never is it."""
+    counts: dict[tuple[Way, Layer], int] = {}
+    for row in found:
+        for cell in row.cells:
+            counts.setdefault((row.way, cell.layer), 0)
+        if (first := row.first_failing) is not None:
+            counts[(row.way, first.layer)] += 1
+    ways = list(dict.fromkeys(way for way, _ in counts))
+    order = sorted(counts, key=lambda key: (ways.index(key[0]), LAYERS.index(key[1])))
+    return {key: counts[key] for key in order}
+
+
+def reasons_by_target(view: RunView) -> dict[str, tuple[TargetReason, ...]]:
+    """Target label -> why models fail on it, by models affected; targets in layer order.
+
+    A target on which nothing failed has none. What was not run is left out.
+    """
+    affected: dict[str, defaultdict[tuple[str, Phase | None], list[ModelSpec]]] = {
+        label: defaultdict(list) for label in targets_in_order(view.results)
+    }
+    for result in view.results:
+        for cause in _causes(result):
+            affected[target_label(result.request.target)][cause].append(result.request.model)
+    return {label: _ranked(causes) for label, causes in affected.items()}
+
+
+def _ranked(
+    causes: dict[tuple[str, Phase | None], list[ModelSpec]],
+) -> tuple[TargetReason, ...]:
+    reasons = (
+        TargetReason(
+            label=label,
+            phase=phase,
+            models=len({model.name for model in models}),
+            downloads=downloads_of(models),
+        )
+        for (label, phase), models in causes.items()
+    )
+    return tuple(sorted(reasons, key=lambda r: (-r.models, -(r.downloads or 0), r.label)))
+
+
+def _causes(result: Result) -> set[tuple[str, Phase | None]]:
+    if not _wrong(result):
+        return set()
+    if result.status is Status.GRAPH_BREAK:
+        return {(reason_label(graph_break), None) for graph_break in result.breaks}
+    code = result.error.code if result.error is not None else result.status.value
+    return {(code, result.phase)}
+
+
+def _row(way: Way, results: list[Result]) -> Row:
+    ordered = sorted(results, key=lambda result: target_order(result.request.target))
+    cells = [
+        Cell(layer=Layer(result.request.target.name), failed=_failed(result), result=result)
+        for result in ordered
+        if result.request.target.name in LAYERS
+    ]
+    if any(result.status not in NOT_RUN for result in ordered):
+        before = next((result for result in ordered if _ended_before_compiling(result)), None)
+        cells.insert(0, Cell(layer=Layer.EAGER, failed=before is not None, result=before))
+    return Row(
+        model=ordered[0].request.model,
+        way=way,
+        cells=tuple(cells),
+        disagreements=tuple(_disagreements(ordered)),
+    )
+
+
+def _wrong(result: Result) -> bool:
+    return result.status is not Status.PASS and result.status not in NOT_RUN
+
+
+def _ended_before_compiling(result: Result) -> bool:
+    """An error, timeout, crash or lack of memory before the compiler had been asked."""
+    return _wrong(result) and result.phase in _BEFORE_COMPILING
+
+
+def _failed(result: Result) -> bool:
+    """Whether the target's own layer failed, and not what comes before it."""
+    return _wrong(result) and result.phase not in _BEFORE_COMPILING
+
+
+def _disagreements(results: Iterable[Result]) -> Iterable[str]:
+    asked = {result.request.target.name: result for result in results}
+    dynamo, export = asked.get(Layer.DYNAMO), asked.get(Layer.EXPORT)
+    if export is None or export.export is None:
+        return
+    detail = export.export
+    if dynamo is not None and dynamo.fullgraph is not None and detail.non_strict is not None:
+        whole, exported = dynamo.fullgraph, detail.non_strict
+        note = _unlike(dynamo, export)
+        if whole.accepted and not exported.exported:
+            yield f"fullgraph=True accepts it, torch.export does not: {exported.code}{note}"
+        elif exported.exported and not whole.accepted:
+            why = whole.code or "no reason given"
+            yield f"torch.export takes it, fullgraph=True does not: {why}{note}"
+    if detail.disagrees and detail.non_strict is not None and detail.strict is not None:
+        if detail.non_strict.exported:
+            yield f"torch.export takes it, strict=True does not: {detail.strict.code}"
+        else:
+            yield f"torch.export refuses it, strict=True does not: {detail.non_strict.code}"
+
+
+def _unlike(dynamo: Result, export: Result) -> str:
+    """What else than the target differs, since that may be the cause."""
+    if (dynamo.tier, dynamo.depth) == (export.tier, export.depth):
+        return ""
+    sides = (f"{r.tier.value} tensors, {r.depth.value} depth" for r in (dynamo, export))
+    return f" (asked otherwise: {' and '.join(sides)})"

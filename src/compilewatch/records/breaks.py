@@ -1,0 +1,63 @@
+"""Where and why a graph broke, and what failed."""
+
+from __future__ import annotations
+
+from compilewatch.records.base import Record
+
+
+class StackFrame(Record, frozen=True, kw_only=True):
+    """One frame of a user stack. `file` is relative to its package (`transformers/models/…`)."""
+
+    file: str
+    line: int
+    function: str
+    text: str = ""
+
+
+class GraphBreak(Record, frozen=True, kw_only=True):
+    """One distinct graph break: a cause at a place.
+
+    `code` is bounded and never free text: the registry id (`GB0170`) or a short code of ours
+    (`unbacked_symint`). `gb_type` is torch's type name, or None where torch has none.
+    `fingerprint` is 12 hex digits over (code or type, file, function): it survives line drift.
+    `occurrences` counts how often this break was hit while the example inputs ran.
+    """
+
+    code: str
+    reason: str
+    fingerprint: str
+    file: str
+    line: int
+    function: str
+    gb_id: str | None = None
+    gb_type: str | None = None
+    explanation: str = ""
+    hints: tuple[str, ...] = ()
+    user_stack: tuple[StackFrame, ...] = ()
+    occurrences: int = 1
+
+
+class FullgraphVerdict(Record, frozen=True, kw_only=True):
+    """Does `torch.compile(fullgraph=True, backend="eager")` accept it; if not, why.
+
+    `derived`: True where it follows from a capture in one graph with no break and no skipped
+    frame, so that the second compile was not run.
+    """
+
+    accepted: bool
+    derived: bool = False
+    code: str | None = None
+    reason: str | None = None
+
+
+class ErrorRecord(Record, frozen=True, kw_only=True):
+    """A foreign failure. `head` and `tail` hold at least 8 KiB each of the traceback."""
+
+    type: str
+    message: str
+    code: str
+    head: str = ""
+    tail: str = ""
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None

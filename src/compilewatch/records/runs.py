@@ -1,0 +1,62 @@
+"""Where it was asked, the sweep that asked, and what changed since another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compilewatch.records.asked import Target
+from compilewatch.records.base import HARNESS_VERSION, SCHEMA_VERSION, ChangeKind, Record, Status
+
+
+class Environment(Record, frozen=True, kw_only=True):
+    """An interpreter a worker can run in, as it described itself."""
+
+    name: str
+    python_executable: str
+    python: str
+    torch: str
+    torch_git: str
+    transformers: str | None
+    device: str
+    packages: dict[str, str]
+    harness_version: int = HARNESS_VERSION
+    digest: str = ""
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """One sweep: `outputs/<id>/run.json`.
+
+    `settings` are the arguments it was started with; `planned` counts every request; `plan_digest`
+    lets `merge` tell shards of one plan from shards of two.
+    """
+
+    id: str
+    started_at: str
+    source: str
+    environments: tuple[Environment, ...]
+    planned: int
+    plan_digest: str
+    schema_version: int = SCHEMA_VERSION
+    harness_version: int = HARNESS_VERSION
+    finished_at: str | None = None
+    state: str = "running"
+    settings: dict[str, Any] = {}
+    shard: str | None = None
+    baseline: str | None = None
+    jobs: int = 1
+    wall_seconds: float | None = None
+    merged_from: tuple[str, ...] = ()
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """One difference between a baseline and a run, for a model and target."""
+
+    kind: ChangeKind
+    model: str
+    target: Target
+    before: Status | None
+    after: Status | None
+    reason: str
+    family: str = "unknown"
+    downloads: int | None = None
+    causes: tuple[str, ...] = ()
