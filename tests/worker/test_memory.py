@@ -32,6 +32,15 @@ def test_what_the_parent_holds_is_not_counted() -> None:
     assert peak.bytes < 100 * MIB
 
 
+def test_what_was_there_before_is_not_counted() -> None:
+    with subprocess.Popen(python(HOLD.format(200))) as earlier:
+        with PeakMemory() as peak:
+            subprocess.run(python(HOLD.format(1)), check=True)
+        earlier.kill()
+    assert peak.bytes is not None
+    assert peak.bytes < 100 * MIB
+
+
 def test_where_nothing_is_started_nothing_is_said() -> None:
     with PeakMemory() as peak:
         pass

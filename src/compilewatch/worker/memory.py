@@ -21,15 +21,17 @@ missed, and processes that live for less."""
 class PeakMemory:
     """`bytes` is the peak of the largest process below this one, while the context is entered.
 
-    None where none was seen, or the system has no /proc.
+    Of those only that were started in it. None where none was seen, or the system has no /proc.
     """
 
     def __init__(self) -> None:
         self.bytes: int | None = None
+        self._others: frozenset[int] = frozenset()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
+        self._others = frozenset(descendants(os.getpid()))
         self._thread.start()
         return self
 
@@ -39,7 +41,7 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
-            for pid in descendants(os.getpid()):
+            for pid in frozenset(descendants(os.getpid())) - self._others:
                 self.bytes = larger(self.bytes, peak_bytes(pid))
 
 
