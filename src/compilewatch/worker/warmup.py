@@ -143,6 +143,7 @@ def compile_something() -> None:
     torch._dynamo.reset()
     # Real ones: AOTAutograd of torch 2.9 refuses fake tensors of another mode than Dynamo's own.
     module, tokens = tiny()
-    torch.compile(module.train(), backend="aot_eager")(tokens).sum().backward()
+    captured = torch.compile(module.train(), backend="aot_eager_default_partitioner")
+    captured(tokens).sum().backward()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
