@@ -278,7 +278,7 @@ class Case:
 
     `untraced` breaks (of those in `breaks`) are not in torch's structured trace, though its
     counters prove them; `restarted` reports in the trace speak of a break that another report of
-    the same compile speaks of. `reads_values`: eager code between the graphs reads a tensor.
+    the same compile speaks of. `needs_real`: fake tensors give no answer.
     """
 
     build: Callable[[], nn.Module]
@@ -288,7 +288,7 @@ class Case:
     refusal: str | None = None
     untraced: int = 0
     restarted: int = 0
-    reads_values: bool = False
+    needs_real: bool = False
 
     @property
     def name(self) -> str:
@@ -327,28 +327,24 @@ CASES = (
         graphs=2,
         breaks=(Known("item", "GB0124", "item"),),
         fullgraph=True,
-        reads_values=True,
     ),
     Case(
         build=module_of(item_in_branch),
         graphs=2,
         breaks=(Known("item_in_branch", "GB0124", "item_in_branch"),),
         refusal="data_dependent_guard",
-        reads_values=True,
     ),
     Case(
         build=module_of(dynamic_shape),
         graphs=2,
         breaks=(Known("dynamic_shape", "GB0036", "dynamic_shape"),),
         fullgraph=True,
-        reads_values=True,
     ),
     Case(
         build=module_of(branch),
         graphs=2,
         breaks=(Known("branch", "GB0170", "branch"),),
         refusal="GB0170",
-        reads_values=True,
     ),
     Case(
         build=module_of(printing),
@@ -398,7 +394,7 @@ CASES = (
         graphs=2,
         breaks=(Known("deepcopy", "GB4198", "deepcopy"),),
         refusal="GB4198",
-        reads_values=True,
+        needs_real=True,
     ),
     Case(
         build=module_of(generator),
@@ -413,7 +409,6 @@ CASES = (
         breaks=(Known("item_in_generator", "GB0124", "item_in_generator"),),
         fullgraph=True,
         restarted=1,
-        reads_values=True,
     ),
     # The frame of a generator that eager code runs fails before it has a compile id.
     Case(
@@ -443,7 +438,6 @@ CASES = (
         graphs=3,
         breaks=(Known("two_on_one_line", "GB0124", "two_on_one_line", 2),),
         fullgraph=True,
-        reads_values=True,
     ),
     Case(
         build=module_of(nothing_after),
@@ -472,7 +466,6 @@ CASES = (
             Known("three_branch", "GB0170", "three_kinds"),
         ),
         refusal="GB0059",
-        reads_values=True,
     ),
     # The limit is met before the frame is traced: counters and an exception, no structured trace.
     Case(

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilewatch.records import FactoryBuild, Mode, ModelSpec, Phase, Request, Target, Tier
+from compilewatch.worker.fake_mode import InputAwareFakeMode
 from compilewatch.worker.subject import ExampleInputs, Subject
 
 CASES_FOLDER = Path(__file__).parents[2] / "cases"
@@ -35,7 +35,7 @@ def make_subject(tmp_path: Path) -> MakeSubject:
         **target: Any,
     ) -> Subject:
         torch.manual_seed(0)
-        fake_mode = FakeTensorMode(allow_non_fake_inputs=True) if tier is Tier.FAKE else None
+        fake_mode = InputAwareFakeMode() if tier is Tier.FAKE else None
         request = Request(
             model=ModelSpec(source="test", name="test", build=FactoryBuild(factory="breaks:x")),
             target=Target(**target),

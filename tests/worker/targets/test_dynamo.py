@@ -118,12 +118,28 @@ def test_a_break_says_all_that_torch_knows(case: Case, answers: Answers) -> None
 def test_fake_tensors_give_the_same_answer_or_none(
     case: Case, answers: Answers, make_subject: MakeSubject
 ) -> None:
-    if case.reads_values:
+    if case.needs_real:
         with pytest.raises(FakeUnsupportedError):
             DynamoTarget().run(make_subject(case.build, tier=Tier.FAKE))
         return
     fake = DynamoTarget().run(make_subject(case.build, tier=Tier.FAKE))
     assert fake == answers(case)
+
+
+class ReadsWeights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.linear(x).sum().item()
+
+
+def test_fake_tensors_give_none_where_weights_are_read(make_subject: MakeSubject) -> None:
+    with pytest.raises(FakeUnsupportedError):
+        DynamoTarget().run(make_subject(ReadsWeights, tier=Tier.FAKE))
+    real = DynamoTarget().run(make_subject(ReadsWeights))
+    assert [each.gb_id for each in real.breaks] == ["GB0124"]
 
 
 def test_one_cause_behind_a_helper_keeps_the_whole_stack(answers: Answers) -> None:

@@ -1,0 +1,109 @@
+"""Export and Inductor on architectures of the library, as a sweep asks them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from compilewatch.launchers.local import LocalLauncher
+from compilewatch.records import Depth, Phase, Request, Result, Status, Target, Tier
+from compilewatch.sources.library import LibrarySource
+from compilewatch.sources.select import by_name
+
+pytestmark = pytest.mark.torch
+
+OVERRIDES = Path(__file__).parents[1] / "inputs" / "overrides"
+
+# Of each modality; those that read values of their inputs and are refused stand first.
+EXPORTED = {
+    "LongformerModel": "data_dependent_guard",
+    "Qwen2VLModel": "data_dependent_guard",
+    "ViltModel": "data_dependent_guard",
+    "AlbertModel": None,
+    "BartForConditionalGeneration": None,
+    "BertModel": None,
+    "CLIPModel": None,
+    "DistilBertModel": None,
+    "Gemma3ForConditionalGeneration": None,
+    "GPT2LMHeadModel": None,
+    "HubertModel": None,
+    "LayoutLMModel": None,
+    "LlamaForCausalLM": None,
+    "MixtralForCausalLM": None,
+    "Qwen2AudioForConditionalGeneration": None,
+    "ResNetModel": None,
+    "SmolVLMModel": None,
+    "SwinModel": None,
+    "T5Model": None,
+    "ViTModel": None,
+}
+"""Architecture -> the code of what `torch.export` refuses it for, None where it takes it."""
+
+COMPILED = ("BertModel", "GPT2LMHeadModel", "ViTModel")
+
+
+def ask(
+    folder: Path, names: Iterable[str], target: Target, tiers: Iterable[Tier]
+) -> dict[tuple[str, Tier], Result]:
+    requests = [
+        Request(
+            model=spec,
+            target=target,
+            key=f"{spec.name}-{tier}",
+            tier=tier,
+            depth=Depth.REDUCED,
+            overrides_dir=str(OVERRIDES),
+            keep_artifacts=False,
+        )
+        for spec in by_name(LibrarySource().models(), tuple(names))
+        for tier in tiers
+    ]
+    with LocalLauncher(jobs=os.cpu_count()) as launcher:
+        results = [done.result for done in launcher.run(requests, folder)]
+    return {(r.request.model.name, r.request.tier): r for r in results}
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Tier], Result]:
+    target = Target(name="export", backend="non_strict")
+    return ask(tmp_path_factory.mktemp("export"), EXPORTED, target, (Tier.AUTO, Tier.REAL))
+
+
+@pytest.mark.parametrize(("model", "code"), EXPORTED.items())
+def test_export_answers_alike_in_both_tiers(
+    model: str, code: str | None, exports: dict[tuple[str, Tier], Result]
+) -> None:
+    for tier in (Tier.AUTO, Tier.REAL):
+        found = exports[model, tier]
+        assert found.is_verdict, found.detail
+        assert (found.error.code if found.error else None) == code, (tier, found.detail)
+        assert found.status is (Status.ERROR if code else Status.PASS)
+
+
+def test_most_exports_need_no_real_tensors(exports: dict[tuple[str, Tier], Result]) -> None:
+    passed = [r for (_, tier), r in exports.items() if tier is Tier.AUTO and not r.error]
+    assert {r.tier for r in passed} == {Tier.FAKE}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Tier], Result]:
+    target = Target(name="inductor")
+    return ask(tmp_path_factory.mktemp("inductor"), COMPILED, target, (Tier.REAL,))
+
+
+@pytest.mark.parametrize("model", COMPILED)
+def test_inductor_compiles_runs_and_is_right(
+    model: str, compiled: dict[tuple[str, Tier], Result]
+) -> None:
+    found = compiled[model, Tier.REAL]
+    assert (found.status, found.phase) == (Status.PASS, Phase.DONE), found.detail
+    assert found.numerics is not None
+    assert (found.numerics.deterministic, found.numerics.matches) == (True, True)
+    speed = found.performance
+    assert speed is not None
+    assert speed.warm_compile_seconds is not None
+    assert speed.speedup is not None
+    assert speed.recompiles is not None
