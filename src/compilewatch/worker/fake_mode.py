@@ -80,6 +80,8 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
             and not isinstance(t, FakeTensor | torch.nn.Parameter)
         )
 
+    # torch 2.9 would compile this very function, which is called between two graphs.
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def dispatch(
         self,
         func: Any,
