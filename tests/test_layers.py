@@ -1,4 +1,4 @@
-"""Export and Inductor on architectures of the library, as a sweep asks them."""
+"""Layers and environments on architectures of the library, as a sweep asks them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def ask(
         for spec in by_name(LibrarySource().models(), tuple(names))
         for tier in tiers
     ]
-    with LocalLauncher(jobs=os.cpu_count()) as launcher:
+    with LocalLauncher(os.cpu_count(), (target.environment,)) as launcher:
         results = [done.result for done in launcher.run(requests, folder)]
     return {(r.request.model.name, r.request.tier): r for r in results}
 
@@ -107,3 +107,14 @@ def test_inductor_compiles_runs_and_is_right(
     assert speed.warm_compile_seconds is not None
     assert speed.speedup is not None
     assert speed.recompiles is not None
+
+
+@pytest.mark.xla
+def test_an_older_torch_breaks_in_the_model_and_nowhere_else(tmp_path: Path) -> None:
+    target = Target(environment="xla")
+    found = ask(tmp_path, ["LongformerModel"], target, [Tier.AUTO])["LongformerModel", Tier.AUTO]
+    assert (found.status, found.tier) == (Status.GRAPH_BREAK, Tier.FAKE), found.detail
+    assert found.error is None
+    assert {each.file for each in found.breaks} == {
+        "transformers/models/longformer/modeling_longformer.py"
+    }
