@@ -220,3 +220,9 @@ def test_neuron_has_a_longer_deadline_for_compiling() -> None:
     assert (usual.compile_seconds, usual.total_seconds) == (60, 1200)
     assert (neuron.compile_seconds, neuron.total_seconds) == (7200, 1200 + 7140)
     assert neuron.of_target("neuron") == neuron
+
+
+@pytest.mark.parametrize("name", ["export:foo", "neuron:trn9", "xla:cpu"])
+def test_a_backend_that_a_target_has_not_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="has no backend"):
+        _plan(targets=targets_of([name], [Mode.EVAL], dynamic=False))

@@ -32,7 +32,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
-from compilewatch.worker.targets import TARGETS
+from compilewatch.worker.targets import BACKENDS, TARGETS
 
 __all__ = [
     "Options",
@@ -193,6 +193,12 @@ def _check(specs: Sequence[ModelSpec], targets: Sequence[Target]) -> None:
     for target in targets:
         if target.name not in TARGETS:
             raise UsageError(f"no target {target.name!r}; known: {', '.join(sorted(TARGETS))}")
+        known = BACKENDS.get(target.name)
+        if target.backend is not None and known is not None and target.backend not in known:
+            raise UsageError(
+                f"{target.name} has no backend {target.backend!r}; "
+                f"known: {', '.join(known) or 'none'}"
+            )
     seen: set[str] = set()
     for spec in specs:
         if spec.name in seen:

@@ -29,7 +29,13 @@ from compilewatch.records import (
 )
 from compilewatch.worker.failures import causes, error_record, one_line
 from compilewatch.worker.protocol import Answer
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome, load_target
+from compilewatch.worker.targets import (
+    BACKENDS,
+    CompileTarget,
+    FakeUnsupportedError,
+    Outcome,
+    load_target,
+)
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -151,9 +157,23 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
     missing = target.missing()
     if missing is not None:
         raise UnsupportedError(missing)
+    backend = request.target.backend
+    if backend is not None and request.target.name not in BACKENDS:
+        _check_backend(backend)
     if tier not in target.tiers:
         raise FakeUnsupportedError(f"{target.name} runs what it compiles")
     return target, InputAwareFakeMode() if tier is Tier.FAKE else None
+
+
+def _check_backend(name: str) -> None:
+    """A name that torch.compile does not know is no error of the model."""
+    import torch._dynamo
+    from torch._dynamo.exc import InvalidBackend
+
+    try:
+        torch._dynamo.lookup_backend(name)
+    except InvalidBackend:
+        raise UnsupportedError(f"torch.compile has no backend {name!r} here") from None
 
 
 def _inputs(

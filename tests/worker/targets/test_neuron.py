@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from compilewatch.errors import UsageError
 from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
-from compilewatch.worker.neuron import device
+from compilewatch.worker.neuron import device, neuronx_cc
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import FakeUnsupportedError, Outcome, neuron
+from compilewatch.worker.targets import BACKENDS, FakeUnsupportedError, Outcome, neuron
+from compilewatch.worker.targets.export import VARIANTS
 from compilewatch.worker.targets.neuron import NeuronTarget
 from compilewatch.worker.targets.neuron_trace import support_of
 from tests.doubles import FOLDER, neuron_variables
@@ -378,3 +379,8 @@ def test_fake_tensors_and_unknown_families_are_refused(
         NeuronTarget().run(make_subject(Net, tier=Tier.FAKE, name="neuron"))
     with pytest.raises(UsageError, match="no backend 'trn9'; known: trn1, trn1n, inf2, trn2"):
         answer(make_subject, backend="trn9")
+
+
+def test_the_parent_knows_the_backends() -> None:
+    assert BACKENDS["neuron"] == neuronx_cc.TARGETS
+    assert BACKENDS["export"] == tuple(name for name in VARIANTS if name)

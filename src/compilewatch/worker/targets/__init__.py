@@ -31,6 +31,13 @@ TARGETS: dict[str, str] = {
     "neuron": "compilewatch.worker.targets.neuron:NeuronTarget",
 }
 
+BACKENDS: dict[str, tuple[str, ...]] = {
+    "export": ("non_strict", "strict"),
+    "xla": (),
+    "neuron": ("trn1", "trn1n", "inf2", "trn2"),
+}
+"""What `Target.backend` may be; that of the other targets is one of torch.compile's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
