@@ -148,7 +148,8 @@ def link_artifacts(names: tuple[str, ...], source: Path, run_folder: Path) -> tu
 
 def point_latest(root: Path, run_id: str) -> None:
     """Have `latest` name a run, in one step. Raises OSError."""
-    temporary = root / f".latest.{os.getpid()}.tmp"
+    # Named after the run, as two threads of one process may start a run at once.
+    temporary = root / f".latest.{run_id}.tmp"
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     temporary.symlink_to(run_id, target_is_directory=True)
