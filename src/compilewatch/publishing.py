@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from compilewatch.analysis.summary import status_counts, summarise
 from compilewatch.analysis.view import RunView
 from compilewatch.config import Settings
@@ -18,7 +20,7 @@ from compilewatch.expectations import Expectations, stale_note
 from compilewatch.records import ChangeKind
 from compilewatch.sinks import ADDRESSES, SINKS, Sink, remote_sinks
 from compilewatch.sinks.pushgateway import Health, push_health
-from compilewatch.store import RunWriter, Spooled, Store
+from compilewatch.store import RunWriter, Spool, Spooled, Store, StoredRun
 from compilewatch.viewing import view
 
 MAX_REFUSALS = 5
@@ -148,39 +150,47 @@ def _hand_over(store: Store, seen: RunView, sink: Sink) -> _Outcome:
 
 
 def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome]:
-    """Offer a remote sink the run and those that wait for it."""
+    """Offer a remote sink the run and those that wait for it, in the order they began."""
     spool = store.spool
     waiting = {spooled.run: spooled for spooled in spool.waiting(sink.name)}
     # It waits until it is taken: a process that is killed in between has lost nothing.
-    spooled = waiting.setdefault(seen.run.id, Spooled(run=seen.run.id, since=now()))
-    spool.put(sink.name, spooled)
-    for run_id, spooled in sorted(waiting.items()):
-        own = run_id == seen.run.id
+    mine = waiting.setdefault(seen.run.id, Spooled(run=seen.run.id, since=now()))
+    spool.put(sink.name, mine)
+    offered: list[StoredRun] = []
+    for run_id in waiting:
         try:
-            offered = seen if own else view(store, store.open(run_id))
+            offered.append(store.open(run_id))
         except CompilewatchError as error:
             spool.drop(sink.name, run_id)
             yield _Outcome(line=f"run {run_id}, which waited, is gone: {error}", error=error)
-            continue
-        outcome = _hand_over(store, offered, sink)
-        named = outcome.line if own else f"run {run_id}, which waited: {outcome.line}"
-        if outcome.error is None:
-            spool.delivered(sink.name, run_id)
-            yield _Outcome(line=named)
-            continue
-        refused = not isinstance(outcome.error, UnreachableError)
-        attempts = spooled.attempts + refused
-        again = f"compilewatch publish {run_id} --to {sink.name}"
-        if attempts >= MAX_REFUSALS:
-            spool.drop(sink.name, run_id)
-            advice = f"refused {attempts} times and not tried again; when it is mended: {again}"
+    for stored in sorted(offered, key=lambda stored: stored.run.started_at):
+        spooled = waiting[stored.run.id]
+        if spooled is mine:
+            outcome = _hand_over(store, seen, sink)
         else:
-            kept = Spooled(run=run_id, since=spooled.since, attempts=attempts, why=outcome.line)
-            spool.put(sink.name, kept)
-            advice = f"kept, and sent with the next publish, or: {again}"
-        yield _Outcome(line=f"{named}; {advice}", error=outcome.error)
-        if not refused:
+            outcome = _hand_over(store, view(store, stored), sink)
+            outcome = replace(outcome, line=f"run {spooled.run}, which waited: {outcome.line}")
+        if outcome.error is None:
+            spool.delivered(sink.name, spooled.run)
+            yield outcome
+        else:
+            advice = _keep(spool, sink.name, spooled, outcome)
+            yield replace(outcome, line=f"{outcome.line}; {advice}")
+        if isinstance(outcome.error, UnreachableError):
             return  # the others would wait for the same dead server
+
+
+def _keep(spool: Spool, sink: str, spooled: Spooled, outcome: _Outcome) -> str:
+    """Have a run wait on, unless it was refused too often; what to do about it."""
+    refused = not isinstance(outcome.error, UnreachableError)
+    attempts = spooled.attempts + refused
+    again = f"compilewatch publish {spooled.run} --to {sink}"
+    if attempts >= MAX_REFUSALS:
+        spool.drop(sink, spooled.run)
+        return f"refused {attempts} times and not tried again; when it is mended: {again}"
+    kept = msgspec.structs.replace(spooled, attempts=attempts, why=outcome.line)
+    spool.put(sink, kept)
+    return f"kept, and sent with the next publish, or: {again}"
 
 
 def _failed(author: Author, published: Published) -> list[SinkFailed]:
