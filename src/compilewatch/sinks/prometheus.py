@@ -71,11 +71,12 @@ def groups(view: RunView) -> dict[Key, list[Sample]]:
     """
     source = view.run.source
     complete = summary.is_complete(view)
-    found = {
+    found: dict[Key, list[Sample]] = {
         (source, label): _unique((source, label), _of_target(part, complete))
         for label, part in _by_target(view).items()
     }
-    return {**found, (source,): _unique((source,), _of_run(view))}
+    found[source,] = _unique((source,), _of_run(view))
+    return found
 
 
 def _unique(key: Key, samples: Iterable[Sample]) -> list[Sample]:
