@@ -27,8 +27,16 @@ from scripts.check_alloy.syntax import (
     Reference,
 )
 
-_DURATION = re.compile(r"(\d+(\.\d*)?(ns|us|µs|ms|s|m|h))+")
-_SIZE = re.compile(r"\d+(\.\d+)?([KMGT]i?)?B")
+_LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*"
+_MATCHER = rf'{_LABEL}\s*(=|!=|=~|!~)\s*"[^"]*"'
+_FORMATS = {
+    "duration": r"(\d+(\.\d*)?(ns|us|µs|ms|s|m|h))+",
+    "label": _LABEL,
+    "selector": rf"\{{\s*{_MATCHER}(\s*,\s*{_MATCHER})*\s*}}.*",
+    "size": r"\d+(\.\d+)?([KMGT]i?)?B",
+    "url": r"https?://[^/\s]+(/\S*)?",
+}
+"""Types that a string must be written for; `regex` is one more."""
 
 
 def check(files: Iterable[File]) -> list[AlloyError]:
@@ -135,10 +143,8 @@ class _Checker:
                 inner = _inside(type, "map")
                 if inner is None:
                     self._say(value.line, f"{name} is {_article(type)}, not a map")
-                names = [each.name for each in value.fields]
+                self._fields(value, type, name)
                 for each in value.fields:
-                    if names.count(each.name) > 1:
-                        self._say(each.line, f"{each.name} stands twice in {name}")
                     self._value(each.value, inner or "any", f"{name}.{each.name}")
             case Reference():
                 self._is_a(self._reference(value), type, value, name)
@@ -147,6 +153,17 @@ class _Checker:
             case Operation():
                 for operand in value.operands:
                     self._value(operand, "any", name)
+
+    def _fields(self, value: Object, type: str, name: str) -> None:
+        names = [each.name for each in value.fields]
+        for each in value.fields:
+            if names.count(each.name) > 1:
+                self._say(each.line, f"{each.name} stands twice in {name}")
+            if type == "labels" and not _fits(each.name, "label"):
+                self._say(each.line, f'{name} is by label, and "{each.name}" is none')
+        needed = type.partition("target:")[2]
+        if needed and needed not in names:
+            self._say(value.line, f"an element of {name} needs {needed}")
 
     def _call(self, call: Call, type: str, name: str) -> None:
         if not isinstance(call.function, Reference):
@@ -165,8 +182,8 @@ class _Checker:
             self._value(argument, "string" if function == "sys.env" else "any", function)
 
     def _is_a(self, given: str, type: str, value: Expression, name: str) -> None:
-        text = given == "string" and (type in ("secret", "duration", "size") or "|" in type)
-        part = given == "list" and type.startswith("list(")
+        text = given == "string" and (type in ("secret", "regex", *_FORMATS) or "|" in type)
+        part = given.startswith("list") and type.startswith(("list(target:", f"{given}("))
         if not (given == type or "any" in (given, type) or text or part):
             self._say(value.line, f"{name} is {_article(type)}, not {_article(given)}")
 
@@ -198,6 +215,8 @@ def _inside(type: str, kind: str) -> str | None:
     """The type of the elements of a `list(…)` or `map(…)`; None where `type` is no such."""
     if type == "any":
         return "any"
+    if kind == "map" and (type == "labels" or type.startswith("target:")):
+        return "string"
     return type[len(kind) + 1 : -1] if type.startswith(f"{kind}(") else None
 
 
@@ -210,17 +229,26 @@ def _fits(value: str | int | float | bool | None, type: str) -> bool:
         return isinstance(value, bool) and type == "bool"
     if not isinstance(value, str):
         return type == "number" or (type == "int" and isinstance(value, int))
-    if type == "duration":
-        return _DURATION.fullmatch(value) is not None
-    if type == "size":
-        return _SIZE.fullmatch(value) is not None
+    if type in _FORMATS:
+        return re.fullmatch(_FORMATS[type], value) is not None
+    if type == "regex":
+        return _compiles(value)
     return value in type.split("|") if "|" in type else type in ("string", "secret")
+
+
+def _compiles(pattern: str) -> bool:
+    """By Python's rules, which differ from those of RE2 in what only one of them has."""
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
 
 
 def _article(type: str) -> str:
     if "|" in type:
         return f"one of {type.replace('|', ', ')}"
-    return f"{'an' if type[0] in 'aeiou' else 'a'} {type}"
+    return f"{'an' if type[0] in 'aeio' else 'a'} {type}"
 
 
 def _written(literal: Literal) -> str:

@@ -4,8 +4,9 @@ From its documentation (grafana/alloy, `docs/sources/reference/components` and `
 where that was silent or newer than the release from the `alloy:"…"` tags of the Go structs. A
 component that is not here is refused: add it, from its page, with the change that uses it.
 
-An attribute is a line: its name, `!` where it must be given, its type. Types are Alloy's own names;
-`a|b` lists the strings that are allowed.
+An attribute is a line: its name, `!` where it must be given, its type. Types are Alloy's own names,
+and some that say more of a string or a map: `url`, `regex`, `selector` (of LogQL), `label`,
+`labels` (a map by label), `target:x` (a map that must hold x). `a|b` lists the strings allowed.
 """
 
 from __future__ import annotations
@@ -90,17 +91,17 @@ _RULE = _block(
     """
     action replace|keep|drop|hashmod|labelmap|labeldrop|labelkeep|lowercase|uppercase
     modulus int
-    regex string
+    regex regex
     replacement string
     separator string
-    source_labels list(string)
-    target_label string
+    source_labels list(label)
+    target_label label
     """,
     many=True,
 )
 
 _METRIC = """
-    name! string
+    name! label
     description string
     source string
     prefix string
@@ -110,17 +111,17 @@ _METRIC = """
 _STAGES = {
     "stage.drop": """
         drop_counter_reason string
-        expression string
+        expression regex
         longer_than size
         older_than duration
         separator string
         source string
         value string
         """,
-    "stage.json": "expressions! map(string)\nsource string\ndrop_malformed bool",
-    "stage.label_drop": "values! list(string)",
-    "stage.label_keep": "values! list(string)",
-    "stage.labels": "values! map(string)",
+    "stage.json": "expressions! labels\nsource string\ndrop_malformed bool",
+    "stage.label_drop": "values! list(label)",
+    "stage.label_keep": "values! list(label)",
+    "stage.labels": "values! labels",
     "stage.limit": """
         rate! number
         burst! int
@@ -129,10 +130,10 @@ _STAGES = {
         max_distinct_labels int
         """,
     "stage.output": "source! string",
-    "stage.regex": "expression! string\nsource string",
-    "stage.replace": "expression! string\nreplace string\nsource string",
-    "stage.static_labels": "values! map(string)",
-    "stage.structured_metadata": "values map(string)",
+    "stage.regex": "expression! regex\nsource string",
+    "stage.replace": "expression! regex\nreplace string\nsource string",
+    "stage.static_labels": "values! labels",
+    "stage.structured_metadata": "values labels",
     "stage.template": "source! string\ntemplate! string",
     "stage.timestamp": """
         source! string
@@ -173,7 +174,12 @@ def _stages(depth: int = 2) -> dict[str, BlockSpec]:
     )
     if depth:
         found["stage.match"] = _block(
-            "selector! string\naction keep|drop\npipeline_name string\ndrop_counter_reason string",
+            """
+            selector! selector
+            action keep|drop
+            drop_counter_reason string
+            pipeline_name string
+            """,
             _stages(depth - 1),
             many=True,
         )
@@ -196,7 +202,7 @@ COMPONENTS = {
         attributes=_attributes(
             """
             forward_to! list(LogsReceiver)
-            labels map(string)
+            labels labels
             relabel_rules RelabelRules
             use_incoming_timestamp bool
             max_send_message_size size
@@ -220,7 +226,7 @@ COMPONENTS = {
         attributes=_attributes(
             """
             forward_to! list(LogsReceiver)
-            targets! list(map(string))
+            targets! list(target:__path__)
             encoding string
             legacy_positions_file string
             on_positions_file_error skip|restart_from_end|restart_from_beginning
@@ -234,13 +240,13 @@ COMPONENTS = {
         },
     ),
     "loki.write": ComponentSpec(
-        attributes=_attributes("external_labels map(string)\nmax_streams int"),
+        attributes=_attributes("external_labels labels\nmax_streams int"),
         blocks={
             # The page calls it optional; a loki.write without one fails to build.
             "endpoint": _block(
                 _CLIENT
                 + """
-                url! string
+                url! url
                 batch_size size
                 batch_wait duration
                 headers map(string)
@@ -265,12 +271,12 @@ COMPONENTS = {
         exports={"receiver": "MetricsReceiver", "rules": "RelabelRules"},
     ),
     "prometheus.remote_write": ComponentSpec(
-        attributes=_attributes("external_labels map(string)"),
+        attributes=_attributes("external_labels labels"),
         blocks={
             "endpoint": _block(
                 _CLIENT
                 + """
-                url! string
+                url! url
                 headers map(string)
                 name string
                 protobuf_message prometheus.WriteRequest|io.prometheus.write.v2.Request
@@ -314,7 +320,7 @@ COMPONENTS = {
             _CLIENT
             + """
             forward_to! list(MetricsReceiver)
-            targets! list(map(string))
+            targets! list(target:__address__)
             body_size_limit int
             enable_compression bool
             honor_labels bool

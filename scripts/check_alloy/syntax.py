@@ -120,7 +120,7 @@ _TOKEN = re.compile(
     |(?P<float>\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
     |(?P<number>\d+)
     |(?P<string>"(?:[^"\\\n]|\\[^\n])*"|`[^`]*`)
-    |(?P<operator>\|\||&&|!=|==|<=|>=|[-!=<>+*/%^{}()\[\],.])""",
+    |(?P<operator>\|\||&&|!=|==|<=|>=|(?!/\*)[-!=<>+*/%^{}()\[\],.])""",
     re.VERBOSE | re.DOTALL,
 )
 _ENDS_STATEMENT = {"identifier", "float", "number", "string", "bool", "null", "}", ")", "]"}
