@@ -109,7 +109,7 @@ BROKEN = {
     ),
     "no duration": ('"2m"', '"2 minutes"', 'scrape_interval is a duration, not "2 minutes"'),
     "days are no duration": ('"168h"', '"7d"', 'ignore_older_than is a duration, not "7d"'),
-    "no size": ('"8KiB"', '"8 kilo"', 'limit is a size, not "8 kilo"'),
+    "no size": ('"1KiB"', '"8 kilo"', 'limit is a size, not "8 kilo"'),
     "no selector": ('event=""}`', "event=}`", "selector is a selector, not "),
     "no regular expression": ("up|process", "(up|process", "regex is a regex, not "),
     "no label": (
@@ -169,7 +169,7 @@ BROKEN = {
         "level stands outside any component",
     ),
     "required block missing": (
-        '		rule {\n			limit       = "8KiB"\n'
+        '		rule {\n			limit       = "1KiB"\n'
         '			source_type = "structured_metadata"\n		}\n',
         "",
         "stage.truncate needs rule",
