@@ -130,7 +130,7 @@ _STAGES = {
         max_distinct_labels int
         """,
     "stage.output": "source! string",
-    "stage.regex": "expression! regex\nsource string",
+    "stage.regex": "expression! regex\nsource string\nlabels_from_groups bool",
     "stage.replace": "expression! regex\nreplace string\nsource string",
     "stage.static_labels": "values! labels",
     "stage.structured_metadata": "values labels",

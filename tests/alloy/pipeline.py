@@ -1,8 +1,9 @@
 """What Alloy's `loki.process` makes of a line: a double of the stages that config.alloy uses.
 
-After grafana/alloy `internal/component/loki/process/stages`: json.go, timestamp.go, labels.go,
-structured_metadata.go, truncate.go, match.go, metric.go, static_labels.go, label_drop.go, and
-`getString` of util.go. A stage that is not here is an error, so that the double cannot lag behind.
+After grafana/alloy `internal/component/loki/process/stages`: json.go, timestamp.go, regex.go,
+labels.go, structured_metadata.go, truncate.go, match.go, metric.go, static_labels.go,
+label_drop.go, and `getString` of util.go. A stage that is not here is an error, so that the double
+cannot lag behind.
 """
 
 from __future__ import annotations
@@ -65,10 +66,16 @@ class Pipeline:
         given = {each.name: _text(each.value) for each in stage.attributes()}
         assert (given["format"], given["action_on_failure"]) == ("RFC3339Nano", "skip")
         value = entry.extracted.get(given["source"])
-        match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", value or "")
+        match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", str(value))
         if match:
             seconds = calendar.timegm(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S"))
             entry.timestamp = seconds * 10**9 + int((match[2] or "").ljust(9, "0"))
+
+    def _regex(self, stage: Block, entry: Entry) -> None:
+        given = {each.name: _text(each.value) for each in stage.attributes()}
+        value = entry.extracted.get(given["source"])
+        match = re.search(given["expression"], value) if isinstance(value, str) else None
+        entry.extracted |= match.groupdict() if match else {}
 
     def _labels(self, stage: Block, entry: Entry) -> None:
         entry.labels |= _chosen(stage, entry)

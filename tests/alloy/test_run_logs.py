@@ -70,13 +70,15 @@ def test_every_field_of_every_event_arrives(pipeline: Pipeline, kind: type[Event
     entry = sent(pipeline, line)
     assert entry.line == line
     fields = json.loads(line)
-    nanoseconds = int(re.sub(r".*\.(\d{9})Z", r"\1", fields.pop("ts")))
+    ts = fields.pop("ts")
+    nanoseconds = int(re.sub(r".*\.(\d{9})Z", r"\1", ts))
     assert entry.timestamp % 10**9 == nanoseconds
     assert entry.timestamp > READ_AT
-    assert set(entry.labels) <= {*LABELS, "service_name"}
+    assert set(entry.labels) <= {*LABELS, "service_name", "hour"}
     assert not set(entry.labels) & set(entry.metadata)
     arrived = {**entry.labels, **entry.metadata}
     assert arrived.pop("service_name") == "compilewatch"
+    assert arrived.pop("hour") == ts[:13]
     for name, value in fields.items():
         text = arrived.pop(name)
         assert (text if isinstance(value, str) else json.loads(text)) == value, name
@@ -87,11 +89,11 @@ def test_every_field_of_every_event_arrives(pipeline: Pipeline, kind: type[Event
 def test_what_an_event_has_not_is_neither_label_nor_metadata(pipeline: Pipeline) -> None:
     author = Author(factories.run())
     started = sent(pipeline, written(author.started(reused=0, skipped=0, duplicates=0)))
-    assert set(started.labels) == {"service_name", "event", "level", "source", "device"}
+    assert set(started.labels) == {"service_name", "hour", "event", "level", "source", "device"}
     assert "shard" not in started.metadata
     checked, found = author.checked(factories.result(breaks=(factories.graph_break(),)))
     entry = sent(pipeline, written(found))
-    assert set(entry.labels) == {*LABELS, "service_name"}
+    assert set(entry.labels) == {*LABELS, "service_name", "hour"}
     assert (entry.labels["event"], entry.labels["target"]) == ("graph_break", "dynamo")
     assert entry.metadata["reason"] == "GB0170 Data-dependent branching"
     assert entry.metadata["line"] == "12"
