@@ -27,6 +27,7 @@ quality: setup-dev ## lint, format, types, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/generate.py --check
+	$(BIN)/python -m scripts.check_alloy
 
 format: setup-dev ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
