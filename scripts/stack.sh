@@ -204,7 +204,7 @@ stop() {
 }
 
 up() {
-  local service wanted=() missing=() started=() taken=0
+  local service other wanted=() missing=() started=() taken=0
   for service in "${services[@]}"; do
     if pid_of "$service" >/dev/null; then
       echo "stack: $service already runs on http://127.0.0.1:$(port_of "$service")"
@@ -223,13 +223,16 @@ up() {
   for service in ${wanted[@]+"${wanted[@]}"}; do
     started=("$service" ${started[@]+"${started[@]}"})
     if ! start "$service"; then
-      for service in "${started[@]}"; do stop "$service"; done
+      for other in "${started[@]}"; do stop "$other"; done
       exit 1
     fi
   done
   for service in ${missing[@]+"${missing[@]}"}; do
     echo "stack: no $service: $(without "$service")"
   done
+  if pid_of pushgateway >/dev/null; then
+    echo "stack: runs publish to it with COMPILEWATCH_PUSHGATEWAY_URL=http://127.0.0.1:$(port_of pushgateway)"
+  fi
 }
 
 down() {
