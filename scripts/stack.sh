@@ -190,12 +190,12 @@ start() {
 
 # Only what `up` started: the id in the file must still be the same process.
 stop() {
-  local pid
+  local pid tick
   if pid=$(pid_of "$1"); then
     kill "$pid" 2>/dev/null || true
-    for i in $(seq 200); do
+    for tick in $(seq 200); do
       pid_of "$1" >/dev/null || break
-      if [ "$i" = 150 ]; then kill -9 "$pid" 2>/dev/null || true; fi
+      if [ "$tick" = 150 ]; then kill -9 "$pid" 2>/dev/null || true; fi
       sleep 0.1
     done
     echo "stack: $1 stopped"
@@ -236,8 +236,8 @@ up() {
 }
 
 down() {
-  local i
-  for ((i = ${#services[@]} - 1; i >= 0; i--)); do stop "${services[i]}"; done
+  local last
+  for ((last = ${#services[@]} - 1; last >= 0; last--)); do stop "${services[last]}"; done
 }
 
 status() {
