@@ -104,6 +104,7 @@ addressed() {
     -e "s|alertmanager:9093|127.0.0.1:$(port_of alertmanager)|g" \
     -e "s|prometheus:9090|127.0.0.1:$(port_of prometheus)|g" \
     -e "s|loki:3100|127.0.0.1:$(port_of loki)|g" \
+    -e "s|127.0.0.1:12345|127.0.0.1:$(port_of alloy)|g" \
     -e "s|/etc/prometheus/rules|$root/stack/prometheus/rules|" \
     -e "s|/data/outputs|$outputs|" \
     -e "s|\"0.0.0.0\"|\"127.0.0.1\"|; s|= 3500|= ${ALLOY_PUSH_PORT:-3500}|" "$@"
@@ -156,6 +157,7 @@ prepare() {
         "LOKI_URL=http://127.0.0.1:$(port_of loki)"
         "ALERTMANAGER_URL=http://127.0.0.1:$(port_of alertmanager)"
         "DASHBOARDS_PATH=$root/dashboards/json"
+        "GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH=$root/dashboards/json/compilewatch/compilewatch-overview.json"
         "${command[@]}" server --homepath "${GRAFANA_HOME:-/usr/share/grafana}")
       ;;
   esac

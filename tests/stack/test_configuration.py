@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
+from compilewatch.sinks.metric_definitions import DEFINITIONS
 from tests import services
 
 ROOT = Path(__file__).parents[2]
 STACK = ROOT / "stack"
 RULES = STACK / "prometheus" / "rules"
 RULE_TESTS = sorted((Path(__file__).parent / "rules").glob("*_test.yml"))
+GATEWAYS_OWN = ("push_time_seconds", "push_failure_time_seconds")
 ALERTS = [
     rule
     for path in sorted(RULES.glob("*.yml"))
@@ -78,6 +80,22 @@ def test_every_alert_is_seen_firing_and_not_firing() -> None:
             for case in test.get("alert_rule_test", []):
                 seen.setdefault(case["alertname"], set()).add(bool(case["exp_alerts"]))
     assert seen == {alert["alert"]: {True, False} for alert in ALERTS}
+
+
+def test_rules_and_their_tests_know_only_metrics_that_exist_with_their_labels() -> None:
+    labels = {made.name: {"job", *made.labels} for made in DEFINITIONS}
+    labels |= {name: {"job", "source", "target"} for name in GATEWAYS_OWN}
+    named = re.compile(
+        r"\b(?:compile_breaks_total|compilewatch_\w+|push_(?:failure_)?time_seconds)\b"
+    )
+    for path in sorted(RULES.glob("*.yml")):
+        assert set(named.findall(path.read_text())) <= set(labels)
+    for path in RULE_TESTS:
+        for test in yaml.safe_load(path.read_text())["tests"]:
+            for given in test["input_series"]:
+                name, _, rest = given["series"].partition("{")
+                if name != "up":
+                    assert set(re.findall(r"(\w+)=", rest)) <= labels[name], given
 
 
 MAIL = {
