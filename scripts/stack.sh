@@ -95,17 +95,22 @@ is_ready() {
   ) 2>/dev/null
 }
 
+# A path as text for sed's replacement.
+literal() { sed 's/[&|\]/\\&/g' <<<"$1"; }
+
 # The services' names in the configuration of compose.yaml, where they are here.
 addressed() {
-  local outputs
+  local outputs here
+  here=$(literal "$root")
   outputs=$(cd "$root" && mkdir -p "${COMPILEWATCH_OUTPUT_DIR:-outputs}" &&
     cd "${COMPILEWATCH_OUTPUT_DIR:-outputs}" && pwd) || return
+  outputs=$(literal "$outputs")
   sed -e "s|pushgateway:9091|127.0.0.1:$(port_of pushgateway)|g" \
     -e "s|alertmanager:9093|127.0.0.1:$(port_of alertmanager)|g" \
     -e "s|prometheus:9090|127.0.0.1:$(port_of prometheus)|g" \
     -e "s|loki:3100|127.0.0.1:$(port_of loki)|g" \
     -e "s|127.0.0.1:12345|127.0.0.1:$(port_of alloy)|g" \
-    -e "s|/etc/prometheus/rules|$root/stack/prometheus/rules|" \
+    -e "s|/etc/prometheus/rules|$here/stack/prometheus/rules|" \
     -e "s|/data/outputs|$outputs|" \
     -e "s|\"0.0.0.0\"|\"127.0.0.1\"|; s|= 3500|= ${ALLOY_PUSH_PORT:-3500}|" "$@"
 }

@@ -68,7 +68,7 @@ class Stack:
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    root = tmp_path / "checkout"
+    root = tmp_path / "my & check|out"
     (root / "scripts").mkdir(parents=True)
     for script in ("stack.sh", "stack_setup.sh"):
         shutil.copy(ROOT / "scripts" / script, root / "scripts")
@@ -127,6 +127,9 @@ def test_what_is_pushed_can_be_queried_and_down_ends_what_up_began(debian: Stack
         "source": "library",
         "target": "dynamo",
     }
+
+    with urllib.request.urlopen(debian.url("prometheus") + "/api/v1/rules", timeout=10) as answer:
+        assert len(json.load(answer)["data"]["groups"]) == 4
 
     status = debian.run("status")
     assert status.returncode == 0
