@@ -22,25 +22,9 @@ sweep: setup ## the 25 most-used architectures through Dynamo, with a report (AR
 test: setup-dev ## every test that this machine can run
 	@$(BIN)/python -m pytest $(ARGS)
 
-quality: setup-dev ## lint, format, types, generated files
+quality: setup-dev ## lint, format, types, generated files, the configuration of the stack
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/generate.py --check
-	$(BIN)/python -m scripts.check_alloy
-
-format: setup-dev ## let ruff rewrite what it can
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
-
-generate: setup-dev ## rewrite the generated pages of docs/
-	$(BIN)/python scripts/generate.py
-
-bench: setup ## measure what docs/benchmarks.md states, one JSON line each
-	@$(BIN)/python scripts/bench.py $(ARGS)
-
-lock: setup-dev ## newest versions into requirements/*.txt
-	scripts/lock.sh
-
-clean: ## remove the environment and caches, never outputs/
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	scripts/check_stack.sh
