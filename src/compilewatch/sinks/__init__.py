@@ -13,10 +13,12 @@ SINKS: dict[str, str] = {
     "junit": "compilewatch.sinks.junit:JunitSink",
     "metrics_file": "compilewatch.sinks.prometheus:MetricsFileSink",
     "pushgateway": "compilewatch.sinks.pushgateway:PushgatewaySink",
+    "loki": "compilewatch.sinks.loki:LokiSink",
 }
 
 ADDRESSES: dict[str, str] = {
     "pushgateway": "pushgateway_url",
+    "loki": "loki_url",
 }
 """The sinks that send a run elsewhere, and the setting that says where; unset means nowhere."""
 
