@@ -264,3 +264,28 @@ def test_user_and_password_are_sent_and_never_told() -> None:
     ]
     assert got[0][1] == "Basic bWU6c2VjcmV0"
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.services
+def test_a_gateway_killed_in_mid_publish_holds_all_of_the_next_one(tmp_path: Path) -> None:
+    view = example_run.view(*example_run.row())
+    with services.pushgateway(tmp_path) as gateway:
+        port = int(gateway.url.rsplit(":", 1)[1])
+        sink = PushgatewaySink(settings(gateway.url))
+        put = sink._gateway.replace
+        done = []
+
+        def replace(*arguments: Any) -> None:
+            put(*arguments)
+            done.append(arguments)
+            if len(done) == 2:
+                gateway.process.kill()
+                gateway.process.wait()
+
+        sink._gateway.replace = replace  # type: ignore[method-assign]
+        with pytest.raises(UnreachableError):
+            sink.publish(view, RunFolder(tmp_path))
+    assert len(done) == 2 < len(groups(view))
+    with services.pushgateway(tmp_path, port=port) as again:
+        push(view, again.url)
+        assert len(held(again)) == sum(map(len, groups(view).values()))
