@@ -90,9 +90,9 @@ def events_page() -> str:
     lines = [
         "# Log events\n",
         "`logs/<run>.jsonl`: one JSON object a line; `event` names its kind.\n",
-        f"In Loki {labels} and `service_name` are labels. All other fields are structured\n"
-        "metadata, but `ts`, the line's own time, and objects and lists, which are in the line only:\n"
-        "the line is the object itself.\n",
+        "In Loki the line is the object itself and its time is `ts`. Labels are `service_name`,\n"
+        f"{labels}; the other fields are\n"
+        "structured metadata, except for objects and lists, which are in the line only.\n",
     ]
     sections = (struct_section(e, f"`{e.__struct_config__.tag}`", MEANINGS) for e in EVENTS)
     return "\n".join([*lines, *sections])
