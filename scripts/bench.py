@@ -165,7 +165,7 @@ def publish_scale(output: Path) -> dict[str, Any]:
 
 
 def loki_10k(output: Path) -> dict[str, Any]:
-    """10,000 log lines to a double of Loki's push API, as they come and from the file: 10 s each."""
+    """10,000 log lines to a double of Loki's push API, pushed and from the file: 10 s each."""
     lines = [line(stamp(nanoseconds=n), f"org/model-{n}", detail="x" * 500) for n in range(10_000)]
     figures: dict[str, Any] = {"limit_seconds": 10, "lines": len(lines)}
     for way in ("pushed", "published"):
