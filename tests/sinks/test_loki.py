@@ -61,7 +61,14 @@ def test_every_line_arrives_whole_at_its_own_time(tmp_path: Path, server: LokiDo
 def test_few_labels_and_the_rest_is_structured_metadata(tmp_path: Path, server: LokiDouble) -> None:
     ts = "2026-01-02T03:04:05.000000007Z"
     server.clock = lambda: int(datetime(2026, 1, 3, tzinfo=UTC).timestamp()) * 10**9
-    one = line(ts, durations={"compile": 1.0}, causes=["a"], revision=None, fullgraph_accepted=True)
+    one = line(
+        ts,
+        durations={"compile": 1.0},
+        causes=["a"],
+        revision=None,
+        detail="",
+        fullgraph_accepted=True,
+    )
     sink(server).publish(VIEW, with_log(tmp_path, [one]))
     (stored,) = server.stored()
     assert stored.nanoseconds == 1_767_323_045_000_000_007
@@ -72,7 +79,7 @@ def test_few_labels_and_the_rest_is_structured_metadata(tmp_path: Path, server: 
     assert stored.metadata["model"] == "BertModel"
     assert (stored.metadata["graphs"], stored.metadata["dynamic"]) == ("1", "false")
     assert stored.metadata["fullgraph_accepted"] == "true"
-    assert not set(stored.metadata) & {"ts", "durations", "causes", "revision", *LABELS}
+    assert not set(stored.metadata) & {"ts", "durations", "causes", "revision", "detail", *LABELS}
 
 
 def test_a_line_beyond_the_limit_is_cut_and_says_so(tmp_path: Path, server: LokiDouble) -> None:
@@ -228,6 +235,12 @@ def test_nobody_there(tmp_path: Path) -> None:
     settings = Settings(loki_url=f"http://127.0.0.1:{free_port()}", publish_retry_seconds=0.0)
     with pytest.raises(UnreachableError, match="cannot be reached: 0 lines were sent"):
         LokiSink(settings).publish(VIEW, with_log(tmp_path, lines(1)))
+
+
+def test_a_server_without_tls_is_said_at_once(tmp_path: Path, server: LokiDouble) -> None:
+    wrong = sink(server, loki_url=server.url.replace("http:", "https:"))
+    with pytest.raises(SinkError, match="no TLS that is trusted: check loki_url"):
+        wrong.publish(VIEW, with_log(tmp_path, lines(1)))
 
 
 def test_a_request_that_is_too_large_for_the_way_is_halved(tmp_path: Path) -> None:

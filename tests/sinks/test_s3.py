@@ -143,6 +143,13 @@ def test_the_prefix_may_be_none_or_deep(
     assert all(key.startswith(first) and "//" not in key for key in keys(client))
 
 
+def test_no_region_need_be_set(
+    endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    assert "7 of 7" in sink(endpoint).publish(VIEW, folder)
+
+
 def test_run_json_is_the_last(
     endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

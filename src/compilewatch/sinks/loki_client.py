@@ -77,7 +77,7 @@ class LineRecord(logging.LogRecord):
         self.metadata = {
             name: text[:METADATA_LENGTH]
             for name, value in event.items()
-            if name not in LABELS and (text := _metadata(value)) is not None
+            if name not in LABELS and (text := _metadata(value))
         }
 
 
@@ -180,6 +180,9 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
             answer = self.session.post(
                 self.url, data=_body(entries), headers=headers, allow_redirects=False
             )
+        except requests.exceptions.SSLError:
+            why = f"{self.where}: no TLS that is trusted: check loki_url, or set REQUESTS_CA_BUNDLE"
+            raise RefusedError(why, always=True) from None
         except requests.Timeout:
             raise UnavailableError(
                 f"{self.where} gave no answer within {self.limits[1]:g} s"
@@ -328,11 +331,11 @@ def _wait(state: RetryCallState) -> float:
     return float(min(doubled if wished is None else wished, LONGEST_WAIT_SECONDS))
 
 
-def _metadata(value: object) -> str | None:
+def _metadata(value: object) -> str:
     """Loki takes strings only. What has parts stays in the line, where `| json` finds it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, str | int | float) else None
+    return str(value) if isinstance(value, str | int | float) else ""
 
 
 def _time_of(record: logging.LogRecord) -> int:

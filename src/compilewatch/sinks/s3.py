@@ -14,7 +14,6 @@ import math
 import mimetypes
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -110,12 +109,6 @@ class S3Sink:
         return sent + upload.put(RUN_FILE, files.path(RUN_FILE), there)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Object:
-    size: int
-    has_sha256: bool
-
-
 class _Upload:
     """One run's objects."""
 
@@ -128,14 +121,12 @@ class _Upload:
             multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, use_threads=False
         )
 
-    def there(self) -> Iterator[tuple[str, _Object]]:
-        """What S3 has of this run, by name."""
+    def there(self) -> Iterator[tuple[str, int]]:
+        """What S3 has of this run: names and sizes."""
         pages = self._client.get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=self._bucket, Prefix=self._folder):
             for found in page.get("Contents", ()):
-                name = found["Key"].removeprefix(self._folder)
-                checked = "SHA256" in found.get("ChecksumAlgorithm", ())
-                yield name, _Object(size=found["Size"], has_sha256=checked)
+                yield found["Key"].removeprefix(self._folder), found["Size"]
 
     def give_up_parts(self) -> None:
         """Abort what a killed upload left half done, and what would be paid for until then."""
@@ -151,10 +142,10 @@ class _Upload:
             if _code(error) not in ("AccessDenied", "403", "NoSuchUpload"):
                 raise
 
-    def put(self, name: str, path: Path, there: dict[str, _Object]) -> bool:
+    def put(self, name: str, path: Path, there: dict[str, int]) -> bool:
         """Upload a file unless S3 has it; whether it was uploaded."""
-        key, held = self._folder + name, there.get(name)
-        if held is not None and held.has_sha256 and held.size == path.stat().st_size:
+        key = self._folder + name
+        if there.get(name) == path.stat().st_size:
             head = self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
             # S3 itself appends `-` and the number of parts; not every store that speaks S3 does.
             if head.get("ChecksumSHA256", "").partition("-")[0] == checksum(path):
