@@ -27,4 +27,21 @@ quality: setup-dev ## lint, format, types, generated files, the configuration of
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/generate.py --check
+	$(BIN)/python -m scripts.check_alloy
 	scripts/check_stack.sh
+
+format: setup-dev ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+generate: setup-dev ## rewrite the generated pages of docs/
+	$(BIN)/python scripts/generate.py
+
+bench: setup ## measure what docs/benchmarks.md states, one JSON line each
+	@$(BIN)/python scripts/bench.py $(ARGS)
+
+lock: setup-dev ## newest versions into requirements/*.txt
+	scripts/lock.sh
+
+clean: ## remove the environment and caches, never outputs/
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
