@@ -31,7 +31,7 @@ def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., A
         fw_compiler=boxed_nop,
         bw_compiler=boxed_nop,
         partition_fn=unexecuted_partition,
-        keep_inference_input_mutations=True,
+        keep_inference_input_mutations=False,
     )
     compiled: Callable[..., Any] = backend(graph, inputs)
     return compiled
