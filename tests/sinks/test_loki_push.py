@@ -205,7 +205,7 @@ def test_a_hung_server_costs_a_sweep_a_note(tmp_path: Path, server: LokiDouble) 
 def test_what_was_not_pushed_but_published_needs_no_note(
     tmp_path: Path, server: LokiDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loki_push, "CAPACITY", 1)
+    monkeypatch.setattr(LogPusher, "_work", lambda self: None)  # sends nothing at all
     seen = run_sweep(tmp_path, settings=push_settings(server))
     assert seen.notes == ()
     assert sorted(server.lines()) == log_of(seen, tmp_path)
