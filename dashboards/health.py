@@ -33,7 +33,7 @@ def _runs() -> Section:
                     Text(
                         title="Runs",
                         description="How long ago the latest run of each source and target began "
-                        "and ended, how long ago one was answered whole, and how many answers it has.",
+                        "and ended, how long ago one was answered whole, and its answers.",
                     ),
                     Size(width=24, height=8),
                     [
