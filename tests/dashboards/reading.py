@@ -74,7 +74,8 @@ def around() -> list[Query]:
         parts = [(f"variable {n}", v) for n, v in variables(made).items() if v["type"] == "query"]
         asked = [(name, bare(one["query"])) for name, one in parts]
         asked += [
-            (f"annotation {one['name']}", one["expr"]) for one in made["annotations"].get("list", ())
+            (f"annotation {one['name']}", one["expr"])
+            for one in made["annotations"].get("list", ())
         ]
         found += [
             Query(
