@@ -10,7 +10,6 @@ import json
 import time
 import urllib.parse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,8 +81,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             f"  scrape_interval: 200ms\n  static_configs: [{{targets: ['{gateway.url[7:]}']}}]\n"
         )
         with services.prometheus(folder, config) as started:
-            # The publisher's group comes last in a scrape, so the others are there too.
-            services.query(started, "compilewatch_spooled_publications")
+            # The publisher's group comes last in a scrape, so the others are there too; the whole
+            # second that the shortest subquery looks at must have come since.
+            services.query(started, "last_over_time(compilewatch_spooled_publications[1h:1s])")
             yield started
 
 
