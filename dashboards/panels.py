@@ -56,6 +56,7 @@ BRIDGED_MS = 2 * 24 * 3600 * 1000
 
 COLOURS = {
     "pass": "green",
+    "graph_break": "orange",
     "graph break": "orange",
     "mismatch": "purple",
     "compile error": "red",
@@ -199,7 +200,7 @@ class Kit:
         queries: Mapping[str, str],
         *,
         unit: str = "short",
-        stacked: bool = False,
+        stacked: bool | StackingMode = False,
         interval: str = "1h",
         highest: float | None = None,
     ) -> Panel:
@@ -218,7 +219,8 @@ class Kit:
             .tooltip(options.VizTooltipOptions().mode(TooltipDisplayMode.MULTI))
         )
         if stacked:
-            built = built.stacking(options.StackingConfig().mode(StackingMode.NORMAL).group("A"))
+            mode = StackingMode.NORMAL if stacked is True else stacked
+            built = built.stacking(options.StackingConfig().mode(mode).group("A"))
         if highest is not None:
             built = built.max(highest)
         for ref, (legend, expr) in zip("ABCDEFGH", queries.items(), strict=False):

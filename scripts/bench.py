@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from compilewatch.config import Settings
 from compilewatch.sinks.pushgateway import PushgatewaySink
 from compilewatch.store import RunFolder
+from scripts.overview_bench import overview_queries
 from tests import recorded, services
 
 PROGRAM = Path(sys.executable).with_name("compilewatch")
@@ -170,6 +171,7 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "inductor_10": inductor_10,
     "xla_25": xla_25,
     "publish_scale": publish_scale,
+    "overview_queries": overview_queries,
 }
 
 
