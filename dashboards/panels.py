@@ -6,6 +6,7 @@ classic dashboards, schemaVersion 42, through grafana-foundation-sdk.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,9 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 NOT_RUN = "not run"
 """What stands where there is no value: a number that was not measured is not zero."""
+
+REFS = string.ascii_uppercase
+"""Names of a panel's queries, in order."""
 
 BRIDGED_MS = 2 * 24 * 3600 * 1000
 """Lines are drawn across gaps of up to two days: data are daily."""
@@ -223,7 +227,7 @@ class Kit:
             built = built.stacking(options.StackingConfig().mode(mode).group("A"))
         if highest is not None:
             built = built.max(highest)
-        for ref, (legend, expr) in zip("ABCDEFGH", queries.items(), strict=False):
+        for ref, (legend, expr) in zip(REFS, queries.items(), strict=False):
             built = built.with_target(self._query(ref, expr, legend=legend, instant=False))
         coloured = [
             override(name, color={"mode": "fixed", "fixedColor": colour})
@@ -269,7 +273,7 @@ class Kit:
         if sort:
             built = built.sort_by([options.TableSortByFieldState().display_name(sort).desc(True)])
         overrides = []
-        for ref, column in zip("ABCDEFGHIJKL", columns, strict=False):
+        for ref, column in zip(REFS, columns, strict=False):
             query = self._query(ref, column.expr, instant=True).format(PromQueryFormat.TABLE)
             built = built.with_target(query)
             overrides.append(_look(column))
@@ -334,7 +338,7 @@ class Kit:
             .query_type("range")
             .datasource(self.loki)
             .build()
-            for ref, (legend, expr) in zip("ABCDEFGH", queries.items(), strict=False)
+            for ref, (legend, expr) in zip(REFS, queries.items(), strict=False)
         ]
         return panel
 
@@ -364,9 +368,7 @@ def _join(
     columns: Sequence[Column], first: Sequence[str], hidden: Sequence[str]
 ) -> list[DataTransformerConfig]:
     """One table of all queries: Grafana names a query's value `Value #A`, or `Value` if alone."""
-    names = {
-        f"Value #{ref}": column.name for ref, column in zip("ABCDEFGHIJKL", columns, strict=False)
-    }
+    names = {f"Value #{ref}": column.name for ref, column in zip(REFS, columns, strict=False)}
     names["Value"] = columns[0].name
     order = [*first, *names]
     return [

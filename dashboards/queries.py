@@ -75,12 +75,10 @@ CHOSEN = Scope(source='source=~"$source"', target='target=~"$target"', mode='mod
 
 
 def hint(expression: str) -> str:
-    """Adds the label `hint`: where the registry explains the reason, empty where it has no entry.
-
-    REGISTRY + hint is a page in either case.
-    """
+    """Adds the label `hint`: REGISTRY + hint is the registry's page on the reason, or its front."""
     page = REGISTRY_PAGE.removeprefix(REGISTRY).format(number="$1")
-    return f'label_replace({expression}, "hint", "{page}", "reason", "GB([0-9]+) .*")'
+    front = f'label_replace({expression}, "hint", "index.html", "reason", ".*")'
+    return f'label_replace({front}, "hint", "{page}", "reason", "GB([0-9]+) .*")'
 
 
 def verdict_shares(scope: Scope) -> dict[str, str]:

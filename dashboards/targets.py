@@ -28,6 +28,10 @@ def _results(status: str) -> str:
     return CHOSEN.asked("compilewatch_results", f'status=~"{status}"')
 
 
+def _downloads(status: str) -> str:
+    return CHOSEN.asked("compilewatch_downloads", f'status=~"{status}"')
+
+
 def _matrix() -> Section:
     def count(name: str, status: str) -> Column:
         return Column(name=name, expr=f"sum by ({BY}) ({_results(status)})")
@@ -39,8 +43,9 @@ def _matrix() -> Section:
                 KIT.table(
                     Text(
                         title="Results by target and status",
-                        description="Whole is passes divided by results that ran. An empty cell: "
-                        "no result of that status.",
+                        description="Whole is passes divided by results that ran; by downloads, "
+                        "a model counts as much as it is used. An empty cell: no result of that "
+                        "status, or downloads not known.",
                         no_value="–",
                     ),
                     Size(width=24, height=10),
@@ -48,6 +53,11 @@ def _matrix() -> Section:
                         Column(
                             name="Whole",
                             expr=pass_share(_results("pass"), _results(RAN), BY),
+                            unit="percentunit",
+                        ),
+                        Column(
+                            name="Whole, by downloads",
+                            expr=pass_share(_downloads("pass"), _downloads(RAN), BY),
                             unit="percentunit",
                         ),
                         count("Pass", "pass"),

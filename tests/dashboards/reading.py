@@ -96,10 +96,10 @@ def bare(query: str) -> str:
 
 
 def filled(expr: str, **values: str) -> str:
-    """With variables replaced: those given by name, all others by "All"."""
+    """With variables replaced: those given by name, all others by "All"; `$1` is none."""
     for name, value in INTERVALS.items():
         expr = expr.replace(name, value)
-    return re.sub(r"\$\{?(\w+)(:\w+)?\}?", lambda match: values.get(match[1], ".*"), expr)
+    return re.sub(r"\$\{?([a-z_]\w*)(:\w+)?\}?", lambda match: values.get(match[1], ".*"), expr)
 
 
 def links(made: Json) -> Iterator[tuple[str, Json, Json]]:

@@ -35,8 +35,8 @@ from tests.sinks import example_run
 pytestmark = pytest.mark.services
 
 CHOICES = [
-    {"model": "RowModel", "reason": "GB0170 Data-dependent branching"},
-    {"model": "BertModel", "reason": "GB0170 Data-dependent branching"},
+    {"model": model, "reason": "GB0170 Data-dependent branching"}
+    for model in ("RowModel", "BertModel", "CompiledModel")
 ]
 """Values of variables that hold one value; others are "All"."""
 
@@ -152,6 +152,16 @@ def test_shares_of_verdicts_make_a_whole(prometheus: Service):
     assert len(last) == 4
     assert sum(last) == pytest.approx(1)
     assert min(last) > 0
+
+
+def test_every_reason_has_a_page_to_read(prometheus: Service):
+    query = next(q for q in queries("prometheus") if q.where == "All reasons")
+    hints = {
+        series["metric"]["reason"]: series["metric"]["hint"]
+        for series in answer(prometheus, query, {})
+    }
+    assert hints.pop("GB0170 Data-dependent branching") == "gb/gb0170.html"
+    assert set(hints.values()) == {"index.html"}
 
 
 def test_variables_offer_what_was_published(prometheus: Service):

@@ -60,6 +60,11 @@ def test_a_query_names_only_metrics_and_labels_that_are_published(query: Query):
     promql_parser.walk(promql_parser.parse(filled(query.expr)), visit)
 
 
+def test_every_metric_is_shown_somewhere():
+    shown = {selector.name for query in queries("prometheus") for selector in selectors(query)}
+    assert {one.name for one in DEFINITIONS} <= shown
+
+
 @pytest.mark.parametrize("query", PROMQL, ids=str)
 def test_every_selector_is_of_compilewatch(query: Query):
     for selector in selectors(query):
