@@ -157,7 +157,7 @@ def cost() -> Dashboard:
         COST,
         "Compile times, memory and speed-up: the usual, the trend, the slowest and the outliers.",
         [_typical(), _over_time(), _extremes()],
-        variables=shared_variables(),
+        variables=shared_variables(logs=False),
         annotations=[version_changes(CHOSEN)],
         links=navigation(COST),
     )

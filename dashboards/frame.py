@@ -120,7 +120,7 @@ def dashboard(
     return made
 
 
-def data_sources() -> list[VariableModel]:
+def data_sources(*kinds: str) -> list[VariableModel]:
     """Which Prometheus and Loki to ask; named as Grafana's dashboard linter wants it."""
     return [
         build.DatasourceVariable(f"{kind}_datasource")
@@ -129,7 +129,7 @@ def data_sources() -> list[VariableModel]:
         .type(kind)
         .current(VariableOption(text=kind, value=kind))
         .build()
-        for kind in ("prometheus", "loki")
+        for kind in kinds
     ]
 
 
@@ -160,7 +160,7 @@ def label_variable(
     return made.build()
 
 
-def shared_variables() -> list[VariableModel]:
+def shared_variables(*, logs: bool = True) -> list[VariableModel]:
     """Data sources, then source, target and mode, each among what the ones before it leave."""
     completed = "compilewatch_last_completion_timestamp_seconds"
     results = "compilewatch_results"
@@ -168,7 +168,7 @@ def shared_variables() -> list[VariableModel]:
     target = selector(completed, CHOSEN.source)
     mode = CHOSEN.group(results)
     return [
-        *data_sources(),
+        *data_sources("prometheus", *(["loki"] if logs else [])),
         label_variable("source", "Where models come from.", f"label_values({source}, source)"),
         label_variable("target", "What models were given to.", f"label_values({target}, target)"),
         label_variable("mode", "eval or train, static or dynamic.", f"label_values({mode}, mode)"),

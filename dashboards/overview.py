@@ -29,7 +29,7 @@ from dashboards.queries import (
     Scope,
     last_success,
     lines,
-    verdict_shares,
+    verdicts,
 )
 
 NO_BASELINE = "no baseline"
@@ -222,10 +222,8 @@ def trend(kit: Kit, scope: Scope) -> Section:
                         "does not show; what gave no verdict stands beside.",
                     ),
                     Size(width=12, height=9),
-                    verdict_shares(scope),
-                    unit="percentunit",
-                    stacked=True,
-                    highest=1,
+                    verdicts(scope),
+                    stacked=StackingMode.PERCENT,
                 ),
                 kit.trend(
                     Text(

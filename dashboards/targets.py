@@ -224,7 +224,7 @@ def targets() -> Dashboard:
         "The matrix of targets and statuses, the first layer that fails, and families by target.",
         [_matrix(), _layers(), _families(), _neuron()],
         variables=[
-            *shared_variables(),
+            *shared_variables(logs=False),
             label_variable(
                 "family", "Of the table of families.", f"label_values({results}, family)"
             ),

@@ -142,16 +142,30 @@ def test_only_what_was_answered_whole_has_a_last_success(prometheus: Service):
     assert sources == {"manifest"}
 
 
-def test_shares_of_verdicts_make_a_whole(prometheus: Service):
-    shares = [
-        q
+def test_outcomes_add_up_to_all_verdicts(prometheus: Service):
+    captured, refused = (
+        answer(prometheus, q, {})
         for q in queries("prometheus")
         if q.where == "Verdicts" and q.uid == "compilewatch-overview"
-    ]
-    last = [float(answer(prometheus, q, {})[0]["values"][-1][1]) for q in shares]
-    assert len(last) == 4
-    assert sum(last) == pytest.approx(1)
-    assert min(last) > 0
+    )
+    last = {series["metric"]["status"]: float(series["values"][-1][1]) for series in captured}
+    assert last.keys() == {"pass", "graph_break", "mismatch"}
+    errors = float(refused[0]["values"][-1][1])
+    assert errors > 0
+    path = "/api/v1/query?query=sum(compilewatch_verdicts)"
+    (every,) = json.loads(prometheus.get(path))["data"]["result"]
+    assert sum(last.values()) + errors == float(every["value"][1])
+
+
+def test_verdicts_without_any_capture_are_all_errors(prometheus: Service):
+    refused = next(q for q in queries("prometheus") if q.where == "Verdicts" and q.ref == "B")
+    nothing = refused.expr.replace("pass|graph_break|mismatch", "none")
+    path = "/api/v1/query?"
+    one, other = (
+        json.loads(prometheus.get(path + urllib.parse.urlencode({"query": filled(expr)})))
+        for expr in (nothing, "sum(compilewatch_verdicts)")
+    )
+    assert one["data"]["result"][0]["value"][1] == other["data"]["result"][0]["value"][1]
 
 
 def test_every_reason_has_a_page_to_read(prometheus: Service):

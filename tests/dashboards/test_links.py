@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -90,3 +91,15 @@ def test_links_use_columns_that_are_shown(uid: str):
     for where, _, panel in links(DASHBOARDS[uid]):
         if panel:
             assert where.rpartition("/")[2] in columns(panel) | {"hint"}, where
+
+
+BUILT_IN = {"__all", "__interval", "__range", "__auto", "__url_time_range", "__data"}
+
+
+@pytest.mark.parametrize("uid", DASHBOARDS)
+def test_every_variable_that_is_used_is_there_and_every_one_there_is_used(uid: str):
+    made = DASHBOARDS[uid]
+    text = json.dumps(made)
+    used = set(re.findall(r"\$\{?([a-z_]\w*)", text))
+    assert used - BUILT_IN <= variables(made).keys()
+    assert variables(made).keys() <= used | {panel.get("repeat") for panel in made["panels"]}
