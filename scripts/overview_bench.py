@@ -43,6 +43,7 @@ ROUNDS = 5
 LIMIT_SECONDS = 0.3
 FAMILY = "family-0000"
 NAME = re.compile(r"compilewatch_\w+")
+LABEL_VALUES = re.compile(r"label_values\(.*, (\w+)\)")
 LABELS = {definition.name: definition.labels for definition in DEFINITIONS}
 
 
@@ -146,6 +147,9 @@ def address(query: Query, end: int, choice: dict[str, str]) -> str:
     expr = query.expr.replace("$__range", f"{DAYS}d").replace("$__interval", f"{step()}s")
     given: dict[str, Any] = {"query": filled(expr, **choice)}
     window = {"start": end - DAYS * DAY, "end": end}
+    if label := LABEL_VALUES.fullmatch(query.raw):
+        given = {"match[]": given["query"]}
+        return f"/api/v1/label/{label[1]}/values?{urllib.parse.urlencode(given | window)}"
     if query.where.startswith("annotation"):
         return f"/api/v1/query_range?{urllib.parse.urlencode(given | window | {'step': 3600})}"
     if query.instant:
@@ -154,13 +158,14 @@ def address(query: Query, end: int, choice: dict[str, str]) -> str:
 
 
 def measured(prometheus: Service, path: str) -> tuple[float, int]:
-    """Median seconds of an answer, and how many series it has."""
+    """Median seconds of an answer, and how many series or values it has."""
     walls = []
     for _ in range(ROUNDS):
         started = time.monotonic()
         answer = prometheus.get(path)
         walls.append(time.monotonic() - started)
-    return statistics.median(walls), len(json.loads(answer)["data"]["result"])
+    data = json.loads(answer)["data"]
+    return statistics.median(walls), len(data if isinstance(data, list) else data["result"])
 
 
 def overview_queries(output: Path, models: int = 1000) -> dict[str, Any]:

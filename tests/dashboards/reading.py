@@ -23,13 +23,17 @@ INTERVALS = {"$__interval": "1s", "$__range": "1h", "$__auto": "1h"}
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A query of a panel, or of a variable or annotation, which `where` says."""
+    """A query of a panel, or of a variable or annotation, which `where` says.
+
+    `expr` is the query language only, `raw` what stands in the dashboard.
+    """
 
     uid: str
     where: str
     ref: str
     kind: str
     expr: str
+    raw: str
     instant: bool
     panel: Json
 
@@ -58,6 +62,7 @@ def queries(kind: str) -> list[Query]:
                     ref=target["refId"],
                     kind=kind,
                     expr=target["expr"],
+                    raw=target["expr"],
                     instant=bool(target.get("instant")),
                     panel=panel,
                 )
@@ -72,27 +77,33 @@ def around() -> list[Query]:
     found = []
     for uid, made in DASHBOARDS.items():
         parts = [(f"variable {n}", v) for n, v in variables(made).items() if v["type"] == "query"]
-        asked = [(name, bare(one["query"])) for name, one in parts]
+        asked = [(name, one["query"]) for name, one in parts]
         asked += [
             (f"annotation {one['name']}", one["expr"])
             for one in made["annotations"].get("list", ())
         ]
         found += [
             Query(
-                uid=uid, where=name, ref="A", kind="prometheus", expr=expr, instant=True, panel={}
+                uid=uid,
+                where=name,
+                ref="A",
+                kind="prometheus",
+                expr=bare(raw),
+                raw=raw,
+                instant=True,
+                panel={},
             )
-            for name, expr in asked
+            for name, raw in asked
         ]
     return found
 
 
 def bare(query: str) -> str:
-    """The PromQL inside a variable's query."""
+    """The PromQL inside a variable's query, or the query itself."""
     if match := re.fullmatch(r"label_values\((.*), \w+\)", query):
         return match[1]
     match = re.fullmatch(r"query_result\((.*)\)", query)
-    assert match, query
-    return match[1]
+    return match[1] if match else query
 
 
 def filled(expr: str, **values: str) -> str:
