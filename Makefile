@@ -22,12 +22,14 @@ sweep: setup ## the 25 most-used architectures through Dynamo, with a report (AR
 test: setup-dev ## every test that this machine can run
 	@$(BIN)/python -m pytest $(ARGS)
 
-quality: setup-dev ## lint, format, types, generated files
+quality: setup-dev ## lint, format, types, generated files, the configuration of the stack
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/generate.py --check
 	$(BIN)/python -m dashboards.build --check
+	$(BIN)/python -m scripts.check_alloy
+	scripts/check_stack.sh
 
 format: setup-dev ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
