@@ -27,6 +27,7 @@ quality: setup-dev ## lint, format, types, generated files, the configuration of
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/generate.py --check
+	$(BIN)/python -m dashboards.build --check
 	$(BIN)/python -m scripts.check_alloy
 	scripts/check_stack.sh
 
@@ -34,8 +35,9 @@ format: setup-dev ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generate: setup-dev ## rewrite the generated pages of docs/
+generate: setup-dev ## rewrite the generated pages of docs/ and the dashboards
 	$(BIN)/python scripts/generate.py
+	$(BIN)/python -m dashboards.build
 
 bench: setup ## measure what docs/benchmarks.md states, one JSON line each
 	@$(BIN)/python scripts/bench.py $(ARGS)

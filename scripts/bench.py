@@ -25,6 +25,7 @@ from compilewatch.sinks.loki import LokiSink
 from compilewatch.sinks.loki_push import LogPusher
 from compilewatch.sinks.pushgateway import PushgatewaySink
 from compilewatch.store import RunFolder
+from scripts.overview_bench import overview_queries
 from tests import recorded, services
 from tests.doubles.loki import loki
 from tests.sinks.run_folder import VIEW, line, stamp, with_log
@@ -196,6 +197,7 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "inductor_10": inductor_10,
     "xla_25": xla_25,
     "publish_scale": publish_scale,
+    "overview_queries": overview_queries,
     "loki_10k": loki_10k,
 }
 

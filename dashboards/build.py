@@ -1,0 +1,67 @@
+"""Writes every dashboard to `json/compilewatch/`, or with --check says which are out of date.
+
+    python -m dashboards.build [--check]
+
+The folder's name is the folder in Grafana (`foldersFromFilesStructure` of the provisioning).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.cost import cost
+from dashboards.health import health
+from dashboards.model import model
+from dashboards.overview import overview
+from dashboards.public import public
+from dashboards.reasons import reasons
+from dashboards.targets import targets
+
+FOLDER = Path(__file__).parent / "json" / "compilewatch"
+DASHBOARDS: tuple[Callable[[], Dashboard], ...] = (
+    overview,
+    model,
+    reasons,
+    targets,
+    cost,
+    health,
+    public,
+)
+
+
+def text(made: Dashboard) -> str:
+    """A dashboard in Grafana's classic format, keys sorted, so that a change is a small diff."""
+    content = json.loads(JSONEncoder().encode(made))
+    # The SDK puts every link and annotation into a menu that is closed; ours stand in the open.
+    for item in [*content["links"], *content["annotations"].get("list", ())]:
+        item.pop("placement", None)
+    return json.dumps(content, sort_keys=True, indent=2, ensure_ascii=False) + "\n"
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    wanted = {f"{made.uid}.json": text(made) for made in (build() for build in DASHBOARDS)}
+    present = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+    stale = sorted(name for name in wanted | present if wanted.get(name) != present.get(name))
+    if not check:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        for name in stale:
+            path = FOLDER / name
+            if name in wanted:
+                path.write_text(wanted[name])
+            else:
+                path.unlink()
+    said = "is out of date: run `make generate`" if check else "written"
+    for name in stale:
+        print(f"dashboards/json/compilewatch/{name} {said}")
+    return 1 if stale and check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Installs Grafana's LogQL grammar, which tests of the dashboards parse queries with, into the user's
+# cache folder, and prints where. Quick when it is there already. Needs Node 18 or newer with npm.
+set -euo pipefail
+source=$(cd "$(dirname "$0")/../tests/dashboards/logql" && pwd)
+lock=$(sha256sum "$source/package-lock.json" | cut -c1-12)
+folder=${XDG_CACHE_HOME:-$HOME/.cache}/compilewatch/npm/logql-$lock
+
+if [ ! -e "$folder/complete" ]; then
+  mkdir -p "$folder"
+  cp "$source"/package*.json "$folder/"
+  npm ci --prefix "$folder" --no-audit --no-fund --ignore-scripts --loglevel error >&2
+  touch "$folder/complete"
+fi
+echo "$folder"

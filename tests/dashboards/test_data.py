@@ -1,0 +1,190 @@
+"""Every PromQL query has an answer from a Prometheus that scraped two runs of a Pushgateway.
+
+The runs are recorded ones: `library`, with everything that can occur, compared with a baseline and
+cut short; `manifest`, whole and never compared.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from compilewatch.analysis.view import RunView
+from compilewatch.config import Settings
+from compilewatch.records import Mode, Performance, Target
+from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
+from compilewatch.store import RunFolder
+from tests import factories, services
+from tests.dashboards.reading import (
+    DASHBOARDS,
+    INTERVALS,
+    Query,
+    around,
+    filled,
+    queries,
+    variables,
+)
+from tests.services import Service
+from tests.sinks import example_run
+
+pytestmark = pytest.mark.services
+
+CHOICES = [
+    {"model": model, "reason": "GB0170 Data-dependent branching"}
+    for model in ("RowModel", "BertModel", "CompiledModel")
+]
+"""Values of variables that hold one value; others are "All"."""
+
+NO_ANSWER = {
+    ("compilewatch-health", "Alerts"): "no rules are loaded; tests/stack has them fire",
+}
+"""Queries that rightly have nothing to say about these runs."""
+
+
+def manifest() -> RunView:
+    """A whole run with nothing to compare with."""
+    targets = [Target(name="dynamo"), Target(name="dynamo", mode=Mode.TRAIN), Target(name="export")]
+    answers = [
+        factories.result(f"team/{n}", target=target, family="custom", source="manifest")
+        for target in targets
+        for n in range(3)
+    ]
+    slow = [
+        factories.result(
+            f"team/{n}",
+            target=Target(name="inductor"),
+            source="manifest",
+            performance=Performance(cold_compile_seconds=seconds, warm_compile_seconds=0.5),
+        )
+        for n, seconds in enumerate((1.0, 1.0, 10.0))
+    ]
+    return factories.view(*answers, *slow, source="manifest")
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("services")
+    with services.pushgateway(folder) as gateway:
+        settings = Settings(pushgateway_url=gateway.url, publish_retry_seconds=0.0)
+        for view in (example_run.view(*example_run.row()), manifest()):
+            PushgatewaySink(settings).publish(view, RunFolder(folder / "none"))
+        last = factories.run().started_at
+        push_health(settings, {"pushgateway": Health(spooled=0, failed=0, last=last)})
+        config = folder / "prometheus.yml"
+        config.write_text(
+            "scrape_configs:\n- job_name: pushgateway\n  honor_labels: true\n"
+            f"  scrape_interval: 200ms\n  static_configs: [{{targets: ['{gateway.url[7:]}']}}]\n"
+        )
+        with services.prometheus(folder, config) as started:
+            # The publisher's group comes last in a scrape, so the others are there too; the whole
+            # second that the shortest subquery looks at must have come since.
+            services.query(started, "last_over_time(compilewatch_spooled_publications[1h:1s])")
+            yield started
+
+
+def answer(prometheus: Service, query: Query, choice: dict[str, str]) -> list[Any]:
+    """As Grafana asks: now for numbers and tables, over a range for trends."""
+    now = time.time()
+    asked = {"query": filled(query.expr, **choice)}
+    kind = "query"
+    if not query.instant:
+        kind = "query_range"
+        asked |= {"start": str(now - 30), "end": str(now), "step": INTERVALS["$__interval"]}
+    path = f"/api/v1/{kind}?{urllib.parse.urlencode(asked)}"
+    result: list[Any] = json.loads(prometheus.get(path))["data"]["result"]
+    return result
+
+
+@pytest.mark.parametrize("query", [*queries("prometheus"), *around()], ids=str)
+def test_a_query_has_data(prometheus: Service, query: Query):
+    found = [series for choice in CHOICES for series in answer(prometheus, query, choice)]
+    assert bool(found) == ((query.uid, query.where) not in NO_ANSWER), query.expr
+
+
+def number(prometheus: Service, title: str, **choice: str) -> list[tuple[dict[str, str], float]]:
+    """What the first query of a panel of the overview answers."""
+    query = next(
+        one
+        for one in queries("prometheus")
+        if one.where == title and one.uid == "compilewatch-overview"
+    )
+    found = answer(prometheus, query, choice)
+    return [(series["metric"], float(series["value"][1])) for series in found]
+
+
+def test_a_run_that_was_never_compared_has_no_changes_and_not_none(prometheus: Service):
+    queried = next(q for q in queries("prometheus") if q.where == "Regressions")
+    whole, compared = queried.expr, queried.expr.replace('source=~"$source"', 'source="manifest"')
+    assert whole != compared
+    expr = {"query": filled(compared)}
+    path = "/api/v1/query?" + urllib.parse.urlencode(expr)
+    assert json.loads(prometheus.get(path))["data"]["result"] == []
+    assert number(prometheus, "Regressions") == [({}, 1.0)]
+
+
+def test_a_monitor_that_stopped_months_ago_reads_as_stale(prometheus: Service):
+    assert number(prometheus, "Monitor") == [({}, 0.0)]
+
+
+def test_only_what_was_answered_whole_has_a_last_success(prometheus: Service):
+    (_, age), *more = number(prometheus, "Since the last whole run")
+    assert more == []
+    assert age > 26 * 3600
+    query = next(
+        q for q in queries("prometheus") if q.where.startswith("Freshness") and q.ref == "C"
+    )
+    sources = {series["metric"]["source"] for series in answer(prometheus, query, {})}
+    assert sources == {"manifest"}
+
+
+def test_outcomes_add_up_to_all_verdicts(prometheus: Service):
+    captured, refused = (
+        answer(prometheus, q, {})
+        for q in queries("prometheus")
+        if q.where == "Verdicts" and q.uid == "compilewatch-overview"
+    )
+    last = {series["metric"]["status"]: float(series["values"][-1][1]) for series in captured}
+    assert last.keys() == {"pass", "graph_break", "mismatch"}
+    errors = float(refused[0]["values"][-1][1])
+    assert errors > 0
+    path = "/api/v1/query?query=sum(compilewatch_verdicts)"
+    (every,) = json.loads(prometheus.get(path))["data"]["result"]
+    assert sum(last.values()) + errors == float(every["value"][1])
+
+
+def test_verdicts_without_any_capture_are_all_errors(prometheus: Service):
+    refused = next(q for q in queries("prometheus") if q.where == "Verdicts" and q.ref == "B")
+    nothing = refused.expr.replace("pass|graph_break|mismatch", "none")
+    path = "/api/v1/query?"
+    one, other = (
+        json.loads(prometheus.get(path + urllib.parse.urlencode({"query": filled(expr)})))
+        for expr in (nothing, "sum(compilewatch_verdicts)")
+    )
+    assert one["data"]["result"][0]["value"][1] == other["data"]["result"][0]["value"][1]
+
+
+def test_every_reason_has_a_page_to_read(prometheus: Service):
+    query = next(q for q in queries("prometheus") if q.where == "All reasons")
+    hints = {
+        series["metric"]["reason"]: series["metric"]["hint"]
+        for series in answer(prometheus, query, {})
+    }
+    assert hints.pop("GB0170 Data-dependent branching") == "gb/gb0170.html"
+    assert set(hints.values()) == {"index.html"}
+
+
+def test_variables_offer_what_was_published(prometheus: Service):
+    made = variables(DASHBOARDS["compilewatch-overview"])
+    assert made["families"]["regex"] == '/family="([^"]+)"/'
+    asked = urllib.parse.urlencode({"match[]": filled(around_of("variable source").expr)})
+    path = f"/api/v1/label/source/values?{asked}"
+    assert json.loads(prometheus.get(path))["data"] == ["library", "manifest"]
+
+
+def around_of(where: str) -> Query:
+    return next(one for one in around() if one.where == where)
