@@ -146,12 +146,16 @@ def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
     """The newest finished run before this one that asked about the same things.
 
     The same: source, shard, and settings `selection`, `targets`, `depth` and `tier`. Versions may
-    differ; finding out what they change is the point. `candidates` come in any order.
+    differ; finding out what they change is the point. One that lacks shards is none: against it,
+    a regression of a model it lacks would pass for a new model. `candidates` come in any order.
     """
     alike = [
         other
         for other in candidates
-        if other.state == "finished" and other.id < run.id and _scope(other) == _scope(run)
+        if other.state == "finished"
+        and other.id < run.id
+        and not other.settings.get("missing_shards")
+        and _scope(other) == _scope(run)
     ]
     return max(alike, key=lambda other: other.id, default=None)
 
