@@ -5,17 +5,20 @@ What a machine lacks is a skip that says how to get it; under CI it is a failure
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import subprocess
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,3 +126,30 @@ def alertmanager(folder: Path, config: Path) -> Iterator[Service]:
     ]
     with running(command, port, folder / "alertmanager.log") as service:
         yield service
+
+
+def query(prometheus: Service, expression: str) -> list[dict[str, Any]]:
+    """The result of an instant query, as soon as it has any."""
+    path = "/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+    until = time.monotonic() + READY_SECONDS
+    while time.monotonic() < until:
+        found: list[dict[str, Any]] = json.loads(prometheus.get(path))["data"]["result"]
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"no data for {expression} in {READY_SECONDS} s")
+
+
+def send(service: Service, method: str, path: str, body: bytes = b"") -> None:
+    """A request whose answer does not matter but for its being no error."""
+    request = urllib.request.Request(service.url + path, data=body or None, method=method)
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+@contextmanager
+def hanging() -> Iterator[str]:
+    """The address of a server that takes connections and never answers."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"

@@ -12,8 +12,8 @@ from compilewatch.errors import UsageError
 from compilewatch.launchers.fake import FakeLauncher, passing
 from compilewatch.merging import merge
 from compilewatch.planning import Plan, Shard
-from compilewatch.publishing import view
 from compilewatch.records import Request, Result, Status
+from compilewatch.viewing import view
 from tests import factories
 from tests.sweeping import events, names, run_sweep, settings, store
 

@@ -56,6 +56,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tier: Tier = Tier.AUTO
     baseline: str = "auto"
     sinks: tuple[str, ...] = ("html", "junit", "metrics_file")
+    pushgateway_url: str = ""
+    pushgateway_username: str = ""
+    pushgateway_password: str = ""
+    loki_url: str = ""
+    loki_username: str = ""
+    loki_password: str = ""
+    s3_url: str = ""
+    s3_endpoint_url: str = ""
+    publish_timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0
+    publish_retry_seconds: Annotated[float, Meta(ge=0)] = 30.0
     inputs: str = "inputs"
     popularity_file: str = ""
     models_file: str = ""

@@ -51,3 +51,7 @@ class InputsError(CompilewatchError):
 
 class SinkError(CompilewatchError):
     """A sink refuses a stored run."""
+
+
+class UnreachableError(SinkError):
+    """A sink cannot be reached, or is too busy: the same may work later."""

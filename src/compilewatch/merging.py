@@ -8,14 +8,16 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.analysis.view import RunView
 from compilewatch.config import Settings
 from compilewatch.errors import UsageError
 from compilewatch.events import Author, now
 from compilewatch.expectations import load_expectations
 from compilewatch.planning import Plan, parse_shard
-from compilewatch.publishing import MISSING_SHARDS, conclude, load_sinks
+from compilewatch.publishing import conclude, load_sinks
 from compilewatch.records import Result, Run, Status, Target
+from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
 
 
@@ -27,7 +29,7 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
     written. Shards that are missing, whole or in part, are named in the notes of the view, now and
     later.
     """
-    load_sinks(settings.sinks)
+    load_sinks((*settings.sinks, *remote_sinks(settings)), settings)
     parts = sorted(runs, key=lambda stored: stored.run.id)
     _check([stored.run for stored in parts])
     if settings.baseline not in ("auto", "none"):

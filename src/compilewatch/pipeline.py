@@ -23,7 +23,7 @@ from compilewatch.launchers import Launcher
 from compilewatch.merging import merge
 from compilewatch.placing import place
 from compilewatch.planning import Options, Plan, Shard, plan
-from compilewatch.publishing import Published, conclude, load_sinks, publish, view
+from compilewatch.publishing import conclude, load_sinks
 from compilewatch.records import (
     Environment,
     ModelSpec,
@@ -34,19 +34,16 @@ from compilewatch.records import (
     Target,
     target_label,
 )
+from compilewatch.sinks import remote_sinks
 from compilewatch.store import RunWriter, Store, StoredRun
 
 __all__ = [
     "Observer",
-    "Published",
     "Silent",
-    "load_sinks",
     "merge",
     "options_of",
-    "publish",
     "resume",
     "sweep",
-    "view",
 ]
 
 
@@ -94,7 +91,7 @@ def sweep(
     baseline, sink or environment) is raised before anything runs. KeyboardInterrupt leaves an
     interrupted run behind and goes on to the caller, as do LauncherError and StoreError.
     """
-    load_sinks(settings.sinks)
+    load_sinks((*settings.sinks, *remote_sinks(settings)), settings)
     if settings.baseline not in ("auto", "none"):
         store.open(settings.baseline)
     known = launcher.environments()
@@ -140,7 +137,7 @@ def resume(
     Nothing that is answered is asked again. Raises UsageError where nothing is to be resumed, or
     where the environment or compilewatch itself changed, so that one run never mixes two.
     """
-    load_sinks(settings.sinks)
+    load_sinks((*settings.sinks, *remote_sinks(settings)), settings)
     stored = store.unfinished() if reference is None else store.open(reference)
     with store.resume_run(stored) as writer:
         made = stored.plan()

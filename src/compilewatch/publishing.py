@@ -1,27 +1,30 @@
-"""A stored run, looked at: compared with its baseline, judged, and handed to the sinks."""
+"""Handing stored runs to the sinks: at the end of a run, again, and what waits in the spool."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from compilewatch.analysis.comparison import between_environments, compare, default_baseline
 from compilewatch.analysis.summary import status_counts, summarise
 from compilewatch.analysis.view import RunView
 from compilewatch.config import Settings
-from compilewatch.errors import StoreError, UsageError
-from compilewatch.events import Author, Event, RunFinished, SinkFailed
+from compilewatch.errors import CompilewatchError, SinkError, UnreachableError, UsageError
+from compilewatch.events import Author, Event, RunFinished, SinkFailed, now
 from compilewatch.expectations import Expectations, stale_note
 from compilewatch.records import ChangeKind
-from compilewatch.sinks import SINKS, Sink
-from compilewatch.store import RunWriter, Store, StoredRun
+from compilewatch.sinks import ADDRESSES, SINKS, Sink, remote_sinks
+from compilewatch.sinks.pushgateway import Health, push_health
+from compilewatch.store import RunWriter, Spool, Spooled, Store, StoredRun
+from compilewatch.viewing import view
 
-MISSING_SHARDS = "missing_shards"
-"""The key of `Run.settings` under which a merged run names the shards it lacks."""
+MAX_REFUSALS = 5
+"""How often a run that a sink refuses is offered again before the spool lets go of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,92 +36,68 @@ class Published:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(f"{sink} was not written: {why}" for sink, why in self.failures)
+        return tuple(
+            f"{sink} was not {'published to' if sink in ADDRESSES else 'written'}: {why}"
+            for sink, why in self.failures
+        )
 
 
-def view(
-    store: Store,
-    stored: StoredRun,
-    *,
-    baseline: str | StoredRun | None = None,
-    expectations: Expectations | None = None,
-) -> RunView:
-    """A stored run with its changes and notes.
-
-    `baseline` is `auto`, `none` or a run; None takes the one the run was compared with when it
-    ended. `expectations` are checked for lines that no longer hold.
-    """
-    run = stored.run
-    results = stored.results()
-    notes = list(stored.damaged)
-    if missing := run.settings.get(MISSING_SHARDS):
-        notes.append(f"shards missing from this merge: {', '.join(missing)}")
-    if run.state != "finished" and len(results) < run.planned:
-        notes.append(f"{run.state}: {len(results)} of {run.planned} requests are answered")
-    judged = (expectations or Expectations()).stale(results, run.environments)
-    notes += (stale_note(expected, result) for expected, result in judged)
-    other, problem = _baseline(store, stored, baseline)
-    notes += problem
-    if other is None:
-        return RunView(run=run, results=results, notes=tuple(notes))
-    compared = compare(other.run, other.results(), run, results)
-    notes += (f"baseline: {line}" for line in other.damaged)
-    return RunView(
-        run=run,
-        results=results,
-        changes=compared.changes,
-        baseline=other.run,
-        differences=compared.differences,
-        notes=tuple(notes),
-    )
-
-
-def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> RunView:
-    """What differs between one environment in `base` and another in `stored`, maybe one run.
-
-    Raises UsageError where a run has no result in its environment.
-    """
-    results = stored.results()
-    baseline, run, compared = between_environments(
-        base.run, base.results(), stored.run, results, names
-    )
-    held = tuple(r for r in results if r.request.target.environment == names[1])
-    return RunView(
-        run=msgspec.structs.replace(run, planned=len(held)),
-        results=held,
-        changes=compared.changes,
-        baseline=baseline,
-        differences=compared.differences,
-        notes=tuple(dict.fromkeys([*base.damaged, *stored.damaged])),
-    )
-
-
-def load_sinks(names: Iterable[str]) -> tuple[Sink, ...]:
-    """Import sinks by name. Raises UsageError for one that is not registered."""
+def load_sinks(names: Iterable[str], settings: Settings) -> tuple[Sink, ...]:
+    """Import sinks by name. Raises UsageError for one that is unknown or has no address."""
     sinks: list[Sink] = []
     for name in names:
         if name not in SINKS:
             raise UsageError(f"no sink {name!r}; known: {', '.join(sorted(SINKS))}")
+        if (setting := ADDRESSES.get(name)) and not getattr(settings, setting):
+            raise UsageError(
+                f"{name} has no address: set {setting} in compilewatch.toml, or "
+                f"COMPILEWATCH_{setting.upper()}"
+            )
         module_name, _, class_name = SINKS[name].partition(":")
-        made: Any = getattr(importlib.import_module(module_name), class_name)()
+        made: Any = getattr(importlib.import_module(module_name), class_name)(settings)
         sinks.append(made)
     return tuple(sinks)
 
 
 def publish(store: Store, seen: RunView, sinks: Sequence[Sink]) -> Published:
-    """Hand a run to each sink. One that fails does not keep the others from being tried."""
-    write = store.write(seen.run.id)
+    """Hand a run to each sink. One that fails does not keep the others from being tried.
+
+    Remote sinks get what waits in the spool as well, oldest run first, so that the newest is what
+    a Pushgateway holds in the end; what they do not take waits for the next time.
+    """
     said: list[str] = []
     failures: list[tuple[str, str]] = []
     for sink in sinks:
-        try:
-            said.append(sink.publish(seen, write))
-        except Exception as error:  # noqa: BLE001 -- a plug-in's edge: the run is stored already
-            why = (
-                str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-            )
-            failures.append((sink.name, " ".join(why.split())))
+        if sink.name in ADDRESSES:
+            outcomes = _hand_over_all(store, seen, sink)
+        else:
+            outcomes = iter([_hand_over(store, seen, sink)])
+        for outcome in outcomes:
+            if outcome.error is None:
+                said.append(outcome.line)
+            else:
+                failures.append((sink.name, outcome.line))
     return Published(said=tuple(said), failures=tuple(failures))
+
+
+def report_health(store: Store, settings: Settings, published: Published) -> None:
+    """Tell the Pushgateway, if there is one, how publishing went; in vain where it is down."""
+    if not settings.pushgateway_url:
+        return
+    failed = Counter(sink for sink, _ in published.failures)
+    spool = store.spool
+    with contextlib.suppress(SinkError):
+        push_health(
+            settings,
+            {
+                sink: Health(
+                    spooled=len(spool.waiting(sink)),
+                    failed=failed[sink],
+                    last=last.at if (last := spool.last(sink)) else None,
+                )
+                for sink in remote_sinks(settings)
+            },
+        )
 
 
 def conclude(
@@ -129,7 +108,10 @@ def conclude(
     *,
     wall_seconds: float | None = None,
 ) -> RunView:
-    """End a run whose plan is done: compare it, log what changed, publish it."""
+    """End a run whose plan is done: compare it, log what changed, publish it.
+
+    A shard is written but not sent anywhere: the run that it is merged into is.
+    """
     run = writer.finish("finished", wall_seconds)
     seen = view(store, store.open(run.id), baseline=settings.baseline, expectations=expectations)
     if seen.baseline is not None:
@@ -140,40 +122,82 @@ def conclude(
         events += (author.changed(change, seen.baseline.id) for change in seen.changes)
     for expected, result in expectations.stale(seen.results, run.environments):
         events.append(author.stale(stale_note(expected, result), result))
-    published = publish(store, seen, load_sinks(settings.sinks))
-    events += (
+    written = publish(store, seen, load_sinks(settings.sinks, settings))
+    writer.events([*events, *_failed(author, written), _finished(author, seen)])
+    if run.shard is not None:
+        return replace(seen, notes=(*seen.notes, *written.notes))
+    sent = publish(store, seen, load_sinks(remote_sinks(settings), settings))
+    report_health(store, settings, sent)
+    writer.events(_failed(author, sent))
+    return replace(seen, notes=(*seen.notes, *written.notes, *sent.notes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    """What a sink said of a run, or why it did not take it."""
+
+    line: str
+    error: Exception | None = None
+
+
+def _hand_over(store: Store, seen: RunView, sink: Sink) -> _Outcome:
+    try:
+        return _Outcome(line=sink.publish(seen, store.files(seen.run.id)))
+    except Exception as error:  # noqa: BLE001 -- a plug-in's edge: the run is stored already
+        known = isinstance(error, CompilewatchError)
+        why = str(error) if known else f"{type(error).__name__}: {error}"
+        return _Outcome(line=" ".join(why.split()), error=error)
+
+
+def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome]:
+    """Offer a remote sink the run and those that wait for it, in the order they began."""
+    spool = store.spool
+    waiting = {spooled.run: spooled for spooled in spool.waiting(sink.name)}
+    # It waits until it is taken: a process that is killed in between has lost nothing.
+    mine = waiting.setdefault(seen.run.id, Spooled(run=seen.run.id, since=now()))
+    spool.put(sink.name, mine)
+    offered: list[StoredRun] = []
+    for run_id in waiting:
+        try:
+            offered.append(store.open(run_id))
+        except CompilewatchError as error:
+            spool.drop(sink.name, run_id)
+            yield _Outcome(line=f"run {run_id}, which waited, is gone: {error}", error=error)
+    for stored in sorted(offered, key=lambda stored: stored.run.started_at):
+        spooled = waiting[stored.run.id]
+        if spooled is mine:
+            outcome = _hand_over(store, seen, sink)
+        else:
+            outcome = _hand_over(store, view(store, stored), sink)
+            outcome = replace(outcome, line=f"run {spooled.run}, which waited: {outcome.line}")
+        if outcome.error is None:
+            spool.delivered(sink.name, spooled.run)
+            yield outcome
+        else:
+            advice = _keep(spool, sink.name, spooled, outcome)
+            yield replace(outcome, line=f"{outcome.line}; {advice}")
+        if isinstance(outcome.error, UnreachableError):
+            return  # the others would wait for the same dead server
+
+
+def _keep(spool: Spool, sink: str, spooled: Spooled, outcome: _Outcome) -> str:
+    """Have a run wait on, unless it was refused too often; what to do about it."""
+    refused = not isinstance(outcome.error, UnreachableError)
+    attempts = spooled.attempts + refused
+    again = f"compilewatch publish {spooled.run} --to {sink}"
+    if attempts >= MAX_REFUSALS:
+        spool.drop(sink, spooled.run)
+        return f"refused {attempts} times and not tried again; when it is mended: {again}"
+    kept = msgspec.structs.replace(spooled, attempts=attempts, why=outcome.line)
+    spool.put(sink, kept)
+    return f"kept, and sent with the next publish, or: {again}"
+
+
+def _failed(author: Author, published: Published) -> list[SinkFailed]:
+    return [
         SinkFailed(**author.stamp("error"), sink=sink, detail=why)
         for sink, why in published.failures
-    )
-    writer.events([*events, _finished(author, seen)])
-    return replace(seen, notes=(*seen.notes, *published.notes))
-
-
-def _baseline(
-    store: Store, stored: StoredRun, wanted: str | StoredRun | None
-) -> tuple[StoredRun | None, list[str]]:
-    """The run to compare with, or none, with a note where it cannot be read."""
-    run = stored.run
-    if isinstance(wanted, StoredRun):
-        return wanted, []
-    if wanted == "none" or (wanted is None and run.baseline is None):
-        return None, []
-    if wanted not in ("auto", None):
-        return store.open(wanted), []
-    known = {other.run.id: other for other in store.runs()}
-    if wanted is None:
-        assert run.baseline is not None
-        if run.baseline in known:
-            return known[run.baseline], []
-        return None, [f"the baseline {run.baseline} is no longer in {store.root}"]
-    chosen = default_baseline([other.run for other in known.values()], run)
-    if chosen is None:
-        return None, []
-    try:
-        known[chosen.id].results()
-    except StoreError as error:
-        return None, [f"not compared with {chosen.id}: {error}"]
-    return known[chosen.id], []
+    ]
 
 
 def _finished(author: Author, seen: RunView) -> RunFinished:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compilewatch.analysis.view import RunView
+from compilewatch.config import Settings
 from compilewatch.records import (
     HOMES,
     Attempt,
@@ -37,6 +38,7 @@ from compilewatch.records import (
     XlaDetail,
 )
 from compilewatch.sinks.html import HtmlSink
+from compilewatch.store import RunFolder
 from tests import factories
 
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'single' \x00\x1b[31mred\x1b[0m [bold]"
@@ -326,14 +328,10 @@ def view(*more: Result) -> RunView:
 def write_report(shown: RunView, folder: Path) -> Path:
     """The report as it stands in a run's folder, its artifacts beside it; the report's folder."""
 
-    def write(path: str, content: bytes) -> None:
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
-
+    files = RunFolder(folder)
     for result in shown.results:
         if result.reused_from is None:
             for artifact in result.artifacts:
-                write(artifact, b"<!doctype html><title>trace</title>")
-    HtmlSink().publish(shown, write)
+                files.write(artifact, b"<!doctype html><title>trace</title>")
+    HtmlSink(Settings()).publish(shown, files)
     return folder / "report"

@@ -121,12 +121,30 @@ def test_the_newest_interrupted_run_is_the_one_to_resume(store: Store, stored: S
 
 def test_a_sink_writes_into_its_run_and_nowhere_else(store: Store, stored: Stored) -> None:
     run_id = stored()
-    write = store.write(run_id)
-    write("report/models/index.html", b"<p>")
+    files = store.files(run_id)
+    files.write("report/models/index.html", b"<p>")
     assert (store.root / run_id / "report/models/index.html").read_bytes() == b"<p>"
     for name in ("../outside", "/etc/x", "a/../../b", ""):
         with pytest.raises(StoreError, match="outside"):
-            write(name, b"")
+            files.write(name, b"")
+
+
+def test_a_sink_sees_the_files_of_its_run_but_none_in_the_making(
+    store: Store, stored: Stored
+) -> None:
+    run_id = stored()
+    files = store.files(run_id)
+    files.write("report/index.html", b"<p>")
+    (store.root / run_id / ".scratch-1").mkdir()
+    (store.root / run_id / ".scratch-1" / "x").touch()
+    (store.root / run_id / "report" / ".index.html.1.tmp").touch()
+    assert files.names() == (
+        f"logs/{run_id}.jsonl",
+        "report/index.html",
+        "results.jsonl",
+        "run.json",
+    )
+    assert files.path("report/index.html").read_bytes() == b"<p>"
 
 
 @pytest.fixture

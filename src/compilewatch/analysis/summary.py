@@ -15,6 +15,9 @@ from compilewatch.analysis.reasons import reason_label
 from compilewatch.analysis.view import RunView
 from compilewatch.records import ModelSpec, Phase, Result, Status
 
+MISSING_SHARDS = "missing_shards"
+"""The key of `Run.settings` under which a merged run names the shards it lacks."""
+
 MEASURED = (Phase.CREATE, Phase.INPUTS, Phase.EAGER, Phase.COMPILE)
 """The phases that overhead is measured against: what answering cannot do without."""
 
@@ -95,6 +98,12 @@ def summarise(view: RunView) -> Summary:
         reused_share=reused_share(view),
         overhead=overhead(view),
     )
+
+
+def is_complete(view: RunView) -> bool:
+    """Whether every request of the plan is answered, those of all shards included."""
+    answered = len(view.results) >= view.run.planned
+    return answered and not view.run.settings.get(MISSING_SHARDS)
 
 
 def coverage(view: RunView) -> float | None:

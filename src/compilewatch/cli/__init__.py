@@ -1,7 +1,8 @@
 """The command line: one module per verb, imported only when its verb is called.
 
 Exit statuses: 0 done; 1 the condition of `--fail-on` was met; 2 an error of usage or of the tool,
-said in one line; 3 done in part (a pull cut short, a sweep with requests left); 130 interrupted.
+said in one line; 3 done in part (a pull cut short, a sweep with requests left, a run
+that a service did not take); 130 interrupted.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ VERBS: dict[str, str] = {
     "compare": "show what changed between two runs",
     "merge": "join the runs of a sweep's shards",
     "report": "write the report, junit.xml and metrics of a stored run again",
+    "publish": "send a stored run to the Pushgateway, Loki and S3 that are set",
     "reproduce": "print a script of plain PyTorch that shows a model's verdict",
     "list-targets": "list the compile targets and which of them this machine can run",
     "env": "make, list and check the environments that workers run in",

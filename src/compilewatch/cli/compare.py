@@ -12,8 +12,8 @@ from compilewatch.cli.render import changes_table
 from compilewatch.cli.sweep import FAIL_ON, failed_on, print_view
 from compilewatch.config import load_settings
 from compilewatch.errors import UsageError
-from compilewatch.publishing import view, view_between
 from compilewatch.store import Store
+from compilewatch.viewing import view, view_between
 
 
 @click.command("compare")

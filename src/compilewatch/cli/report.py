@@ -10,8 +10,9 @@ from compilewatch.cli import options
 from compilewatch.config import load_settings
 from compilewatch.errors import SinkError
 from compilewatch.expectations import load_expectations
-from compilewatch.publishing import load_sinks, publish, view
+from compilewatch.publishing import load_sinks, publish
 from compilewatch.store import Store
+from compilewatch.viewing import view
 
 
 @click.command("report")
@@ -30,7 +31,7 @@ def command(run: str, baseline: str | None, output_dir: str | None, as_json: boo
         baseline=baseline,
         expectations=load_expectations(Path(settings.expectations_file)),
     )
-    published = publish(store, seen, load_sinks(settings.sinks))
+    published = publish(store, seen, load_sinks(settings.sinks, settings))
     if as_json:
         options.print_json({"said": published.said, "failures": published.failures})
     else:

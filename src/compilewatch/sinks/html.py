@@ -18,8 +18,9 @@ import jinja2
 import compilewatch
 from compilewatch.analysis import summary
 from compilewatch.analysis.view import RunView
+from compilewatch.config import Settings
 from compilewatch.records import Status, target_label
-from compilewatch.sinks import Write, charts, pages, wording
+from compilewatch.sinks import RunFiles, charts, pages, wording
 from compilewatch.sinks.details import details
 from compilewatch.sinks.wording import OUTCOME_LABELS, Outcome
 
@@ -56,9 +57,12 @@ class HtmlSink:
 
     name = "html"
 
-    def publish(self, view: RunView, write: Write) -> str:
+    def __init__(self, settings: Settings) -> None:
+        del settings
+
+    def publish(self, view: RunView, files: RunFiles) -> str:
         for path, content in render(view):
-            write(f"report/{path}", content)
+            files.write(f"report/{path}", content)
         return "report/index.html"
 
 

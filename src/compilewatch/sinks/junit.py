@@ -30,8 +30,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from compilewatch.analysis.view import RunView
+from compilewatch.config import Settings
 from compilewatch.records import Change, ChangeKind, Result, Run, Status, target_label
-from compilewatch.sinks import Write
+from compilewatch.sinks import RunFiles
 
 FAILURES = frozenset({Status.GRAPH_BREAK, Status.MISMATCH})
 NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
@@ -48,8 +49,11 @@ class JunitSink:
 
     name = "junit"
 
-    def publish(self, view: RunView, write: Write) -> str:
-        write("junit.xml", document(view))
+    def __init__(self, settings: Settings) -> None:
+        del settings
+
+    def publish(self, view: RunView, files: RunFiles) -> str:
+        files.write("junit.xml", document(view))
         return "junit.xml"
 
 

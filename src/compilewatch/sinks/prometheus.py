@@ -1,4 +1,4 @@
-"""`metrics.prom`: a run in the Prometheus text format.
+"""A run as Prometheus metrics: the samples, by the group that is replaced with them.
 
 Values describe one run and are replaced by the next one; nothing accumulates. All metrics are
 gauges but `compile_breaks_total`, which keeps the name that dashboards ask for: promtool accepts
@@ -11,9 +11,11 @@ What there is stands in `metric_definitions`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 
+import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -21,12 +23,16 @@ from prometheus_client.registry import Collector
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.reasons import reason_label
 from compilewatch.analysis.view import RunView
-from compilewatch.records import ChangeKind, Result, Target
-from compilewatch.sinks import Write
+from compilewatch.config import Settings
+from compilewatch.records import ChangeKind, Phase, Result, Target
+from compilewatch.sinks import RunFiles
 from compilewatch.sinks.metric_definitions import DEFINITIONS
 
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
+
+Key = tuple[str, ...]
+"""The values of a group's labels: (source, target), or (source,) for the run as a whole."""
 
 
 class MetricsFileSink:
@@ -34,32 +40,50 @@ class MetricsFileSink:
 
     name = "metrics_file"
 
-    def publish(self, view: RunView, write: Write) -> str:
-        write("metrics.prom", exposition(view))
+    def __init__(self, settings: Settings) -> None:
+        del settings
+
+    def publish(self, view: RunView, files: RunFiles) -> str:
+        files.write("metrics.prom", exposition(view))
         return "metrics.prom"
 
 
 def exposition(view: RunView) -> bytes:
-    """The run in the Prometheus text format 0.0.4, UTF-8."""
-    return generate_latest(registry(view))
+    """All groups of the run in the Prometheus text format 0.0.4, UTF-8."""
+    return generate_latest(registry(sample for group in groups(view).values() for sample in group))
 
 
-def registry(view: RunView) -> CollectorRegistry:
-    """A fresh registry that holds this run and nothing else."""
+def registry(samples: Iterable[Sample]) -> CollectorRegistry:
+    """A fresh registry that holds these samples and nothing else."""
     fresh = CollectorRegistry(auto_describe=False)
-    fresh.register(RunCollector(view))
+    fresh.register(SampleCollector(samples))
     return fresh
 
 
-class RunCollector(Collector):
-    """The metrics of `DEFINITIONS` for one stored run."""
+def groups(view: RunView) -> dict[Key, list[Sample]]:
+    """The samples of a run by the Pushgateway group that is replaced with them."""
+    source = view.run.source
+    complete = summary.is_complete(view)
+    found: dict[Key, list[Sample]] = {
+        (source, label): [
+            (name, (source, label, *labels), value)
+            for name, labels, value in _of_target(part, complete)
+        ]
+        for label, part in _by_target(view).items()
+    }
+    found[source,] = [(name, (source, *labels), value) for name, labels, value in _of_run(view)]
+    return found
 
-    def __init__(self, view: RunView) -> None:
-        self._view = view
+
+class SampleCollector(Collector):
+    """Samples as the metrics that `DEFINITIONS` says they are, in that order."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._samples = tuple(samples)
 
     def collect(self) -> Iterator[Metric]:
         values: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
-        for name, labels, value in _samples(self._view):
+        for name, labels, value in self._samples:
             # A merged run may hold two answers to one question: the later one counts, since
             # Prometheus refuses a page that has a series twice.
             values[name][labels] = value
@@ -91,131 +115,158 @@ def mode_label_value(target: Target) -> str:
     return f"{target.mode.value}/dynamic" if target.dynamic else target.mode.value
 
 
-def _samples(view: RunView) -> Iterator[Sample]:
+def _by_target(view: RunView) -> dict[str, RunView]:
+    """The run as each of its targets sees it: its results, changes and environments."""
+    results: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in view.results:
+        results[target_label_value(result.request.target)].append(result)
+    parts: dict[str, RunView] = {}
+    for label, members in results.items():
+        names = {r.request.target.environment for r in members}
+        environments = tuple(e for e in view.run.environments if e.name in names)
+        parts[label] = replace(
+            view,
+            run=msgspec.structs.replace(view.run, environments=environments),
+            results=tuple(members),
+            changes=tuple(c for c in view.changes if target_label_value(c.target) == label),
+        )
+    return parts
+
+
+def _of_target(view: RunView, complete: bool) -> Iterator[Sample]:
+    """Everything of one target; `view` holds nothing else. `complete`: of all of the run."""
     for result in view.results:
         yield from _of_model(result)
         yield from _of_answer(result)
     yield from _by_family(view)
-    yield from _of_rows(view)
-    yield from _of_run(view)
+    yield from _by_reason(view)
+    yield from _totals(view)
+    yield from _of_its_run(view, complete)
 
 
 def _of_model(result: Result) -> Iterator[Sample]:
     model = result.request.model
     who = (model.name, model.family)
-    identity = (model.revision or "", model.source, model.architecture or "", model.task)
+    identity = (model.revision or "", model.architecture or "", model.task)
     yield "compilewatch_model_info", (*who, *identity), 1
     if model.downloads is not None:
         yield "compilewatch_model_downloads", who, model.downloads
-    if result.parameters is not None:
-        yield "compilewatch_model_parameters", who, result.parameters
 
 
 def _of_answer(result: Result) -> Iterator[Sample]:
-    model = result.request.model
-    where = (target_label_value(result.request.target), mode_label_value(result.request.target))
-    asked = (model.name, model.family, *where)
+    model, mode = result.request.model, mode_label_value(result.request.target)
+    asked = (model.name, model.family, mode)
     yield "compilewatch_model_status", (*asked, result.status, result.phase), 1
     by_reason: Counter[str] = Counter()
     for graph_break in result.breaks:
         by_reason[reason_label(graph_break)] += graph_break.occurrences
     for reason, breaks in by_reason.items():
-        labels = (model.name, model.family, model.revision or "", reason, *where)
+        labels = (model.name, model.family, model.revision or "", reason, mode)
         yield "compile_breaks_total", labels, breaks
+    speed, xla, neuron = result.performance, result.xla, result.neuron
+    # Only what was captured tells that there was no fallback.
+    captured = xla if xla is not None and result.graph_breaks is not None else None
+    batches = speed or xla
     measured: dict[str, float | None] = {
         "compilewatch_graphs": result.graphs,
-        "compilewatch_graph_breaks": result.graph_breaks,
-        "compilewatch_distinct_graph_breaks": result.distinct_breaks,
-        "compilewatch_unattributed_graph_breaks": result.unattributed,
         "compilewatch_ops": result.ops,
         "compilewatch_guards": result.guards,
         "compilewatch_fullgraph_accepted": result.fullgraph.accepted if result.fullgraph else None,
         "compilewatch_peak_memory_bytes": result.peak_memory_bytes,
+        "compilewatch_speedup_ratio": speed.speedup if speed else None,
+        "compilewatch_recompiles": batches.recompiles if batches else None,
+        "compilewatch_fallbacks": sum(captured.fallbacks.values()) if captured else None,
+        "compilewatch_expected_to_fail_on_neuron": (
+            len(captured.expected_to_fail_on_neuron) if captured else None
+        ),
+        "compilewatch_neff_bytes": neuron.neff_bytes if neuron else None,
     }
     yield from ((name, asked, value) for name, value in measured.items() if value is not None)
-    for phase, seconds in result.durations.items():
-        yield "compilewatch_phase_duration_seconds", (*asked, phase), seconds
-    yield from _of_compilers(result, asked)
+    if neuron is not None and neuron.failure is not None:
+        yield "compilewatch_neuron_failure", (*asked, neuron.failure.kind), 1
+    for cache, seconds in _compile_durations(result).items():
+        if seconds is not None:
+            yield "compilewatch_compile_duration_seconds", (*asked, cache), seconds
 
 
-def _of_compilers(result: Result, asked: tuple[str, ...]) -> Iterator[Sample]:
-    """What single targets measured."""
-    speed, xla, neuron = result.performance, result.xla, result.neuron
-    measured: list[tuple[str, tuple[str, ...], float | None]] = []
-    spent: dict[str, float | None] = {}
+def _compile_durations(result: Result) -> dict[str, float | None]:
+    """By cache: what the compiler measured where a target drives one, else the phase."""
+    speed = result.performance
     if speed is not None:
-        spent = {"cold": speed.cold_compile_seconds, "warm": speed.warm_compile_seconds}
-        measured.append(("compilewatch_speedup_ratio", asked, speed.speedup))
-        measured.append(("compilewatch_recompiles", asked, speed.recompiles))
-    if xla is not None:
-        spent = {"cold": xla.compile_seconds}
-        measured.append(("compilewatch_recompiles", asked, xla.recompiles))
-        if result.graph_breaks is not None:  # captured, so that no fallback is a fact
-            concerns, fallbacks = len(xla.expected_to_fail_on_neuron), sum(xla.fallbacks.values())
-            measured.append(("compilewatch_fallbacks", asked, fallbacks))
-            measured.append(("compilewatch_expected_to_fail_on_neuron", asked, concerns))
-        size = sum(xla.operators.values()) or None
-        measured.append(("compilewatch_hlo_instructions", asked, size))
-    if neuron is not None:
-        spent = {"cold": neuron.compile_seconds}
-        measured.append(("compilewatch_neff_bytes", asked, neuron.neff_bytes))
-        if neuron.failure is not None:
-            measured.append(("compilewatch_neuron_failure", (*asked, neuron.failure.kind), 1))
-    measured += (
-        ("compilewatch_compiler_duration_seconds", (*asked, cache), seconds)
-        for cache, seconds in spent.items()
-    )
-    yield from ((name, labels, value) for name, labels, value in measured if value is not None)
-
-
-def _of_rows(view: RunView) -> Iterator[Sample]:
-    for (way, layer), models in rows.first_failures(rows.rows(view.results)).items():
-        mode = f"{way.mode.value}/dynamic" if way.dynamic else way.mode.value
-        labels = (layer.value, mode, way.environment or "")
-        yield "compilewatch_first_failing_layer", labels, models
+        return {"cold": speed.cold_compile_seconds, "warm": speed.warm_compile_seconds}
+    if result.xla is not None:
+        return {"cold": result.xla.compile_seconds}
+    if result.neuron is not None:
+        return {"cold": result.neuron.compile_seconds}
+    return {"cold": result.durations.get(Phase.COMPILE)}
 
 
 def _by_family(view: RunView) -> Iterator[Sample]:
     counts: Counter[tuple[str, ...]] = Counter()
-    groups: set[tuple[str, str, str]] = set()
     for result in view.results:
-        request = result.request
-        where = (target_label_value(request.target), mode_label_value(request.target))
-        group = (request.model.family, *where)
-        groups.add(group)
-        counts[(*group, result.status)] += 1
-    yield from (("compilewatch_results", labels, count) for labels, count in counts.items())
-    if view.baseline is None:
-        return
-    # A zero that was measured is shown: an alert needs to see it fall back.
-    changes: Counter[tuple[str, ...]] = Counter(
-        {(*g, kind): 0 for g in groups for kind in (ChangeKind.REGRESSION, ChangeKind.FIXED)}
-    )
-    for change in view.changes:
-        where = (target_label_value(change.target), mode_label_value(change.target))
-        changes[(change.family, *where, change.kind)] += 1
-    yield from (("compilewatch_changes", labels, count) for labels, count in changes.items())
+        mode = mode_label_value(result.request.target)
+        counts[result.request.model.family, mode, result.status] += 1
+    yield from (("compilewatch_family_results", labels, count) for labels, count in counts.items())
+    changes = Counter((c.family, mode_label_value(c.target), c.kind) for c in view.changes)
+    yield from (("compilewatch_family_changes", labels, n) for labels, n in changes.items())
 
 
-def _of_run(view: RunView) -> Iterator[Sample]:
+def _by_reason(view: RunView) -> Iterator[Sample]:
+    for mode, results in _by_mode(view).items():
+        for reason in summary.top_reasons(replace(view, results=results)):
+            yield "compilewatch_reason_models", (reason.label, mode), reason.models
+            if reason.downloads is not None:
+                yield "compilewatch_reason_downloads", (reason.label, mode), reason.downloads
+
+
+def _totals(view: RunView) -> Iterator[Sample]:
+    for mode, results in _by_mode(view).items():
+        yield "compilewatch_verdicts", (mode,), sum(r.is_verdict for r in results)
+        for status, count in summary.status_counts(results).items():
+            yield "compilewatch_results", (mode, status), count
+            models = [r.request.model for r in results if r.status is status]
+            if (downloads := summary.downloads_of(models)) is not None:
+                yield "compilewatch_downloads", (mode, status), downloads
+        unattributed = [r.unattributed for r in results if r.unattributed is not None]
+        if unattributed:
+            yield "compilewatch_unattributed_graph_breaks", (mode,), sum(unattributed)
+        spent: defaultdict[str, float] = defaultdict(float)
+        for result in results:
+            for phase, seconds in result.durations.items():
+                spent[phase] += seconds
+        for phase, seconds in spent.items():
+            yield "compilewatch_phase_duration_seconds", (mode, phase), seconds
+        if view.baseline is not None:
+            kinds = Counter(c.kind for c in view.changes if mode_label_value(c.target) == mode)
+            # A zero that was measured is shown: an alert needs to see it fall back.
+            shown = dict.fromkeys((ChangeKind.REGRESSION, ChangeKind.FIXED), 0) | kinds
+            for kind, count in shown.items():
+                yield "compilewatch_changes", (mode, kind), count
+
+
+def _by_mode(view: RunView) -> dict[str, tuple[Result, ...]]:
+    found: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in view.results:
+        found[mode_label_value(result.request.target)].append(result)
+    return {mode: tuple(results) for mode, results in found.items()}
+
+
+def _of_its_run(view: RunView, complete: bool) -> Iterator[Sample]:
+    """What the target's part of the run was like, and which run that was."""
     run = view.run
     measured = {
-        "compilewatch_planned_requests": run.planned,
         "compilewatch_coverage_ratio": summary.coverage(view),
         "compilewatch_untestable_ratio": summary.untestable_share(view),
         "compilewatch_reused_ratio": summary.reused_share(view),
-        "compilewatch_overhead_ratio": summary.overhead(view),
-        "compilewatch_run_duration_seconds": run.wall_seconds,
         "compilewatch_last_start_timestamp_seconds": _timestamp(run.started_at),
         "compilewatch_last_completion_timestamp_seconds": _timestamp(run.finished_at),
     }
-    if len(view.results) >= run.planned:
+    if complete:
         measured["compilewatch_last_success_timestamp_seconds"] = _timestamp(run.finished_at)
     yield from ((name, (), value) for name, value in measured.items() if value is not None)
     for environment in run.environments:
         labels = (
             run.id,
-            run.source,
             run.state,
             environment.name,
             environment.device,
@@ -226,6 +277,21 @@ def _of_run(view: RunView) -> Iterator[Sample]:
             str(run.harness_version),
         )
         yield "compilewatch_run_info", labels, 1
+
+
+def _of_run(view: RunView) -> Iterator[Sample]:
+    """What concerns the run as a whole."""
+    run = view.run
+    measured = {
+        "compilewatch_planned_requests": run.planned,
+        "compilewatch_overhead_ratio": summary.overhead(view),
+        "compilewatch_run_duration_seconds": run.wall_seconds,
+    }
+    yield from ((name, (), value) for name, value in measured.items() if value is not None)
+    for (way, layer), models in rows.first_failures(rows.rows(view.results)).items():
+        mode = f"{way.mode.value}/dynamic" if way.dynamic else way.mode.value
+        labels = (layer.value, mode, way.environment or "")
+        yield "compilewatch_first_failing_layer", labels, models
 
 
 def _timestamp(time: str | None) -> float | None:

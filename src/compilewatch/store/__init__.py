@@ -1,14 +1,20 @@
 """`outputs/`: the only reader and writer of results; SQLite index, rebuildable."""
 
 from compilewatch.store.files import artifacts_path, safe_name
+from compilewatch.store.folder import RunFolder
 from compilewatch.store.index import Answer, is_reusable
 from compilewatch.store.outputs import Store
 from compilewatch.store.runs import StoredRun
+from compilewatch.store.spool import Delivered, Spool, Spooled
 from compilewatch.store.writer import RunWriter
 
 __all__ = [
     "Answer",
+    "Delivered",
+    "RunFolder",
     "RunWriter",
+    "Spool",
+    "Spooled",
     "Store",
     "StoredRun",
     "artifacts_path",

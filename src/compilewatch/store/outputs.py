@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from compilewatch.errors import StoreError, UsageError
 from compilewatch.planning import Plan
 from compilewatch.records import Run
 from compilewatch.store.files import failed, point_latest, sync_folder, write_atomically
+from compilewatch.store.folder import RunFolder
 from compilewatch.store.index import Answer, Index
 from compilewatch.store.runs import PLAN_FILE, RUN_FILE, StoredRun
+from compilewatch.store.spool import Spool
 from compilewatch.store.writer import RunWriter, earlier_seconds
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
@@ -158,18 +160,14 @@ class Store:
             raise
         return writer
 
-    def write(self, run_id: str) -> Callable[[str, bytes], None]:
-        """A function for sinks: writes a file of the run, by relative path, atomically."""
-        folder = self.open(run_id).path
+    def files(self, run_id: str) -> RunFolder:
+        """The files of a run, for sinks."""
+        return RunFolder(self.open(run_id).path)
 
-        def write(name: str, data: bytes) -> None:
-            path = Path(name)
-            if path.is_absolute() or ".." in path.parts or not path.name:
-                raise StoreError(f"a sink may not write {name!r}: outside of the run's folder")
-            # A thousand pages that `report` can make again: not worth a thousand waits.
-            write_atomically(folder / path, data, durable=False)
-
-        return write
+    @property
+    def spool(self) -> Spool:
+        """What waits to be published."""
+        return Spool(self.root)
 
     def _latest(self) -> StoredRun:
         target = self.root / "latest"
