@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from compilewatch.analysis.reasons import reason_label, source_line
+from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.errors import UsageError
 from compilewatch.records import (
     Change,
@@ -154,7 +155,7 @@ def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
         for other in candidates
         if other.state == "finished"
         and other.id < run.id
-        and not other.settings.get("missing_shards")
+        and not other.settings.get(MISSING_SHARDS)
         and _scope(other) == _scope(run)
     ]
     return max(alike, key=lambda other: other.id, default=None)
