@@ -12,13 +12,20 @@ stage() { # NAME COMMAND...
   "$@"
 }
 
-result=SUCCESS
+must() { # NAME COMMAND...: a stage without which the others make no sense
+  local code=0
+  stage "$@" || code=$?
+  if [ $code -ge 128 ]; then exit 130; fi
+  if [ $code -ne 0 ]; then exit 2; fi
+}
+
 conclude() {
-  local status=$?
+  local status=$? result
   trap - EXIT TERM INT
-  case $status in 0) ;; 1) result=UNSTABLE ;; 130 | 143) result=ABORTED ;; *) result=FAILURE ;; esac
   stage Archive scripts/stages/archive.sh || status=2
   if [ -f "$build/trainium.json" ]; then scripts/stages/trainium_down.sh || status=2; fi
+  case $status in 0) result=SUCCESS ;; 1) result=UNSTABLE ;; 130) result=ABORTED ;;
+  *) result=FAILURE ;; esac
   RESULT=$result scripts/stages/notify.sh || say "nobody was told: see above"
   say "$result"
   exit $status
@@ -27,25 +34,27 @@ trap conclude EXIT
 trap 'exit 130' TERM INT
 
 status=0
-stage "Set up" scripts/stages/setup.sh
-stage Pull scripts/stages/pull.sh
-stage Inputs scripts/stages/inputs.sh
+must "Set up" scripts/stages/setup.sh
+must Pull scripts/stages/pull.sh
+must Inputs scripts/stages/inputs.sh
 for part in $(seq "$shards"); do
   code=0
   stage "Sweep $part/$shards" scripts/stages/sweep.sh "$part" || code=$?
-  if [ $code -eq 130 ]; then exit 130; fi
+  if [ $code -ge 128 ]; then exit 130; fi
   if [ $code -ne 0 ]; then
-    say "shard $part/$shards failed ($code): the others go on"
+    say "shard $part/$shards failed ($code), the others go on"
     status=2
   fi
 done
+# Without Jenkins there is no other machine to ask: this one is an instance, or the stage says so.
 if [ "${TRAINIUM:-}" = true ]; then
-  stage Neuron scripts/stages/neuron.sh || say "Neuron was not asked: see above"
+  stage Neuron scripts/stages/neuron.sh || say "Neuron was not asked to the end: see above"
 fi
-stage Merge scripts/stages/merge.sh
+must Merge scripts/stages/merge.sh
 code=0
 stage Compare scripts/stages/compare.sh || code=$?
-if [ $code -gt 1 ]; then exit $code; fi
+if [ $code -ge 128 ]; then exit 130; fi
+if [ $code -gt 1 ]; then exit 2; fi
 stage Publish scripts/stages/publish.sh || status=2
 if [ $status -eq 0 ]; then status=$code; fi
 exit $status

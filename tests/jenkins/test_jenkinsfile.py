@@ -185,7 +185,7 @@ def test_the_stages_of_a_green_build(answers: Answers) -> None:
 
 def test_make_pipeline_runs_the_stages_in_the_order_of_jenkins(answers: Answers) -> None:
     text = (ROOT / "scripts" / "pipeline.sh").read_text(encoding="utf-8")
-    by_hand = re.findall(r"^ *stage \"?([A-Z][a-z]+(?: up)?)", text, re.MULTILINE)
+    by_hand = re.findall(r"^ *(?:stage|must) \"?([A-Z][a-z]+(?: up)?)", text, re.MULTILINE)
     assert by_hand.pop(0) == "Archive"  # defined first, as it runs however the rest ends
     assert by_hand == STAGES
 
