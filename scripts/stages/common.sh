@@ -14,6 +14,7 @@
 # FRESH               true: ask again what is answered already (false)
 # TRAINIUM            true: start the Trainium instance and ask it, too (false)
 #
+# KEEP_SWEEPS         how many earlier sweeps an agent keeps, to reuse their answers (20)
 # PIPELINE_DIR        what the stages leave for each other and for the archive (build)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -64,6 +65,8 @@ sweep_part() { # ARCHIVE ARGUMENTS...: sweeps, and packs the run however the swe
   shift
   mkdir -p "$store"
   rm -f "$archive"
+  # What is packed has served; the newest hold the answers that the next sweep reuses.
+  find "$store" -maxdepth 1 -name '2*-*' | sort | head -n -"${KEEP_SWEEPS:-20}" | xargs -r rm -rf
   before=$(readlink "$store/latest" || true)
   # An aborted build sends SIGTERM to all processes: the sweep ends by itself, this one packs.
   trap 'true' TERM INT
