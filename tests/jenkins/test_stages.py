@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,16 @@ from tests.sweeping import breaking, run_sweep, store
 SPECS = [factories.spec(f"M{number}") for number in range(12)]
 Answer = Callable[[Request], Result]
 Stage = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Nothing(BaseHTTPRequestHandler):
+    """A Hub that has nothing; one that cannot be reached at all is asked again for half a minute."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: Any) -> None:
+        pass
 
 
 def environ(folder: Path, **variables: str) -> dict[str, str]:
@@ -217,20 +229,21 @@ def test_parameters_are_checked(
     assert done.returncode == (0 if said == "nothing to pull" else 2)
 
 
-def test_a_hub_that_cannot_be_reached_costs_nothing_where_there_is_a_list(
-    tmp_path: Path, stage: Stage
-) -> None:
-    given = {
-        "SOURCE": "hub",
-        "HF_ENDPOINT": "http://127.0.0.1:1",
-        "COMPILEWATCH_PULLED_DIR": str(tmp_path / "pulled"),
-    }
-    done = stage("pull", **given)
-    assert done.returncode == 2
-    assert "there is no earlier list" in done.stderr
-    (tmp_path / "pulled").mkdir()
-    (tmp_path / "pulled" / "models.toml").write_text("schema_version = 1\n")
-    assert "takes the list as it is" in stage("pull", **given).stdout
+def test_a_hub_that_fails_costs_nothing_where_there_is_a_list(tmp_path: Path, stage: Stage) -> None:
+    with HTTPServer(("127.0.0.1", 0), Nothing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        given = {
+            "SOURCE": "hub",
+            "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+            "COMPILEWATCH_PULLED_DIR": str(tmp_path / "pulled"),
+        }
+        done = stage("pull", **given)
+        assert done.returncode == 2
+        assert "there is no earlier list" in done.stderr
+        (tmp_path / "pulled").mkdir()
+        (tmp_path / "pulled" / "models.toml").write_text("schema_version = 1\n")
+        assert "takes the list as it is" in stage("pull", **given).stdout
+        server.shutdown()
 
 
 def test_a_full_disk_is_said_and_leaves_no_half_archive(tmp_path: Path) -> None:
