@@ -25,12 +25,14 @@ pipeline: ## every stage of the Jenkins job, here and without Jenkins (SHARDS=4 
 test: setup-dev ## every test that this machine can run
 	@$(BIN)/python -m pytest $(ARGS)
 
-quality: setup-dev ## lint, format, types, generated files
+quality: setup-dev ## lint, format, types, generated files, the configuration of the stack
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/generate.py --check
 	scripts/groovy_lint.sh
+	$(BIN)/python -m scripts.check_alloy
+	scripts/check_stack.sh
 
 format: setup-dev ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .

@@ -18,6 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from compilewatch.config import Settings
+from compilewatch.sinks.loki import LokiSink
+from compilewatch.sinks.loki_push import LogPusher
+from compilewatch.sinks.pushgateway import PushgatewaySink
+from compilewatch.store import RunFolder
+from tests import recorded, services
+from tests.doubles.loki import loki
+from tests.sinks.run_folder import VIEW, line, stamp, with_log
+
 PROGRAM = Path(sys.executable).with_name("compilewatch")
 JOBS = 2
 
@@ -153,6 +164,51 @@ def pipeline(output: Path) -> dict[str, Any]:
     }
 
 
+def publish_scale(output: Path) -> dict[str, Any]:
+    """1,000 models x 6 targets x 2 modes to a real Pushgateway: 5 s, 100,000 series."""
+    view = recorded.run(1000)
+    walls = []
+    with services.pushgateway(output) as gateway:
+        sink = PushgatewaySink(Settings(pushgateway_url=gateway.url))
+        for _ in range(5):  # the first fills it, the others replace
+            started = time.monotonic()
+            sink.publish(view, RunFolder(output))
+            walls.append(time.monotonic() - started)
+        lines = gateway.get("/metrics").splitlines()
+    series = sum(b'job="compilewatch"' in line for line in lines)
+    return {
+        "wall_seconds": round(sorted(walls)[2], 2),
+        "wall_seconds_most": round(max(walls), 2),
+        "limit_seconds": 5,
+        "results": len(view.results),
+        "series": series,
+        "series_limit": 100_000,
+        "within": max(walls) <= 5 and series <= 100_000,
+    }
+
+
+def loki_10k(output: Path) -> dict[str, Any]:
+    """10,000 log lines to a double of Loki's push API, pushed and from the file: 10 s each."""
+    lines = [line(stamp(nanoseconds=n), f"org/model-{n}", detail="x" * 500) for n in range(10_000)]
+    figures: dict[str, Any] = {"limit_seconds": 10, "lines": len(lines)}
+    for way in ("pushed", "published"):
+        with loki() as server:
+            started = time.monotonic()
+            if way == "pushed":
+                pusher = LogPusher(server.url, drain_seconds=60)
+                pusher.offer(lines)
+                pusher.close()
+            else:
+                sink = LokiSink(Settings(loki_url=server.url))
+                sink.publish(VIEW, with_log(output / "loki", lines))
+            wall = time.monotonic() - started
+            lost = len(set(lines) - {held.encode() for held in server.lines()})
+        figures |= {f"{way}_seconds": round(wall, 2), f"{way}_lost": lost}
+    walls = (figures["pushed_seconds"], figures["published_seconds"])
+    lost = figures["pushed_lost"] + figures["published_lost"]
+    return {**figures, "wall_seconds": max(walls), "within": max(walls) <= 10 and lost == 0}
+
+
 BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "help_latency": help_latency,
     "deepseek_v3": deepseek_v3,
@@ -163,6 +219,8 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "inductor_10": inductor_10,
     "xla_25": xla_25,
     "pipeline": pipeline,
+    "publish_scale": publish_scale,
+    "loki_10k": loki_10k,
 }
 
 

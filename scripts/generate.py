@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import msgspec
 
 from compilewatch import records
 from compilewatch.cli import VERBS, group
-from compilewatch.events import EVENTS
+from compilewatch.events import EVENTS, LABELS, MEANINGS
 from compilewatch.sinks.metric_definitions import metrics_page
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -38,19 +38,23 @@ def cli_page() -> str:
     return "\n".join(lines)
 
 
-def struct_section(struct: type[msgspec.Struct], title: str) -> str:
+def struct_section(
+    struct: type[msgspec.Struct], title: str, meanings: Mapping[str, str] | None = None
+) -> str:
     """A struct's docstring, and its fields with their types as written in the source."""
     lines = [f"## {title}\n"]
     documentation = inspect.cleandoc(struct.__dict__.get("__doc__") or "")
     if documentation:
         lines.append(documentation.replace("\n", " ").replace("  ", "\n\n") + "\n")
-    lines += ["| field | type |", "|---|---|"]
+    columns = ("field", "type", "meaning") if meanings else ("field", "type")
+    lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     annotations = {
         k: v for c in reversed(struct.__mro__) for k, v in inspect.get_annotations(c).items()
     }
     for field in struct.__struct_fields__:
         written = str(annotations[field]).replace("|", "\\|")
-        lines.append(f"| `{field}` | `{written}` |")
+        meaning = f" {meanings[field]} |" if meanings else ""
+        lines.append(f"| `{field}` | `{written}` |{meaning}")
     return "\n".join(lines) + "\n"
 
 
@@ -82,13 +86,16 @@ def records_page() -> str:
 
 def events_page() -> str:
     """Every event of the log."""
+    labels = ", ".join(f"`{name}`" for name in LABELS)
     lines = [
         "# Log events\n",
         "`logs/<run>.jsonl`: one JSON object a line; `event` names its kind.\n",
+        "In Loki the line is the object itself and its time is `ts`. Labels are `service_name`,\n"
+        f"{labels}; the other fields are\n"
+        "structured metadata, except for objects and lists, which are in the line only.\n",
     ]
-    return "\n".join(
-        [*lines, *(struct_section(event, f"`{event.__struct_config__.tag}`") for event in EVENTS)]
-    )
+    sections = (struct_section(e, f"`{e.__struct_config__.tag}`", MEANINGS) for e in EVENTS)
+    return "\n".join([*lines, *sections])
 
 
 def main() -> int:

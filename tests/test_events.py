@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from compilewatch import events
-from compilewatch.events import EVENTS, LABELS, Author, Event, now
+from compilewatch.events import EVENTS, LABELS, MEANINGS, Author, Event, now
 from compilewatch.records import Change, ChangeKind, Mode, Phase, Status, Target
 from tests import factories
 
@@ -42,6 +42,12 @@ def test_all_events_are_listed_and_named_apart() -> None:
     )
 
 
+def test_every_event_and_every_field_is_explained() -> None:
+    fields = {field for kind in EVENTS for field in kind.__struct_fields__}
+    assert fields == set(MEANINGS)
+    assert all((kind.__dict__.get("__doc__") or "").strip() for kind in EVENTS)
+
+
 def test_every_line_says_when_what_and_of_which_run() -> None:
     line = _line(AUTHOR.started(reused=1, skipped=2, duplicates=3))
     assert line["event"] == "run_started"
@@ -73,6 +79,7 @@ def test_a_checked_model_is_one_line_and_one_for_each_distinct_break() -> None:
         2,
     )
     assert checked["duration_seconds"] == 2.0
+    assert checked["durations"] == {"create": 0.5, "compile": 1.5}
     assert checked["fullgraph_accepted"] is False
     assert (first["event"], first["reason"], first["occurrences"]) == (
         "graph_break",

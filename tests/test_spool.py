@@ -54,6 +54,7 @@ def refuse(run_id: str) -> Exception:
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sinks.SINKS, "remote", f"{__name__}:Remote")
     monkeypatch.setitem(sinks.ADDRESSES, "remote", "s3_url")
+    monkeypatch.delitem(sinks.ADDRESSES, "s3")
     Remote.taken, Remote.trouble = [], fine
 
 

@@ -57,7 +57,8 @@ pack() { # RUN ARCHIVE: one file, complete or not there at all
 }
 
 quietly() { # Shards and what is not compared yet are sent nowhere, whatever is set: see publish.sh
-  COMPILEWATCH_PUSHGATEWAY_URL='' COMPILEWATCH_LOKI_URL='' COMPILEWATCH_S3_URL='' "$@"
+  COMPILEWATCH_PUSHGATEWAY_URL='' COMPILEWATCH_LOKI_URL='' COMPILEWATCH_LOKI_PUSH=false \
+    COMPILEWATCH_S3_URL='' "$@"
 }
 
 sweep_part() { # ARCHIVE ARGUMENTS...: sweeps, and packs the run however the sweep ended

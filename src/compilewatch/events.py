@@ -1,7 +1,8 @@
 """What a run writes into `logs/<run>.jsonl`: one JSON object a line, one event each.
 
 `ts` is RFC 3339 with nanoseconds, in UTC. `LABELS` are the fields with few values, fit for the
-labels of a log store; everything else belongs into structured metadata.
+labels of a log store; everything else belongs into structured metadata. `MEANINGS` says what each
+field holds; the same name means the same in every event.
 """
 
 from __future__ import annotations
@@ -24,6 +25,64 @@ from compilewatch.records import (
 
 LABELS = ("event", "level", "source", "device", "target", "mode")
 
+MEANINGS: dict[str, str] = {
+    "ts": "when it happened: RFC 3339 with nanoseconds, UTC",
+    "level": "`info`; `warning`: look at it; `error`: got worse, or was not published",
+    "run": "the run's id, the name of its folder",
+    "source": "where the models come from: `library`, `hub`, `manifest`, …",
+    "device": "of the environments that were asked: `cpu`, …",
+    "schema_version": "of this format",
+    "planned": "requests in the plan",
+    "reused": "requests answered from earlier runs",
+    "skipped": "requests whose model cannot be asked, such as a gated one",
+    "duplicates": "requests answered by another one's answer, as they ask the same",
+    "jobs": "models checked at the same time",
+    "plan_digest": "hash of the plan: runs that share it asked the same",
+    "torch": "version, of the first environment; `none` where there is none",
+    "torch_git": "git revision of torch",
+    "transformers": "version; null where it is not installed",
+    "python": "version",
+    "shard": "which part of a plan this run is, such as `1/4`",
+    "answered": "requests answered so far",
+    "model": "its name: `org/model` or a class",
+    "family": "the model type of its configuration, such as `bert`",
+    "target": "`dynamo`, `export`, `inductor`, `xla`, `neuron`; without backend and environment",
+    "mode": "`eval` or `train`",
+    "dynamic": "whether it was compiled with dynamic shapes",
+    "environment": "where it was asked, such as `default` or `torch-2.9`",
+    "revision": "commit of the model",
+    "status": "what came out: `pass`, `graph_break`, `mismatch`, `error`, `timeout`, `oom`, …",
+    "phase": "where it ended: `setup` to `compare`, `profile`, `done`",
+    "tier": "`fake` or `real` tensors",
+    "depth": "`full`, or `reduced`: one of each kind of layer",
+    "graphs": "graphs captured; null: not measured",
+    "graph_breaks": "breaks met, repeated ones counted again",
+    "distinct_breaks": "breaks that differ in place or reason",
+    "fullgraph_accepted": "whether `fullgraph=True` compiles; null: not asked",
+    "duration_seconds": "of all phases together",
+    "durations": "seconds by phase, of those that were reached",
+    "detail": "in words: why, as far as it is known",
+    "error_code": "short code of the error, such as `backend_error`",
+    "reused_from": "the run that the answer is from; null: asked in this one",
+    "expectation": "why it is known not to work, from `expectations.toml`",
+    "reason": "registry id and type, or a short code; bounded",
+    "fingerprint": "of place and reason: the same break in another run has the same",
+    "file": "where the model breaks, below the package's folder",
+    "line": "in that file",
+    "function": "in that file",
+    "occurrences": "how often this break was met",
+    "before": "status in the baseline; null: not asked there",
+    "after": "status in this run; null: not asked here",
+    "causes": "what else differs and may be why, such as `torch 2.12 -> 2.13`",
+    "baseline": "the run compared with; null: none",
+    "kind": "`fixed`, `new`, `gone`, `newly_tested`, `no_longer_tested`",
+    "sink": "where the run was not published to",
+    "wall_seconds": "how long the run took",
+    "statuses": "how many results there are of each status",
+    "regressions": "how many there are against the baseline",
+    "fixed": "how many there are against the baseline",
+}
+
 
 def now() -> str:
     """The time, RFC 3339 with nanoseconds, in UTC."""
@@ -43,6 +102,8 @@ class Event(Record, frozen=True, kw_only=True, tag_field="event"):
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
+    """A sweep begins, or a merge."""
+
     planned: int
     reused: int
     skipped: int
@@ -57,6 +118,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
 
 
 class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):
+    """An interrupted run is taken up again."""
+
     planned: int
     answered: int
 
@@ -74,6 +137,8 @@ class ModelEvent(Event, frozen=True, kw_only=True):
 
 
 class ModelChecked(ModelEvent, frozen=True, kw_only=True, tag="model_checked"):
+    """A request is answered: a `warning` where it reached no verdict and nobody expected that."""
+
     status: str
     phase: str
     tier: str
@@ -83,6 +148,7 @@ class ModelChecked(ModelEvent, frozen=True, kw_only=True, tag="model_checked"):
     distinct_breaks: int | None
     fullgraph_accepted: bool | None
     duration_seconds: float
+    durations: dict[str, float]
     detail: str
     error_code: str | None = None
     reused_from: str | None = None
@@ -90,7 +156,7 @@ class ModelChecked(ModelEvent, frozen=True, kw_only=True, tag="model_checked"):
 
 
 class BreakFound(ModelEvent, frozen=True, kw_only=True, tag="graph_break"):
-    """`reason` is bounded (registry id and type, or a short code); `detail` is torch's own text."""
+    """One distinct break of an answer that this run asked for; `detail` is torch's own text."""
 
     reason: str
     fingerprint: str
@@ -102,6 +168,8 @@ class BreakFound(ModelEvent, frozen=True, kw_only=True, tag="graph_break"):
 
 
 class Regression(ModelEvent, frozen=True, kw_only=True, tag="regression"):
+    """Worse than in the baseline, where both runs gave a verdict."""
+
     before: str | None
     after: str | None
     detail: str
@@ -121,22 +189,30 @@ class Changed(ModelEvent, frozen=True, kw_only=True, tag="change"):
 
 
 class ExpectationStale(ModelEvent, frozen=True, kw_only=True, tag="expectation_stale"):
+    """A line of `expectations.toml` no longer holds."""
+
     status: str
     detail: str
 
 
 class SinkFailed(Event, frozen=True, kw_only=True, tag="sink_failed"):
+    """A sink did not take the run; `loki_push`: lines did not arrive while it ran."""
+
     sink: str
     detail: str
 
 
 class RunInterrupted(Event, frozen=True, kw_only=True, tag="run_interrupted"):
+    """The run ends with requests left; `--resume` takes it up."""
+
     planned: int
     answered: int
     detail: str
 
 
 class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
+    """Everything planned is answered and compared."""
+
     planned: int
     reused: int
     wall_seconds: float
@@ -215,6 +291,7 @@ class Author:
             distinct_breaks=result.distinct_breaks,
             fullgraph_accepted=result.fullgraph.accepted if result.fullgraph else None,
             duration_seconds=round(result.duration_seconds, 6),
+            durations={phase: round(spent, 6) for phase, spent in result.durations.items()},
             detail=result.detail,
             error_code=result.error.code if result.error else None,
             reused_from=result.reused_from,

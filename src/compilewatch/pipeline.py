@@ -7,16 +7,17 @@ whatever is shown at the end is read from the store.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from compilewatch.analysis.view import RunView
 from compilewatch.config import Settings
 from compilewatch.errors import LauncherError, StoreError, UsageError
-from compilewatch.events import Author, RunInterrupted, RunResumed, now
+from compilewatch.events import Author, RunInterrupted, RunResumed, SinkFailed, now
 from compilewatch.expectations import Expectations, load_expectations
 from compilewatch.identity import worker_sha256
 from compilewatch.launchers import Launcher
@@ -36,6 +37,9 @@ from compilewatch.records import (
 )
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import RunWriter, Store, StoredRun
+
+if TYPE_CHECKING:
+    from compilewatch.sinks.loki_push import LogPusher
 
 __all__ = [
     "Observer",
@@ -91,7 +95,7 @@ def sweep(
     baseline, sink or environment) is raised before anything runs. KeyboardInterrupt leaves an
     interrupted run behind and goes on to the caller, as do LauncherError and StoreError.
     """
-    load_sinks((*settings.sinks, *remote_sinks(settings)), settings)
+    _check_sinks(settings)
     if settings.baseline not in ("auto", "none"):
         store.open(settings.baseline)
     known = launcher.environments()
@@ -118,10 +122,11 @@ def sweep(
         shard=str(shard) if shard is not None else None,
         jobs=settings.jobs,
     )
-    with store.create_run(run, made) as writer:
+    with store.create_run(run, made) as writer, _pushing(writer, settings) as pusher:
         work = _Work(store, writer, launcher, made, expectations, observer or Silent())
         work.do()
-        return conclude(store, writer, settings, expectations)
+        seen = conclude(store, writer, settings, expectations)
+        return seen if pusher is None else _pushed(store, writer, pusher, seen)
 
 
 def resume(
@@ -137,9 +142,9 @@ def resume(
     Nothing that is answered is asked again. Raises UsageError where nothing is to be resumed, or
     where the environment or compilewatch itself changed, so that one run never mixes two.
     """
-    load_sinks((*settings.sinks, *remote_sinks(settings)), settings)
+    _check_sinks(settings)
     stored = store.unfinished() if reference is None else store.open(reference)
-    with store.resume_run(stored) as writer:
+    with store.resume_run(stored) as writer, _pushing(writer, settings) as pusher:
         made = stored.plan()
         _check_unchanged(writer.run, launcher)
         expectations = load_expectations(Path(settings.expectations_file))
@@ -149,7 +154,8 @@ def resume(
         writer.events([RunResumed(**stamp, planned=made.total, answered=len(answered))])
         work = _Work(store, writer, launcher, made, expectations, observer or Silent(), answered)
         work.do()
-        return conclude(store, writer, settings, expectations)
+        seen = conclude(store, writer, settings, expectations)
+        return seen if pusher is None else _pushed(store, writer, pusher, seen)
 
 
 def options_of(settings: Settings, environments: Iterable[Environment]) -> Options:
@@ -294,6 +300,42 @@ class _Work:
                 detail=str(error) or type(error).__name__,
             )
             self._writer.events([event])
+
+
+def _check_sinks(settings: Settings) -> None:
+    """Raises UsageError for a sink that is unknown or has no address."""
+    pushed = ("loki",) if settings.loki_push else ()
+    load_sinks((*settings.sinks, *remote_sinks(settings), *pushed), settings)
+
+
+@contextlib.contextmanager
+def _pushing(writer: RunWriter, settings: Settings) -> Iterator[LogPusher | None]:
+    """Have each line of the log pushed as soon as it is written, where that is set."""
+    if not settings.loki_push:
+        yield None
+        return
+    # Here, since it brings an HTTP client along.
+    from compilewatch.sinks import loki_push
+
+    with contextlib.closing(loki_push.start(settings)) as pusher:
+        writer.on_events = pusher.offer
+        try:
+            yield pusher
+        finally:
+            writer.on_events = None
+
+
+def _pushed(store: Store, writer: RunWriter, pusher: LogPusher, seen: RunView) -> RunView:
+    """Say of a run that is done that Loki has not all of its log, unless it was published since."""
+    writer.on_events = None
+    pusher.close()
+    delivered = store.spool.last("loki")
+    if pusher.lost is None or (delivered is not None and delivered.run == seen.run.id):
+        return seen
+    why = f"{pusher.lost}; all of them: compilewatch publish {seen.run.id} --to loki"
+    stamp = Author(seen.run).stamp("error")
+    writer.events([SinkFailed(**stamp, sink="loki_push", detail=why)])
+    return replace(seen, notes=(*seen.notes, why))
 
 
 def _identity(request: Request) -> tuple[str, Target]:

@@ -30,7 +30,7 @@ Stage = Callable[..., subprocess.CompletedProcess[str]]
 
 
 class Nothing(BaseHTTPRequestHandler):
-    """A Hub that has nothing; one that cannot be reached at all is asked again for half a minute."""
+    """A Hub that has nothing: one that does not answer at all is asked again and again."""
 
     def do_GET(self) -> None:
         self.send_error(404)

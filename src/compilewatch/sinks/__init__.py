@@ -13,10 +13,14 @@ SINKS: dict[str, str] = {
     "junit": "compilewatch.sinks.junit:JunitSink",
     "metrics_file": "compilewatch.sinks.prometheus:MetricsFileSink",
     "pushgateway": "compilewatch.sinks.pushgateway:PushgatewaySink",
+    "loki": "compilewatch.sinks.loki:LokiSink",
+    "s3": "compilewatch.sinks.s3:S3Sink",
 }
 
 ADDRESSES: dict[str, str] = {
     "pushgateway": "pushgateway_url",
+    "loki": "loki_url",
+    "s3": "s3_url",
 }
 """The sinks that send a run elsewhere, and the setting that says where; unset means nowhere."""
 

@@ -68,7 +68,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         "1 where torch.compile(fullgraph=True) accepts the model, 0 where it does not.",
         MODEL,
     ),
-    Definition("compilewatch_graphs", "Graphs captured from one forward call.", MODEL),
+    Definition(
+        "compilewatch_graphs",
+        "Graphs captured from one forward call; nothing for export and neuron, which take one.",
+        MODEL,
+    ),
     Definition(
         "compilewatch_ops", "Operations in all captured graphs; of xla, HLO instructions.", MODEL
     ),

@@ -31,6 +31,9 @@ from compilewatch.sinks.metric_definitions import DEFINITIONS
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
 
+WHOLE = frozenset({"export", "neuron"})
+"""Targets that take a model as one graph or not at all: the number of graphs says nothing."""
+
 Key = tuple[str, ...]
 """The values of a group's labels: (source, target), or (source,) for the run as a whole."""
 
@@ -61,18 +64,24 @@ def registry(samples: Iterable[Sample]) -> CollectorRegistry:
 
 
 def groups(view: RunView) -> dict[Key, list[Sample]]:
-    """The samples of a run by the Pushgateway group that is replaced with them."""
+    """The samples of a run by the Pushgateway group that is replaced with them.
+
+    No series is there twice: a model says who it is once for all modes, and of two answers to one
+    question, which a merged run may hold, the later one counts.
+    """
     source = view.run.source
     complete = summary.is_complete(view)
     found: dict[Key, list[Sample]] = {
-        (source, label): [
-            (name, (source, label, *labels), value)
-            for name, labels, value in _of_target(part, complete)
-        ]
+        (source, label): _unique((source, label), _of_target(part, complete))
         for label, part in _by_target(view).items()
     }
-    found[source,] = [(name, (source, *labels), value) for name, labels, value in _of_run(view)]
+    found[source,] = _unique((source,), _of_run(view))
     return found
+
+
+def _unique(key: Key, samples: Iterable[Sample]) -> list[Sample]:
+    values = {(name, (*key, *labels)): value for name, labels, value in samples}
+    return [(name, labels, value) for (name, labels), value in values.items()]
 
 
 class SampleCollector(Collector):
@@ -82,17 +91,15 @@ class SampleCollector(Collector):
         self._samples = tuple(samples)
 
     def collect(self) -> Iterator[Metric]:
-        values: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
+        values: dict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
         for name, labels, value in self._samples:
-            # A merged run may hold two answers to one question: the later one counts, since
-            # Prometheus refuses a page that has a series twice.
-            values[name][labels] = value
+            values[name].append((labels, value))
         for definition in DEFINITIONS:
             is_counter = definition.name.endswith("_total")
             family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(
                 definition.name, definition.help, labels=definition.labels
             )
-            for labels, value in sorted(values[definition.name].items()):
+            for labels, value in sorted(values[definition.name]):
                 family.add_metric(labels, value)
             if family.samples:
                 yield family
@@ -154,7 +161,8 @@ def _of_model(result: Result) -> Iterator[Sample]:
 
 
 def _of_answer(result: Result) -> Iterator[Sample]:
-    model, mode = result.request.model, mode_label_value(result.request.target)
+    model, target = result.request.model, result.request.target
+    mode = mode_label_value(target)
     asked = (model.name, model.family, mode)
     yield "compilewatch_model_status", (*asked, result.status, result.phase), 1
     by_reason: Counter[str] = Counter()
@@ -168,7 +176,7 @@ def _of_answer(result: Result) -> Iterator[Sample]:
     captured = xla if xla is not None and result.graph_breaks is not None else None
     batches = speed or xla
     measured: dict[str, float | None] = {
-        "compilewatch_graphs": result.graphs,
+        "compilewatch_graphs": None if target.name in WHOLE else result.graphs,
         "compilewatch_ops": result.ops,
         "compilewatch_guards": result.guards,
         "compilewatch_fullgraph_accepted": result.fullgraph.accepted if result.fullgraph else None,

@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -42,6 +42,8 @@ class RunWriter:
         self.path = path
         self.run = run
         self.scratch = path / f".scratch-{os.getpid()}"
+        self.on_events: Callable[[Sequence[bytes]], None] | None = None
+        """Told each line of the log, without its end, once it is written."""
         self._started = time.monotonic()
         self._results = _open(path / RESULTS_FILE)
         self._log = -1
@@ -112,10 +114,13 @@ class RunWriter:
         """Append log lines."""
         if not events:
             return
+        lines = [msgspec.json.encode(event) for event in events]
         try:
-            write_whole(self._log, _lines(events))
+            write_whole(self._log, b"".join(line + b"\n" for line in lines))
         except OSError as error:
             raise failed("write", self.path / "logs", error) from None
+        if self.on_events is not None:
+            self.on_events(lines)
 
     def update(self, **changes: object) -> Run:
         """Change fields of run.json."""
@@ -207,5 +212,5 @@ def _whole_lines(descriptor: int) -> int:
     return 0
 
 
-def _lines(records: Sequence[Result] | Sequence[Event]) -> bytes:
+def _lines(records: Sequence[Result]) -> bytes:
     return b"".join(msgspec.json.encode(record) + b"\n" for record in records)

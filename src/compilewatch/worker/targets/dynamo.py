@@ -58,6 +58,7 @@ from compilewatch.worker.targets.graph_breaks import (
     stack_frame,
     user_stack,
 )
+from compilewatch.worker.targets.joint_graph import unexecuted_backend
 from compilewatch.worker.targets.reasons import (
     AOT_AUTOGRAD,
     SKIPPED_FRAME,
@@ -159,6 +160,8 @@ def loss_of(output: Any) -> torch.Tensor | None:
 
 def _backend(subject: Subject) -> Backend:
     target = subject.request.target
+    if target.backend is None and target.mode is Mode.TRAIN and subject.fake_mode is not None:
+        return unexecuted_backend
     # The default partitioner: how forward and backward are parted changes no verdict, and the one
     # that saves memory takes an eighth of a capture.
     default = "eager" if target.mode is Mode.EVAL else "aot_eager_default_partitioner"

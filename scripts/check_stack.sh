@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The stack's files by the services' own checkers: part of `make quality`. A checker that this
+# machine lacks is named and skipped, but missed in CI.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=.venv/bin
+
+# Whether PROGRAM is here; ADVICE says how to get it.
+have() { # PROGRAM ADVICE
+  if type -P "$1" >/dev/null; then return; fi
+  echo "check_stack: $1 is missing, its checks are skipped: $2" >&2
+  if [ -n "${CI:-}" ]; then exit 1; fi
+  return 1
+}
+
+"$bin/docker-compose" --env-file .env.example --profile '*' config --quiet
+COMPOSE_PROFILES='' ALLOY_SINK=cloud "$bin/docker-compose" --env-file /dev/null config --quiet
+"$bin/check-jsonschema" --builtin-schema vendor.compose-spec compose.yaml
+if [ -f Dockerfile ]; then "$bin/hadolint" Dockerfile; fi
+
+if have promtool 'apt-get install --no-install-recommends prometheus'; then
+  promtool check config --syntax-only stack/prometheus/prometheus.yml
+  promtool check rules stack/prometheus/rules/*.yml
+  promtool test rules tests/stack/rules/*_test.yml
+fi
+if have amtool 'apt-get install --no-install-recommends prometheus-alertmanager'; then
+  amtool check-config stack/alertmanager/alertmanager.yml
+fi
+for script in scripts/*.sh; do bash -n "$script"; done
+sh -n stack/alertmanager/render.sh
