@@ -9,7 +9,7 @@
 # KEEP=1        leave it all running afterwards
 # COMPOSE_FILE  what to start (stack/jenkins/compose.yaml: Jenkins and its agent alone)
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 2
 export COMPOSE_FILE=${COMPOSE_FILE:-stack/jenkins/compose.yaml}
 export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-compilewatch-smoke}
 export COMPILEWATCH_PUSHGATEWAY_URL=${COMPILEWATCH_PUSHGATEWAY_URL-}

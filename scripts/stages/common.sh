@@ -61,7 +61,7 @@ quietly() { # Shards and what is not compared yet are sent nowhere, whatever is 
     COMPILEWATCH_S3_URL='' "$@"
 }
 
-sweep_part() { # ARCHIVE ARGUMENTS...: sweeps, and packs the run however the sweep ended
+sweep_part() { # ARCHIVE ARGUMENTS...: sweeps, for `limit` at most, and packs it however it ended
   local archive=$1 store=$build/sweeps before after status=0
   shift
   mkdir -p "$store"
@@ -71,7 +71,7 @@ sweep_part() { # ARCHIVE ARGUMENTS...: sweeps, and packs the run however the swe
   before=$(readlink "$store/latest" || true)
   # An aborted build sends SIGTERM to all processes: the sweep ends by itself, this one packs.
   trap 'true' TERM INT
-  quietly compilewatch sweep "$@" --baseline none --output "$store" || status=$?
+  quietly ${limit:+timeout "$limit"} compilewatch sweep "$@" --baseline none --output "$store" || status=$?
   after=$(readlink "$store/latest" || true)
   if [ "$after" != "$before" ]; then pack "$store/$after" "$archive"; else
     say "no results: the sweep ended with $status before its first" >&2
