@@ -5,7 +5,7 @@ BIN := .venv/bin
 ARGS ?=
 export TORCH_INDEX PYTHON
 
-.PHONY: help setup setup-dev sweep test quality format generate bench lock clean
+.PHONY: help setup setup-dev sweep pipeline test quality format generate bench lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -19,6 +19,9 @@ setup-dev:
 sweep: setup ## the 25 most-used architectures through Dynamo, with a report (ARGS=... for more)
 	@$(BIN)/compilewatch sweep $(ARGS)
 
+pipeline: ## every stage of the Jenkins job, here and without Jenkins (SHARDS=4 TARGETS=... for more)
+	@scripts/pipeline.sh
+
 test: setup-dev ## every test that this machine can run
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -28,6 +31,7 @@ quality: setup-dev ## lint, format, types, generated files, the configuration of
 	$(BIN)/mypy
 	$(BIN)/python scripts/generate.py --check
 	$(BIN)/python -m dashboards.build --check
+	scripts/groovy_lint.sh
 	$(BIN)/python -m scripts.check_alloy
 	scripts/check_stack.sh
 

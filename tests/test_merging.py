@@ -133,8 +133,8 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         _merge(tmp_path, one, other_plan)
     with pytest.raises(UsageError, match=r"different splits: .* of 2, .* of 3"):
         _merge(tmp_path, one, _shard(tmp_path, 2, 3))
-    with pytest.raises(UsageError, match="at least two"):
-        _merge(tmp_path, one)
+    with pytest.raises(UsageError, match="name the runs"):
+        _merge(tmp_path)
     before = len(store(tmp_path).runs())
     with store(tmp_path).create_run(
         msgspec.structs.replace(one.run, state="running"), Plan(requests=(), skipped=(), digest="")
@@ -143,3 +143,39 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="still being written"):
             _merge(tmp_path, one, going)
     assert len(store(tmp_path).runs()) == before + 1
+
+
+def test_a_shard_that_was_ended_early_is_missing_in_part(tmp_path: Path) -> None:
+    whole, early = _shard(tmp_path, 1, 2), _shard(tmp_path, 2, 2)
+    path = store(tmp_path).root / early.run.id / "run.json"
+    path.write_text(path.read_text().replace('"finished"', '"interrupted"'))
+    merged = _merge(tmp_path, whole, early)
+    assert merged.notes == ("shards missing from this merge: 2/2 (in part)",)
+    again = _merge(tmp_path, whole, early, _shard(tmp_path, 2, 2))
+    assert again.notes == ()
+
+
+def test_a_run_alone_is_taken_over_and_says_what_it_lacks(tmp_path: Path) -> None:
+    shard = _shard(tmp_path, 1, 2)
+    merged = _merge(tmp_path, shard)
+    assert merged.run.merged_from == (shard.run.id,)
+    assert merged.notes == ("shards missing from this merge: 2/2",)
+
+
+def test_a_run_that_lacks_shards_is_no_baseline(tmp_path: Path) -> None:
+    shards = [_shard(tmp_path, i, 2) for i in (1, 2)]
+    whole = _merge(tmp_path, *shards)
+    _merge(tmp_path, shards[0])
+    after = _merge(tmp_path, *shards)
+    assert after.baseline is not None
+    assert after.baseline.id == whole.run.id
+
+
+def test_a_baseline_that_does_not_exist_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    shard = _shard(tmp_path, 1, 2)
+    given = settings(tmp_path, baseline="20200101-000000-0000")
+    with pytest.raises(UsageError, match="no run '20200101"):
+        merge(store(tmp_path), [store(tmp_path).open(shard.run.id)], given)
+    assert len(store(tmp_path).runs()) == 1

@@ -24,12 +24,16 @@ from compilewatch.store import Store, StoredRun
 def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunView:
     """Join runs of one plan into a new run; the newest answer to a request wins.
 
-    Raises UsageError for runs of different plans or splits, or one that is still being written.
-    Shards that are missing are named in the notes of the view, now and later.
+    One run alone is taken over from elsewhere. Raises UsageError for runs of different plans or
+    splits, one that is still being written, and a baseline that does not exist, before anything is
+    written. Shards that are missing, whole or in part, are named in the notes of the view, now and
+    later.
     """
     load_sinks((*settings.sinks, *remote_sinks(settings)), settings)
     parts = sorted(runs, key=lambda stored: stored.run.id)
     _check([stored.run for stored in parts])
+    if settings.baseline not in ("auto", "none"):
+        store.open(settings.baseline)
     newest: dict[tuple[str, Target], tuple[Result, Path]] = {}
     for stored in parts:
         for result in stored.results():
@@ -51,8 +55,8 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
 
 
 def _check(runs: Sequence[Run]) -> None:
-    if len(runs) < 2:
-        raise UsageError("name at least two runs to merge")
+    if not runs:
+        raise UsageError("name the runs to merge")
     for run in runs:
         if run.state == "running":
             raise UsageError(f"run {run.id} is still being written: wait for it to end")
@@ -73,15 +77,14 @@ def _joined(runs: Sequence[Run]) -> Run:
     """The run that these are parts of. Its jobs and wall time give the same worker seconds."""
     shards = [parse_shard(run.shard) for run in runs if run.shard is not None]
     whole = any(run.shard is None for run in runs) or not shards
-    present = {shard.index for shard in shards}
-    missing = [] if whole else sorted(set(range(1, shards[0].count + 1)) - present)
+    missing = [] if whole else _missing(runs, shards[0].count)
     planned = {run.shard: run.planned for run in runs}
     jobs = sum(run.jobs for run in runs)
     seconds = sum((run.wall_seconds or 0.0) * run.jobs for run in runs)
     settings = dict(runs[-1].settings)
     environments = {(e.name, e.digest): e for run in runs for e in run.environments}
     if missing:
-        settings[MISSING_SHARDS] = [f"{index}/{shards[0].count}" for index in missing]
+        settings[MISSING_SHARDS] = missing
     return msgspec.structs.replace(
         runs[-1],
         id="",
@@ -97,6 +100,16 @@ def _joined(runs: Sequence[Run]) -> Run:
         wall_seconds=seconds / jobs,
         merged_from=tuple(run.id for run in runs),
     )
+
+
+def _missing(runs: Sequence[Run], count: int) -> list[str]:
+    """Parts of the plan that no run holds, or only ones that were ended early."""
+    found: dict[str | None, bool] = {}
+    for run in runs:
+        found[run.shard] = found.get(run.shard, False) or run.state == "finished"
+    names = [f"{index}/{count}" for index in range(1, count + 1)]
+    partial = {name: f"{name} (in part)" for name in names if found.get(name) is False}
+    return [partial.get(name, name) for name in names if not found.get(name)]
 
 
 def _age(result: Result) -> tuple[bool, str]:

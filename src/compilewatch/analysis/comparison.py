@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from compilewatch.analysis.reasons import reason_label, source_line
+from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.errors import UsageError
 from compilewatch.records import (
     Change,
@@ -146,12 +147,16 @@ def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
     """The newest finished run before this one that asked about the same things.
 
     The same: source, shard, and settings `selection`, `targets`, `depth` and `tier`. Versions may
-    differ; finding out what they change is the point. `candidates` come in any order.
+    differ; finding out what they change is the point. One that lacks shards is none: against it,
+    a regression of a model it lacks would pass for a new model. `candidates` come in any order.
     """
     alike = [
         other
         for other in candidates
-        if other.state == "finished" and other.id < run.id and _scope(other) == _scope(run)
+        if other.state == "finished"
+        and other.id < run.id
+        and not other.settings.get(MISSING_SHARDS)
+        and _scope(other) == _scope(run)
     ]
     return max(alike, key=lambda other: other.id, default=None)
 

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# The stages of the Jenkinsfile, in their order, on this machine and without Jenkins.
+#
+# Parameters are variables: scripts/stages/common.sh lists them. The shards run in turn. Exit
+# statuses: 0 green; 1 regressions, and FAIL_ON_REGRESSION is true; 2 the monitor failed; 130
+# interrupted. However it ends, what is finished lies in $PIPELINE_DIR/archive (build/archive).
+. "$(dirname "$0")/stages/common.sh"
+
+stage() { # NAME COMMAND...
+  echo "== $1"
+  shift
+  "$@"
+}
+
+must() { # NAME COMMAND...: a stage without which the others make no sense
+  local code=0
+  stage "$@" || code=$?
+  if [ $code -ge 128 ]; then exit 130; fi
+  if [ $code -ne 0 ]; then exit 2; fi
+}
+
+conclude() {
+  local status=$? result
+  trap - EXIT TERM INT
+  stage Archive scripts/stages/archive.sh || status=2
+  if [ -f "$build/trainium.json" ]; then scripts/stages/trainium_down.sh || status=2; fi
+  case $status in 0) result=SUCCESS ;; 1) result=UNSTABLE ;; 130) result=ABORTED ;;
+  *) result=FAILURE ;; esac
+  RESULT=$result scripts/stages/notify.sh || say "nobody was told: see above"
+  say "$result"
+  exit $status
+}
+trap conclude EXIT
+trap 'exit 130' TERM INT
+
+status=0
+must "Set up" scripts/stages/setup.sh
+must Pull scripts/stages/pull.sh
+must Inputs scripts/stages/inputs.sh
+for part in $(seq "$shards"); do
+  code=0
+  stage "Sweep $part/$shards" scripts/stages/sweep.sh "$part" || code=$?
+  if [ $code -ge 128 ]; then exit 130; fi
+  if [ $code -ne 0 ]; then
+    say "shard $part/$shards failed ($code), the others go on"
+    status=2
+  fi
+done
+# Without Jenkins there is no other machine to ask: this one is an instance, or the stage says so.
+if [ "${TRAINIUM:-}" = true ]; then
+  stage Neuron scripts/stages/neuron.sh || say "Neuron was not asked to the end: see above"
+fi
+must Merge scripts/stages/merge.sh
+code=0
+stage Compare scripts/stages/compare.sh || code=$?
+if [ $code -ge 128 ]; then exit 130; fi
+if [ $code -gt 1 ]; then exit 2; fi
+stage Publish scripts/stages/publish.sh || status=2
+if [ $status -eq 0 ]; then status=$code; fi
+exit $status

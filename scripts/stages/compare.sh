@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Stage "Compare": what changed since each run's baseline, into $PIPELINE_DIR/compare/RUN.json.
+#
+# Ends with 1 if there is a regression and FAIL_ON_REGRESSION is true, with 0 if not, with 2 where
+# the comparison itself failed.
+. "$(dirname "$0")/common.sh"
+
+[ -s "$build/runs" ] || fail "there is no run to compare: run scripts/stages/merge.sh first"
+mkdir -p "$build/compare"
+rm -f "$build/regressed"
+while read -r run; do
+  base=$(field "$run" 'run["baseline"]')
+  if [ -z "$base" ]; then
+    say "$run is compared with nothing: it is the first of its selection, or BASELINE is none"
+    continue
+  fi
+  compilewatch compare "$base" "$run" --output "$output"
+  status=0
+  compilewatch compare "$base" "$run" --output "$output" --fail-on regression --json \
+    >"$build/compare/$run.json" || status=$?
+  if [ $status -eq 1 ]; then
+    say "$run has regressions against $base"
+    touch "$build/regressed"
+  elif [ $status -ne 0 ]; then
+    fail "$run could not be compared with $base"
+  fi
+done <"$build/runs"
+if [ -f "$build/regressed" ] && [ "${FAIL_ON_REGRESSION:-true}" = true ]; then exit 1; fi

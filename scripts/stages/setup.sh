@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Stage "Set up": scripts/stages/setup.sh [agent]
+#
+# Prepares .venv and the environments that ENVIRONMENTS and TARGETS name; quick when nothing changed.
+# REVISION is the commit to run, so that every agent runs the same. With `agent` the folder that
+# stages share is left alone: it is cleared once a build, where the build begins.
+. "$(dirname "$0")/common.sh"
+
+if [ -n "${REVISION:-}" ] && [ "$(git rev-parse HEAD)" != "$REVISION" ]; then
+  git checkout --quiet --detach "$REVISION"
+fi
+if [ "${1:-}" != agent ]; then
+  mkdir -p "$build"
+  (cd "$build" && rm -rf archive compare parts shards neuron.tar.gz runs regressed)
+  echo "$owner" >"$build/owner"
+fi
+
+scripts/setup.sh
+
+IFS=, read -ra names <<<"${ENVIRONMENTS:-}"
+IFS=, read -ra targets <<<"${TARGETS:-}"
+for target in "${targets[@]}"; do
+  case $target in xla* | all) names+=(xla) ;; esac
+done
+for name in "${names[@]}"; do
+  case $name in
+  default) ;;
+  torch-*) compilewatch env create "$name" --torch "${name#torch-}" ;;
+  xla | neuron) compilewatch env create "$name" ;;
+  *) compilewatch env check "$name" ;;
+  esac
+done

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Stage "Sweep": scripts/stages/sweep.sh I sweeps part I of $SHARDS into $PIPELINE_DIR/shards/I.tar.gz.
+#
+# The file holds the run folder, whole or, where the sweep was ended early, as far as it got.
+. "$(dirname "$0")/common.sh"
+
+part=${1:?which part? scripts/stages/sweep.sh 1}
+select_models
+if [ -n "${TARGETS:-}" ]; then selection+=(--targets "$TARGETS"); fi
+if [ -n "${ENVIRONMENTS:-}" ]; then selection+=(--environments "$ENVIRONMENTS"); fi
+sweep_part "$build/shards/$part.tar.gz" "${selection[@]}" --shard "$part/$shards"
