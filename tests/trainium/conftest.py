@@ -25,6 +25,13 @@ from compilewatch.trainium.operation import Operation
 
 REGION = "us-east-1"
 TYPE = "trn1.2xlarge"
+IMAGE = "ami-12c6146b"
+"""One of those that moto always has."""
+ACCESS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 PRICES = """
 schema_version = 1
 
@@ -69,12 +76,12 @@ class Sshd:
 class World:
     """One instance in EC2, and what can go wrong with it."""
 
-    def __init__(self, endpoint: str, folder: Path, sshd: Sshd) -> None:
-        self.endpoint = endpoint
+    def __init__(self, client: Any, folder: Path, sshd: Sshd) -> None:
         self.folder = folder
         self.sshd = sshd
         self.said: list[str] = []
-        self.client: Any = boto3.client("ec2", region_name=REGION)
+        self.client = client
+        self.backend.reservations.clear()
         self.instance = self.add()
         self.client.stop_instances(InstanceIds=[self.instance])
 
@@ -83,10 +90,9 @@ class World:
         return get_backend("ec2")[DEFAULT_ACCOUNT_ID][REGION]
 
     def add(self, tag: str = "trainium", instance_type: str = TYPE) -> str:
-        image = self.client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
         tags = [{"Key": "compilewatch", "Value": tag}]
         made = self.client.run_instances(
-            ImageId=image,
+            ImageId=IMAGE,
             MinCount=1,
             MaxCount=1,
             InstanceType=instance_type,
@@ -136,6 +142,18 @@ def moto_endpoint() -> Iterator[str]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def client(moto_endpoint: str) -> Any:
+    """The tests' own eye on EC2."""
+    return boto3.client(
+        "ec2",
+        region_name=REGION,
+        endpoint_url=moto_endpoint,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+
+
 @pytest.fixture
 def sshd() -> Iterator[Sshd]:
     serving = Sshd()
@@ -144,20 +162,24 @@ def sshd() -> Iterator[Sshd]:
 
 
 @pytest.fixture
-def world(moto_endpoint: str, tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(
+    moto_endpoint: str,
+    client: Any,
+    tmp_path: Path,
+    sshd: Sshd,
+    monkeypatch: pytest.MonkeyPatch,
+) -> World:
+    for name, value in ACCESS.items():
+        monkeypatch.setenv(name, value)
     for name, value in {
         "AWS_ENDPOINT_URL_EC2": moto_endpoint,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": str(tmp_path / "no config"),
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "no credentials"),
     }.items():
         monkeypatch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    get_backend("ec2")[DEFAULT_ACCOUNT_ID].pop(REGION, None)
-    return World(moto_endpoint, tmp_path, sshd)
+    return World(client, tmp_path, sshd)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from moto.ec2.exceptions import EC2ClientError
+from botocore.exceptions import ClientError
 
 from compilewatch.errors import ConfigError, TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.trainium import session
@@ -92,7 +92,7 @@ def test_another_run_joins_and_does_not_stop(world: World) -> None:
     assert world.operation().down().action == "stopped"
 
 
-def test_of_two_at_once_one_has_started_it(world: World) -> None:
+def test_of_two_at_once_one_has_started_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both saw it stopped; EC2's answer to StartInstances tells them apart."""
     barrier = threading.Barrier(2)
     real, reports = world.backend.start_instances, []
@@ -101,7 +101,7 @@ def test_of_two_at_once_one_has_started_it(world: World) -> None:
         barrier.wait(timeout=30)
         return real(*arguments)
 
-    world.backend.start_instances = together
+    monkeypatch.setattr(world.backend, "start_instances", together)
 
     def up(file: Path) -> None:
         reports.append(world.operation(file).up())
@@ -139,23 +139,13 @@ def test_a_turn_that_does_not_come_is_said(world: World) -> None:
 
 def test_one_that_is_stopping_is_awaited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.put("stopping")
-    real, seen = world.backend.describe_instances, []
-
-    def describe(*arguments: Any, **keywords: Any) -> Any:
-        seen.append(world.state())
-        if len(seen) == 4:
-            world.put("stopped")
-        return real(*arguments, **keywords)
-
-    # By id is one question, by tag another: both count.
-    monkeypatch.setattr(world.backend, "describe_instances", describe)
-    real_by_id = world.backend.get_reservations_by_instance_ids
+    real, seen = world.backend.get_reservations_by_instance_ids, []
 
     def by_id(*arguments: Any, **keywords: Any) -> Any:
         seen.append(world.state())
         if len(seen) == 4:
             world.put("stopped")
-        return real_by_id(*arguments, **keywords)
+        return real(*arguments, **keywords)
 
     monkeypatch.setattr(world.backend, "get_reservations_by_instance_ids", by_id)
     assert world.operation(trainium_instance=world.instance).up().action == "started"
@@ -279,14 +269,7 @@ def test_a_command_has_the_last_word(world: World) -> None:
 
 
 def test_checks_that_fail_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moto.ec2.models.instances import Instance
-
-    answer = world.client.describe_instance_status(
-        InstanceIds=[world.instance], IncludeAllInstances=True
-    )
-    assert answer["InstanceStatuses"]
     real = world.backend.describe_instance_status
-    monkeypatch.setattr(Instance, "impaired", True, raising=False)
 
     def impaired(*arguments: Any, **keywords: Any) -> Any:
         statuses = real(*arguments, **keywords)
@@ -364,7 +347,7 @@ def test_one_that_is_gone_meanwhile_is_said_once(world: World) -> None:
     assert world.operation().down().action == "nothing"
 
 
-def test_down_need_not_wait(world: World, refuse: Refuse) -> None:
+def test_down_need_not_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.operation().up()
     real = world.backend.stop_instances
 
@@ -373,7 +356,7 @@ def test_down_need_not_wait(world: World, refuse: Refuse) -> None:
         world.put("stopping")
         return answer
 
-    world.backend.stop_instances = slowly
+    monkeypatch.setattr(world.backend, "stop_instances", slowly)
     assert world.operation().down(wait=False).state == "stopping"
     with pytest.raises(TrainiumUnavailableError, match=r"did not stop within 0\.2 s: it is stopp"):
         world.operation(trainium_stop_seconds=0.2).down(force=True)
@@ -456,9 +439,6 @@ def test_status_changes_nothing(world: World) -> None:
 def test_moto_refuses_with_what_the_tests_inject(world: World, refuse: Refuse) -> None:
     """Guards the double: an injected refusal arrives as EC2's would."""
     refuse("stop_instances", "SomeCode", message="first line\nsecond line")
-    from botocore.exceptions import ClientError
-
     with pytest.raises(ClientError) as caught:
         world.client.stop_instances(InstanceIds=[world.instance])
     assert caught.value.response["Error"]["Code"] == "SomeCode"
-    assert issubclass(EC2ClientError, Exception)
