@@ -121,8 +121,8 @@ def _unreachable(error: Exception, region: str) -> TrainiumError:
     known = boto3.Session().get_available_regions("ec2")
     if region in known:
         return TrainiumUnavailableError(f"EC2 in {region} cannot be reached: {error}")
-    near = get_close_matches(region, known, n=1)
-    meant = f"; did you mean {near[0]}?" if near else ""
+    near = get_close_matches(region, known, n=2)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
     return TrainiumError(f"AWS has no region {region!r} that this boto3 knows{meant} ({error})")
 
 
