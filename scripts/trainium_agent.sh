@@ -147,6 +147,7 @@ account() {
     esac
   done
   # No terminal, no forwarding: the agent needs to run commands and to copy files only.
+  # shellcheck disable=SC2016 # The inner shell expands it.
   as_user sh -c 'umask 077 && mkdir -p .ssh agent && printf "%s\n" "$1" >.ssh/authorized_keys' \
     sh "restrict $key"
 }

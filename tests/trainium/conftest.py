@@ -15,6 +15,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.loaders import create_loader
 from moto.backends import get_backend
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.exceptions import EC2ClientError
@@ -27,6 +28,7 @@ REGION = "us-east-1"
 TYPE = "trn1.2xlarge"
 IMAGE = "ami-12c6146b"
 """One of those that moto always has."""
+LOADER = create_loader()
 ACCESS = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "testing",
@@ -177,6 +179,8 @@ def world(
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "no credentials"),
     }.items():
         monkeypatch.setenv(name, value)
+    # The real loader of boto3's models, which are megabytes, but one for all clients.
+    monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     return World(client, tmp_path, sshd)

@@ -15,7 +15,13 @@ DOUBLES = {
     "apt-get": "",
     "systemctl": "",
     "useradd": 'mkdir -p "$ROOT/home/compilewatch" && touch "$ROOT/made"',
-    "dpkg-query": 'echo "install ok installed"',
+    # Nothing of AWS's is installed yet, all of Ubuntu's is.
+    "dpkg-query": """
+case "$*" in *aws-neuronx* | *linux-headers*) exit 1 ;; esac
+echo "install ok installed"
+""",
+    "wget": '[ -z "$OFFLINE" ] && echo key',
+    "gpg": "cat >/dev/null; while [ $# -gt 1 ]; do shift; done; echo key >$1",
     # Root, and a user that exists once it was made.
     "id": """
 case "$*" in
@@ -155,20 +161,30 @@ def test_a_fresh_instance_becomes_an_agent(instance: Instance) -> None:
 def test_again_it_changes_only_what_differs(instance: Instance) -> None:
     instance.has_sdk()
     assert instance.make().returncode == 0
-    before = {
-        name: (instance.root / name).stat().st_mtime_ns for name in files_below(instance.root)
-    }
+    timer = instance.root / "etc/systemd/system/compilewatch-idle.timer"
+    before = timer.stat().st_mtime_ns
     instance.log.unlink()
     instance._commit("second")
     again = instance.make("--idle-minutes", "30")
     assert again.returncode == 0, again.stderr
     assert "/usr/local/sbin/compilewatch-idle is as it should be" in again.stdout
     assert "writing /etc/systemd/system/compilewatch-idle.service" in again.stdout
-    timer = "etc/systemd/system/compilewatch-idle.timer"
-    assert (instance.root / timer).stat().st_mtime_ns == before[timer]
+    assert timer.stat().st_mtime_ns == before
     assert not [call for call in instance.calls() if call.startswith("useradd")]
     setup = instance.home / "compilewatch" / "scripts" / "setup.sh"
     assert "# second" in setup.read_text(), "the checkout follows its source"
+
+
+def test_without_the_sdk_it_is_installed_first(instance: Instance) -> None:
+    offline = instance.make(OFFLINE="yes")
+    assert offline.returncode != 0
+    assert "== done" not in offline.stdout
+    assert not (instance.root / "made").exists(), "nothing after the step that failed"
+    assert instance.make().returncode == 0
+    sources = instance.root / "etc/apt/sources.list.d/neuron.list"
+    assert sources.read_text().endswith("repos.neuron.amazonaws.com noble main\n")
+    (installed,) = [call for call in instance.calls() if call.startswith("apt-get install")]
+    assert installed.endswith("aws-neuronx-dkms aws-neuronx-runtime-lib aws-neuronx-tools")
 
 
 def test_a_user_with_privileges_is_refused(instance: Instance) -> None:

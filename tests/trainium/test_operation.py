@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from botocore.exceptions import ClientError
+from moto.ec2.models.instances import StateReason
 
 from compilewatch.errors import ConfigError, TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.trainium import session
@@ -278,6 +279,36 @@ def test_checks_that_fail_are_told(world: World, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(world.backend, "describe_instance_status", impaired)
     with pytest.raises(TrainiumUnavailableError, match=r"did not pass its .*checks: impaired"):
         world.operation(trainium_ready_seconds=0.2).up()
+    assert world.state() == "stopped"
+
+
+def test_one_that_falls_back_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As EC2 does without the right to use the key of its disk."""
+    real = world.backend.start_instances
+
+    def falls_back(ids: list[str]) -> Any:
+        answer = real(ids)
+        world.put("stopped")
+        world.backend.get_instance(world.instance).state_reason = StateReason(
+            "Client.InvalidKMSKey.InvalidState: the key is not to be used", "Client.InvalidKMSKey"
+        )
+        return answer
+
+    monkeypatch.setattr(world.backend, "start_instances", falls_back)
+    with pytest.raises(
+        TrainiumUnavailableError,
+        match=r"did not run within 0\.2 s: it is stopped \(Client\.",
+    ):
+        world.operation(trainium_ready_seconds=0.2).up()
+    assert not world.file.exists()
+
+
+def test_an_instance_without_an_address_needs_a_host(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compilewatch.trainium.ec2._address", lambda raw: "")
+    with pytest.raises(TrainiumError, match="has no address: set trainium_host"):
+        world.operation(trainium_host="").up()
     assert world.state() == "stopped"
 
 

@@ -233,10 +233,14 @@ def _instance(raw: dict[str, Any], region: str) -> Instance:
         region=region,
         zone=raw.get("Placement", {}).get("AvailabilityZone", region),
         state=raw["State"]["Name"],
-        address=raw.get("PublicIpAddress") or raw.get("PrivateIpAddress") or "",
+        address=_address(raw),
         launched=raw["LaunchTime"],
         reason=raw.get("StateReason", {}).get("Message", ""),
     )
+
+
+def _address(raw: dict[str, Any]) -> str:
+    return raw.get("PublicIpAddress") or raw.get("PrivateIpAddress") or ""
 
 
 def _code(error: BaseException) -> str:
