@@ -445,14 +445,15 @@ def test_a_foreign_state_file_is_not_overwritten(world: World, text: str) -> Non
     assert world.state() == "stopped"
 
 
-def test_a_state_file_that_cannot_be_written_starts_nothing(world: World) -> None:
+def test_a_state_file_that_cannot_be_written_starts_nothing(world: World, refuse: Refuse) -> None:
+    calls = refuse("start_instances", "NotAsked")
     (world.folder / "file").write_text("")
     with pytest.raises(TrainiumError, match="cannot be"):
         world.operation(world.folder / "file" / "state.json").up()
     world.file.with_name("trainium.json.new").mkdir()
     with pytest.raises(TrainiumError, match="cannot be written: "):
         world.operation().up()
-    assert world.state() == "stopped"
+    assert calls == []
 
 
 def test_status_changes_nothing(world: World) -> None:

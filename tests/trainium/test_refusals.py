@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError
+from compilewatch.trainium import refusals
 from tests.services import free_port
 from tests.trainium.conftest import World
 
@@ -46,6 +48,12 @@ def test_a_misspelt_region_has_no_address(world: World, monkeypatch: pytest.Monk
     ) as caught:
         world.operation(trainium_region="us-esat-1").up()
     assert caught.value.exit_status == 2
+
+
+def test_only_a_region_that_exists_is_worth_another_try() -> None:
+    error = EndpointConnectionError(endpoint_url="https://ec2.us-esat-1.amazonaws.com/")
+    assert refusals.passes(error, known_region=True)
+    assert not refusals.passes(error, known_region=False)
 
 
 def test_a_region_of_others_has_no_such_instance(world: World) -> None:
