@@ -8,7 +8,7 @@
 # SSH session of any other user. A Jenkins that stays connected and asks for nothing is not work.
 #
 # IDLE_MINUTES    0 switches it off (default 60)
-# IDLE_USER       the agent's user (default compilewatch)
+# IDLE_USER       the agent's user (default jenkins)
 # IDLE_LAST       where the uptime at which work was last seen is kept (/run/compilewatch-idle: /run
 #                 is empty after each boot, and uptime does not jump as the clock does)
 # For tests: IDLE_PS and IDLE_UPTIME, commands in place of ps and reading /proc/uptime, and
@@ -16,7 +16,7 @@
 set -u
 
 minutes=${IDLE_MINUTES:-60}
-user=${IDLE_USER:-compilewatch}
+user=${IDLE_USER:-jenkins}
 last=${IDLE_LAST:-/run/compilewatch-idle}
 
 case $minutes in

@@ -11,7 +11,7 @@
 # it prints.
 #
 #   --key TEXT|FILE     the public key of the controller (required)
-#   --user NAME         the agent's user (compilewatch)
+#   --user NAME         the agent's user (jenkins, as in stack/jenkins)
 #   --idle-minutes N    shut down after so many minutes without work; 0: never (60)
 #   --source URL        where compilewatch is cloned from (the checkout that this script lies in)
 #   --dry-run           say what would be done, do nothing; needs neither root nor an instance
@@ -23,7 +23,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 root=${ROOT:-}
-user=compilewatch key='' minutes=60 source=$here dry=''
+user=jenkins key='' minutes=60 source=$here dry=''
 torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 neuron_repository=https://apt.repos.neuron.amazonaws.com
 

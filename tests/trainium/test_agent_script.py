@@ -14,7 +14,7 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8= jenkins@controller"
 DOUBLES = {
     "apt-get": "",
     "systemctl": "",
-    "useradd": 'mkdir -p "$ROOT/home/compilewatch" && touch "$ROOT/made"',
+    "useradd": 'mkdir -p "$ROOT/home/jenkins" && touch "$ROOT/made"',
     # Nothing of AWS's is installed yet, all of Ubuntu's is.
     "dpkg-query": """
 case "$*" in *aws-neuronx* | *linux-headers*) exit 1 ;; esac
@@ -26,7 +26,7 @@ echo "install ok installed"
     "id": """
 case "$*" in
 -u) echo 0 ;;
--nG*) echo "compilewatch ${GROUPS_OF_USER:-}" ;;
+-nG*) echo "jenkins ${GROUPS_OF_USER:-}" ;;
 *) [ -e "$ROOT/made" ] ;;
 esac
 """,
@@ -46,7 +46,7 @@ class Instance:
         self.root = folder / "root"
         self.bin = folder / "bin"
         self.log = folder / "log"
-        self.home = self.root / "home" / "compilewatch"
+        self.home = self.root / "home" / "jenkins"
         self.source = folder / "source"
         for place in (self.root / "etc", self.bin, self.source / "scripts"):
             place.mkdir(parents=True)
@@ -112,11 +112,11 @@ def test_a_dry_run_says_all_and_does_nothing(instance: Instance) -> None:
     done = instance.make("--dry-run", "--idle-minutes", "45")
     assert done.returncode == 0, done.stderr
     for expected in (
-        "+ useradd --create-home --home-dir /home/compilewatch",
+        "+ useradd --create-home --home-dir /home/jenkins",
         "aws-neuronx-dkms aws-neuronx-runtime-lib aws-neuronx-tools",
         "signed-by=/etc/apt/keyrings/neuron.gpg] https://apt.repos.neuron.amazonaws.com noble main",
         "+ write /etc/systemd/system/compilewatch-idle.timer (mode 644):",
-        "Environment=IDLE_MINUTES=45 IDLE_USER=compilewatch",
+        "Environment=IDLE_MINUTES=45 IDLE_USER=jenkins",
         "compilewatch/.venv/bin/compilewatch env create neuron",
         "+ systemctl enable --now compilewatch-idle.timer",
     ):
@@ -153,7 +153,7 @@ def test_a_fresh_instance_becomes_an_agent(instance: Instance) -> None:
     assert os.access(idle, os.X_OK)
     service = (instance.root / "etc/systemd/system/compilewatch-idle.service").read_text()
     assert "ExecStart=/usr/local/sbin/compilewatch-idle\n" in service
-    assert "Environment=IDLE_MINUTES=60 IDLE_USER=compilewatch\n" in service
+    assert "Environment=IDLE_MINUTES=60 IDLE_USER=jenkins\n" in service
     assert "systemctl enable --now compilewatch-idle.timer" in instance.calls()
     assert not [call for call in instance.calls() if call.startswith("apt-get")], "all was there"
 

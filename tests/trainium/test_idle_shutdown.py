@@ -16,13 +16,13 @@ PLUMBING = """\
 root      /sbin/init
 root      /usr/lib/systemd/systemd-logind
 root      sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups
-root      sshd: compilewatch [priv]
-compilewatch  sshd: compilewatch@notty
-compilewatch  /usr/lib/systemd/systemd --user
-compilewatch  (sd-pam)
-compilewatch  bash -c cd "/home/compilewatch/agent" && java  -jar remoting.jar -workDir /home/x
-compilewatch  java -jar remoting.jar -workDir /home/compilewatch/agent -jar-cache /home/x
-compilewatch  /usr/lib/openssh/sftp-server
+root      sshd: jenkins [priv]
+jenkins  sshd: jenkins@notty
+jenkins  /usr/lib/systemd/systemd --user
+jenkins  (sd-pam)
+jenkins  bash -c cd "/home/jenkins/agent" && java  -jar remoting.jar -workDir /home/x
+jenkins  java -jar remoting.jar -workDir /home/jenkins/agent -jar-cache /home/x
+jenkins  /usr/lib/openssh/sftp-server
 root      /bin/sh /usr/local/sbin/compilewatch-idle
 ubuntu    -bash
 """
@@ -73,15 +73,15 @@ def test_an_idle_machine_goes_down_after_an_hour(machine: Machine) -> None:
 @pytest.mark.parametrize(
     "work",
     [
-        "compilewatch  /home/compilewatch/.cache/c/venv/bin/python -P /x/bootstrap.py",
-        "compilewatch  sh -c ({ while [ -d '/home/compilewatch/agent/workspace/x' ]; do sleep 3",
-        "compilewatch  make sweep",
+        "jenkins  /home/jenkins/.cache/c/venv/bin/python -P /x/bootstrap.py",
+        "jenkins  sh -c ({ while [ -d '/home/jenkins/agent/workspace/x' ]; do sleep 3",
+        "jenkins  make sweep",
         "root      /usr/bin/python3 /opt/x/bin/neuronx-cc compile model.hlo_module.pb",
         "ubuntu    /home/ubuntu/.venv/bin/python /home/ubuntu/.venv/bin/compilewatch sweep",
         "ubuntu    python -P /x/bootstrap.py compilewatch.worker.server",
         "ubuntu    sshd: ubuntu@pts/0",
         "ubuntu    sshd-session: ubuntu@notty",
-        "compilewatch  sshd: compilewatch@pts/1",
+        "jenkins  sshd: jenkins@pts/1",
     ],
 )
 def test_work_keeps_it_up_and_begins_the_wait_anew(machine: Machine, work: str) -> None:
@@ -118,12 +118,12 @@ def test_its_settings(machine: Machine) -> None:
     # Another agent's user: compilewatch's processes are then those of anyone.
     other = "ci  make sweep\n"
     assert machine.look(other, IDLE_USER="ci").stdout.startswith("at work")
-    machine.look(other, IDLE_USER="compilewatch", IDLE_MINUTES="1", IDLE_LAST="/nowhere/last")
+    machine.look(other, IDLE_USER="jenkins", IDLE_MINUTES="1", IDLE_LAST="/nowhere/last")
     assert machine.is_down
 
 
 def test_work_that_cannot_be_noted_is_an_error(machine: Machine) -> None:
-    assert machine.look("compilewatch  make\n", IDLE_LAST="/nowhere/last").returncode == 1
+    assert machine.look("jenkins  make\n", IDLE_LAST="/nowhere/last").returncode == 1
 
 
 def test_it_reads_this_machine(machine: Machine) -> None:
