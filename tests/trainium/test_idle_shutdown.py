@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.services import program
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "idle_shutdown.sh"
 HOUR = 3600
@@ -129,7 +130,7 @@ def test_work_that_cannot_be_noted_is_an_error(machine: Machine) -> None:
 def test_it_reads_this_machine(machine: Machine) -> None:
     """The real ps and the real uptime: whatever it finds, it must find it."""
     variables = {"IDLE_LAST": str(machine.last), "IDLE_SHUTDOWN": "true", "IDLE_MINUTES": "9999999"}
-    assert shutil.which("ps"), "ps is missing: apt-get install procps"
+    program("ps", package="procps")
     done = subprocess.run(
         ["sh", str(SCRIPT)],
         capture_output=True,
