@@ -34,6 +34,7 @@ PATHS = {
     "overrides_dir": "overrides",
     "neuron_operators_file": "neuron_operators.toml",
     "expectations_file": "expectations.toml",
+    "trainium_prices_file": "trainium_prices.toml",
 }
 """Settings that are paths, and the name inside of `inputs` that an empty one stands for."""
 
@@ -74,6 +75,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     overrides_dir: str = ""
     neuron_operators_file: str = ""
     expectations_file: str = ""
+    trainium_instance: str = ""
+    trainium_tag: str = "compilewatch=trainium"
+    trainium_region: str = ""
+    trainium_profile: str = ""
+    trainium_host: str = ""
+    trainium_ssh_port: Annotated[int, Meta(ge=1, le=65535)] = 22
+    trainium_ready_command: str = ""
+    trainium_ready_seconds: Annotated[float, Meta(gt=0)] = 900.0
+    trainium_stop_seconds: Annotated[float, Meta(gt=0)] = 600.0
+    trainium_poll_seconds: Annotated[float, Meta(gt=0)] = 15.0
+    trainium_attempts: Annotated[int, Meta(ge=1)] = 5
+    trainium_prices_file: str = ""
     deadlines: Deadlines = Deadlines()
 
     @property

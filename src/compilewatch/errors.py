@@ -55,3 +55,17 @@ class SinkError(CompilewatchError):
 
 class UnreachableError(SinkError):
     """A sink cannot be reached, or is too busy: the same may work later."""
+
+
+class TrainiumError(CompilewatchError):
+    """The Trainium instance cannot be found, started or stopped; `code` is EC2's, if it has one."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TrainiumUnavailableError(TrainiumError):
+    """Nothing is wrong but that it is not to be had now: no capacity, no answer in time."""
+
+    exit_status = 1

@@ -32,6 +32,7 @@ VERBS: dict[str, str] = {
     "list-targets": "list the compile targets and which of them this machine can run",
     "env": "make, list and check the environments that workers run in",
     "neuron": "compile captured HLOs with the Neuron SDK's compiler, where that is installed",
+    "trainium": "start the Trainium instance, stop it again, say what it costs",
     "doctor": "say what this machine can run, what is missing and what to type",
 }
 

@@ -1,0 +1,215 @@
+#!/usr/bin/env bash
+# Turns a fresh Neuron instance (Ubuntu 24.04, best the Neuron base DLAMI) into an agent of Jenkins:
+#
+#   sudo scripts/trainium_agent.sh --key 'ssh-ed25519 AAAA... jenkins' [--user NAME]
+#        [--idle-minutes N] [--source URL] [--dry-run]
+#
+# Drivers and tools of the Neuron SDK, unless they are there; Java for the Jenkins agent; a user
+# without privileges that lets only that key in; a checkout of compilewatch with its environment
+# `neuron`; a timer that shuts the instance down when it idles. Run again, it changes only what
+# differs. In Jenkins: a node with the label `trainium`, launched by SSH as that user, with the folder
+# it prints.
+#
+#   --key TEXT|FILE     the public key of the controller (required)
+#   --user NAME         the agent's user (jenkins, as in stack/jenkins)
+#   --idle-minutes N    shut down after so many minutes without work; 0: never (60)
+#   --source URL        where compilewatch is cloned from (the checkout that this script lies in)
+#   --dry-run           say what would be done, do nothing; needs neither root nor an instance
+#
+# TORCH_INDEX, an index of CPU builds of torch, is handed on to scripts/setup.sh.
+# ROOT, a folder, stands before every file that is written: for tests.
+# NOT YET RUN ON AN INSTANCE: docs/trainium.md. After it: scripts/verify_neuron.sh verifies the SDK.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")/.." && pwd)
+root=${ROOT:-}
+user=jenkins key='' minutes=60 source=$here dry=''
+torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+neuron_repository=https://apt.repos.neuron.amazonaws.com
+
+die() {
+  echo "trainium_agent.sh: $*" >&2
+  exit 2
+}
+
+value() { # OPTION COUNT: an option that needs a value has one
+  [ "$2" -ge 2 ] || die "$1 needs a value"
+}
+
+while [ $# -gt 0 ]; do
+  case $1 in
+  --dry-run) dry=yes ;;
+  --key) value "$1" $# && key=$2 && shift ;;
+  --user) value "$1" $# && user=$2 && shift ;;
+  --idle-minutes) value "$1" $# && minutes=$2 && shift ;;
+  --source) value "$1" $# && source=$2 && shift ;;
+  -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+    exit 0
+    ;;
+  *) die "unknown option $1; see --help" ;;
+  esac
+  shift
+done
+
+check() {
+  if [ -n "$key" ] && [ -f "$key" ]; then key=$(cat "$key"); fi
+  [ -n "$key" ] || die "name the controller's public key with --key"
+  # One line that begins with a type: a private key, or options before it, is a mistake.
+  [[ $key =~ ^(ssh|ecdsa|sk)-[a-z0-9@.-]+\ [A-Za-z0-9+/=]+(\ [[:print:]]*)?$ ]] ||
+    die "--key is no public SSH key of one line"
+  [[ $user =~ ^[a-z][a-z0-9_-]{0,31}$ ]] || die "--user: $user is no name of a user"
+  [ "$user" != root ] || die "--user: the agent runs without privileges"
+  [[ $minutes =~ ^[0-9]+$ ]] || die "--idle-minutes: $minutes is no whole number"
+  # shellcheck source=/dev/null
+  if [ -r "$root/etc/os-release" ]; then . "$root/etc/os-release"; fi
+  [ -n "$dry" ] || [ "${ID:-}" = ubuntu ] || die "needs Ubuntu 24.04, not ${PRETTY_NAME:-this}"
+  [ -n "$dry" ] || [ "$(id -u)" = 0 ] || die "needs root: sudo $0 ..."
+}
+
+step() { echo "== $*"; }
+
+run() { # COMMAND...: run it, or say it
+  if [ -n "$dry" ]; then
+    printf '+'
+    printf ' %q' "$@"
+    echo
+  else
+    "$@"
+  fi
+}
+
+# What lies in the user's home is written by the user: root would follow a link laid there.
+as_user() { # COMMAND...: in the user's own home, with nothing of root's environment
+  run runuser -u "$user" -- env -i -C "$home" HOME="$home" USER="$user" LANG=C.UTF-8 \
+    PATH=/opt/aws/neuron/bin:/usr/bin:/bin TORCH_INDEX="$torch_index" "$@"
+}
+
+file() { # MODE PATH < TEXT: write it if it differs
+  local path=$root$2 text
+  text=$(cat)
+  if [ -f "$path" ] && [ "$text" = "$(cat "$path")" ]; then
+    echo "$2 is as it should be"
+  elif [ -n "$dry" ]; then
+    echo "+ write $2 (mode $1):"
+    printf '%s\n' "$text" | sed -n '1,12s/^/    /p;13s/.*/    .../p'
+  else
+    echo "writing $2"
+    mkdir -p "$(dirname "$path")"
+    printf '%s\n' "$text" >"$path.new"
+    chmod "$1" "$path.new"
+    mv "$path.new" "$path"
+  fi
+}
+
+packages() {
+  step "packages"
+  # Jenkins 2.555 and later need Java 21 on agents too.
+  local wanted=(git openjdk-21-jre-headless python3-venv) missing=() name
+  if [ ! -x "$root/opt/aws/neuron/bin/neuron-ls" ]; then
+    # As AWS documents it; a Neuron DLAMI has all this.
+    if [ ! -s "$root/etc/apt/keyrings/neuron.gpg" ]; then
+      run mkdir -p "$root/etc/apt/keyrings"
+      run bash -c "set -o pipefail; wget -qO - $neuron_repository/GPG-PUB-KEY-AMAZON-AWS-NEURON.PUB |
+        gpg --batch --yes --dearmor -o $root/etc/apt/keyrings/neuron.gpg"
+    fi
+    file 644 /etc/apt/sources.list.d/neuron.list \
+      <<<"deb [signed-by=/etc/apt/keyrings/neuron.gpg] $neuron_repository ${VERSION_CODENAME:-noble} main"
+    wanted+=("linux-headers-$(uname -r)" aws-neuronx-dkms aws-neuronx-runtime-lib aws-neuronx-tools)
+  fi
+  for name in "${wanted[@]}"; do
+    dpkg-query -W -f '${Status}' "$name" 2>/dev/null | grep -q '^install ok installed' ||
+      missing+=("$name")
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    echo "all there"
+    return
+  fi
+  run apt-get update -q
+  run env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+    "${missing[@]}"
+}
+
+account() {
+  step "user $user, without privileges"
+  if id "$user" >/dev/null 2>&1; then
+    echo "it is there"
+  else
+    # A password that nothing matches: it enters by key alone.
+    run useradd --create-home --home-dir "/home/$user" --shell /bin/bash --password '*' "$user"
+  fi
+  local group
+  for group in $(id -nG "$user" 2>/dev/null); do
+    case $group in
+    sudo | admin | wheel | docker | lxd | adm | disk)
+      die "$user is in the group $group, which means privileges: choose another --user"
+      ;;
+    esac
+  done
+  # No terminal, no forwarding: the agent needs to run commands and to copy files only.
+  # shellcheck disable=SC2016 # The inner shell expands it.
+  as_user sh -c 'umask 077 && mkdir -p .ssh agent && printf "%s\n" "$1" >.ssh/authorized_keys' \
+    sh "restrict $key"
+}
+
+worker() {
+  step "compilewatch and its environment neuron"
+  local origin=$source
+  if [ -d "$source" ]; then
+    # The user may not be able to read it: root hands it over as a bundle.
+    origin=$home/compilewatch.bundle
+    if [ -n "$dry" ]; then
+      echo "+ bundle $source into $origin"
+    else
+      git -C "$source" bundle create -q - HEAD | as_user sh -c 'cat >compilewatch.bundle'
+    fi
+  fi
+  as_user git init -q compilewatch
+  as_user git -C compilewatch fetch -q "$origin" HEAD
+  as_user git -C compilewatch reset -q --hard FETCH_HEAD
+  as_user compilewatch/scripts/setup.sh
+  # In the user's cache: every checkout that a build makes finds it there.
+  as_user compilewatch/.venv/bin/compilewatch env create neuron
+}
+
+idle() {
+  step "shut down after $minutes minutes without work"
+  file 755 /usr/local/sbin/compilewatch-idle <"$here/scripts/idle_shutdown.sh"
+  file 644 /etc/systemd/system/compilewatch-idle.service <<EOF
+[Unit]
+Description=Shut down if nothing has worked here for $minutes minutes
+
+[Service]
+Type=oneshot
+Environment=IDLE_MINUTES=$minutes IDLE_USER=$user
+ExecStart=/usr/local/sbin/compilewatch-idle
+EOF
+  file 644 /etc/systemd/system/compilewatch-idle.timer <<'EOF'
+[Unit]
+Description=Look every five minutes whether this instance idles
+
+[Timer]
+OnBootSec=5min
+OnUnitActiveSec=5min
+
+[Install]
+WantedBy=timers.target
+EOF
+  run systemctl daemon-reload
+  run systemctl enable --now compilewatch-idle.timer
+}
+
+check
+home=$root/home/$user
+packages
+account
+worker
+idle
+step "done"
+cat <<EOF
+In Jenkins: a permanent agent with the label trainium, launched by SSH as $user, remote root
+directory /home/$user/agent. Before that, on this machine, as $user:
+  cd ~/compilewatch && scripts/verify_neuron.sh
+The instance must stop, not terminate, when it shuts itself down (EC2's default):
+docs/trainium.md says how to see that.
+EOF
