@@ -86,6 +86,7 @@ def ray_cluster() -> Iterator[Any]:
 def warm_ray(ray_cluster: Any) -> Iterator[RayLauncher]:
     """The connection that all launchers of this process use."""
     with RayLauncher(address=ray_cluster.address) as launcher:
+        assert launcher.cluster.nodes()
         yield launcher
 
 

@@ -120,7 +120,10 @@ class RayLauncher:
     def _agreed(self) -> tuple[Environment, ...]:
         told: dict[str, tuple[str, Environment]] = {}
         lacking: dict[str, str] = {}
-        for node, description in self._descriptions():
+        told_by = list(self._descriptions())
+        if not told_by:
+            raise LauncherError("the Ray cluster has no node with a CPU: start one (`ray start`)")
+        for node, description in told_by:
             if description.refused:
                 raise LauncherError(f"node {description.node}: {description.refused}")
             has = {environment.name: environment for environment in description.environments}
@@ -149,12 +152,9 @@ class RayLauncher:
 
     def _descriptions(self) -> Iterator[tuple[Node, Description]]:
         ray = self.cluster.ray
-        nodes = self.cluster.nodes()
-        if not nodes:
-            raise LauncherError("the Ray cluster has no node with a CPU: start one (`ray start`)")
         task = ray.remote(num_cpus=0, max_retries=0)(described)
         asked = {}
-        for node in nodes:
+        for node in self.cluster.nodes():
             there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 node_id=node.id, soft=False
             )
@@ -164,6 +164,8 @@ class RayLauncher:
         for node, ref in asked.items():
             try:
                 answer = ray.get(ref, timeout=max(1.0, ends - time.monotonic()))
+            except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+                continue  # just lost: Ray lists a node until its health checks have failed
             except ray.exceptions.RayError as error:
                 raise LauncherError(
                     f"node {node.address} ({node.id[:8]}) cannot say what it is: {_line(error)}"
