@@ -1,7 +1,7 @@
 """What a fleet would take for a sweep, computed from a recorded run; docs/scale.md states it.
 
-    .venv/bin/python scripts/scale.py outputs/latest               # the tables of docs/scale.md
-    .venv/bin/python scripts/scale.py outputs/latest --writer      # how fast this disk takes results
+    .venv/bin/python scripts/scale.py outputs/latest           # the tables of docs/scale.md
+    .venv/bin/python scripts/scale.py outputs/latest --writer  # how fast this disk takes results
 
 Each simulated request has the time of one that was recorded, drawn with a fixed seed; a core takes
 the next request when it is free, after the time it needs to start. Nothing is averaged: the longest

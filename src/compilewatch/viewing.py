@@ -78,7 +78,8 @@ def _lost(results: Iterable[Result]) -> list[str]:
     """What a cluster lost under way in this run, and what became of it."""
     own = [result for result in results if result.reused_from is None]
     again = sum(any(a.reason.startswith(NODE_LOST) for a in r.attempts) for r in own)
-    return [f"{again} asked again, as a node of the cluster was lost"] if again else []
+    what = "1 request was" if again == 1 else f"{again} requests were"
+    return [f"{what} asked again: a node of the cluster was lost"] if again else []
 
 
 def _baseline(

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ import pytest
 from compilewatch.config import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.launchers.ray import RayLauncher, _check_equal
-from compilewatch.launchers.ray_cluster import Node, load_ray
+from compilewatch.launchers.ray_cluster import Node, _reach, load_ray
 from compilewatch.launchers.ray_losses import MOST_LOSSES, Flight, lost_result
 from compilewatch.launchers.ray_node import Description
 from compilewatch.pipeline import sweep
@@ -78,7 +79,7 @@ def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
     again = [r for r in view.results if r.attempts]
     assert len(again) == 1
     assert again[0].attempts[0].reason.startswith("node_lost: its Ray node ")
-    assert view.notes == ("1 asked again, as a node of the cluster was lost",)
+    assert view.notes == ("1 request was asked again: a node of the cluster was lost",)
 
 
 def test_a_worker_that_is_killed_is_asked_again(bare_ray: Make, scratch: Path) -> None:
@@ -254,6 +255,32 @@ def test_losses_are_told_apart_and_bounded() -> None:
     assert result.error is not None
     assert result.error.code == "node_out_of_memory"
     assert not flight.lose(kinds.RuntimeEnvSetupError("no"), kinds)
+
+
+def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(LauncherError, match=r"pip install 'compilewatch\[ray\]'"):
+        load_ray()
+
+
+@pytest.mark.parametrize("words", [b"220 mail.example\r\n", b""])
+def test_what_listens_but_is_no_ray_head_is_refused_at_once(words: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(words)
+                connection.recv(1024)
+
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(LauncherError, match=f"no Ray cluster answers at {address}"):
+            _reach(address)
+
+
+def test_a_head_is_one(ray_cluster: Any) -> None:
+    _reach(ray_cluster.address)
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,20 @@ def _reach(address: str) -> None:
             "and start the sweep on a machine that is part of the cluster"
         )
     try:
-        socket.create_connection((host, int(port)), REACH_SECONDS).close()
+        with socket.create_connection((host, int(port)), REACH_SECONDS) as probe:
+            why = "" if os.environ.get("RAY_USE_TLS") == "1" or _speaks(probe) else "not a Ray head"
     except OSError as error:
         why = error.strerror or str(error)
-        raise LauncherError(f"no Ray cluster answers at {address}: {why}; {advice}") from None
+    if why:
+        raise LauncherError(f"no Ray cluster answers at {address}: {why}; {advice}")
+
+
+def _speaks(probe: socket.socket) -> bool:
+    """Whether it is a server of HTTP/2, as Ray's are: it answers with SETTINGS (RFC 9113, 3.4)."""
+    empty_settings = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    probe.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + empty_settings)
+    header = probe.recv(9)
+    return len(header) >= 4 and header[3] == 4
 
 
 def _be_quiet(ray: Any) -> None:
