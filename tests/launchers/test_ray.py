@@ -320,6 +320,27 @@ with RayLauncher(1, ("bare",), cache=Path(sys.argv[1])) as launcher:
 """
 
 
+def test_a_node_out_of_memory_is_not_the_models_own_limit(bare_cache: Path, scratch: Path) -> None:
+    """Ray's monitor is told that one per cent of memory is too much, once nodes were described."""
+    code = SWEEP.replace(
+        "as launcher:\n", "as launcher:\n    launcher._described = (ENVIRONMENT,)\n"
+    )
+    code = code.replace("print(answer)", "print(answer.result.status, answer.result.error.code)")
+    code = code.replace("asked =", "from compilewatch import environments\nasked =", 1)
+    code = code.replace("ENVIRONMENT", "environments.describe('bare', Path(sys.argv[1]))")
+    variables = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(bare_cache), str(scratch)],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "oom node_out_of_memory", done.stderr
+
+
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_driver_of_a_cluster_of_its_own(
     bare_cache: Path, scratch: Path, which: int
