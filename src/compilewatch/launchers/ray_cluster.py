@@ -19,6 +19,11 @@ REACH_SECONDS = 5.0
 OBJECT_STORE_BYTES = 256 * 2**20
 """Of a cluster of our own. Artifacts pass through it and are taken out at once."""
 
+TOKEN_ADVICE = (
+    " (a head of Ray 2.60 asks for a token by default: set RAY_AUTH_MODE=token, and copy the head's "
+    "~/.ray/auth_token to here)"
+)
+
 NEURON_CORES = "neuron_cores"
 """Ray's name for the resource, which it detects on its own (`ray._private.accelerators`)."""
 
@@ -106,7 +111,8 @@ def _connect(ray: Any, address: str, jobs: int, memory_limit_bytes: int) -> None
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = address or "of this machine's own"
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise LauncherError(f"no Ray cluster {where}: {lines[0][:300]}") from None
+        advice = "" if os.environ.get("RAY_AUTH_MODE") else TOKEN_ADVICE
+        raise LauncherError(f"no Ray cluster {where}: {lines[0][:300]}{advice}") from None
 
 
 def _reach(address: str) -> None:
