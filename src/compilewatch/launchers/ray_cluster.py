@@ -20,7 +20,7 @@ OBJECT_STORE_BYTES = 256 * 2**20
 """Of a cluster of our own. Artifacts pass through it and are taken out at once."""
 
 TOKEN_ADVICE = (
-    " (a head of Ray 2.60 asks for a token by default: set RAY_AUTH_MODE=token, and copy the head's "
+    " (a head of Ray 2.60 asks for a token by default: set RAY_AUTH_MODE=token and copy the head's "
     "~/.ray/auth_token to here)"
 )
 
