@@ -115,6 +115,32 @@ def xla_25(output: Path) -> dict[str, Any]:
     return row(output, "xla", 25, "reduced", 10)
 
 
+def ray_100(output: Path) -> dict[str, Any]:
+    """The 100 most used architectures, one after the other: locally and on Ray, on this machine.
+
+    15 % slower, the start of a cluster included. RAY_MODELS asks about fewer.
+    """
+    models = os.environ.get("RAY_MODELS", "100")
+    walls: dict[str, float] = {}
+    statuses: dict[str, Any] = {}
+    for launcher in ("local", "ray"):
+        walls[launcher], run = compilewatch(
+            *("sweep", "--source", "library", "--top", models, "--depth", "reduced", "--fresh"),
+            *("--launcher", launcher, "--jobs", str(JOBS), "--output", str(output / launcher)),
+        )
+        statuses[launcher] = run["summary"]["statuses"]
+    slower = walls["ray"] / walls["local"] - 1
+    return {
+        "models": int(models),
+        "wall_seconds": round(walls["ray"], 1),
+        "local_seconds": round(walls["local"], 1),
+        "slower": round(slower, 3),
+        "slower_limit": 0.15,
+        "same_statuses": statuses["local"] == statuses["ray"],
+        "within": slower <= 0.15 and statuses["local"] == statuses["ray"],
+    }
+
+
 def deepseek_v3(output: Path) -> dict[str, Any]:  # noqa: ARG001
     """DeepSeek-V3's published configuration (671 B parameters) at full depth: 60 s, 1 GiB."""
     wall, result = compilewatch(
@@ -220,6 +246,7 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "inductor_10": inductor_10,
     "xla_25": xla_25,
     "pipeline": pipeline,
+    "ray_100": ray_100,
     "publish_scale": publish_scale,
     "overview_queries": overview_queries,
     "loki_10k": loki_10k,

@@ -45,6 +45,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     output_dir: str = "outputs"
     cache: str = ""
     jobs: Annotated[int, Meta(ge=0)] = 0
+    launcher: Literal["local", "ray"] = "local"
+    ray_address: str = ""
     memory_limit_gib: Annotated[float, Meta(gt=0)] = 8.0
     environments: tuple[str, ...] = ()
     source: str = "auto"

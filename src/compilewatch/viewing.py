@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from compilewatch.analysis.comparison import between_environments, compare, default_baseline
@@ -9,6 +11,8 @@ from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.analysis.view import RunView
 from compilewatch.errors import StoreError
 from compilewatch.expectations import Expectations, stale_note
+from compilewatch.launchers import NODE_LOST
+from compilewatch.records import Result
 from compilewatch.store import Store, StoredRun
 
 
@@ -31,6 +35,7 @@ def view(
         notes.append(f"shards missing from this merge: {', '.join(missing)}")
     if run.state != "finished" and len(results) < run.planned:
         notes.append(f"{run.state}: {len(results)} of {run.planned} requests are answered")
+    notes += _lost(results)
     judged = (expectations or Expectations()).stale(results, run.environments)
     notes += (stale_note(expected, result) for expected, result in judged)
     other, problem = _baseline(store, stored, baseline)
@@ -67,6 +72,14 @@ def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> 
         differences=compared.differences,
         notes=tuple(dict.fromkeys([*base.damaged, *stored.damaged])),
     )
+
+
+def _lost(results: Iterable[Result]) -> list[str]:
+    """What a cluster lost under way in this run, and what became of it."""
+    own = [result for result in results if result.reused_from is None]
+    again = sum(any(a.reason.startswith(NODE_LOST) for a in r.attempts) for r in own)
+    what = "1 request was" if again == 1 else f"{again} requests were"
+    return [f"{what} asked again: a node of the cluster was lost"] if again else []
 
 
 def _baseline(

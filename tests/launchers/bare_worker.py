@@ -19,12 +19,17 @@ from compilewatch.worker.protocol import Answer
 
 
 def answer(request, tier, folder, mark):
-    behaviour = request.model.name
+    behaviour = request.model.name.partition("-")[0]
     mark(Phase.CREATE)
     (folder / "artifacts" / "pid").write_text(str(os.getpid()))
     if behaviour == "hang":
         print("hanging", os.getpid())
         time.sleep(3600)
+    if behaviour == "gate":
+        gate = Path(request.model.checkpoint)
+        (gate / f"started-{os.environ['RAY_RAYLET_PID']}").touch()
+        while not (gate / "open").exists():
+            time.sleep(0.01)
     if behaviour == "kill_server":
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(3600)

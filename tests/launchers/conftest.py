@@ -3,12 +3,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from compilewatch import environments
 from compilewatch.environments import Interpreter
 from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.ray import RayLauncher
+from compilewatch.launchers.ray_cluster import load_ray
 from compilewatch.records import ChaosBuild, ClassBuild, Deadlines, ModelSpec, Request, Target
 
 
@@ -60,6 +64,58 @@ def bare_launcher(bare_python: Path) -> Iterator[Callable[..., LocalLauncher]]:
     yield make
     for launcher in made:
         launcher.close()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """Two nodes with a CPU each, and one without: three raylets on this machine."""
+    load_ray()
+    from ray.cluster_utils import Cluster
+
+    small = {"object_store_memory": 80 * 2**20, "memory": 16 * 2**30}
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small}
+    )
+    for _ in range(2):
+        cluster.add_node(num_cpus=1, **small)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def warm_ray(ray_cluster: Any) -> Iterator[RayLauncher]:
+    """The connection that all launchers of this process use."""
+    with RayLauncher(address=ray_cluster.address) as launcher:
+        assert launcher.cluster.nodes()
+        yield launcher
+
+
+@pytest.fixture(scope="session")
+def bare_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with a made environment `bare`: other processes find it by that."""
+    cache = tmp_path_factory.mktemp("cache")
+    python = Path(environments.made_interpreter("bare", cache).path)
+    python.parent.mkdir(parents=True)
+    script = Path(__file__).with_name("bare_worker.py")
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P "{script}" "$@"\n')
+    python.chmod(0o755)
+    stamp = environments.Stamp(name="bare", recipe="", created="", python="")
+    path = environments.environment_folder("bare", cache) / environments.STAMP_FILE
+    path.write_bytes(msgspec.json.encode(stamp))
+    return cache
+
+
+@pytest.fixture
+def bare_ray(
+    ray_cluster: Any, warm_ray: RayLauncher, bare_cache: Path
+) -> Callable[..., RayLauncher]:
+    """Makes launchers of the shared connection, with models without torch."""
+
+    def make(**options: Any) -> RayLauncher:
+        given = {"address": ray_cluster.address, "cache": bare_cache, **options}
+        return RayLauncher(environments=("bare",), **given)
+
+    return make
 
 
 @pytest.fixture

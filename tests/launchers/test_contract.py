@@ -14,6 +14,9 @@ from tests.launchers.conftest import bare_request, chaos_request
 
 pytestmark = pytest.mark.torch
 
+WARM = {"local": "warm_launcher", "ray": "warm_ray"}
+"""Fixtures of launchers whose servers have torch, for all tests that can share one."""
+
 
 def load(name: str) -> type[Launcher]:
     module, _, attribute = LAUNCHERS[name].partition(":")
@@ -22,8 +25,8 @@ def load(name: str) -> type[Launcher]:
 
 @pytest.fixture(params=sorted(LAUNCHERS))
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    if request.param == "local":
-        return request.getfixturevalue("warm_launcher")
+    if request.param in WARM:
+        return request.getfixturevalue(WARM[request.param])
     return load(request.param)()
 
 
@@ -34,6 +37,8 @@ def launcher_of_its_own(
     """With the environment that it has; for tests that end a server."""
     if request.param == "local":
         yield bare_launcher(), "bare"
+    elif request.param == "ray":
+        yield request.getfixturevalue("bare_ray")(), "bare"
     else:
         yield load(request.param)(), "default"
 
@@ -59,6 +64,10 @@ def test_answers_each_request_once_with_the_request_in_it(
     assert {a.result.status for a in answers} == {Status.PASS}
     digests = {a.result.environment_digest for a in answers}
     assert digests == {launcher.environments()[0].digest}
+
+
+def test_runs_at_least_one_at_a_time(launcher: Launcher) -> None:
+    assert launcher.jobs >= 1
 
 
 def test_nothing_to_run_is_nothing_to_answer(launcher: Launcher, scratch: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from compilewatch.analysis.summary import Summary, summarise
 from compilewatch.analysis.view import RunView
@@ -20,6 +21,7 @@ from compilewatch.config import Settings, load_settings
 from compilewatch.errors import UsageError
 from compilewatch.launchers import LAUNCHERS, Launcher
 from compilewatch.pipeline import resume, sweep
+from compilewatch.placing import wanted
 from compilewatch.planning import parse_shard, targets_of
 from compilewatch.records import Change, ChangeKind, Depth, Record, Run
 from compilewatch.store import Store
@@ -50,6 +52,25 @@ def local_launcher(settings: Settings, names: Sequence[str]) -> Iterator[Launche
     )
     with launcher:
         yield launcher
+
+
+@contextlib.contextmanager
+def launcher_of(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
+    """The launcher that the settings name, closed at the end."""
+    if settings.launcher == "local":
+        with local_launcher(settings, names) as launcher:
+            yield launcher
+        return
+    from compilewatch.launchers.ray import RayLauncher
+
+    with RayLauncher(
+        settings.jobs,
+        tuple(names),
+        address=settings.ray_address,
+        cache=settings.cache_folder,
+        memory_limit_bytes=settings.memory_limit_bytes,
+    ) as cluster:
+        yield cluster
 
 
 def print_view(store: Store, view: RunView, as_json: bool) -> None:
@@ -108,6 +129,17 @@ def _near(path: Path) -> Path:
 @options.depth
 @options.tier
 @click.option("--jobs", type=click.IntRange(min=1), help="Models at a time (default: one a core).")
+@click.option(
+    "--launcher",
+    type=click.Choice(["local", "ray"]),
+    help="local: this machine; ray: a Ray cluster (default local).",
+)
+@click.option(
+    "--address",
+    "ray_address",
+    metavar="HOST:PORT",
+    help="The Ray cluster (default: RAY_ADDRESS, else one of this machine's own).",
+)
 @click.option("--fresh", is_flag=True, help="Ask again what earlier runs have answered.")
 @click.option(
     "--resume",
@@ -153,7 +185,8 @@ def command(
     part = parse_shard(shard) if shard else None
     names = _environments(store, settings, resumed)
     try:
-        with local_launcher(settings, names) as launcher, ProgressBar(quiet=as_json) as bar:
+        with launcher_of(settings, names) as launcher, ProgressBar(quiet=as_json) as bar:
+            settings = msgspec.structs.replace(settings, jobs=launcher.jobs)
             if resumed is not None:
                 _refuse_selection(top, every, models, families, shard)
                 view = resume(store, launcher, settings, reference=resumed or None, observer=bar)
@@ -199,6 +232,8 @@ def command(
 
 def _environments(store: Store, settings: Settings, resumed: str | None) -> Sequence[str]:
     """Those that the targets need; of a run that is taken up, its own."""
+    if resumed is None and settings.launcher == "ray":
+        return wanted(settings.targets, settings.environments)  # its nodes know which there are
     if resumed is None:
         return options.environments_for(settings.targets, settings)
     stored = store.open(resumed) if resumed else store.unfinished()

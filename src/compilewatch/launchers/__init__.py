@@ -11,8 +11,12 @@ from compilewatch.records import Environment, Request, Result
 
 LAUNCHERS: dict[str, str] = {
     "local": "compilewatch.launchers.local:LocalLauncher",
+    "ray": "compilewatch.launchers.ray:RayLauncher",
     "fake": "compilewatch.launchers.fake:FakeLauncher",
 }
+
+NODE_LOST = "node_lost"
+"""The beginning of an attempt's reason: through no fault of the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,11 @@ class Launcher(Protocol):
     """
 
     name: str
+
+    @property
+    def jobs(self) -> int:
+        """How many requests it runs at a time."""
+        ...
 
     def environments(self) -> tuple[Environment, ...]:
         """The environments that requests may name, as they described themselves."""

@@ -1,0 +1,139 @@
+"""Files that travel with a request to another machine, and those that come back.
+
+A request names files by absolute paths of the machine that plans. Reviewed overrides, the list of
+operators, saved inputs and a `config.json` are small: their content goes along and is laid out on
+the node under its digest. A team's own code, and a repository beside its configuration, do not
+travel: they must lie at the same path on every node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from compilewatch.errors import LauncherError
+from compilewatch.records import ConfigBuild, FactoryBuild, Request
+
+MOST_ARTIFACT_BYTES = 256 * 2**20
+"""What one answer may bring back; files that do not fit are named in `LEFT_OUT_FILE`."""
+
+LEFT_OUT_FILE = "left_out.txt"
+
+Content = dict[str, bytes]
+"""Path, relative and with slashes, to what is in the file."""
+
+
+def shared_files(request: Request) -> tuple[str | None, str | None]:
+    """The folder and the file of reviewed data, which all requests of a sweep have in common."""
+    return request.overrides_dir, request.neuron_operators
+
+
+def own_files(request: Request) -> tuple[str, ...]:
+    """Absolute paths of the files that only this request names."""
+    build = request.model.build
+    config = build.config_file if isinstance(build, ConfigBuild) and not _in_place(build) else None
+    spec = request.model.inputs_file
+    return tuple(dict.fromkeys(p for p in (config, request.inputs_file, spec) if p is not None))
+
+
+def read(path: str) -> Content:
+    """A file, or the files right in a folder. Raises LauncherError where it cannot be read."""
+    chosen = Path(path)
+    try:
+        if chosen.is_dir():
+            return {p.name: p.read_bytes() for p in sorted(chosen.iterdir()) if p.is_file()}
+        return {chosen.name: chosen.read_bytes()}
+    except OSError as error:
+        raise LauncherError(f"{path}: cannot be sent to a node: {error.strerror}") from None
+
+
+def lay_out(content: Mapping[str, bytes], root: Path) -> Path:
+    """Write files below `root` in a folder named by their digest, once; return that folder."""
+    total = hashlib.sha256()
+    for name, data in sorted(content.items()):
+        total.update(f"{name}\0".encode() + hashlib.sha256(data).digest())
+    folder = root / total.hexdigest()[:24]
+    if not folder.is_dir():
+        write(content, draft := root / f"{folder.name}.{os.getpid()}")
+        draft.rename(folder)
+    return folder
+
+
+def at_node(request: Request, sent: Mapping[str, Content], root: Path) -> Request:
+    """The request with the paths that its files have on this node.
+
+    `sent` is content by the path it has where it was planned. Raises LauncherError for what does
+    not travel and is not here.
+    """
+    build = request.model.build
+    if isinstance(build, FactoryBuild) and build.path is not None:
+        _require(build.path, request)
+    if isinstance(build, ConfigBuild):
+        if _in_place(build):
+            _require(build.config_file, request)
+        else:
+            moved = _moved(build.config_file, sent, root)
+            build = msgspec.structs.replace(build, config_file=moved)
+    changes: dict[str, str] = {}
+    for name in ("inputs_file", "neuron_operators"):
+        if (path := getattr(request, name)) is not None:
+            changes[name] = _moved(path, sent, root)
+    if request.overrides_dir is not None:
+        changes["overrides_dir"] = _moved(request.overrides_dir, sent, root, folder=True)
+    saved = request.model.inputs_file
+    saved = _moved(saved, sent, root) if saved is not None else None
+    model = msgspec.structs.replace(request.model, build=build, inputs_file=saved)
+    return msgspec.structs.replace(request, model=model, **changes)
+
+
+def pack(folder: Path, most_bytes: int = MOST_ARTIFACT_BYTES) -> Content:
+    """The files of a folder, small ones first, as far as they fit into `most_bytes`."""
+    packed: Content = {}
+    left_out: list[str] = []
+    room = most_bytes
+    files = [(path.stat().st_size, path) for path in folder.rglob("*") if path.is_file()]
+    for size, path in sorted(files):
+        name = path.relative_to(folder).as_posix()
+        if size > room:
+            left_out.append(f"{name}: {size} bytes, not brought back from the node\n")
+            continue
+        room -= size
+        packed[name] = path.read_bytes()
+    if left_out:
+        packed[LEFT_OUT_FILE] = "".join(left_out).encode()
+    return packed
+
+
+def write(content: Mapping[str, bytes], folder: Path) -> None:
+    """Lay files out in a new folder. Raises LauncherError for a name that leads out of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in content.items():
+        relative = PurePosixPath(name)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise LauncherError(f"a node sent a file named {name!r}: refused")
+        (folder / relative).parent.mkdir(parents=True, exist_ok=True)
+        (folder / relative).write_bytes(data)
+
+
+def _in_place(build: ConfigBuild) -> bool:
+    """Whether weights or code are read from the folder beside the configuration."""
+    return build.repo is None and (build.weights or build.trust_remote_code)
+
+
+def _require(path: str, request: Request) -> None:
+    if not Path(path).exists():
+        raise LauncherError(
+            f"{request.model.name} needs {path}, which is not there: code and weights of your own "
+            "do not travel, put them at the same path on every node"
+        )
+
+
+def _moved(path: str, sent: Mapping[str, Content], root: Path, *, folder: bool = False) -> str:
+    if path not in sent:
+        return path
+    place = lay_out(sent[path], root)
+    return str(place if folder else place / Path(path).name)
