@@ -43,7 +43,7 @@ generate: setup-dev ## rewrite the generated pages of docs/ and the dashboards
 	$(BIN)/python scripts/generate.py
 	$(BIN)/python -m dashboards.build
 
-bench: setup ## measure what docs/benchmarks.md states, one JSON line each
+bench: setup-dev ## measure what docs/benchmarks.md states, one JSON line each
 	@$(BIN)/python scripts/bench.py $(ARGS)
 
 lock: setup-dev ## newest versions into requirements/*.txt

@@ -11,6 +11,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 export COMPOSE_FILE=${COMPOSE_FILE:-stack/jenkins/compose.yaml}
+export COMPOSE_PROFILES=${COMPOSE_PROFILES:-jenkins}
 export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-compilewatch-smoke}
 export COMPILEWATCH_PUSHGATEWAY_URL=${COMPILEWATCH_PUSHGATEWAY_URL-}
 scratch=$(mktemp -d)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Once before `docker compose up -d`: scripts/stack_setup.sh [local|cloud]
 #
-# local   Prometheus, Loki and Grafana run here (the default); Grafana's admin password is made
-#         and printed, once
+# local   Prometheus, Loki and Grafana run here (the default)
 # cloud   Grafana Cloud has them; alloy/env.secrets is there to be filled in
 #
+# The passwords of Grafana and Jenkins, as far as they run here, are made and printed once.
 # Writes .env from .env.example. Run again, it changes only what was asked for: a password, keys and
 # other settings stay as they are.
 set -euo pipefail
@@ -55,6 +55,14 @@ else
     chmod 644 "$secret.new"
     mv "$secret.new" "$secret"
     echo "stack_setup: Grafana's user is admin, the password $(cat "$secret") (kept in $secret)"
+  fi
+fi
+if grep -q '^COMPOSE_PROFILES=.*jenkins' .env; then
+  made=$([ -s stack/secrets/jenkins_admin_password ] || echo yes)
+  stack/jenkins/secrets.sh
+  if [ -n "$made" ]; then
+    password=$(cat stack/secrets/jenkins_admin_password)
+    echo "stack_setup: Jenkins' user is admin, the password $password (kept in stack/secrets/)"
   fi
 fi
 echo "stack_setup: ready; docker compose up -d, or scripts/stack.sh up without Docker"

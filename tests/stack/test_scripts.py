@@ -301,12 +301,16 @@ def test_setup_makes_a_password_once_and_prints_it_once(stack: Stack) -> None:
     assert len(password) == 24
     assert password.isalnum()
     assert password in first
-    assert settings(stack) == {"COMPOSE_PROFILES": "local", "ALLOY_SINK": "local"}
+    assert settings(stack) == {"COMPOSE_PROFILES": "local,jenkins", "ALLOY_SINK": "local"}
+    of_jenkins = secret.with_name("jenkins_admin_password")
+    assert of_jenkins.read_text().strip() in first
     # Others cannot reach the file, which Grafana's user must be able to read once it is mounted.
     assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(secret.stat().st_mode) == 0o644
     assert stat.S_IMODE((stack.root / ".env").stat().st_mode) == 0o600
-    assert password not in setup(stack)
+    again = setup(stack)
+    assert password not in again
+    assert of_jenkins.read_text().strip() not in again
     assert secret.read_text() == password
 
 
@@ -315,11 +319,13 @@ def test_setup_turns_to_grafana_cloud_and_back_and_leaves_the_rest(stack: Stack)
     (stack.root / "alloy" / "env.secrets.example").write_text("PROM_URL=\n")
     setup(stack)
     env = stack.root / ".env"
-    changed = env.read_text().replace("COMPOSE_PROFILES=local", "COMPOSE_PROFILES=local,ci")
+    changed = env.read_text().replace(
+        "COMPOSE_PROFILES=local,jenkins", "COMPOSE_PROFILES=local,jenkins,ci"
+    )
     env.write_text(changed + "GRAFANA_PORT=4000\n")
     assert "fill in alloy/env.secrets" in setup(stack, "cloud")
     assert settings(stack) == {
-        "COMPOSE_PROFILES": "ci",
+        "COMPOSE_PROFILES": "jenkins,ci",
         "ALLOY_SINK": "cloud",
         "GRAFANA_PORT": "4000",
     }
@@ -332,7 +338,7 @@ def test_setup_turns_to_grafana_cloud_and_back_and_leaves_the_rest(stack: Stack)
     assert settings(stack)["ALLOY_SINK"] == "cloud"
     assert secrets.read_text() == "PROM_URL=mine\n"
     setup(stack, "local")
-    assert settings(stack)["COMPOSE_PROFILES"] == "local,ci"
+    assert settings(stack)["COMPOSE_PROFILES"] == "local,jenkins,ci"
 
 
 def test_setup_refuses_what_it_does_not_know(stack: Stack) -> None:
