@@ -22,12 +22,12 @@ from dashboards.frame import (
     version_changes,
 )
 from dashboards.panels import COLOURS, Column, Size, Text
-from dashboards.queries import CHOSEN, REGISTRY, hint, lines, status_codes
+from dashboards.queries import CHOSEN, REGISTRY, asked_lines, hint, lines, status_codes
 
 ONE = 'model="$model"'
 ASKED = "source, target, mode"
 OF_MODEL = '| model="$model"'
-BROKEN = lines('event="graph_break"')
+BROKEN = asked_lines('event="graph_break"')
 KIT = TEMPLATED
 
 STATUS_WORDS = {
@@ -39,7 +39,7 @@ CODE_WORDS = {code: STATUS_WORDS[status.value] for code, status in enumerate(Sta
 BUILD_URL = "http://localhost:8080/job/compilewatch/lastCompletedBuild/artifact"
 """Where Jenkins of compose.yaml keeps the newest build's files; the variable takes another."""
 
-REPORT = "${build_url:raw}/outputs/${__data.fields.run}/report/index.html"
+REPORT = "${build_url:raw}/build/archive/runs/${__data.fields.run}/report/index.html"
 
 
 def _targets() -> Section:
@@ -244,7 +244,7 @@ def _history() -> Section:
 
 def _logs() -> Section:
     phases = [phase.value for phase in Phase if phase is not Phase.DONE]
-    checked = lines('event="model_checked"')
+    checked = asked_lines('event="model_checked"')
     spent = {
         f"{phase} {{{{target}}}} {{{{mode}}}}": f"max by (target, mode) (max_over_time({checked} "
         f'{OF_MODEL} | json spent="durations.{phase}" | spent != `` | unwrap spent '

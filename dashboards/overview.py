@@ -27,8 +27,8 @@ from dashboards.queries import (
     RAN,
     STALE_SECONDS,
     Scope,
+    asked_lines,
     last_success,
-    lines,
     verdicts,
 )
 
@@ -197,11 +197,11 @@ def _regressed_models(kit: Kit) -> Panel:
         Text(
             title="Regressed models",
             description="From the log, in the time shown: which model, what it was and is, and "
-            "torch's words. The target is its bare name here.",
+            "torch's words.",
             no_value=NONE_LISTED,
         ),
         Size(width=24),
-        lines('event="regression"') + ' | family=~"$family"',
+        asked_lines('event="regression"') + ' | family=~"$family"',
         ("model", "family", "target", "mode", "before", "after", "detail", "run"),
         links={"model": [to_dashboard(MODEL, "This model", "model")]},
     )

@@ -111,9 +111,10 @@ def status_codes(scope: Scope, *matchers: str) -> str:
 
 
 def lines(*labels: str) -> str:
-    """A LogQL stream selector of compilewatch's events, of the chosen sources.
-
-    The label `target` of events is the target's bare name, that of metrics has backend and
-    environment too, so that `$target` does not fit here.
-    """
+    """A LogQL stream selector of compilewatch's events, of the chosen sources."""
     return _braced('service_name="compilewatch"', 'source=~"$source"', *labels)
+
+
+def asked_lines(*labels: str) -> str:
+    """The same, of events about a model on the chosen targets and modes."""
+    return lines('target=~"$target"', 'mode=~"$mode"', *labels)

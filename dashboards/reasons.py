@@ -19,7 +19,7 @@ from dashboards.frame import (
     version_changes,
 )
 from dashboards.panels import Column, Size, Text
-from dashboards.queries import CHOSEN, REGISTRY, hint, lines
+from dashboards.queries import CHOSEN, REGISTRY, asked_lines, hint
 
 ONE = 'reason="$reason"'
 KIT = TEMPLATED
@@ -146,7 +146,7 @@ def _models() -> Section:
                         no_value="not seen in this time",
                     ),
                     Size(width=24, height=10),
-                    lines('event="graph_break"') + f" | {ONE}",
+                    asked_lines('event="graph_break"') + f" | {ONE}",
                     (
                         *("model", "target", "mode", "file", "line", "function"),
                         *("fingerprint", "detail", "run"),

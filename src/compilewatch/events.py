@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from compilewatch.analysis.labels import mode_label_value, target_label_value
 from compilewatch.analysis.reasons import reason_label
 from compilewatch.records import (
     SCHEMA_VERSION,
@@ -125,7 +126,7 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):
 
 
 class ModelEvent(Event, frozen=True, kw_only=True):
-    """An event about one model on one target; `target` is its name, without mode or environment."""
+    """An event about one model on one target; `target` and `mode` are as in metrics."""
 
     model: str
     family: str
@@ -316,8 +317,8 @@ class Author:
             **self.stamp("error" if regressed else "info"),
             "model": change.model,
             "family": change.family,
-            "target": change.target.name,
-            "mode": change.target.mode.value,
+            "target": target_label_value(change.target),
+            "mode": mode_label_value(change.target),
             "dynamic": change.target.dynamic,
             "environment": change.target.environment,
             "before": change.before.value if change.before else None,
@@ -342,8 +343,8 @@ class Author:
             **self.stamp(level),
             "model": model.name,
             "family": model.family,
-            "target": target.name,
-            "mode": target.mode.value,
+            "target": target_label_value(target),
+            "mode": mode_label_value(target),
             "dynamic": target.dynamic,
             "environment": target.environment,
             "revision": model.revision,

@@ -79,7 +79,8 @@ def test_few_labels_and_the_rest_is_structured_metadata(tmp_path: Path, server: 
     assert stored.metadata["model"] == "BertModel"
     assert (stored.metadata["graphs"], stored.metadata["dynamic"]) == ("1", "false")
     assert stored.metadata["fullgraph_accepted"] == "true"
-    assert not set(stored.metadata) & {"ts", "durations", "causes", "revision", "detail", *LABELS}
+    assert (stored.metadata["durations"], stored.metadata["causes"]) == ('{"compile":1.0}', '["a"]')
+    assert not set(stored.metadata) & {"ts", "revision", "detail", *LABELS}
 
 
 def test_a_line_beyond_the_limit_is_cut_and_says_so(tmp_path: Path, server: LokiDouble) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from compilewatch.analysis.labels import mode_label_value
 from compilewatch.config import Settings
 from compilewatch.records import Mode, Status, Target, XlaDetail
 from compilewatch.sinks import metric_definitions, prometheus
@@ -69,10 +70,7 @@ def test_breaks_by_reason_add_up_to_the_models_breaks():
     for labels, count in samples(view)["compile_breaks_total"]:
         key = (labels["model"], labels["mode"])
         by_model[key] = by_model.get(key, 0) + count
-    asked = (
-        ((r.request.model.name, prometheus.mode_label_value(r.request.target)), r)
-        for r in view.results
-    )
+    asked = (((r.request.model.name, mode_label_value(r.request.target)), r) for r in view.results)
     assert by_model == {key: r.graph_breaks for key, r in asked if r.breaks}
 
 

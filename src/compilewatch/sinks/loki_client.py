@@ -332,10 +332,10 @@ def _wait(state: RetryCallState) -> float:
 
 
 def _metadata(value: object) -> str:
-    """Loki takes strings only. What has parts stays in the line, where `| json` finds it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, str | int | float) else ""
+    """Loki takes strings only: what is none as JSON, as Alloy sends it, empty for nothing."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return msgspec.json.encode(value, order="sorted").decode()
 
 
 def _time_of(record: logging.LogRecord) -> int:

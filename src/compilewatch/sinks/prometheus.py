@@ -21,10 +21,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from compilewatch.analysis import rows, summary
+from compilewatch.analysis.labels import mode_label_value, target_label_value
 from compilewatch.analysis.reasons import reason_label
 from compilewatch.analysis.view import RunView
 from compilewatch.config import Settings
-from compilewatch.records import ChangeKind, Phase, Result, Target
+from compilewatch.records import ChangeKind, Phase, Result
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.metric_definitions import DEFINITIONS
 
@@ -103,23 +104,6 @@ class SampleCollector(Collector):
                 family.add_metric(labels, value)
             if family.samples:
                 yield family
-
-
-def target_label_value(target: Target) -> str:
-    """`dynamo`, `dynamo:inductor`, `dynamo@nightly`: what else than the mode tells series apart.
-
-    The backend is named where it is not the target's own, the environment where it is not
-    the target's home.
-    """
-    value = target.name
-    if target.backend:
-        value += f":{target.backend}"
-    return value if target.at_home else f"{value}@{target.environment}"
-
-
-def mode_label_value(target: Target) -> str:
-    """`eval`, `train`, `eval/dynamic` or `train/dynamic`."""
-    return f"{target.mode.value}/dynamic" if target.dynamic else target.mode.value
 
 
 def _by_target(view: RunView) -> dict[str, RunView]:
