@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import services
 from tests.jenkins.conftest import ROOT
 
 FOLDER = ROOT / "stack" / "jenkins"
@@ -266,8 +267,7 @@ def test_what_must_be_root_is_said_and_no_more(compose: dict[str, Any]) -> None:
 
 def test_keys_are_made_once_and_the_private_half_stays(tmp_path: Path) -> None:
     """The script itself, on folders of the test; ownership is the container's affair."""
-    if shutil.which("ssh-keygen") is None:
-        pytest.skip("ssh-keygen is missing: apt-get install openssh-client")
+    services.program("ssh-keygen", package="openssh-client")
     text = (FOLDER / "keys.sh").read_text(encoding="utf-8")
     for name in ("private", "public"):
         (tmp_path / name).mkdir()

@@ -382,3 +382,11 @@ def test_a_damaged_list_is_refused(listing: Path, miniature: Path, text: str, sa
 def test_no_list(listing: Path) -> None:
     with pytest.raises(SourceError, match="run `compilewatch pull`"):
         HubSource(path=listing).models()
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://127.0.0.1:99999", "http://127.0.0.1:x", "ftp://host", "host", "http://"]
+)
+def test_an_address_that_is_none_is_refused_at_once(tmp_path: Path, endpoint: str) -> None:
+    with pytest.raises(UsageError, match="is no address: write https://host"):
+        pull(top=1, output=tmp_path / "hub.toml", endpoint=endpoint)

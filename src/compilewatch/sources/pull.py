@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
@@ -106,10 +107,22 @@ def pull(
     disable_progress_bars()
     logging.set_verbosity_error()
     api = HfApi(endpoint=endpoint, token=token)
+    _check_address(api.endpoint)
     puller = _Puller(api, path.parent, cache, earlier, patience or Patience())
     puller.list_models(query)
     puller.fetch(workers, progress)
     return _write(path, query, api, puller)
+
+
+def _check_address(endpoint: str) -> None:
+    """Raises UsageError for an address that no server can have."""
+    try:
+        parts = urlsplit(endpoint)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none
+        usable = False
+    if not usable:
+        raise UsageError(f"HF_ENDPOINT {endpoint!r} is no address: write https://host[:port]")
 
 
 class _Puller:
