@@ -18,6 +18,7 @@ import msgspec
 
 from compilewatch.records import ChaosBuild, Phase
 from compilewatch.worker import phases
+from compilewatch.worker.frame_stack import roomy
 from compilewatch.worker.protocol import (
     ARTIFACTS_FOLDER,
     PHASES_FILE,
@@ -66,7 +67,7 @@ def _answer(start: Start, folder: Path) -> None:
     mark = _marker(folder, marks)
     mark(Phase.SETUP)
     (folder / ARTIFACTS_FOLDER).mkdir(exist_ok=True)
-    answer = phases.answer(start.request, start.tier, folder, mark)
+    answer = roomy(lambda: phases.answer(start.request, start.tier, folder, mark))
     mark(Phase.DONE)
     spent = durations(tuple(marks), marks[-1][1])
     answer = Answer(

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import resource
+import sys
+
+from compilewatch.worker.frame_stack import roomy
+
+
+def descend(depth: int) -> int:
+    return depth if depth == 0 else descend(depth - 1)
+
+
+def faults_of_recursion() -> int:
+    """Page faults of going down to the same depth, again and again, from wherever this is."""
+    descend(900)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(200):
+        descend(900)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_deep_calls_need_no_new_memory_each_time() -> None:
+    assert faults_of_recursion() > 2000  # else there is nothing to mend
+    assert roomy(faults_of_recursion) < 100
+
+
+def test_what_is_called_returns_and_raises_as_ever() -> None:
+    assert roomy(lambda: descend(sys.getrecursionlimit() // 2)) == 0
+    try:
+        roomy(lambda: descend(2 * sys.getrecursionlimit()))
+    except RecursionError:
+        return
+    raise AssertionError("no limit")
