@@ -1,0 +1,137 @@
+"""The joint graph of the fake tier: traced as ever, and run only where it has to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from conftest import MakeSubject
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from compilewatch.records import Mode, Tier
+from compilewatch.worker.targets import Outcome, joint_graph
+from compilewatch.worker.targets.dynamo import DynamoTarget
+
+pytestmark = [
+    pytest.mark.torch,
+    # Torch hides this one of its own by `showwarning`, too late where warnings are errors.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a:UserWarning"),
+]
+
+Operators = list[set[str]]
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.inner(x)).sum(0)
+
+
+class Normalised(Plain):
+    """Counts its batches in a buffer of integers and keeps running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.inner(x))
+
+
+class ReadsAnInteger(Plain):
+    """Eager code between the graphs reads what follows from the input alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = torch.arange(x.shape[0]) + 1
+        y = self.inner(x)
+        torch._dynamo.graph_break()
+        return y * 2 if int(positions.max()) > 1 else y.sum()
+
+
+class ReturnsItsInput(Plain):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, None]:
+        return x, self.inner(x), None
+
+
+class CountsByWeights(Plain):
+    """An integer in which weights have a part: nobody can read it on fake tensors."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.inner(x)
+        return y, (y > 0).long().sum()
+
+
+@pytest.fixture
+def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
+    """The operators of each graph that is compiled, forward and backward."""
+    seen: Operators = []
+    compile_graph = joint_graph.boxed_nop
+
+    def noting(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        seen.append({str(n.target) for n in graph.graph.nodes if n.op == "call_function"})
+        return compile_graph(graph, inputs)
+
+    monkeypatch.setattr(joint_graph, "boxed_nop", noting)
+    return seen
+
+
+STAND_INS = {"aten.new_empty_strided.default"}
+
+
+def verdict(outcome: Outcome) -> tuple[Any, ...]:
+    return (
+        outcome.status,
+        outcome.graphs,
+        outcome.ops,
+        [(each.code, each.line, each.occurrences) for each in outcome.breaks],
+        outcome.fullgraph and outcome.fullgraph.accepted,
+    )
+
+
+@pytest.mark.parametrize(
+    "build", [Plain, Normalised, ReadsAnInteger, ReturnsItsInput, CountsByWeights]
+)
+def test_it_says_what_real_tensors_say(
+    make_subject: MakeSubject, build: Callable[[], nn.Module]
+) -> None:
+    fake, real = (
+        DynamoTarget().run(make_subject(build, tier=tier, mode=Mode.TRAIN))
+        for tier in (Tier.FAKE, Tier.REAL)
+    )
+    assert verdict(fake) == verdict(real)
+
+
+@pytest.mark.parametrize("build", [Plain, Normalised, ReturnsItsInput, CountsByWeights])
+def test_nothing_is_computed(
+    make_subject: MakeSubject, operators: Operators, build: Callable[[], nn.Module]
+) -> None:
+    DynamoTarget().run(make_subject(build, tier=Tier.FAKE, mode=Mode.TRAIN))
+    forward, backward = operators
+    assert forward <= STAND_INS
+    assert backward <= STAND_INS
+
+
+def test_what_eager_code_may_read_is_computed(
+    make_subject: MakeSubject, operators: Operators
+) -> None:
+    DynamoTarget().run(make_subject(ReadsAnInteger, tier=Tier.FAKE, mode=Mode.TRAIN))
+    assert "aten.add.Tensor" in operators[0]
+
+
+def test_gradients_have_the_size_of_their_parameters(make_subject: MakeSubject) -> None:
+    subject = make_subject(Normalised, tier=Tier.FAKE, mode=Mode.TRAIN)
+    DynamoTarget().run(subject)
+    for parameter in subject.module.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.shape == parameter.shape
+
+
+def test_real_tensors_are_computed(make_subject: MakeSubject, operators: Operators) -> None:
+    DynamoTarget().run(make_subject(Plain, tier=Tier.REAL, mode=Mode.TRAIN))
+    assert operators == []
