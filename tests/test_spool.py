@@ -173,6 +173,20 @@ def test_a_run_that_is_gone_no_longer_waits(tmp_path: Path) -> None:
     assert published(tmp_path, second).failures == ()
 
 
+def test_a_waiting_run_that_cannot_be_read_does_not_hold_up_the_new_one(tmp_path: Path) -> None:
+    Remote.trouble = down
+    first = swept(tmp_path, s3_url="s3://x")
+    results = store(tmp_path).root / first / "results.jsonl"
+    results.write_bytes(results.read_bytes().replace(b'"schema_version":1', b'"schema_version":2'))
+    Remote.trouble = fine
+    seen = run_sweep(tmp_path, fresh=True, settings={"s3_url": "s3://x", "baseline": "none"})
+    assert Remote.taken == [seen.run.id]
+    (note,) = seen.notes
+    assert f"run {first}, which waited: " in note
+    assert "upgrade" in note
+    assert waiting(tmp_path) == [first]
+
+
 def test_a_damaged_spool_file_is_still_a_run_that_waits(tmp_path: Path) -> None:
     Remote.trouble = down
     first = swept(tmp_path, s3_url="s3://x")

@@ -168,8 +168,7 @@ def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome
         if spooled is mine:
             outcome = _hand_over(store, seen, sink)
         else:
-            outcome = _hand_over(store, view(store, stored), sink)
-            outcome = replace(outcome, line=f"run {spooled.run}, which waited: {outcome.line}")
+            outcome = _hand_over_waiting(store, stored, sink)
         if outcome.error is None:
             spool.delivered(sink.name, spooled.run)
             yield outcome
@@ -178,6 +177,14 @@ def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome
             yield replace(outcome, line=f"{outcome.line}; {advice}")
         if isinstance(outcome.error, UnreachableError):
             return  # the others would wait for the same dead server
+
+
+def _hand_over_waiting(store: Store, stored: StoredRun, sink: Sink) -> _Outcome:
+    try:
+        outcome = _hand_over(store, view(store, stored), sink)
+    except CompilewatchError as error:  # it cannot be read: no reason to stop for the others
+        outcome = _Outcome(line=str(error), error=error)
+    return replace(outcome, line=f"run {stored.run.id}, which waited: {outcome.line}")
 
 
 def _keep(spool: Spool, sink: str, spooled: Spooled, outcome: _Outcome) -> str:
