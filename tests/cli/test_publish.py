@@ -27,6 +27,17 @@ def test_without_an_address_it_says_what_to_set(
     assert "no sink 'telegraph'; known: html, " in done.stderr
 
 
+def test_a_run_that_lies_elsewhere_is_refused(
+    compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
+) -> None:
+    url = f"http://127.0.0.1:{services.free_port()}"
+    arguments = ("publish", swept["folder"], "--output", str(tmp_path))
+    done = compilewatch(*arguments, COMPILEWATCH_PUSHGATEWAY_URL=url)
+    assert done.returncode == 2
+    assert f"is not in {tmp_path}: name its folder of runs with --output" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_shard_is_not_pushed(compilewatch: Compilewatch, swept: dict[str, Any]) -> None:
     url = f"http://127.0.0.1:{services.free_port()}"
     done = compilewatch("sweep", "--source", "manifest", "--shard", "1/1", "--json")

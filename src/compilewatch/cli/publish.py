@@ -40,6 +40,11 @@ def command(
     sinks = load_sinks(names, settings)
     store = Store(Path(settings.output_dir))
     stored = store.open(run)
+    if stored.path.resolve().parent != store.root.resolve():
+        raise UsageError(
+            f"{stored.path} is not in {store.root}: name its folder of runs with --output, or take "
+            "it over with compilewatch merge"
+        )
     if stored.run.state == "running":
         raise UsageError(f"run {stored.run.id} is still being written: wait for it to end")
     if stored.run.shard is not None and "pushgateway" in names:
