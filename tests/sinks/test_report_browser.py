@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import http.server
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests import services
 from tests.sinks import example_run
 
 pytestmark = pytest.mark.browser
@@ -93,10 +92,7 @@ def address(tmp_path_factory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        advice = "chromium is missing: apt-get install --no-install-recommends chromium"
-        pytest.fail(advice) if os.environ.get("CI") == "true" else pytest.skip(advice)
+    chromium = services.program("chromium", package="chromium")
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
         yield started
