@@ -11,7 +11,7 @@ from conftest import MakeSubject
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from compilewatch.records import Mode, Tier
+from compilewatch.records import Mode, Status, Tier
 from compilewatch.worker.targets import Outcome, joint_graph
 from compilewatch.worker.targets.dynamo import DynamoTarget
 
@@ -67,6 +67,17 @@ class CountsByWeights(Plain):
         return y, (y > 0).long().sum()
 
 
+class Huge(nn.Module):
+    """Has a weight that is larger than any address space."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 2**44, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).sum()
+
+
 @pytest.fixture
 def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
     """The operators of each graph that is compiled, forward and backward."""
@@ -81,7 +92,7 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
     return seen
 
 
-STAND_INS = {"aten.new_empty_strided.default"}
+STAND_INS = {"aten.empty_strided.default"}
 
 
 def verdict(outcome: Outcome) -> tuple[Any, ...]:
@@ -130,6 +141,11 @@ def test_gradients_have_the_size_of_their_parameters(make_subject: MakeSubject) 
     for parameter in subject.module.parameters():
         assert parameter.grad is not None
         assert parameter.grad.shape == parameter.shape
+
+
+def test_gradients_take_no_memory(make_subject: MakeSubject) -> None:
+    outcome = DynamoTarget().run(make_subject(Huge, tier=Tier.FAKE, mode=Mode.TRAIN))
+    assert outcome.status is Status.PASS
 
 
 def test_real_tensors_are_computed(make_subject: MakeSubject, operators: Operators) -> None:

@@ -21,7 +21,9 @@ from torch._dynamo.backends.debugging import boxed_nop
 from torch._functorch.partitioners import default_partition
 from torch.fx import Graph, GraphModule, Node
 
-_STAND_IN = torch.ops.aten.new_empty_strided.default
+_STAND_IN = torch.ops.aten.empty_strided.default
+"""Of no tensor: one made from a constant that fake tensors carry along would be made for real."""
+
 _TAG = "partitioner_tag"
 
 
@@ -64,17 +66,12 @@ def _cut_down(graph: Graph, forward_outputs: int, weights: Sequence[int]) -> Non
     """Replace what the outputs are made of; leaves a graph alone that has to be run."""
     placeholders = graph.find_nodes(op="placeholder")
     primals = [node for node in placeholders if "tangents" not in str(node.target)]
-    tangents = [node for node in placeholders if "tangents" in str(node.target)]
     (output,) = graph.find_nodes(op="output")
     (results,) = output.args
     forward, backward = results[:forward_outputs], results[forward_outputs:]
     unknown = {primals[index] for index in weights if index < len(primals)}
-    sources = {
-        "is_forward": next(filter(_is_plain_tensor, primals), None),
-        "is_backward": next(filter(_is_plain_tensor, tangents), None),
-    }
     made = [node for node in results if isinstance(node, Node) and node.op != "placeholder"]
-    if None in sources.values() or not all(map(_is_plain_tensor, made)) or _has_effects(graph):
+    if not all(map(_is_plain_tensor, made)) or _has_effects(graph):
         return
     if any(_may_be_read(node, unknown) for node in forward if node in made):
         return
@@ -83,16 +80,16 @@ def _cut_down(graph: Graph, forward_outputs: int, weights: Sequence[int]) -> Non
         for tag, nodes in (("is_forward", forward), ("is_backward", backward)):
             for node in nodes:
                 if isinstance(node, Node) and node.op != "placeholder" and node not in stand_ins:
-                    stand_ins[node] = _stand_in(graph, node, sources[tag], tag)
+                    stand_ins[node] = _stand_in(graph, node, tag)
     output.args = (type(results)(stand_ins.get(node, node) for node in results),)
     graph.eliminate_dead_code()
 
 
-def _stand_in(graph: Graph, node: Node, like: Node | None, tag: str) -> Node:
+def _stand_in(graph: Graph, node: Node, tag: str) -> Node:
     value = node.meta["val"]
     made = graph.call_function(
         _STAND_IN,
-        (like, list(value.shape), list(value.stride())),
+        (list(value.shape), list(value.stride())),
         {"dtype": value.dtype, "device": value.device},
     )
     made.meta = {"val": value, _TAG: tag}
