@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import ConfigError
-from compilewatch.records import Depth, Tier
-from compilewatch.worker.overrides import Overrides, load_overrides
+from compilewatch.records import Depth, Mode, Tier
+from compilewatch.worker.overrides import Overrides, Scope, load_overrides
 
 SHIPPED = Path(__file__).parents[2] / "inputs" / "overrides"
 
@@ -25,10 +25,11 @@ def test_a_line_sets_values_for_the_model_types_it_names(tmp_path: Path) -> None
         tmp_path, HEAD + 'model_types = ["xyz"]\n[override.config]\n"text_config.layers" = 3\n'
     )
 
-    (found,) = overrides.matching("XyzModel", "xyz", Tier.FAKE, Depth.FULL)
+    (found,) = overrides.matching(Scope("XyzModel", "xyz", Tier.FAKE, Depth.FULL, Mode.EVAL))
 
     assert found.config == {"text_config.layers": 3}
-    assert overrides.matching("AbcModel", "abc", Tier.FAKE, Depth.FULL) == []
+    other = Scope("AbcModel", "abc", Tier.FAKE, Depth.FULL, Mode.EVAL)
+    assert overrides.matching(other) == []
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,8 @@ def test_a_line_sets_values_for_the_model_types_it_names(tmp_path: Path) -> None
         ('model_types = ["xyz"]\ntiers = ["fake"]', False),
         ('model_types = ["xyz"]\ndepths = ["reduced"]', True),
         ('model_types = ["xyz"]\ndepths = ["full"]', False),
+        ('model_types = ["xyz"]\nmodes = ["train"]', True),
+        ('model_types = ["xyz"]\nmodes = ["eval"]', False),
         ('model_types = ["xyz"]\ntransformers = ">=4,<99"', True),
         ('model_types = ["xyz"]\ntransformers = "<4"', False),
     ],
@@ -48,7 +51,8 @@ def test_a_line_sets_values_for_the_model_types_it_names(tmp_path: Path) -> None
 def test_scopes_narrow_whom_a_line_is_for(tmp_path: Path, scope: str, applies: bool) -> None:
     overrides = _load(tmp_path, HEAD + scope + "\n")
 
-    assert bool(overrides.matching("XyzModel", "xyz", Tier.REAL, Depth.REDUCED)) is applies
+    scope_asked = Scope("XyzModel", "xyz", Tier.REAL, Depth.REDUCED, Mode.TRAIN)
+    assert bool(overrides.matching(scope_asked)) is applies
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from compilewatch.worker.construction import (
     count_parameters,
     to_fake,
 )
-from compilewatch.worker.overrides import Override, Overrides
+from compilewatch.worker.overrides import Override, Overrides, Scope
 from compilewatch.worker.reduction import reduce_depth
 from compilewatch.worker.width import narrow
 
@@ -122,13 +122,14 @@ def _from_configuration(
 ) -> BuiltModel:
     tier = Tier.REAL if fake_mode is None else Tier.FAKE
     depth = Depth.REDUCED if tier is Tier.REAL else request.depth
+    mode = request.target.mode
     build = request.model.build
     named: list[Override] = []
     if isinstance(build, ClassBuild):
         model_type = configuration_class(library_class(build.class_name)).model_type
-        named = overrides.matching(build.class_name, model_type, tier, depth)
+        named = overrides.matching(Scope(build.class_name, model_type, tier, depth, mode))
     model_class, config = resolve(request, named)
-    matching = overrides.matching(model_class.__name__, config.model_type, tier, depth)
+    matching = overrides.matching(Scope(model_class.__name__, config.model_type, tier, depth, mode))
     config = fit_config(model_class, config, tier, depth, matching)
     construct = _constructor(model_class, config)
     if fake_mode is None:

@@ -10,21 +10,31 @@ import datetime
 import importlib.metadata
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compilewatch.errors import ConfigError
-from compilewatch.records import Depth, Tier
+from compilewatch.records import Depth, Mode, Tier
+
+
+class Scope(NamedTuple):
+    """What is asked, as far as an override may depend on it."""
+
+    class_name: str
+    model_type: str
+    tier: Tier
+    depth: Depth
+    mode: Mode
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One reviewed line: whom it is for, why, and what it sets.
 
     `model_types` and `classes` select; where both are given both must match. `transformers` is a
-    PEP 440 specifier; `tiers` and `depths` narrow further. `defaults` are arguments for the
-    configuration class where a model is built from defaults (a partial `config.json`); `config`
+    PEP 440 specifier; `tiers`, `depths` and `modes` narrow further. `defaults` are arguments for
+    the configuration class where a model is built from defaults (a partial `config.json`); `config`
     maps dotted configuration paths (`text_config.num_hidden_layers`) to values that are set after
     reduction; `inputs` is read by `example_inputs`.
     """
@@ -36,6 +46,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     transformers: str | None = None
     tiers: tuple[Tier, ...] = (Tier.FAKE, Tier.REAL)
     depths: tuple[Depth, ...] = (Depth.FULL, Depth.REDUCED)
+    modes: tuple[Mode, ...] = (Mode.EVAL, Mode.TRAIN)
     defaults: dict[str, Any] = {}
     config: dict[str, Any] = {}
     inputs: dict[str, Any] = {}
@@ -51,12 +62,14 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             except InvalidSpecifier as error:
                 raise ValueError(f"`transformers` is no version specifier: {error}") from None
 
-    def applies_to(self, class_name: str, model_type: str, tier: Tier, depth: Depth) -> bool:
-        if self.model_types and model_type not in self.model_types:
+    def applies_to(self, scope: Scope) -> bool:
+        if self.model_types and scope.model_type not in self.model_types:
             return False
-        if self.classes and class_name not in self.classes:
+        if self.classes and scope.class_name not in self.classes:
             return False
-        if tier not in self.tiers or depth not in self.depths:
+        if scope.tier not in self.tiers or scope.depth not in self.depths:
+            return False
+        if scope.mode not in self.modes:
             return False
         if self.transformers is None:
             return True
@@ -68,11 +81,9 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     override: tuple[Override, ...] = ()
 
-    def matching(
-        self, class_name: str, model_type: str, tier: Tier, depth: Depth
-    ) -> list[Override]:
-        """Those that hold for this model in this tier and depth; the last one to set a key wins."""
-        return [o for o in self.override if o.applies_to(class_name, model_type, tier, depth)]
+    def matching(self, scope: Scope) -> list[Override]:
+        """Those that hold for what is asked; the last one to set a key wins."""
+        return [o for o in self.override if o.applies_to(scope)]
 
 
 def load_overrides(directory: Path | None) -> Overrides:

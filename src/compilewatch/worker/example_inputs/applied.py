@@ -15,7 +15,7 @@ from compilewatch.errors import ConfigError, InputsError
 from compilewatch.records import Depth, Request, Tier
 from compilewatch.worker.example_inputs.context import Context
 from compilewatch.worker.example_inputs.specs import from_spec, size_of
-from compilewatch.worker.overrides import Overrides
+from compilewatch.worker.overrides import Overrides, Scope
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,8 @@ def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: 
     model_type = getattr(ctx.config, "model_type", "") or ""
     tables: dict[str, Any] = {}
     depth = request.depth if tier is Tier.FAKE else Depth.REDUCED
-    for override in overrides.matching(type(ctx.module).__name__, model_type, tier, depth):
+    scope = Scope(type(ctx.module).__name__, model_type, tier, depth, request.target.mode)
+    for override in overrides.matching(scope):
         tables.update(override.inputs)
     if not tables:
         return

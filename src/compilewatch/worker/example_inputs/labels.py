@@ -9,6 +9,7 @@ import torch
 
 from compilewatch.worker.example_inputs.context import Context
 from compilewatch.worker.example_inputs.fakes import call
+from compilewatch.worker.example_inputs.text import documented_layout
 
 OBJECTS = 2
 """Annotated objects in each image."""
@@ -64,8 +65,9 @@ def _classes(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
 
 
 def _tokens(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
-    """One class a token: the ids themselves where they have the shape (language models)."""
-    shape = tuple(logits.shape[:-1])
+    """One class a token: the ids themselves where they have the shape (language models), and one
+    a codebook of each token where the forward documents that."""
+    shape = documented_layout(ctx, "labels") or tuple(logits.shape[:-1])
     ids = ctx.values.get("input_ids")
     ids = ctx.values.get("decoder_input_ids", ids)
     if isinstance(ids, torch.Tensor) and tuple(ids.shape) == shape:
@@ -122,8 +124,11 @@ def _span_start(ctx: Context, outputs: Mapping[str, Any]) -> torch.Tensor | None
     return torch.ones(ctx.batch, dtype=torch.int64)
 
 
-def _choice(ctx: Context, outputs: Mapping[str, Any]) -> torch.Tensor | None:
-    return torch.zeros(ctx.batch, dtype=torch.int64) if "mc_logits" in outputs else None
+def _choice(_: Context, outputs: Mapping[str, Any]) -> torch.Tensor | None:
+    """The right one of the choices, in each row of them."""
+    if "mc_logits" not in outputs:
+        return None
+    return torch.zeros(outputs["mc_logits"].shape[:-1], dtype=torch.int64)
 
 
 def _is_audio(ctx: Context) -> bool:
