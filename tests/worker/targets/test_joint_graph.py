@@ -68,14 +68,16 @@ class CountsByWeights(Plain):
 
 
 class Huge(nn.Module):
-    """Has a weight that is larger than any address space."""
+    """Has a weight that is larger than any address space, and an output that the loss leaves out:
+    that one's gradient is a zero that fake tensors know."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(4, 2**44, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x).sum()
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        rows = self.inner(x).sum(1)
+        return {"rows": rows, "loss": rows.sum()}
 
 
 @pytest.fixture
