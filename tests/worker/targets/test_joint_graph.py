@@ -67,6 +67,16 @@ class CountsByWeights(Plain):
         return y, (y > 0).long().sum()
 
 
+class WritesUnderAMask(Plain):
+    """The gradient of what is written has as many elements as the mask has true ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        written = torch.zeros_like(y)
+        written[x > 0] = y.view(-1)
+        return written
+
+
 class Huge(nn.Module):
     """Has a weight that is larger than any address space, and an output that the loss leaves out:
     that one's gradient is a zero that fake tensors know."""
@@ -108,7 +118,8 @@ def verdict(outcome: Outcome) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    "build", [Plain, Normalised, ReadsAnInteger, ReturnsItsInput, CountsByWeights]
+    "build",
+    [Plain, Normalised, ReadsAnInteger, ReturnsItsInput, CountsByWeights, WritesUnderAMask],
 )
 def test_it_says_what_real_tensors_say(
     make_subject: MakeSubject, build: Callable[[], nn.Module]
@@ -118,6 +129,17 @@ def test_it_says_what_real_tensors_say(
         for tier in (Tier.FAKE, Tier.REAL)
     )
     assert verdict(fake) == verdict(real)
+
+
+@pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
+def test_a_backward_that_cannot_be_traced_is_a_break_in_the_model(
+    make_subject: MakeSubject, tier: Tier
+) -> None:
+    outcome = DynamoTarget().run(make_subject(WritesUnderAMask, tier=tier, mode=Mode.TRAIN))
+    (found,) = outcome.breaks
+    assert found.code == "dynamic_output_shape"
+    assert (found.file, found.function) == ("test_joint_graph.py", "forward")
+    assert "`unexecuted_backend` failed" not in found.reason
 
 
 @pytest.mark.parametrize("build", [Plain, Normalised, ReturnsItsInput, CountsByWeights])

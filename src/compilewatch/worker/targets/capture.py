@@ -20,6 +20,7 @@ from torch._dynamo.utils import counters
 from torch._guards import CompileContext, TracingContext
 from torch._logging._internal import LazyTraceHandler, TorchLogsFormatter, trace_log
 
+from compilewatch.records import StackFrame
 from compilewatch.worker.failures import causes
 from compilewatch.worker.targets.graph_breaks import (
     BreakLog,
@@ -203,10 +204,11 @@ def _report(compile_id: str, payload: str, function: str) -> BreakReport:
     if frames:
         root = frames[0]
         frames[0] = FrameSummary(root.filename, root.lineno, function, line=root.line)
+    reason = reason_in(payload)
     return BreakReport(
         compile_id=compile_id,
-        reason=reason_in(payload),
-        stack=user_stack([*get_stack_above_dynamo(), *frames]),
+        reason=reason,
+        stack=user_stack([*get_stack_above_dynamo(), *frames]) or _frame_given_up(reason),
         exceptions=type_names(error),
     )
 
@@ -231,15 +233,19 @@ class _GiveUps(logging.Filter):
 
 def _give_up(compile_id: str, error: BaseException, message: str) -> BreakReport:
     """A frame that failed outside the tracer; where no stack says more, its place is the frame."""
-    frames = user_stack(getattr(error, "real_stack", None) or ())
-    if not frames and (frame := _GIVEN_UP.match(message)):
-        frames = (stack_frame(frame["file"], int(frame["line"]), frame["function"]),)
     return BreakReport(
         compile_id=compile_id,
         reason=str(getattr(error, "msg", None) or error),
-        stack=frames,
+        stack=user_stack(getattr(error, "real_stack", None) or ()) or _frame_given_up(message),
         exceptions=type_names(error),
     )
+
+
+def _frame_given_up(message: str) -> tuple[StackFrame, ...]:
+    frame = _GIVEN_UP.match(message)
+    if frame is None:
+        return ()
+    return (stack_frame(frame["file"], int(frame["line"]), frame["function"]),)
 
 
 def type_names(error: BaseException | None) -> tuple[str, ...]:

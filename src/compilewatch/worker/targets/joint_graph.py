@@ -39,6 +39,9 @@ def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., A
     return compiled
 
 
+unexecuted_backend.__name__ = "aot_eager_default_partitioner"  # torch's messages name it
+
+
 def unexecuted_partition(
     joint: GraphModule,
     joint_inputs: Any,
