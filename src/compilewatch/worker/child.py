@@ -34,6 +34,9 @@ from compilewatch.worker.protocol import (
 FILE_LIMIT_BYTES = 2**30
 """Of any one file a child writes: a model that prints without end must not fill the disk."""
 
+_LARGEST_INT = 2**31 - 1
+_M_TRIM_THRESHOLD = -1  # malloc.h
+_M_MMAP_THRESHOLD = -3
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -55,6 +58,8 @@ def main(start: Start, server_pid: int) -> NoReturn:
         _limit_resources(start.request.memory_limit_bytes)
         if start.tier is Tier.FAKE:
             _leave_garbage()
+        else:
+            _keep_freed_memory()
         os.chdir(folder)  # stray files of model code stay here
         _answer(start, folder)
         code = 0
@@ -153,6 +158,17 @@ def _leave_garbage() -> None:
     gc.disable()
     if hasattr(config, "run_gc_after_compile"):  # not in torch 2.9
         config.run_gc_after_compile = False
+
+
+def _keep_freed_memory() -> None:
+    """Have malloc keep what is freed for the next tensor, instead of giving it back to the kernel.
+
+    Large tensors come from mappings of their own otherwise, and each page of each is faulted in and
+    cleared again: a fifth of a training step's capture (glibc; other libraries lack `mallopt`).
+    """
+    if _LIBC is not None and hasattr(_LIBC, "mallopt"):
+        _LIBC.mallopt(_M_MMAP_THRESHOLD, _LARGEST_INT)
+        _LIBC.mallopt(_M_TRIM_THRESHOLD, _LARGEST_INT)
 
 
 def _lower(kind: int, limit: int) -> None:

@@ -51,7 +51,7 @@ WIDTH_NAME = re.compile(
     r"project_size|projector_dim|conv_channels|output_size)"
     r"|dim|decoder_dim|hidden_size_per_layer_input|intermediate_size_mlp|word_embed_proj_dim|"
     r"(adapter|projector)_(in|out|input|output)_(dim|size)|hidden_size_global|output_dim|"
-    r"vision_output_dim|embedding_output_dim"
+    r"vision_output_dim|embedding_output_dim|quantization_dim"
 )
 """Fields that hold how wide a tensor between or inside layers is."""
 
