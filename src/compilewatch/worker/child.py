@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -153,9 +153,8 @@ def _leave_garbage() -> None:
 
     Collecting takes a twentieth of a capture, a tenth of one with many breaks (torch 2.13).
     """
-    from torch._dynamo import config
-
     gc.disable()
+    config: Any = sys.modules.get("torch._dynamo.config")  # the server has imported it, if it can
     if hasattr(config, "run_gc_after_compile"):  # not in torch 2.9
         config.run_gc_after_compile = False
 

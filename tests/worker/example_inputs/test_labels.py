@@ -65,6 +65,24 @@ def ctc() -> nn.Module:
     )
 
 
+def codebooks() -> nn.Module:
+    config = tf.MusicgenDecoderConfig(
+        vocab_size=20,
+        num_hidden_layers=1,
+        ffn_dim=32,
+        num_attention_heads=2,
+        hidden_size=16,
+        num_codebooks=4,
+        pad_token_id=19,
+        bos_token_id=19,
+    )
+    return tf.MusicgenForCausalLM(config)
+
+
+def two_heads() -> nn.Module:
+    return tf.GPT2DoubleHeadsModel(tf.GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2))
+
+
 CASES: list[tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] = [
     (causal, {"labels": (2, 32)}),
     (lambda: bert("SequenceClassification"), {"labels": (2,)}),
@@ -75,8 +93,13 @@ CASES: list[tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] = [
     (image_classes, {"labels": (2,)}),
     (segmentation, {"labels": (2, 32, 32)}),
     (ctc, {"labels": (2, 29)}),
+    (codebooks, {"labels": (2, 32, 4)}),
+    (two_heads, {"labels": (2, 32), "mc_labels": ()}),
 ]
-NAMES = ["causal", "class", "token", "span", "choice", "pretraining", "image", "pixel", "ctc"]
+NAMES = [
+    *("causal", "class", "token", "span", "choice", "pretraining", "image", "pixel", "ctc"),
+    *("codebooks", "two heads"),
+]
 
 
 @pytest.mark.parametrize(("build", "shapes"), CASES, ids=NAMES)
