@@ -47,6 +47,7 @@ class Peer:
                 [*begin, "--channel", str(theirs.fileno()), "--jobs", str(jobs)],
                 pass_fds=[theirs.fileno()],
                 stderr=subprocess.PIPE,
+                env={**os.environ, "TMPDIR": str(folder)},
             )
         self.lines = Lines(ours)
         self._reports: list[Report] = []
@@ -174,6 +175,17 @@ def test_the_end_of_the_launcher_ends_server_and_children(peer: Callable[[int], 
     server.lines.channel.close()
     assert server.process.wait(timeout=60) == 0
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_server_leaves_nothing_in_the_temporary_folder(
+    peer: Callable[[int], Peer], tmp_path: Path
+) -> None:
+    server = peer(1)
+    inside = next(tmp_path.glob("compilewatch-*"))
+    (inside / "cache_of_a_killed_child").mkdir()
+    server.lines.channel.close()
+    assert server.process.wait(timeout=60) == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_server_with_two_threads_refuses_to_fork(tmp_path: Path) -> None:

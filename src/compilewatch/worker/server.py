@@ -16,8 +16,10 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -205,7 +207,23 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     channel = socket.socket(fileno=options.channel)
     channel.set_inheritable(False)
+    with _own_temporary_folder():
+        return _serve(channel, options)
 
+
+@contextlib.contextmanager
+def _own_temporary_folder() -> Iterator[None]:
+    """What server and children make in the temporary folder, gone with the server.
+
+    `import torch` makes a folder there, a killed child leaves its compiler's cache: neither ends in
+    a way that would clean up.
+    """
+    with tempfile.TemporaryDirectory(prefix="compilewatch-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        yield
+
+
+def _serve(channel: socket.socket, options: argparse.Namespace) -> int:
     from compilewatch.worker import child, warmup
     from compilewatch.worker.describe import describe
 
