@@ -88,6 +88,27 @@ def test_the_reason_is_taken_whole_and_without_the_stack() -> None:
     assert reason_in("WON'T CONVERT f\nsome other form") == "WON'T CONVERT f\nsome other form"
 
 
+def test_a_reason_names_the_exceptions_and_leaves_out_the_stack_of_torch() -> None:
+    reason = (
+        "WON'T CONVERT forward m/model.py line 2\n"
+        "========== TorchDynamo Stack Trace ==========\n"
+        "Traceback (most recent call last):\n"
+        '  File "torch/_ops.py", line 875, in __call__\n    return self._op(*args)\n'
+        "  [Previous line repeated 3 more times]\n"
+        "DynamicOutputShapeException: aten.nonzero.default\n\n"
+        "========== The above exception occurred while processing the following code ==========\n\n"
+        '  File "m/model.py", line 3, in forward\n    return x[mask]\n'
+    )
+    found = _log(_report("0/0", reason)).breaks()[0]
+    assert found.code == "dynamic_output_shape"
+    assert found.reason == (
+        "WON'T CONVERT forward m/model.py line 2\n"
+        "DynamicOutputShapeException: aten.nonzero.default\n\n"
+        "========== The above exception occurred while processing the following code ==========\n\n"
+        '  File "m/model.py", line 3, in forward\n    return x[mask]\n'
+    )
+
+
 def test_a_stack_leaves_out_the_harness_and_keeps_a_forward_in_a_forward() -> None:
     import torch
 

@@ -62,6 +62,9 @@ _REASON = re.compile(
 )
 _RESUME = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 _FILE_IN_TEXT = re.compile(r"(?<![\w.])/[^\s\"':,()]+\.py\b")
+_TORCH_STACK = re.compile(
+    r"(?:=+ TorchDynamo Stack Trace =+\n)?^Traceback \(most recent call last\):\n(?:  .*\n)+", re.M
+)
 _CODE_NUMBER = re.compile(r"^(<[^>]*>)\.\d+$")
 _MODULE_CALLS = ("_wrapped_call_impl", "_call_impl")
 _MODULE_FILE = "torch/nn/modules/module.py"
@@ -134,7 +137,7 @@ def graph_break(
 ) -> GraphBreak:
     return GraphBreak(
         code=cause.code,
-        reason=shorten_paths(reason),
+        reason=shorten_paths(without_torch_stack(reason)),
         fingerprint=fingerprint(cause.gb_id or cause.gb_type or cause.code, place),
         file=place.file,
         line=place.line,
@@ -239,6 +242,15 @@ def package_path(file: str) -> str:
 def shorten_paths(text: str) -> str:
     """The text with each absolute path of a Python file made relative to its package."""
     return _FILE_IN_TEXT.sub(lambda found: relative_file(found[0]), text)
+
+
+def without_torch_stack(reason: str) -> str:
+    """The reason without the tracebacks of torch's own frames, each down to its exception.
+
+    Torch writes them where a frame fails outside its tracer: hundreds of frames of AOTAutograd, and
+    the harness among them. The structured trace has them still.
+    """
+    return _TORCH_STACK.sub("", reason)
 
 
 def _times(found: GraphBreak, occurrences: int) -> GraphBreak:
