@@ -115,21 +115,48 @@ def test_a_parent_indexes_inside_the_reduced_vision_stack() -> None:
     assert all(-depth <= i < depth for i in config.vision_feature_layers)
 
 
-def test_stages_keep_their_number() -> None:
+def test_stages_keep_their_number_and_one_of_them_a_second_layer() -> None:
     config = _reduced("SwinConfig")
 
-    assert list(config.depths) == [2, 2, 2, 2]
+    assert list(config.depths) == [2, 1, 1, 1]
     assert config.num_layers == 4
+
+
+def test_the_first_stage_that_has_a_second_layer_keeps_it() -> None:
+    config = _reduced("HGNetV2Config")
+
+    assert list(config.stage_num_blocks) == [1, 1, 2, 1]
+    assert list(config.stage_numb_of_layers) == [2, 1, 1, 1]
+
+
+def test_parallel_blocks_of_other_sizes_become_two() -> None:
+    config = _reduced("VitsConfig")
+
+    assert list(config.resblock_kernel_sizes) == [3, 7]
+    assert len(config.resblock_dilation_sizes) == 2
+    assert config.posterior_encoder_num_wavenet_layers == 2
+    assert len(config.upsample_rates) == 4
+
+
+def test_layers_described_alike_are_one_kind() -> None:
+    config = _reduced("PPLCNetV3Config")
+
+    for stage in config.block_configs:
+        assert all(stage.count(layer) == 1 for layer in stage)
+    assert [len(stage) for stage in config.block_configs] == [1, 2, 2, 2, 3]
 
 
 SAME_KINDS = (
     "BartModel",
+    "DFineModel",
     "DeepseekV3ForCausalLM",
     "Gemma3ForConditionalGeneration",
     "JambaForCausalLM",
     "MllamaForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration",
+    "Sam2Model",
     "SwinModel",
+    "VitsModel",
     "Wav2Vec2Model",
 )
 

@@ -10,7 +10,7 @@ Rules are about fields, never about models; what no rule derives is an override.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -24,11 +24,29 @@ DEPTH_NAME = re.compile(
     r"|num_(encoder|decoder|spatial|temporal|global|attention)_layers"
     r"|(\w+_)?(encoder|decoder)_layers|([lrx]_)?layers"
     r"|num_layers_per_stack|num_self_attends_per_block|num_mel_attn_blocks"
+    r"|(\w+_)?num_(flows|wavenet_layers)|group_detr"
 )
 """Fields that hold how many layers a stack has."""
 
-STAGE_DEPTHS = ("depths", "depth", "block_sizes", "n_attn_blocks")
+STAGE_DEPTHS = (
+    "depths",
+    "depth",
+    "block_sizes",
+    "n_attn_blocks",
+    "stage_num_blocks",
+    "stage_numb_of_layers",
+)
 """Lists that hold how many layers each stage of a staged model has."""
+
+PARALLEL_BLOCKS = (
+    "resblock_dilation_sizes",
+    "resblock_kernel_sizes",
+    "resblock_stride_sizes",
+)
+"""Lists that hold one entry for each of some parallel blocks, which differ in sizes alone."""
+
+STAGES_OF_LAYERS = ("block_configs",)
+"""Lists of stages, each a list of layers that are described whole: equal ones are of one kind."""
 
 PER_LAYER_NAME = re.compile(
     r"\w*layers?_\w+|\w*block_types?|\w+_types|\w+_layers|\w+_per_layer|\w+_pattern"
@@ -145,7 +163,29 @@ def _reduce_stages(config: Any) -> None:
     for name in STAGE_DEPTHS:
         depths = vars(config).get(name)
         if _is_ints(depths):
-            setattr(config, name, type(depths)(min(depth, MIN_LAYERS) for depth in depths))
+            setattr(config, name, type(depths)(_stage_depths(depths)))
+    for name in PARALLEL_BLOCKS:
+        blocks = vars(config).get(name)
+        if isinstance(blocks, list | tuple):
+            setattr(config, name, blocks[:MIN_LAYERS])
+    for name in STAGES_OF_LAYERS:
+        stages = vars(config).get(name)
+        if isinstance(stages, list | tuple) and all(isinstance(s, list | tuple) for s in stages):
+            setattr(config, name, [_distinct(stage) for stage in stages])
+
+
+def _stage_depths(depths: Sequence[int]) -> list[int]:
+    """One layer a stage, and `MIN_LAYERS` in the first that has as many.
+
+    The first layer of a stage is of one kind (it downsamples), what follows it of another; that
+    pair recurs in every stage.
+    """
+    deep = next((i for i, depth in enumerate(depths) if depth >= MIN_LAYERS), None)
+    return [min(depth, MIN_LAYERS if i == deep else 1) for i, depth in enumerate(depths)]
+
+
+def _distinct(layers: Sequence[Any]) -> list[Any]:
+    return [layer for i, layer in enumerate(layers) if layer not in layers[:i]]
 
 
 def _reduce_stacks(config: Any) -> None:
