@@ -17,6 +17,8 @@ class StackFrame(Record, frozen=True, kw_only=True):
 class GraphBreak(Record, frozen=True, kw_only=True):
     """One distinct graph break: a cause at a place.
 
+    `reason` is torch's, whole, but for tracebacks through torch's own frames: those stand in the
+    structured trace.
     `code` is bounded and never free text: the registry id (`GB0170`) or a short code of ours
     (`unbacked_symint`). `gb_type` is torch's type name, or None where torch has none.
     `fingerprint` is 12 hex digits over (code or type, file, function): it survives line drift.
