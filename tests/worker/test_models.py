@@ -160,6 +160,19 @@ def test_an_override_has_the_last_word() -> None:
     assert len(built.module.layers) == 5
 
 
+def test_an_override_of_a_tuple_is_a_tuple() -> None:
+    override = Override(
+        reason="TOML has lists alone",
+        date=datetime.date(2026, 11, 22),
+        model_types=("reformer",),
+        config={"axial_pos_shape": [8, 8]},
+    )
+
+    built = _library("ReformerModel", overrides=Overrides(override=(override,)))
+
+    assert built.config.axial_pos_shape == (8, 8)
+
+
 def test_gaps_of_a_default_configuration_are_filled_from_overrides() -> None:
     with pytest.raises(TypeError):
         _library("EsmModel", overrides=Overrides())

@@ -207,4 +207,6 @@ def _set_path(config: Any, path: str, value: Any) -> None:
     if isinstance(config, dict):
         config[name] = value
     else:
-        setattr(config, name, value)
+        # TOML has lists alone; model code adds tuples to tuples.
+        is_tuple = isinstance(value, list) and isinstance(getattr(config, name, None), tuple)
+        setattr(config, name, tuple(value) if is_tuple else value)
