@@ -129,6 +129,8 @@ def test_a_model_is_compiled_ahead_of_time_and_analyzed(
 ) -> None:
     monkeypatch.setenv("NEURON_CC_FLAGS", "--auto-cast all")
     monkeypatch.setenv("NEURON_DOUBLE_CALLS", str(tmp_path / "calls"))
+    # It lives for long enough that its memory is looked at.
+    monkeypatch.setenv("NEURON_DOUBLE", "allocate 50")
     phases: list[Phase] = []
     outcome = answer(make_subject, phases=phases)
     assert (outcome.status, phases) == (Status.PASS, [Phase.COMPILE]), outcome.detail
@@ -141,6 +143,7 @@ def test_a_model_is_compiled_ahead_of_time_and_analyzed(
     assert found.compile_seconds is not None
     assert found.neff is not None
     assert found.compiler_peak_memory_bytes is not None
+    assert found.compiler_peak_memory_bytes > 50 * 2**20
     assert found.support is not None
     assert (found.support.percent, found.support.unsupported) == (100.0, ())
     assert found.support.supported["aten::addmm"] == 1
