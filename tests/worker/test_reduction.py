@@ -129,7 +129,7 @@ def test_the_first_stage_that_has_a_second_layer_keeps_it() -> None:
     assert list(config.stage_numb_of_layers) == [2, 1, 1, 1]
 
 
-def test_parallel_blocks_of_other_sizes_become_two() -> None:
+def test_blocks_that_differ_in_size_become_two() -> None:
     config = _reduced("VitsConfig")
 
     assert list(config.resblock_kernel_sizes) == [3, 7]

@@ -26,7 +26,7 @@ DEPTH_NAME = re.compile(
     r"|num_layers_per_stack|num_self_attends_per_block|num_mel_attn_blocks"
     r"|(\w+_)?num_(flows|wavenet_layers)|group_detr"
 )
-"""Fields that hold how many layers a stack has."""
+"""Fields that hold how many layers a stack has, or how many copies of a part there are."""
 
 STAGE_DEPTHS = (
     "depths",
@@ -38,12 +38,12 @@ STAGE_DEPTHS = (
 )
 """Lists that hold how many layers each stage of a staged model has."""
 
-PARALLEL_BLOCKS = (
+BLOCK_SIZES = (
     "resblock_dilation_sizes",
     "resblock_kernel_sizes",
     "resblock_stride_sizes",
 )
-"""Lists that hold one entry for each of some parallel blocks, which differ in sizes alone."""
+"""Lists that hold one entry a block, of blocks that differ in sizes alone."""
 
 STAGES_OF_LAYERS = ("block_configs",)
 """Lists of stages, each a list of layers that are described whole: equal ones are of one kind."""
@@ -164,7 +164,7 @@ def _reduce_stages(config: Any) -> None:
         depths = vars(config).get(name)
         if _is_ints(depths):
             setattr(config, name, type(depths)(_stage_depths(depths)))
-    for name in PARALLEL_BLOCKS:
+    for name in BLOCK_SIZES:
         blocks = vars(config).get(name)
         if isinstance(blocks, list | tuple):
             setattr(config, name, blocks[:MIN_LAYERS])
