@@ -39,7 +39,7 @@ def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., A
     return compiled
 
 
-unexecuted_backend.__name__ = "aot_eager_default_partitioner"  # torch's messages name it
+unexecuted_backend.__name__ = "compiler_fn"  # as torch's messages name its own (AotAutograd)
 
 
 def unexecuted_partition(
