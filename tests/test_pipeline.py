@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from compilewatch import pipeline
 from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
 from compilewatch.launchers import Completed
 from compilewatch.launchers.fake import FakeLauncher, passing
+from compilewatch.launchers.ray.losses import Flight
 from compilewatch.pipeline import resume
 from compilewatch.planning import Shard
 from compilewatch.records import Phase, Request, Result, Status
@@ -120,6 +122,26 @@ def test_what_did_not_last_is_asked_again(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     run_sweep(tmp_path, launcher)
     assert seen(launcher) == ["A"]
+
+
+def test_what_a_cluster_lost_is_said_once_for_each_kind_of_loss(tmp_path: Path) -> None:
+    def troubled(request: Request) -> Result:
+        flight = Flight(request=request).cut_off()
+        if request.model.name == "A":
+            kinds = SimpleNamespace(
+                OutOfMemoryError=MemoryError, NodeDiedError=OSError, ObjectLostError=KeyError
+            )
+            again = flight.lost(OSError(), kinds)
+            assert again is not None
+            flight = again
+        return factories.result(request=request, attempts=flight.attempts)
+
+    view = run_sweep(tmp_path, FakeLauncher(answers=troubled))
+    assert view.notes == (
+        "1 request was asked again: a node of the cluster was lost",
+        f"{len(ASKED)} requests were asked again: the connection to the cluster was lost",
+    )
+    assert run_sweep(tmp_path).notes == ()
 
 
 def test_another_environment_is_another_question(tmp_path: Path) -> None:
@@ -527,6 +549,7 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from compilewatch.launchers.fake import FakeLauncher, passing
+from compilewatch.launchers.ray.losses import Flight
 from tests import factories
 from tests.sweeping import run_sweep
 

@@ -11,7 +11,7 @@ from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.analysis.view import RunView
 from compilewatch.errors import StoreError
 from compilewatch.expectations import Expectations, stale_note
-from compilewatch.launchers import NODE_LOST
+from compilewatch.launchers import LOSSES
 from compilewatch.records import Result
 from compilewatch.store import Store, StoredRun
 
@@ -77,9 +77,12 @@ def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> 
 def _lost(results: Iterable[Result]) -> list[str]:
     """What a cluster lost under way in this run, and what became of it."""
     own = [result for result in results if result.reused_from is None]
-    again = sum(any(a.reason.startswith(NODE_LOST) for a in r.attempts) for r in own)
-    what = "1 request was" if again == 1 else f"{again} requests were"
-    return [f"{what} asked again: a node of the cluster was lost"] if again else []
+    notes = []
+    for loss, what in LOSSES.items():
+        again = sum(any(a.reason.startswith(loss) for a in r.attempts) for r in own)
+        requests = "1 request was" if again == 1 else f"{again} requests were"
+        notes += [f"{requests} asked again: {what} was lost"] if again else []
+    return notes
 
 
 def _baseline(

@@ -11,8 +11,8 @@ import pytest
 from compilewatch import environments
 from compilewatch.environments import Interpreter
 from compilewatch.launchers.local import LocalLauncher
-from compilewatch.launchers.ray import RayLauncher
-from compilewatch.launchers.ray_cluster import load_ray
+from compilewatch.launchers.ray.cluster import load_ray
+from compilewatch.launchers.ray.launcher import RayLauncher
 from compilewatch.records import ChaosBuild, ClassBuild, Deadlines, ModelSpec, Request, Target
 
 
@@ -66,6 +66,10 @@ def bare_launcher(bare_python: Path) -> Iterator[Callable[..., LocalLauncher]]:
         launcher.close()
 
 
+SOON_DEAD = {"health_check_period_ms": 500, "health_check_failure_threshold": 8}
+"""Settings of Ray with which a node that is gone counts as dead after 4 s, not 15."""
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Any]:
     """Two nodes with a CPU each, and one without: three raylets on this machine."""
@@ -74,7 +78,13 @@ def ray_cluster() -> Iterator[Any]:
 
     small = {"object_store_memory": 80 * 2**20, "memory": 16 * 2**30}
     cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small}
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "_system_config": SOON_DEAD,
+            **small,
+        },
     )
     for _ in range(2):
         cluster.add_node(num_cpus=1, **small)
@@ -84,9 +94,8 @@ def ray_cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def warm_ray(ray_cluster: Any) -> Iterator[RayLauncher]:
-    """The connection that all launchers of this process use."""
+    """One connection, with torch on its slots, for all tests that need real models."""
     with RayLauncher(address=ray_cluster.address) as launcher:
-        assert launcher.cluster.nodes()
         yield launcher
 
 
@@ -105,17 +114,18 @@ def bare_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
-@pytest.fixture
-def bare_ray(
-    ray_cluster: Any, warm_ray: RayLauncher, bare_cache: Path
-) -> Callable[..., RayLauncher]:
-    """Makes launchers of the shared connection, with models without torch."""
+@pytest.fixture(scope="session")
+def bare_ray(ray_cluster: Any, bare_cache: Path) -> Iterator[Callable[..., RayLauncher]]:
+    """Makes launchers for models without torch; one for all tests that give no options."""
+    made: dict[str, RayLauncher] = {}
 
     def make(**options: Any) -> RayLauncher:
-        given = {"address": ray_cluster.address, "cache": bare_cache, **options}
-        return RayLauncher(environments=("bare",), **given)
+        given = {"environments": ("bare",), "cache": bare_cache, **options}
+        return made.setdefault(repr(options), RayLauncher(address=ray_cluster.address, **given))
 
-    return make
+    yield make
+    for launcher in made.values():
+        launcher.close()
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def launcher_of(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
         with local_launcher(settings, names) as launcher:
             yield launcher
         return
-    from compilewatch.launchers.ray import RayLauncher
+    from compilewatch.launchers.ray.launcher import RayLauncher
 
     with RayLauncher(
         settings.jobs,

@@ -11,12 +11,15 @@ from compilewatch.records import Environment, Request, Result
 
 LAUNCHERS: dict[str, str] = {
     "local": "compilewatch.launchers.local:LocalLauncher",
-    "ray": "compilewatch.launchers.ray:RayLauncher",
+    "ray": "compilewatch.launchers.ray.launcher:RayLauncher",
     "fake": "compilewatch.launchers.fake:FakeLauncher",
 }
 
 NODE_LOST = "node_lost"
-"""The beginning of an attempt's reason: through no fault of the request."""
+CONNECTION_LOST = "connection_lost"
+
+LOSSES = {NODE_LOST: "a node of the cluster", CONNECTION_LOST: "the connection to the cluster"}
+"""Beginnings of an attempt's reason, through no fault of the request, and what was lost."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,7 +130,7 @@ class Lines:
     def fileno(self) -> int:
         return self.channel.fileno()
 
-    def send(self, message: Order | Report) -> None:
+    def send(self, message: Record) -> None:
         """Blocks while the other end does not read. Raises OSError when it is gone."""
         self.channel.sendall(msgspec.json.encode(message) + b"\n")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import LauncherError
-from compilewatch.launchers import ray_files
+from compilewatch.launchers.ray import files as ray_files
 from compilewatch.records import ConfigBuild
 from tests import factories
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
-from compilewatch.launchers import NODE_LOST
-from compilewatch.records import Attempt, ErrorRecord, Phase, Request, Result, Status, Tier
+import msgspec
+
+from compilewatch.launchers import CONNECTION_LOST, NODE_LOST
+from compilewatch.records import (
+    Attempt,
+    ErrorRecord,
+    Phase,
+    Record,
+    Request,
+    Result,
+    Status,
+    Tier,
+)
 
 MOST_LOSSES = 3
 """How often a request may be lost; then that is its result. A node that falls over whatever it is
@@ -19,33 +29,38 @@ NODE_MEMORY = "node_out_of_memory"
 that exceeds its own limit is `oom` by our launcher on the node, and known to be the one."""
 
 
-@dataclass(kw_only=True)
-class Flight:
+class Flight(Record, frozen=True, kw_only=True):
     """One request; `attempts` are the tasks of it that were lost."""
 
     request: Request
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def may_be_asked_again(self) -> bool:
         return len(self.attempts) < MOST_LOSSES
 
-    def lose(self, error: BaseException, kinds: Any) -> bool:
-        """Note a loss; False where the error is none. `kinds` is `ray.exceptions`."""
+    def lost(self, error: BaseException, kinds: Any) -> Flight | None:
+        """With one loss more; None where the error is none. `kinds` is `ray.exceptions`."""
         if isinstance(error, kinds.OutOfMemoryError):
-            code, why = NODE_MEMORY, "Ray ended its worker, as the node ran out of memory"
-        elif isinstance(error, kinds.NodeDiedError | kinds.ObjectLostError):
-            code, why = NODE_LOST, f"its Ray node{_address(str(error))} was lost"
-        elif isinstance(error, kinds.WorkerCrashedError | kinds.LocalRayletDiedError):
-            code, why = WORKER_LOST, "its Ray worker ended unexpectedly"
-        else:
-            return False
-        status = Status.OOM if code == NODE_MEMORY else Status.CRASHED
+            return self._with(NODE_MEMORY, "Ray ended its worker, as the node ran out of memory")
+        if isinstance(error, kinds.NodeDiedError | kinds.ObjectLostError):
+            return self._with(NODE_LOST, f"its Ray node{_address(str(error))} was lost")
+        if isinstance(error, kinds.WorkerCrashedError | kinds.LocalRayletDiedError):
+            return self._with(WORKER_LOST, "its Ray worker ended unexpectedly")
+        return None
+
+    def cut_off(self) -> Flight:
+        """With one loss more: nobody was left to hear its answer."""
+        return self._with(CONNECTION_LOST, "the connection to the Ray cluster was lost")
+
+    def _with(self, code: str, why: str) -> Flight:
         attempt = Attempt(
-            tier=_tier(self.request), status=status, phase=Phase.SETUP, reason=f"{code}: {why}"
+            tier=Tier.REAL if self.request.tier is Tier.REAL else Tier.FAKE,
+            status=Status.OOM if code == NODE_MEMORY else Status.CRASHED,
+            phase=Phase.SETUP,
+            reason=f"{code}: {why}",
         )
-        self.attempts.append(attempt)
-        return True
+        return msgspec.structs.replace(self, attempts=(*self.attempts, attempt))
 
 
 def lost_result(flight: Flight, digest: str) -> Result:
@@ -61,13 +76,9 @@ def lost_result(flight: Flight, digest: str) -> Result:
         depth=flight.request.depth,
         detail=detail,
         error=ErrorRecord(type=last.status.value, message=detail, code=code),
-        attempts=tuple(flight.attempts[:-1]),
+        attempts=flight.attempts[:-1],
         environment_digest=digest,
     )
-
-
-def _tier(request: Request) -> Tier:
-    return Tier.REAL if request.tier is Tier.REAL else Tier.FAKE
 
 
 def _address(message: str) -> str:

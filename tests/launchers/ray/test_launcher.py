@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -20,15 +19,16 @@ import pytest
 
 from compilewatch.config import load_settings
 from compilewatch.errors import LauncherError
-from compilewatch.launchers.ray import RayLauncher, _check_equal
-from compilewatch.launchers.ray_cluster import Node, _reach, load_ray
-from compilewatch.launchers.ray_losses import MOST_LOSSES, Flight, lost_result
-from compilewatch.launchers.ray_node import Description
+from compilewatch.launchers.ray.cluster import Node, _reach, load_ray
+from compilewatch.launchers.ray.driver import Driver, check_equal
+from compilewatch.launchers.ray.launcher import RayLauncher
+from compilewatch.launchers.ray.node import Description
+from compilewatch.launchers.ray.protocol import Connect, Done
 from compilewatch.pipeline import sweep
 from compilewatch.records import FactoryBuild, ModelSpec, Phase, Status, Target
 from compilewatch.store import Store
 from tests import factories
-from tests.launchers.conftest import bare_request, hurried
+from tests.launchers.conftest import SOON_DEAD, bare_request, hurried
 from tests.launchers.test_processes import gone
 from tests.services import free_port
 
@@ -49,17 +49,13 @@ def raylet(node: Any) -> int:
 
 
 def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
-    ray_cluster: Any, third_node: Any, bare_ray: Make, tmp_path: Path
+    ray_cluster: Any, third_node: Any, bare_ray: Make, tmp_path: Path, gate: Path
 ) -> None:
-    gate = tmp_path / "gate"
-    gate.mkdir()
     specs = [factories.spec(f"gate-{n}", checkpoint=str(gate)) for n in range(9)]
     lost: list[bool] = []
 
     def kill() -> None:
-        until = time.monotonic() + 60
-        while len(list(gate.glob("started-*"))) < 3 and time.monotonic() < until:
-            time.sleep(0.02)
+        _until(lambda: len(list(gate.glob("started-*"))) >= 3)
         lost.append((gate / f"started-{raylet(third_node)}").exists())
         ray_cluster.remove_node(third_node, allow_graceful=False)
         (gate / "open").touch()
@@ -82,9 +78,7 @@ def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
     assert view.notes == ("1 request was asked again: a node of the cluster was lost",)
 
 
-def test_a_worker_that_is_killed_is_asked_again(bare_ray: Make, scratch: Path) -> None:
-    gate = scratch.parent / "gate"
-    gate.mkdir()
+def test_a_worker_that_is_killed_is_asked_again(bare_ray: Make, scratch: Path, gate: Path) -> None:
     model = factories.spec("gate", checkpoint=str(gate))
     asked = bare_request("gate", model=model)
     (gate / "open").touch()
@@ -93,28 +87,120 @@ def test_a_worker_that_is_killed_is_asked_again(bare_ray: Make, scratch: Path) -
     assert first.result.status is Status.PASS
     (gate / "open").unlink()
 
+    for path in gate.glob("started-*"):
+        path.unlink()
+
     def kill() -> None:
-        for pid in _workers_with_servers():
-            os.kill(pid, signal.SIGKILL)
+        _until(lambda: bool(list(gate.glob("started-*"))))
+        (pid,) = _workers_at_work()
+        os.kill(pid, signal.SIGKILL)
         (gate / "open").touch()
 
-    threading.Timer(1.0, kill).start()
+    thread = threading.Thread(target=kill)
+    thread.start()
     (second,) = launcher.run([asked], scratch)
+    thread.join()
     assert second.result.status is Status.PASS
     assert [a.reason for a in second.result.attempts] == [
         "worker_lost: its Ray worker ended unexpectedly"
     ]
 
 
-def _workers_with_servers() -> set[int]:
-    """Worker processes of Ray, of this test's cluster, that own a warm server."""
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A folder that models of behaviour `gate` wait in, until there is a file `open`."""
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    return folder
+
+
+def driver_of(launcher: RayLauncher) -> int:
+    assert launcher._driver is not None
+    return launcher._driver.process.pid
+
+
+@pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_driver_that_ends_or_hangs_is_replaced_and_what_it_had_is_asked_again(
+    bare_ray: Make, scratch: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """Ray itself ends it, with `_Exit(1)`, when it loses sight of its cluster."""
+    launcher = bare_ray()
+    asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+    assert launcher.jobs
+    first = driver_of(launcher)
+
+    def interfere() -> None:
+        _until(lambda: bool(list(gate.glob("started-*"))))
+        with monkeypatch.context() as patience:
+            patience.setattr(launcher, "_silence", 3.0)  # three times what it takes
+            os.kill(first, which)
+            _until(lambda: gone(first))
+        (gate / "open").touch()
+
+    thread = threading.Thread(target=interfere)
+    thread.start()
+    (answer,) = launcher.run([asked], scratch)
+    thread.join()
+    assert answer.result.status is Status.PASS
+    assert answer.result.request == asked
+    assert [a.reason for a in answer.result.attempts] == [
+        "connection_lost: the connection to the Ray cluster was lost"
+    ]
+    assert driver_of(launcher) != first
+
+
+def test_it_gives_up_when_nothing_is_answered_between_two_losses(
+    bare_ray: Make, scratch: Path, gate: Path
+) -> None:
+    launcher = bare_ray()
+    asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+    killed: set[int] = set()
+
+    def interfere() -> None:
+        for _ in range(2):
+            _until(lambda: bool(list(gate.glob("started-*"))))
+            for path in gate.glob("started-*"):
+                path.unlink()
+            _until(lambda: launcher._driver is not None and driver_of(launcher) not in killed)
+            killed.add(driver_of(launcher))
+            os.kill(driver_of(launcher), signal.SIGKILL)
+
+    thread = threading.Thread(target=interfere)
+    thread.start()
+    with pytest.raises(LauncherError, match=r"was lost 2 times .* raylet\.out .* sweep --resume$"):
+        list(launcher.run([asked], scratch))
+    thread.join()
+
+
+def test_an_error_of_our_own_is_not_taken_for_rays(bare_ray: Make) -> None:
+    launcher = bare_ray()
+    assert launcher.jobs
+    assert launcher._driver is not None
+    launcher._driver.send(Done())
+    with pytest.raises(
+        LauncherError, match=r"process connected to Ray failed: msgspec\.Validation"
+    ):
+        assert launcher.jobs
+    assert launcher.jobs
+
+
+def _until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not true() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def _workers_at_work() -> set[int]:
+    """Worker processes of Ray, of this test's cluster, whose warm server has a child."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"compilewatch.worker.server" in path.read_bytes():
-                owner = int(_status(int(path.parent.name), "PPid"))
-                if _is_ours(owner):
-                    found.add(owner)
+            if b"compilewatch.worker.server" not in path.read_bytes():
+                continue
+            server = int(path.parent.name)
+            owner = int(_status(server, "PPid"))
+            if _is_ours(owner) and Path(f"/proc/{server}/task/{server}/children").read_text():
+                found.add(owner)
         except OSError:
             continue
     return found
@@ -164,12 +250,8 @@ def test_code_of_ones_own_must_be_on_the_node(bare_ray: Make, scratch: Path) -> 
         list(bare_ray().run([bare_request("mine", model=model)], scratch))
 
 
-def test_an_environment_that_the_nodes_lack_is_not_listed(
-    ray_cluster: Any, warm_ray: RayLauncher, bare_cache: Path, scratch: Path
-) -> None:
-    launcher = RayLauncher(
-        environments=("bare", "nowhere"), address=ray_cluster.address, cache=bare_cache
-    )
+def test_an_environment_that_the_nodes_lack_is_not_listed(bare_ray: Make, scratch: Path) -> None:
+    launcher = bare_ray(environments=("bare", "nowhere"))
     assert [e.name for e in launcher.environments()] == ["bare"]
     with pytest.raises(LauncherError, match="asks for environment 'nowhere'; the nodes have bare"):
         list(launcher.run([bare_request("ok", environment="nowhere")], scratch))
@@ -182,12 +264,12 @@ def test_nothing_waits_for_memory_that_no_node_has(bare_ray: Make, scratch: Path
         list(launcher.run([asked], scratch))
 
 
-class _Told(RayLauncher):
+class _Told(Driver):
     """Nodes that say what a test has them say."""
 
     told: dict[str, Description]
 
-    def _descriptions(self) -> Iterator[tuple[Node, Description]]:
+    def descriptions(self) -> Iterator[tuple[Node, Description]]:
         for number, description in enumerate(self.told.values()):
             cores = 2 if description.node.startswith("trn") else 0
             yield (
@@ -195,23 +277,32 @@ class _Told(RayLauncher):
                 description,
             )
 
-    def _eligible(self, node: Node, name: str) -> bool:
+    def eligible(self, node: Node, name: str) -> bool:
         return name != "neuron" or node.neuron_cores > 0
 
 
 def told(**nodes: tuple[Any, ...]) -> _Told:
-    launcher = _Told(environments=("default", "neuron"))
-    launcher.told = {
+    driver = _Told(
+        Connect(
+            address="",
+            jobs=1,
+            environments=("default", "neuron"),
+            cache=None,
+            memory_limit_bytes=2**30,
+            patience_seconds=1.0,
+        )
+    )
+    driver.told = {
         name: Description(node=name, environments=environments)
         for name, environments in nodes.items()
     }
-    return launcher
+    return driver
 
 
 def test_nodes_that_differ_are_refused_by_name() -> None:
     ours, theirs = factories.environment(), factories.environment(torch="2.9.0")
     with pytest.raises(LauncherError) as refused:
-        told(a=(ours,), b=(theirs,)).environments()
+        told(a=(ours,), b=(theirs,)).agreed()
     assert str(refused.value) == (
         "environment 'default' is not the same on all nodes: torch 2.9.0 on b, 2.13.0 on a: make "
         "them equal, or leave one out"
@@ -222,39 +313,18 @@ def test_packages_are_compared_too() -> None:
     ours = factories.environment(digest="1")
     theirs = factories.environment(digest="2", packages={})
     with pytest.raises(LauncherError, match=r"numpy missing on b, 2\.4\.6 on a"):
-        _check_equal("a", ours, "b", theirs)
+        check_equal("a", ours, "b", theirs)
 
 
 def test_a_node_that_lacks_what_others_have_is_named() -> None:
     with pytest.raises(LauncherError, match="node b has no environment 'default', node a has"):
-        told(a=(factories.environment(),), b=()).environments()
+        told(a=(factories.environment(),), b=()).agreed()
 
 
 def test_only_nodes_with_neuron_cores_need_the_environment_neuron() -> None:
     default, neuron = factories.environment(), factories.environment(name="neuron")
-    launcher = told(a=(default,), trn=(default, neuron))
-    assert [e.name for e in launcher.environments()] == ["default", "neuron"]
-
-
-def test_losses_are_told_apart_and_bounded() -> None:
-    kinds = load_ray().exceptions
-    flight = Flight(request=factories.request("A"))
-    assert flight.lose(kinds.NodeDiedError("x Node IP: 10.0.0.3, node ID: 0123456789ab. y"), kinds)
-    assert flight.lose(kinds.ObjectLostError("0" * 56, None, ""), kinds)
-    assert flight.may_be_asked_again
-    assert flight.lose(kinds.OutOfMemoryError("memory"), kinds)
-    assert len(flight.attempts) == MOST_LOSSES
-    assert not flight.may_be_asked_again
-    assert [a.reason for a in flight.attempts] == [
-        "node_lost: its Ray node 10.0.0.3 (01234567) was lost",
-        "node_lost: its Ray node was lost",
-        "node_out_of_memory: Ray ended its worker, as the node ran out of memory",
-    ]
-    result = lost_result(flight, "digest")
-    assert (result.status, len(result.attempts)) == (Status.OOM, 2)
-    assert result.error is not None
-    assert result.error.code == "node_out_of_memory"
-    assert not flight.lose(kinds.RuntimeEnvSetupError("no"), kinds)
+    driver = told(a=(default,), trn=(default, neuron))
+    assert [e.name for e in driver.agreed()] == ["default", "neuron"]
 
 
 def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,24 +362,44 @@ def test_a_head_is_one(ray_cluster: Any) -> None:
     ],
 )
 def test_a_cluster_that_cannot_be_reached_is_said_in_one_line(address: str, why: str) -> None:
-    """In a process of its own: this one is connected."""
-    code = (
-        "import sys\n"
-        "from compilewatch.errors import LauncherError\n"
-        "from compilewatch.launchers.ray import RayLauncher\n"
-        "try: RayLauncher(address=sys.argv[1]).environments()\n"
-        "except LauncherError as error: print(error)\n"
-    )
-    command = [sys.executable, "-c", code, address.format(port=free_port())]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert len(done.stdout.splitlines()) == 1
-    assert re.match(why, done.stdout)
+    with (
+        RayLauncher(address=address.format(port=free_port())) as launcher,
+        pytest.raises(LauncherError, match=why) as refused,
+    ):
+        launcher.environments()
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_cluster_of_its_own_that_dies_is_started_again(
+    bare_cache: Path, scratch: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its raylet is killed; that is what makes Ray end the driver with status 1."""
+    for name, value in SOON_DEAD.items():
+        monkeypatch.setenv(f"RAY_{name}", str(value))
+    asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+    with RayLauncher(1, ("bare",), cache=bare_cache) as launcher:
+        launcher.environments()
+        first = driver_of(launcher)
+
+        def interfere() -> None:
+            _until(lambda: bool(list(gate.glob("started-*"))))
+            (started,) = gate.glob("started-*")
+            os.kill(int(started.name.partition("-")[2]), signal.SIGKILL)
+            (gate / "open").touch()
+
+        thread = threading.Thread(target=interfere)
+        thread.start()
+        (answer,) = launcher.run([asked], scratch)
+        thread.join()
+        assert driver_of(launcher) != first
+    assert answer.result.status is Status.PASS
+    assert [a.reason.partition(":")[0] for a in answer.result.attempts] == ["connection_lost"]
 
 
 SWEEP = """
 import sys
 from pathlib import Path
-from compilewatch.launchers.ray import RayLauncher
+from compilewatch.launchers.ray.launcher import RayLauncher
 from tests import factories
 from tests.launchers.conftest import bare_request
 gate = Path(sys.argv[2])
@@ -331,7 +421,7 @@ def test_a_node_out_of_memory_is_not_the_models_own_limit(bare_cache: Path, scra
     variables = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
     done = subprocess.run(
         [sys.executable, "-c", code, str(bare_cache), str(scratch)],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
@@ -346,7 +436,7 @@ def test_no_process_outlives_the_driver_of_a_cluster_of_its_own(
     bare_cache: Path, scratch: Path, which: int
 ) -> None:
     """After SIGKILL Ray 2.60 leaves its two agents for a while; nothing of ours or of a model."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     command = [sys.executable, "-c", SWEEP, str(bare_cache), str(scratch)]
     with subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE) as driver:
         until = time.monotonic() + 120

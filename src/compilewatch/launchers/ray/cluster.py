@@ -56,15 +56,13 @@ class Cluster:
     """A connection. Without an address, and without RAY_ADDRESS, a cluster of this machine's own.
 
     Nodes get this process's own compilewatch, as a module of the runtime environment; what else a
-    worker imports must be installed there. A connection that was there already is used and left.
+    worker imports must be installed there.
     """
 
     def __init__(self, address: str, jobs: int, memory_limit_bytes: int) -> None:
         self.ray: Any = load_ray()
-        self._ours = not self.ray.is_initialized()
-        if self._ours:
-            address = address or os.environ.get("RAY_ADDRESS", "")
-            _connect(self.ray, address, jobs, memory_limit_bytes)
+        address = address or os.environ.get("RAY_ADDRESS", "")
+        _connect(self.ray, address, jobs, memory_limit_bytes)
 
     def nodes(self) -> tuple[Node, ...]:
         """The living nodes that have a CPU to give, in the order of their ids."""
@@ -85,8 +83,7 @@ class Cluster:
 
     def close(self) -> None:
         """Leave; Ray then ends this driver's workers, and with them servers and children."""
-        if self._ours and self.ray.is_initialized():
-            self.ray.shutdown()
+        self.ray.shutdown()
 
 
 def _connect(ray: Any, address: str, jobs: int, memory_limit_bytes: int) -> None:
@@ -105,7 +102,6 @@ def _connect(ray: Any, address: str, jobs: int, memory_limit_bytes: int) -> None
             "object_store_memory": OBJECT_STORE_BYTES,
             "_memory": jobs * memory_limit_bytes,  # as on one machine, where nobody reserves it
         }
-    _be_quiet(ray)
     try:
         ray.init(**given)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -141,13 +137,3 @@ def _speaks(probe: socket.socket) -> bool:
     probe.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + empty_settings)
     header = probe.recv(9)
     return len(header) >= 4 and header[3] == 4
-
-
-def _be_quiet(ray: Any) -> None:
-    """Keep Ray's own reports of lost workers off standard output, where --json prints.
-
-    Ray 2.60 prints them there whatever `log_to_driver` says (`listen_error_messages`); what they
-    say stands in our results.
-    """
-    worker: Any = importlib.import_module(f"{ray.__name__}._private.worker")
-    worker._worker_logs_enabled = False
