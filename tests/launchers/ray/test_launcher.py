@@ -91,9 +91,7 @@ def test_a_worker_that_is_killed_is_asked_again(bare_ray: Make, scratch: Path, g
         path.unlink()
 
     def kill() -> None:
-        _until(lambda: bool(list(gate.glob("started-*"))))
-        (pid,) = _workers_at_work()
-        os.kill(pid, signal.SIGKILL)
+        os.kill(_worker_at_work(gate), signal.SIGKILL)
         (gate / "open").touch()
 
     thread = threading.Thread(target=kill)
@@ -123,13 +121,17 @@ def driver_of(launcher: RayLauncher) -> int:
 def test_a_driver_that_ends_or_hangs_is_replaced_and_what_it_had_is_asked_again(
     bare_ray: Make, scratch: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
-    """Ray itself ends it, with `_Exit(1)`, when it loses sight of its cluster."""
+    """Ray itself ends it, with `_Exit(1)`, when it loses sight of its cluster.
+
+    What the driver had seen get lost before is remembered.
+    """
     launcher = bare_ray()
     asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
     assert launcher.jobs
     first = driver_of(launcher)
 
     def interfere() -> None:
+        os.kill(_worker_at_work(gate), signal.SIGKILL)
         _until(lambda: bool(list(gate.glob("started-*"))))
         with monkeypatch.context() as patience:
             patience.setattr(launcher, "_silence", 3.0)  # three times what it takes
@@ -144,7 +146,8 @@ def test_a_driver_that_ends_or_hangs_is_replaced_and_what_it_had_is_asked_again(
     assert answer.result.status is Status.PASS
     assert answer.result.request == asked
     assert [a.reason for a in answer.result.attempts] == [
-        "connection_lost: the connection to the Ray cluster was lost"
+        "worker_lost: its Ray worker ended unexpectedly",
+        "connection_lost: the connection to the Ray cluster was lost",
     ]
     assert driver_of(launcher) != first
 
@@ -188,6 +191,15 @@ def _until(true: Callable[[], bool]) -> None:
     until = time.monotonic() + 60
     while not true() and time.monotonic() < until:
         time.sleep(0.02)
+
+
+def _worker_at_work(gate: Path) -> int:
+    """The worker process of Ray, of this test's cluster, whose server's child came to the gate."""
+    _until(lambda: bool(list(gate.glob("started-*"))))
+    for path in gate.glob("started-*"):
+        path.unlink()
+    (worker,) = _workers_at_work()
+    return worker
 
 
 def _workers_at_work() -> set[int]:
@@ -373,7 +385,7 @@ def test_a_cluster_that_cannot_be_reached_is_said_in_one_line(address: str, why:
 def test_a_cluster_of_its_own_that_dies_is_started_again(
     bare_cache: Path, scratch: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its raylet is killed; that is what makes Ray end the driver with status 1."""
+    """Its raylet is killed; Ray then ends the driver, or tells it first that the node is lost."""
     for name, value in SOON_DEAD.items():
         monkeypatch.setenv(f"RAY_{name}", str(value))
     asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
@@ -393,7 +405,8 @@ def test_a_cluster_of_its_own_that_dies_is_started_again(
         thread.join()
         assert driver_of(launcher) != first
     assert answer.result.status is Status.PASS
-    assert [a.reason.partition(":")[0] for a in answer.result.attempts] == ["connection_lost"]
+    losses = [a.reason.partition(":")[0] for a in answer.result.attempts]
+    assert losses == ["connection_lost"]
 
 
 SWEEP = """

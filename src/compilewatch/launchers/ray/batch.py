@@ -18,17 +18,22 @@ from typing import Any
 import msgspec
 
 from compilewatch.errors import LauncherError
+from compilewatch.launchers import NODE_LOST
 from compilewatch.launchers.ray.cluster import NEURON_CORES, Cluster
 from compilewatch.launchers.ray.files import Content, own_files, read, shared_files, write
 from compilewatch.launchers.ray.losses import Flight, lost_result
 from compilewatch.launchers.ray.node import Order, Parcel, answered
-from compilewatch.launchers.ray.protocol import Landed, Pulse, Report, Run, Submitted
+from compilewatch.launchers.ray.protocol import Landed, Lost, Pulse, Report, Run, Submitted
 from compilewatch.records import Request, Result
 
 QUEUED_PER_SLOT = 2
 """So that a node has the next request at hand when one ends, and few are lost with it."""
 
 POLL_SECONDS = 1.0
+
+PAUSE_SECONDS = 2.0
+"""After a loss, times the losses of that flight, before anything is submitted: until the cluster
+knows that a node is gone, what is sent there is lost again at once."""
 
 _parcels = msgspec.msgpack.Decoder(Parcel)
 _encode = msgspec.msgpack.Encoder().encode
@@ -58,27 +63,37 @@ class Batch:
         self.room = 0
         self.looked_at = float("-inf")
         self.fits_at = time.monotonic()
+        self.paused_until = float("-inf")
 
     def run(self) -> Iterator[Report]:
         """Yield what the launcher is to know, at least every `POLL_SECONDS`.
 
-        Left early, everything is cancelled. Raises LauncherError.
+        Left early, everything is cancelled. Raises LauncherError, and ConnectionError when this
+        machine's own node is gone, without which nothing can be asked.
         """
         try:
             while self.waiting or self.flying:
                 self._look()
-                while self.waiting and len(self.flying) < self.room:
+                while self._may_submit():
                     number, flight = self.waiting.popleft()
                     self._submit(number, flight)
                     yield Submitted(number=number)
                 yield Pulse()
-                yield from self._landed()
+                if self.flying:
+                    yield from self._landed()
+                else:
+                    time.sleep(POLL_SECONDS)
         finally:
             for ref in self.flying:
                 # `force` ends the worker process, and with it its server and the server's child.
                 self.ray.cancel(ref, force=True)
             if self.flying and self.ray.is_initialized():
                 self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=5.0)
+
+    def _may_submit(self) -> bool:
+        if not self.waiting or len(self.flying) >= self.room:
+            return False
+        return time.monotonic() >= self.paused_until
 
     def _look(self) -> None:
         """How much room there is now. Raises LauncherError where there has been none for long."""
@@ -90,9 +105,11 @@ class Batch:
         limit = min(request.memory_limit_bytes for request in asked)
         nodes = self.cluster.nodes()
         room = sum(node.slots(limit) for node in nodes)
-        self.room = max(1, QUEUED_PER_SLOT * room)
+        self.room = QUEUED_PER_SLOT * room
         if room:
             self.fits_at = now
+        elif self.cluster.is_our_own and not nodes:
+            raise ConnectionError("our own node is gone")
         elif now - self.fits_at > self.patience_seconds:
             raise LauncherError(
                 f"no node of the Ray cluster ({len(nodes)} alive) has a CPU and "
@@ -124,7 +141,7 @@ class Batch:
             self.shared[key] = self.ray.put(_encode(content))
         return self.shared[key]
 
-    def _landed(self) -> Iterator[Landed]:
+    def _landed(self) -> Iterator[Landed | Lost]:
         done, rest = self.ray.wait(list(self.flying), num_returns=1, timeout=POLL_SECONDS)
         if done and rest:
             more, _ = self.ray.wait(rest, num_returns=len(rest), timeout=0)
@@ -132,22 +149,25 @@ class Batch:
         for ref in done:
             # Taken off only when it is dealt with: what is left here is cancelled.
             number, flight = self.flying[ref]
-            landed = self._taken(ref, number, flight)
+            report = self._taken(ref, number, flight)
             del self.flying[ref]
-            if landed is not None:
-                yield landed
+            yield report
 
-    def _taken(self, ref: Any, number: int, flight: Flight) -> Landed | None:
-        """The answer of a task that ended; None where it is asked again."""
+    def _taken(self, ref: Any, number: int, flight: Flight) -> Landed | Lost:
+        """The answer of a task that ended, or that it is to be asked again."""
         try:
             parcel = _parcels.decode(self.ray.get(ref))
         except self.ray.exceptions.RayError as error:
             lost = flight.lost(error, self.ray.exceptions)
             if lost is None:
                 raise LauncherError(f"the Ray cluster cannot run it: {line_of(error)}") from None
+            ours = isinstance(error, self.ray.exceptions.LocalRayletDiedError)
+            if ours or (self.cluster.is_our_own and lost.attempts[-1].reason.startswith(NODE_LOST)):
+                raise ConnectionError("our own node is gone") from None
             if lost.may_be_asked_again:
                 self.waiting.appendleft((number, lost))
-                return None
+                self.paused_until = time.monotonic() + PAUSE_SECONDS * len(lost.attempts)
+                return Lost(number=number, attempts=lost.attempts)
             digest = self.digests[lost.request.target.environment]
             return Landed(number=number, result=lost_result(lost, digest), artifacts=None)
         if parcel.result is None:

@@ -62,6 +62,7 @@ class Cluster:
     def __init__(self, address: str, jobs: int, memory_limit_bytes: int) -> None:
         self.ray: Any = load_ray()
         address = address or os.environ.get("RAY_ADDRESS", "")
+        self.is_our_own = not address
         _connect(self.ray, address, jobs, memory_limit_bytes)
 
     def nodes(self) -> tuple[Node, ...]:

@@ -157,7 +157,7 @@ def check_equal(node: str, known: Environment, other_node: str, other: Environme
 
 
 def serve(channel: socket.socket) -> None:
-    """Deal with orders until the other end is closed."""
+    """Deal with orders until the other end is closed, or the cluster is gone."""
     lines = Lines(channel)
     driver: Driver | None = None
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from compilewatch.errors import LauncherError
 from compilewatch.launchers import Completed
@@ -24,6 +25,7 @@ from compilewatch.launchers.ray.protocol import (
     Described,
     Done,
     Landed,
+    Lost,
     Order,
     Refused,
     Report,
@@ -147,6 +149,10 @@ class RayLauncher:
             for report in self._heard():
                 if isinstance(report, Submitted):
                     under_way.add(report.number)
+                elif isinstance(report, Lost):
+                    under_way.remove(report.number)
+                    flight = waiting[report.number]
+                    waiting[report.number] = replace(flight, attempts=report.attempts)
                 elif isinstance(report, Landed):
                     del waiting[report.number]
                     kept = Path(report.artifacts) if report.artifacts is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from compilewatch.launchers.ray.losses import Flight
-from compilewatch.records import Environment, Record, Result
+from compilewatch.records import Attempt, Environment, Record, Result
 
 OUR_OWN_FAULT = os.EX_SOFTWARE
 """Exit status of a driver after an error that is none of Ray's; Ray itself ends it with 1."""
@@ -64,6 +64,13 @@ class Submitted(Record, frozen=True, kw_only=True, tag="submitted"):
     number: int
 
 
+class Lost(Record, frozen=True, kw_only=True, tag="lost"):
+    """The cluster has this flight no more, and has not answered it; `attempts` are all so far."""
+
+    number: int
+    attempts: tuple[Attempt, ...]
+
+
 class Landed(Record, frozen=True, kw_only=True, tag="landed"):
     """`artifacts` is a folder below scratch, or None."""
 
@@ -86,4 +93,4 @@ class Refused(Record, frozen=True, kw_only=True, tag="refused"):
     reason: str
 
 
-Report = Described | Counted | Submitted | Landed | Done | Pulse | Refused
+Report = Described | Counted | Submitted | Lost | Landed | Done | Pulse | Refused
