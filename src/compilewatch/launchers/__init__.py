@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from compilewatch.errors import LauncherError
 from compilewatch.records import Environment, Request, Result
 
 LAUNCHERS: dict[str, str] = {
@@ -31,6 +32,25 @@ class Completed:
 
     result: Result
     artifacts: Path | None = None
+
+
+def by_environment(
+    requests: Iterable[Request], names: Iterable[str], who: str
+) -> dict[str, list[Request]]:
+    """The requests of each of these environments, in order.
+
+    Raises LauncherError for another: `who` is what has these alone.
+    """
+    found: dict[str, list[Request]] = {name: [] for name in names}
+    for request in requests:
+        name = request.target.environment
+        if name not in found:
+            raise LauncherError(
+                f"{request.model.name} asks for environment {name!r}; "
+                f"{who} {', '.join(found) or 'none'}"
+            )
+        found[name].append(request)
+    return found
 
 
 class Launcher(Protocol):

@@ -23,7 +23,7 @@ import msgspec
 
 from compilewatch.environments import describe, interpreter
 from compilewatch.errors import LauncherError
-from compilewatch.launchers import Completed
+from compilewatch.launchers import Completed, by_environment
 from compilewatch.launchers.server_process import ServerProcess
 from compilewatch.launchers.watch import GRACE_SECONDS, Task, Verdict
 from compilewatch.records import Attempt, Environment, Request, Result, Status, Tier
@@ -88,18 +88,9 @@ class LocalLauncher:
 
     def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
         """See `Launcher.run`. Leaving early ends the server as well as its children."""
-        waiting = {name: deque[Request]() for name in self._names}
-        for request in requests:
-            name = request.target.environment
-            if name not in waiting:
-                raise LauncherError(
-                    f"{request.model.name} asks for environment {name!r}; "
-                    f"this launcher has {', '.join(self._names)}"
-                )
-            waiting[name].append(request)
-        for name, queue in waiting.items():
-            if queue:
-                yield from _Batch(self, name, queue, scratch.resolve()).run()
+        for name, asked in by_environment(requests, self._names, "this launcher has").items():
+            if asked:
+                yield from _Batch(self, name, deque(asked), scratch.resolve()).run()
 
     def _describe(self, name: str) -> Environment:
         if name not in self._described:

@@ -30,7 +30,8 @@ class Attempt(Record, frozen=True, kw_only=True):
     """One child that ran for a request before the one that gave the answer, and why it ended.
 
     The reason is `fake_unsupported` (the model reads values) or a transient failure; on a cluster
-    also `node_lost`, `worker_lost` or `node_out_of_memory`, whose phase is not known (`setup`).
+    also `node_lost`, `worker_lost`, `connection_lost` or `node_out_of_memory`, whose phase is not
+    known (`setup`).
     """
 
     tier: Tier

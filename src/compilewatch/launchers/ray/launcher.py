@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from compilewatch.errors import LauncherError
-from compilewatch.launchers import Completed
+from compilewatch.launchers import Completed, by_environment
 from compilewatch.launchers.peer import Peer
 from compilewatch.launchers.ray.losses import Flight, lost_result
 from compilewatch.launchers.ray.protocol import (
@@ -116,16 +116,8 @@ class RayLauncher:
     def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
         """See `Launcher.run`. Environments take turns, so that few slots start a second server."""
         digests = {environment.name: environment.digest for environment in self.environments()}
-        by_environment: dict[str, list[Flight]] = {name: [] for name in digests}
-        for request in requests:
-            name = request.target.environment
-            if name not in by_environment:
-                raise LauncherError(
-                    f"{request.model.name} asks for environment {name!r}; "
-                    f"the nodes have {', '.join(digests) or 'none'}"
-                )
-            by_environment[name].append(Flight(request=request))
-        waiting = [flight for flights in by_environment.values() for flight in flights]
+        queues = by_environment(requests, digests, "the nodes have").values()
+        waiting = [Flight(request=request) for queue in queues for request in queue]
         lost_drivers = 0
         while waiting:
             asked = Run(flights=tuple(waiting), digests=digests, scratch=str(scratch.resolve()))
