@@ -37,6 +37,8 @@ def test_what_is_sent_comes_and_a_closed_socket_ends_it() -> None:
 
 def test_one_that_does_not_go_is_killed() -> None:
     deaf = peer(DEAF)
+    deaf.send(Ping())
+    assert deaf.receive(60.0)
     deaf.close(0.1)
     assert deaf.process.returncode == -signal.SIGKILL
 

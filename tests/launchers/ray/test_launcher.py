@@ -48,6 +48,17 @@ def raylet(node: Any) -> int:
     return int(node.all_processes["raylet"][0].process.pid)
 
 
+@contextlib.contextmanager
+def meanwhile(action: Callable[[], None]) -> Iterator[None]:
+    """Runs an action in a thread beside the block, and waits for its end."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
 def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
     ray_cluster: Any, third_node: Any, bare_ray: Make, tmp_path: Path, gate: Path
 ) -> None:
@@ -62,13 +73,11 @@ def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
 
     given = {"output_dir": str(tmp_path / "outputs"), "sinks": [], "environments": ["bare"]}
     settings = load_settings(given, folder=tmp_path, environ={})
-    thread = threading.Thread(target=kill)
-    thread.start()
     launcher = bare_ray()
     assert launcher.jobs == 3
     store = Store(tmp_path / "outputs")
-    view = sweep(store, launcher, specs, [Target()], settings, source="library")
-    thread.join()
+    with meanwhile(kill):
+        view = sweep(store, launcher, specs, [Target()], settings, source="library")
     assert lost == [True]
     assert Counter(r.request.model.name for r in view.results) == {s.name: 1 for s in specs}
     assert {r.status for r in view.results} == {Status.PASS}
@@ -94,10 +103,8 @@ def test_a_worker_that_is_killed_is_asked_again(bare_ray: Make, scratch: Path, g
         os.kill(_worker_at_work(gate), signal.SIGKILL)
         (gate / "open").touch()
 
-    thread = threading.Thread(target=kill)
-    thread.start()
-    (second,) = launcher.run([asked], scratch)
-    thread.join()
+    with meanwhile(kill):
+        (second,) = launcher.run([asked], scratch)
     assert second.result.status is Status.PASS
     assert [a.reason for a in second.result.attempts] == [
         "worker_lost: its Ray worker ended unexpectedly"
@@ -139,10 +146,8 @@ def test_a_driver_that_ends_or_hangs_is_replaced_and_what_it_had_is_asked_again(
             _until(lambda: gone(first))
         (gate / "open").touch()
 
-    thread = threading.Thread(target=interfere)
-    thread.start()
-    (answer,) = launcher.run([asked], scratch)
-    thread.join()
+    with meanwhile(interfere):
+        (answer,) = launcher.run([asked], scratch)
     assert answer.result.status is Status.PASS
     assert answer.result.request == asked
     assert [a.reason for a in answer.result.attempts] == [
@@ -168,11 +173,11 @@ def test_it_gives_up_when_nothing_is_answered_between_two_losses(
             killed.add(driver_of(launcher))
             os.kill(driver_of(launcher), signal.SIGKILL)
 
-    thread = threading.Thread(target=interfere)
-    thread.start()
-    with pytest.raises(LauncherError, match=r"was lost 2 times .* raylet\.out .* sweep --resume$"):
+    lost_twice = pytest.raises(
+        LauncherError, match=r"was lost 2 times .* raylet\.out .* sweep --resume$"
+    )
+    with meanwhile(interfere), lost_twice:
         list(launcher.run([asked], scratch))
-    thread.join()
 
 
 def test_an_error_of_our_own_is_not_taken_for_rays(bare_ray: Make) -> None:
@@ -399,10 +404,8 @@ def test_a_cluster_of_its_own_that_dies_is_started_again(
             os.kill(int(started.name.partition("-")[2]), signal.SIGKILL)
             (gate / "open").touch()
 
-        thread = threading.Thread(target=interfere)
-        thread.start()
-        (answer,) = launcher.run([asked], scratch)
-        thread.join()
+        with meanwhile(interfere):
+            (answer,) = launcher.run([asked], scratch)
         assert driver_of(launcher) != first
     assert answer.result.status is Status.PASS
     losses = [a.reason.partition(":")[0] for a in answer.result.attempts]
