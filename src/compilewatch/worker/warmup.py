@@ -95,6 +95,7 @@ def warm_up(targets: Iterable[str] = ()) -> None:
 
     torch.set_num_threads(1)
     _keep_single_threaded()
+    _start_autograd()
     for name in (*MODULES, *(m for t in targets for m in MODULES_OF_TARGETS.get(t, ()))):
         try:
             importlib.import_module(name)
@@ -116,6 +117,18 @@ def _keep_single_threaded() -> None:
         from tqdm import tqdm  # type: ignore[import-untyped]
 
         tqdm.monitor_interval = 0
+
+
+def _start_autograd() -> None:
+    """Run a first backward before the first `FakeTensorMode`, so that autograd starts no threads.
+
+    Autograd starts one thread for each device that it sees at its first backward. A CUDA build
+    without a device sees none, until `FakeTensorMode` installs a guard for CUDA that reports eight
+    (`torch._C._ensureCUDADeviceGuardSet`, torch 2.13 and 2.15).
+    """
+    import torch
+
+    torch.ones((), requires_grad=True).backward()
 
 
 def _fix_verbosity() -> None:
