@@ -10,6 +10,7 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -53,9 +54,16 @@ def answer(request, tier, folder, mark):
     return Answer(result=result, fake_failure="SomeError in eager" if failed else None)
 
 
+def warm_up(targets):
+    """As many idle threads beside the main one as a test asks for."""
+    for _ in range(int(os.environ.get("BARE_WORKER_THREADS", "0"))):
+        threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+
+
 if __name__ == "__main__":
     phases.answer = answer
-    warmup.warm_up = lambda targets: None
+    warmup.warm_up = warm_up
+    warmup.import_modules = lambda targets: None
     _, _, _, module, *rest = sys.argv  # this file, -P, the bootstrap, the module
     sys.argv = [module, *rest]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

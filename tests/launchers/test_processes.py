@@ -120,6 +120,25 @@ def test_leaving_early_ends_server_and_children(bare_launcher: Make, scratch: Pa
     assert list(scratch.iterdir()) == [first.artifacts]
 
 
+def test_a_server_that_cannot_fork_answers_as_one_that_can_and_says_so_once(
+    bare_launcher: Make,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("BARE_WORKER_THREADS", "8")
+    launcher = bare_launcher(jobs=2)
+    hang = ask("hang", deadlines=hurried("create", 0.4))
+    asked = [hang, ask("kill_server"), *(bare_request("ok", key=f"ok-{n}") for n in range(4))]
+    found = results(launcher, asked, scratch)
+    assert found[hang.key].status is Status.TIMEOUT
+    assert found[ask("kill_server").key].status is Status.CRASHED
+    assert [found[f"ok-{n}"].status for n in range(4)] == [Status.PASS] * 4
+    (said,) = caplog.messages
+    assert "'bare'" in said
+    assert "starts 8 more threads" in said
+
+
 SWEEP = """
 import sys
 from pathlib import Path
@@ -202,7 +221,7 @@ class StubServer:
     """A server that never reports what a test leaves out of its script."""
 
     def __init__(self, script: Callable[[Start], list[Any]]) -> None:
-        self.name, self.alive, self.gone_because = "bare", True, ""
+        self.name, self.alive, self.gone_because, self.threads = "bare", True, "", 1
         self.environment = None
         self.orders: list[Any] = []
         self._script = script

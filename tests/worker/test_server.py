@@ -37,11 +37,11 @@ BARE = Path(__file__).parents[1] / "launchers" / "bare_worker.py"
 class Peer:
     """The launcher's end."""
 
-    def __init__(self, jobs: int, folder: Path, *, command: list[str] | None = None) -> None:
+    def __init__(self, jobs: int, folder: Path) -> None:
         self.folder = folder
         ours, theirs = socket.socketpair()
         ours.settimeout(60)
-        begin = command or [sys.executable, str(BARE), "-P", "-m", "compilewatch.worker.server"]
+        begin = [sys.executable, str(BARE), "-P", "-m", "compilewatch.worker.server"]
         with theirs:
             self.process = subprocess.Popen(
                 [*begin, "--channel", str(theirs.fileno()), "--jobs", str(jobs)],
@@ -51,6 +51,9 @@ class Peer:
             )
         self.lines = Lines(ours)
         self._reports: list[Report] = []
+        ready = self.next()
+        assert isinstance(ready, Ready)
+        self.ready = ready
 
     def send(self, order: Order) -> None:
         self.lines.send(order)
@@ -82,7 +85,6 @@ def peer(tmp_path: Path) -> Iterator[Callable[[int], Peer]]:
 
     def make(jobs: int) -> Peer:
         made.append(Peer(jobs, tmp_path))
-        assert isinstance(made[-1].next(), Ready)
         return made[-1]
 
     yield make
@@ -188,22 +190,32 @@ def test_a_server_leaves_nothing_in_the_temporary_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_with_two_threads_refuses_to_fork(tmp_path: Path) -> None:
-    code = (
-        "import sys, threading, time\n"
-        "from compilewatch.worker import server, warmup\n"
-        "idle = threading.Thread(target=time.sleep, args=(60,), daemon=True)\n"
-        "warmup.warm_up = lambda targets: idle.start()\n"
-        "code = server.main(sys.argv[1:])\n"
-        "sys.stderr.flush()\n"
-        "import os; os._exit(code)\n"
-    )
-    server = Peer(1, tmp_path, command=[sys.executable, "-c", code])
-    assert server.lines.receive() is None
-    _, complaint = server.process.communicate(timeout=60)
-    server.close()
-    assert server.process.returncode == 1
-    assert b"2 threads after the imports" in complaint
+def test_a_server_with_two_threads_starts_a_process_for_each_request(
+    peer: Callable[[int], Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BARE_WORKER_THREADS", "1")
+    server = peer(1)
+    assert server.ready.threads == 2
+    folder = server.start(7, "ok")
+    pid = expect_started(server.next(), 7)
+    exited = expect_exited(server.next(), 7)
+    assert (exited.exit_code, exited.signal) == (0, None)
+    answer = read_answer(folder)
+    assert answer is not None
+    assert answer.result.request.key == "7"
+    assert (folder / "artifacts/pid").read_text() == str(pid)
+    hanging = server.start(8, "hang")
+    pid = expect_started(server.next(), 8)
+    wait_for(lambda: (hanging / "artifacts/pid").exists())
+    assert os.getsid(pid) == pid
+    assert b"compilewatch.worker.spawned" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    server.lines.channel.close()
+    assert server.process.wait(timeout=60) == 0
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_server_that_may_fork_has_one_thread(peer: Callable[[int], Peer]) -> None:
+    assert peer(1).ready.threads == 1
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:

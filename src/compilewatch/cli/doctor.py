@@ -12,10 +12,12 @@ from pathlib import Path
 import click
 
 from compilewatch import environments
+from compilewatch.cli.worker_call import try_environment
 from compilewatch.config import Settings, load_settings
 from compilewatch.environments.listing import listing
 from compilewatch.errors import CompilewatchError
-from compilewatch.records import Record
+from compilewatch.launchers.local import cannot_fork
+from compilewatch.records import DEFAULT_ENVIRONMENT, Record
 
 OPTIONAL_PACKAGES = {
     "timm": "models with a timm backbone end as unsupported; timm pulls torchvision and another "
@@ -25,7 +27,7 @@ OPTIONAL_PACKAGES = {
 
 
 class Check(Record, frozen=True, kw_only=True):
-    """One line of the doctor. `state` is ok, note (works without) or missing (sweep cannot run)."""
+    """One line of the doctor. `state` is ok, note (works without) or failed (sweep cannot run)."""
 
     name: str
     state: str
@@ -39,7 +41,7 @@ def _interpreter() -> Iterator[Check]:
     try:
         default = environments.describe("default")
     except CompilewatchError as error:
-        yield Check(name="torch", state="missing", fact=str(error), advice="make setup")
+        yield Check(name="torch", state="failed", fact=str(error), advice="make setup")
         return
     yield Check(
         name="torch",
@@ -48,9 +50,33 @@ def _interpreter() -> Iterator[Check]:
     )
     yield Check(
         name="transformers",
-        state="ok" if default.transformers else "missing",
+        state="ok" if default.transformers else "failed",
         fact=default.transformers or "not installed",
         advice="" if default.transformers else "make setup",
+    )
+    if default.transformers:
+        yield _worker()
+
+
+def _worker() -> Check:
+    """Whether the very thing that a sweep does first works: a worker starts and compiles."""
+    try:
+        working = try_environment(DEFAULT_ENVIRONMENT)
+    except CompilewatchError as error:
+        return Check(
+            name="worker",
+            state="failed",
+            fact=str(error),
+            advice="make clean setup installs torch and transformers anew; if that does not help, "
+            "report this line with the output of: compilewatch env check default --json",
+        )
+    forks = working.threads == 1
+    return Check(
+        name="worker",
+        state="ok" if forks else "note",
+        fact=f"ready after {working.start_seconds:.1f} s, compiled a small model in "
+        f"{working.request_seconds:.1f} s",
+        advice="" if forks else cannot_fork(DEFAULT_ENVIRONMENT, working.threads),
     )
 
 
@@ -86,7 +112,7 @@ def _outputs(settings: Settings) -> Check:
     if not os.access(existing, os.W_OK):
         return Check(
             name="outputs",
-            state="missing",
+            state="failed",
             fact=f"{existing} is not writable",
             advice="choose another folder with --output",
         )
@@ -167,9 +193,9 @@ def command(as_json: bool) -> int:
         click.echo(msgspec.json.encode(checks))
     else:
         for check in checks:
-            colour = {"ok": "green", "note": "yellow", "missing": "red"}[check.state]
+            colour = {"ok": "green", "note": "yellow", "failed": "red"}[check.state]
             mark = click.style(f"{check.state:8}", fg=colour)
             click.echo(f"{mark}{check.name:14}{check.fact}")
             if check.advice:
                 click.echo(f"{'':22}{check.advice}")
-    return 2 if any(check.state == "missing" for check in checks) else 0
+    return 2 if any(check.state == "failed" for check in checks) else 0

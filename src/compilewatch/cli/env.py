@@ -9,13 +9,13 @@ from rich.text import Text
 from compilewatch import environments
 from compilewatch.cli import options
 from compilewatch.cli.pieces import console
-from compilewatch.cli.worker_call import ask_environment
+from compilewatch.cli.worker_call import Working, try_environment
 from compilewatch.config import load_settings
 from compilewatch.environments.creation import create, recipe_of
 from compilewatch.environments.listing import listing
 from compilewatch.errors import InterpreterError
+from compilewatch.launchers.local import cannot_fork
 from compilewatch.records import Environment, Record
-from compilewatch.worker.protocol import Working
 
 STEPS = ("Creating", "Collecting", "Downloading", "Building", "Installing", "Successfully")
 """What a person wants to see of what pip says."""
@@ -87,7 +87,7 @@ def list_verb(as_json: bool) -> None:
 @click.argument("name")
 @options.as_json
 def check_verb(name: str, as_json: bool) -> int:
-    """Import torch in the environment NAME and compile something with it.
+    """Start a worker in the environment NAME, as a sweep does, and compile something with it.
 
     Exit status 1 where that fails, with what is wrong and what to type.
     """
@@ -98,12 +98,14 @@ def check_verb(name: str, as_json: bool) -> int:
         click.echo(found.problem + (f"; {found.advice}" if found.advice else ""), err=True)
     else:
         click.echo(
-            f"{name} works: torch {found.working.torch} "
+            f"{name} works: torch {found.environment.torch} "
             f"(git {found.environment.torch_git[:10]}), transformers "
-            f"{found.environment.transformers or 'none'}, imported in "
-            f"{found.working.import_seconds:.1f} s, compiled in "
-            f"{found.working.compile_seconds:.1f} s"
+            f"{found.environment.transformers or 'none'}, worker ready after "
+            f"{found.working.start_seconds:.1f} s, compiled in "
+            f"{found.working.request_seconds:.1f} s"
         )
+        if found.working.threads > 1:
+            click.echo(f"note: {cannot_fork(name, found.working.threads)}", err=True)
     return 0 if found.works else 1
 
 
@@ -115,7 +117,7 @@ def _check(name: str) -> Checked:
         default = name in environments.INTERPRETERS
         advice = "make setup" if default else environments.create_command(name)
         made = environments.describe(name, cache)
-        working = ask_environment("check", name, Working, cache)
+        working = try_environment(name, cache)
     except InterpreterError as error:
         return Checked(name=name, works=False, problem=str(error), advice=advice)
     return Checked(name=name, works=True, environment=made, working=working)

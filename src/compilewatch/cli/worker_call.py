@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
+import time
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from compilewatch import environments
-from compilewatch.errors import InputsError, InterpreterError
-from compilewatch.records import Request
+from compilewatch.errors import InputsError, InterpreterError, LauncherError
+from compilewatch.launchers.local import LocalLauncher
+from compilewatch.records import ChaosBuild, ModelSpec, Record, Request, Status, Target, Tier
 
 T = TypeVar("T")
 
 CHECK_SECONDS = 300.0
-"""For the imports of a cold disk and a tiny compile."""
+"""For the imports of a cold disk."""
+
+
+class Working(Record, frozen=True, kw_only=True):
+    """A worker of an environment started and compiled something; how long that took.
+
+    `threads` is how many the worker server has: with more than one it cannot fork.
+    """
+
+    start_seconds: float
+    request_seconds: float
+    threads: int
 
 
 def call_worker(verb: str, request: Request, kind: type[T], cache: Path | None = None) -> T:
@@ -25,6 +39,34 @@ def call_worker(verb: str, request: Request, kind: type[T], cache: Path | None =
     if done.returncode != 0:
         raise InputsError(f"{request.model.name}: {_last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=kind)
+
+
+def try_environment(name: str, cache: Path | None = None) -> Working:
+    """Start a worker as a sweep does and have it capture a tiny model of ours.
+
+    Raises InterpreterError where that fails, in one line.
+    """
+    model = ModelSpec(source="chaos", name="ok", build=ChaosBuild(behaviour="ok"))
+    request = Request(model=model, target=Target(environment=name), key="check", tier=Tier.FAKE)
+    began = time.monotonic()
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
+            LocalLauncher(1, (name,), cache=cache, warn=False) as launcher,
+        ):
+            (completed,) = launcher.run([request], Path(scratch))
+            threads = launcher.server(name).threads
+    except (LauncherError, OSError) as error:
+        raise InterpreterError(str(error)) from None
+    result = completed.result
+    if result.status is not Status.PASS:
+        raise InterpreterError(
+            f"a worker of environment {name!r} starts, but a model of one layer ends as "
+            f"{result.status} in {result.phase}: {result.detail}"
+        )
+    spent = sum(result.durations.values())
+    total = time.monotonic() - began
+    return Working(start_seconds=total - spent, request_seconds=spent, threads=threads)
 
 
 def ask_environment(verb: str, name: str, kind: type[T], cache: Path | None = None) -> T:

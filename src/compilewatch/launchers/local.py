@@ -9,6 +9,7 @@ that the one to blame is found and its neighbours are not blamed.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -41,6 +42,8 @@ from compilewatch.worker.protocol import (
 MOST_SERVER_DEATHS = 5
 """In a row, with no child ended in between, before the launcher gives up."""
 
+_log = logging.getLogger(__name__)
+
 POLL_SECONDS = 0.1
 """How often deadlines and memory are looked at. An exit is reported, and noticed at once."""
 
@@ -49,7 +52,7 @@ class LocalLauncher:
     """`jobs` children at a time. The server stays warm between runs, until `close`.
 
     `server_patience_seconds` is how long a server may be silent before it counts as hung; `cache`
-    is the folder that holds environments (the user's).
+    is the folder that holds environments (the user's). `warn` logs a server that cannot fork.
     """
 
     name = "local"
@@ -61,6 +64,7 @@ class LocalLauncher:
         *,
         server_patience_seconds: float = 30.0,
         cache: Path | None = None,
+        warn: bool = True,
     ) -> None:
         self.jobs = jobs or os.cpu_count() or 1
         self._names = environments
@@ -69,6 +73,8 @@ class LocalLauncher:
         self._described: dict[str, Environment] = {}
         self._server: ServerProcess | None = None
         self._ids = count(1)
+        self._warn = warn
+        self._warned: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -105,6 +111,12 @@ class LocalLauncher:
             chosen = interpreter(name, self._cache)
             self._server = ServerProcess(name, chosen, self.jobs, self._patience, targets)
         return self._server
+
+    def warn_if_slow(self, server: ServerProcess) -> None:
+        """Log, once for an environment, that its server cannot fork."""
+        if self._warn and server.threads > 1 and server.name not in self._warned:
+            self._warned.add(server.name)
+            _log.warning(cannot_fork(server.name, server.threads))
 
     def digest(self, name: str) -> str:
         """The digest that results carry. Raises LauncherError if the environment changed since."""
@@ -154,6 +166,7 @@ class _Batch:
             self._send_next(server)
             for report in server.receive(POLL_SECONDS if self.sent else 0.0):
                 self._take(report)
+            self.launcher.warn_if_slow(server)
             if server.alive:
                 self._enforce(server)
             else:
@@ -245,7 +258,7 @@ class _Batch:
         if self.deaths_in_a_row > MOST_SERVER_DEATHS:
             raise LauncherError(
                 f"{server.gone_because}, {self.deaths_in_a_row} times with nothing done in between "
-                "(try: compilewatch doctor)"
+                f"(try: compilewatch env check {self.name})"
             )
         for task in list(self.sent.values()):
             if task.pid is None:
@@ -301,6 +314,15 @@ class _Batch:
         del self.sent[task.id]
         digest = self.launcher.digest(self.name)
         self.done.append(task.completed(result, exited, digest, self.scratch))
+
+
+def cannot_fork(environment: str, threads: int) -> str:
+    """The consequence of a server with several threads, in one sentence."""
+    return (
+        f"environment {environment!r}: importing torch and transformers there starts "
+        f"{threads - 1} more threads, so workers cannot be forked: each request starts a process "
+        "of its own, which takes several seconds more"
+    )
 
 
 def _attempt(task: Task, result: Result, fake_failure: str | None = None) -> Attempt:

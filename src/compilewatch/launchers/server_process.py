@@ -25,6 +25,9 @@ _reports = msgspec.json.Decoder(Report)
 class ServerProcess:
     """A running server. `environment` is None until it is ready; `alive` turns False for good.
 
+    `threads` is how many it has once it is ready: with more than one it cannot fork, and starts a
+    new process for each request.
+
     `patience_seconds` is how long it may leave a ping unanswered before it counts as hung.
     `targets` are those it shall be warm for.
     """
@@ -40,6 +43,7 @@ class ServerProcess:
         self.name = environment
         self.patience_seconds = patience_seconds
         self.environment: Environment | None = None
+        self.threads = 1
         self.alive = True
         self.gone_because = ""
         command = worker_command(chosen, "server", "--jobs", str(jobs))
@@ -72,7 +76,7 @@ class ServerProcess:
             self._heard_at, self._pinged_at = time.monotonic(), None
         for report in reports:
             if isinstance(report, Ready):
-                self.environment = report.environment
+                self.environment, self.threads = report.environment, report.threads
         self._check_pulse()
         return reports
 
@@ -96,7 +100,7 @@ class ServerProcess:
         if self.environment is None:
             raise LauncherError(
                 f"the worker of environment {self.name!r} {how} before it was ready: "
-                f"{self._peer.last_words()} (try: compilewatch doctor)"
+                f"{self._peer.last_words()} (try: compilewatch env check {self.name})"
             )
 
     def kill(self) -> None:

@@ -42,8 +42,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def main(start: Start, server_pid: int) -> NoReturn:
-    """Answer one request and end this process. Called in a fork of the server, never returns.
+def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda: None) -> NoReturn:
+    """Answer one request and end this process. Called in a child of the server, never returns.
+
+    `prepare` is done first, in the phase `setup`: a process that is no fork of the server imports
+    there what the server has imported for its forks.
 
     What cannot be said in a result ends with exit code 70 and a traceback on stderr. Nothing is
     torn down: the kernel frees faster than Python does, and tear-down code can hang or crash.
@@ -61,7 +64,7 @@ def main(start: Start, server_pid: int) -> NoReturn:
         else:
             _keep_freed_memory()
         os.chdir(folder)  # stray files of model code stay here
-        _answer(start, folder)
+        _answer(start, folder, prepare)
         code = 0
     finally:
         if code:
@@ -69,10 +72,11 @@ def main(start: Start, server_pid: int) -> NoReturn:
         os._exit(code)
 
 
-def _answer(start: Start, folder: Path) -> None:
+def _answer(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     marks: list[tuple[Phase, float]] = []
     mark = _marker(folder, marks)
     mark(Phase.SETUP)
+    prepare()
     (folder / ARTIFACTS_FOLDER).mkdir(exist_ok=True)
     answer = roomy(lambda: phases.answer(start.request, start.tier, folder, mark))
     mark(Phase.DONE)

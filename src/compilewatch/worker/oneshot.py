@@ -1,6 +1,6 @@
-"""`compilewatch.worker.oneshot inputs|reproduce|check|targets`: one answer that is no `Result`.
+"""`compilewatch.worker.oneshot inputs|reproduce|targets`: one answer that is no `Result`.
 
-`inputs` and `reproduce` read a JSON request on standard input, the others ask about the environment
+`inputs` and `reproduce` read a JSON request on standard input, `targets` asks about the environment
 itself. A JSON answer on standard output; on failure exit status 1 and the reason as the last line
 of standard error.
 """
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 
 from compilewatch.records import Mode, Record, Request, Tier
 from compilewatch.worker.failures import one_line
-from compilewatch.worker.protocol import MadeInputs, Readiness, Script, Working
+from compilewatch.worker.protocol import MadeInputs, Readiness, Script
 from compilewatch.worker.targets import TARGETS, load_target
 
 
@@ -41,22 +40,6 @@ def made_inputs(request: Request, tier: Tier) -> MadeInputs:
     )
 
 
-def working() -> Working:
-    """Import torch and what a worker warms up with, and compile something with it."""
-    began = time.monotonic()
-    import torch
-
-    from compilewatch.worker import models, warmup  # noqa: F401  (what a worker cannot do without)
-
-    imported = time.monotonic()
-    warmup.compile_something()
-    return Working(
-        torch=str(torch.__version__),
-        import_seconds=imported - began,
-        compile_seconds=time.monotonic() - imported,
-    )
-
-
 def readiness() -> Readiness:
     """What every target says of this environment."""
     missing: dict[str, str | None] = {}
@@ -70,8 +53,6 @@ def readiness() -> Readiness:
 
 def answer(verb: str) -> Record:
     """The answer to a verb, which may read a request."""
-    if verb == "check":
-        return working()
     if verb == "targets":
         return readiness()
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)

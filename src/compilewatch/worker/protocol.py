@@ -25,6 +25,7 @@ from compilewatch.records import (
     Tier,
 )
 
+START_FILE = "start.json"
 PHASES_FILE = "phases.json"
 RESULT_FILE = "result.json"
 STDOUT_FILE = "stdout"
@@ -39,7 +40,10 @@ Marks = tuple[tuple[Phase, float], ...]
 
 
 class Start(Record, frozen=True, kw_only=True, tag="start"):
-    """Fork a child for `request` in `folder` (existing, absolute) as soon as a slot is free."""
+    """Start a child for `request` in `folder` (existing, absolute) as soon as a slot is free.
+
+    A child that is not a fork of the server reads it from `start.json` in its folder.
+    """
 
     id: int
     folder: str
@@ -71,9 +75,13 @@ Order = Start | Kill | Abandon | Ping
 
 
 class Ready(Record, frozen=True, kw_only=True, tag="ready"):
-    """Imports are done; from here on a fork costs milliseconds."""
+    """Imports are done; from here on a fork costs milliseconds.
+
+    With more `threads` than one the server cannot fork: each child imports torch by itself.
+    """
 
     environment: Environment
+    threads: int = 1
 
 
 class Started(Record, frozen=True, kw_only=True, tag="started"):
@@ -83,7 +91,7 @@ class Started(Record, frozen=True, kw_only=True, tag="started"):
 
 
 class NotStarted(Record, frozen=True, kw_only=True, tag="not_started"):
-    """The fork itself failed: no memory or no process left."""
+    """No child could be started: no memory or no process left."""
 
     id: int
     reason: str
@@ -193,14 +201,6 @@ class Script(Record, frozen=True, kw_only=True):
     """A program of plain PyTorch."""
 
     text: str
-
-
-class Working(Record, frozen=True, kw_only=True):
-    """torch was imported and compiled something; how long that took."""
-
-    torch: str
-    import_seconds: float
-    compile_seconds: float
 
 
 class Readiness(Record, frozen=True, kw_only=True):

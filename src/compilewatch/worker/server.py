@@ -1,9 +1,11 @@
-"""The warm server: imports once, then forks a child per request.
+"""The warm server: imports once, then forks a child for each request.
 
 `compilewatch.worker.server --channel FD --jobs N --environment NAME --device DEVICE --targets A,B`,
 started by a launcher with one end of a socket pair as FD; see `protocol` for what is said there.
-It has one thread for as long as it lives, so that a fork copies a process that is whole. It
-outlives whatever its children do, and ends them all when the launcher goes away.
+It has one thread for as long as it lives, so that a fork copies every thread there is. Where the
+imports leave more threads than one, a fork is not safe: it then starts a new process for each
+request, which imports torch by itself. It outlives whatever its children do, and ends them all
+when the launcher goes away.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.worker.protocol import (
+    START_FILE,
     Abandon,
     Exited,
     Kill,
@@ -36,20 +39,23 @@ from compilewatch.worker.protocol import (
     Ready,
     Start,
     Started,
+    write_atomically,
 )
 
 _orders = msgspec.json.Decoder(Order)
 
 
 class Server:
-    """Forks up to `jobs` children at a time; further requests wait in its queue.
+    """Starts up to `jobs` children at a time; further requests wait in its queue.
 
-    The queue lets the next child start the moment one ends, however busy the launcher is.
+    The queue lets the next child start the moment one ends, however busy the launcher is. `forks`
+    is whether a child may be a fork of this process.
     """
 
-    def __init__(self, channel: socket.socket, jobs: int) -> None:
+    def __init__(self, channel: socket.socket, jobs: int, *, forks: bool = True) -> None:
         self.lines = Lines(channel)
         self.jobs = jobs
+        self.forks = forks
         self.queue: deque[Start] = deque()
         self.live: dict[int, int] = {}
         self.abandoned: set[int] = set()
@@ -95,23 +101,27 @@ class Server:
 
     def _fill_slots(self) -> None:
         while self.queue and len(self.live) - len(self.abandoned) < self.jobs:
-            self._fork(self.queue.popleft())
+            self._start(self.queue.popleft())
 
-    def _fork(self, start: Start) -> None:
-        server_pid = os.getpid()
+    def _start(self, start: Start) -> None:
         at = time.monotonic()
         try:
-            pid = os.fork()
+            pid = self._fork(start) if self.forks else _spawn(start)
         except OSError as error:
             self.lines.send(NotStarted(id=start.id, reason=error.strerror or str(error)))
             return
+        self.live[pid] = start.id
+        self.lines.send(Started(id=start.id, pid=pid, at=at))
+
+    def _fork(self, start: Start) -> int:
+        server_pid = os.getpid()
+        pid = os.fork()
         if pid == 0:
             self.lines.channel.close()
             from compilewatch.worker import child
 
             child.main(start, server_pid)
-        self.live[pid] = start.id
-        self.lines.send(Started(id=start.id, pid=pid, at=at))
+        return pid
 
     def _signal(self, number: int, which: int) -> None:
         for pid, owner in self.live.items():
@@ -174,6 +184,17 @@ class Server:
                 time.sleep(0.005)
 
 
+def _spawn(start: Start) -> int:
+    """Start a process that runs `spawned`, by the very command that this server was started with.
+
+    `posix_spawn` copies no thread and runs none of ours on the way, so it is safe here.
+    """
+    write_atomically(Path(start.folder) / START_FILE, msgspec.json.encode(start))
+    end = sys.orig_argv.index("compilewatch.worker.server")
+    command = [*sys.orig_argv[:end], "compilewatch.worker.spawned", start.folder, str(os.getpid())]
+    return os.posix_spawn(sys.executable, command, os.environ)
+
+
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes but for macOS
 
 
@@ -229,15 +250,14 @@ def _serve(channel: socket.socket, options: argparse.Namespace) -> int:
 
     warmup.warm_up(options.targets.split(","))
     child.become_subreaper()
-    if _threads() != 1:
-        sys.stderr.write(f"{_threads()} threads after the imports: not safe to fork\n")
-        return 1
-    server = Server(channel, options.jobs)
+    threads = _threads()
+    server = Server(channel, options.jobs, forks=threads == 1)
     # What exists now is never garbage: without this a collection in a child would touch, and so
     # copy, every page of it.
     gc.collect()
     gc.freeze()
-    server.lines.send(Ready(environment=describe(options.environment, options.device)))
+    environment = describe(options.environment, options.device)
+    server.lines.send(Ready(environment=environment, threads=threads))
     server.serve()
     return 0
 

@@ -91,24 +91,29 @@ def warm_up(targets: Iterable[str] = ()) -> None:
     `targets` are those that children will be asked about. Only torch itself must work; a failure of
     the rest goes to stderr and costs speed, not answers.
     """
+    import_modules(targets)
+    try:
+        _fix_verbosity()
+        _name_functions()
+        _start_autograd()
+        compile_something()
+    except Exception:  # noqa: BLE001  (a broken compiler is a finding of the children)
+        sys.stderr.write("warm-up: the first compile failed\n")
+        traceback.print_exc()
+
+
+def import_modules(targets: Iterable[str] = ()) -> None:
+    """Import what a request on one of `targets` needs. Raises only where torch itself fails."""
     import torch
 
     torch.set_num_threads(1)
     _keep_single_threaded()
-    _start_autograd()
     for name in (*MODULES, *(m for t in targets for m in MODULES_OF_TARGETS.get(t, ()))):
         try:
             importlib.import_module(name)
         except Exception:  # noqa: BLE001  (foreign packages: whatever they raise at import)
             sys.stderr.write(f"warm-up: {name} cannot be imported\n")
             traceback.print_exc()
-    try:
-        _fix_verbosity()
-        _name_functions()
-        compile_something()
-    except Exception:  # noqa: BLE001  (a broken compiler is a finding of the children)
-        sys.stderr.write("warm-up: the first compile failed\n")
-        traceback.print_exc()
 
 
 def _keep_single_threaded() -> None:
