@@ -1,7 +1,15 @@
 #!/usr/bin/env bash
 # Rewrites requirements/*.txt from requirements/*.in with the newest versions that fit.
-# The local version of a CPU build ("+cpu") is dropped, so that the lock serves every machine, and
-# so are the CUDA libraries of a build that has them: pip finds what the torch it gets needs.
+#
+# torch and transformers move together, to the newest pair that works: the newest torch first, with
+# the newest transformers that fits, is installed as the environment `lock-trial` (in the user's
+# cache folder, 6 GB with the CUDA build) and has to give a verdict for each of the 25 most used
+# architectures. A torch that fails is passed over for the one before it, down to the pinned one.
+#
+#   TORCH=2.14.1   try this version alone
+#
+# The local version of a build ("+cu132") is dropped, so that the lock serves every machine, and so
+# are the CUDA libraries: pip finds what the torch it gets needs.
 # neuron.txt only drops the comments of neuron.in: the index of AWS is asked when it is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,11 +17,62 @@ tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
 .venv/bin/python -m venv "$tools/venv"
 "$tools/venv/bin/pip" install --quiet pip-tools
-for name in default dev worker xla; do
-  "$tools/venv/bin/pip-compile" --quiet --strip-extras --no-header --no-annotate \
-    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
-    --output-file "requirements/$name.txt" "requirements/$name.in"
-  sed -i -e 's/+cpu$//' -e '/^#/d' -e '/^$/d' -e '/^--/d' -e '/^nvidia-/d' -e '/^triton==/d' \
-    "requirements/$name.txt"
+cp -r requirements pyproject.toml "$tools/"
+
+restore() { cp "$tools"/requirements/* requirements/ && cp "$tools/pyproject.toml" .; }
+
+pinned() { sed -n "s/^$1==//p" requirements/default.txt; }
+
+compile() { # torch version
+  sed -i "s/^torch==.*/torch==$1/; s/^transformers==.*/transformers/" requirements/default.in
+  for name in default dev worker xla; do
+    "$tools/venv/bin/pip-compile" --quiet --upgrade --strip-extras --no-header --no-annotate \
+      --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
+      --output-file "requirements/$name.txt" "requirements/$name.in" || return
+    sed -i -E -e 's/^(torch==[^+ ]+)\+[a-z0-9.]+/\1/' -e '/^#/d' -e '/^$/d' -e '/^--/d' \
+      -e '/^(nvidia-|cuda-|triton==)/d' "requirements/$name.txt"
+  done
+  sed -e '/^#/d' requirements/neuron.in >requirements/neuron.txt
+  sed -i "s/^transformers$/transformers==$(pinned transformers)/" requirements/default.in
+  sed -i -E "s/\"(torch)==[^\"]*\"/\"\1==$1\"/; s/\"(transformers)==[^\"]*\"/\"\1==$(pinned transformers)\"/" \
+    pyproject.toml
+}
+
+# Every model of a small sweep gets a verdict. What a verdict says is not judged: that may change.
+works() { # torch version
+  .venv/bin/compilewatch env create lock-trial --torch "$1" &&
+    .venv/bin/compilewatch sweep --environments lock-trial --output "$tools/outputs" --json \
+      --fresh >"$tools/swept.json" &&
+    .venv/bin/python - "$tools/swept.json" <<'PYTHON'
+import json, sys
+with open(sys.argv[1]) as file:
+    swept = json.load(file)
+statuses, planned = swept["summary"]["statuses"], swept["run"]["planned"]
+print(f"lock: {planned} models: {statuses}", file=sys.stderr)
+sys.exit(sum(statuses.get(s, 0) for s in ("pass", "graph_break", "mismatch")) != planned)
+PYTHON
+}
+
+candidates() {
+  .venv/bin/python - "$(pinned torch)" <<'PYTHON'
+import subprocess, sys
+from packaging.version import Version
+command = [sys.executable, "-m", "pip", "index", "versions", "torch"]
+told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+line = next(line for line in told.splitlines() if line.startswith("Available versions: "))
+versions = sorted(map(Version, line.partition(": ")[2].split(", ")), reverse=True)
+print(*(v for v in versions if v >= Version(sys.argv[1]) and not v.local), sep="\n")
+PYTHON
+}
+
+for torch in ${TORCH:-$(candidates)}; do
+  echo "lock: trying torch $torch"
+  if compile "$torch" && works "$torch"; then
+    echo "lock: torch $torch and transformers $(pinned transformers) work; now: make setup test"
+    exit 0
+  fi
+  echo "lock: torch $torch does not work with transformers $(pinned transformers)" >&2
+  restore
 done
-sed -e '/^#/d' requirements/neuron.in >requirements/neuron.txt
+echo "lock: no version of torch was found to work; requirements/ is as it was" >&2
+exit 1

@@ -44,7 +44,7 @@ def answer(request, tier, folder, mark):
             os.kill(os.getpid(), signal.SIGBUS)
     result = Result(
         request=request,
-        status=Status.PASS,
+        status=Status(os.environ.get("BARE_WORKER_STATUS", "pass")),
         phase=Phase.DONE,
         tier=tier,
         depth=Depth.FULL,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from packaging.version import Version
 
 from compilewatch import environments
 from compilewatch.cli.worker_call import try_environment
@@ -24,6 +26,10 @@ OPTIONAL_PACKAGES = {
     "torch with it, so give it an environment of its own",
     "PIL": "models whose code imports PIL end as unsupported: pip install pillow",
 }
+
+
+ONLINE_SECONDS = 30.0
+"""How long the package index may take to answer."""
 
 
 class Check(Record, frozen=True, kw_only=True):
@@ -78,6 +84,52 @@ def _worker() -> Check:
         f"{working.request_seconds:.1f} s",
         advice="" if forks else cannot_fork(DEFAULT_ENVIRONMENT, working.threads),
     )
+
+
+def _releases() -> Iterator[Check]:
+    """Whether the package index has a newer torch or transformers than this environment."""
+    try:
+        here = environments.describe(DEFAULT_ENVIRONMENT).packages
+    except CompilewatchError:
+        return  # said above
+    for package in ("torch", "transformers"):
+        newest, installed = _newest(package), here.get(package)
+        if installed is None:
+            continue
+        if newest is None:
+            yield Check(
+                name=f"{package} release",
+                state="note",
+                fact="not known: the package index does not answer",
+                advice="check the network, or the index that pip is configured with",
+            )
+            continue
+        behind = Version(newest) > Version(installed)
+        yield Check(
+            name=f"{package} release",
+            state="note" if behind else "ok",
+            fact=f"{newest}; {installed} is installed" if behind else newest,
+            advice="make lock moves torch and transformers to the newest pair that works"
+            if behind
+            else "",
+        )
+
+
+def _newest(package: str) -> str | None:
+    """The newest release of a package on the index that pip uses, None where it does not answer."""
+    command = [sys.executable, "-m", "pip", "index", "versions", package]
+    try:
+        told = subprocess.run(
+            [*command, "--disable-pip-version-check", "--retries", "0", "--timeout", "10"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ONLINE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    first = told.stdout.partition("\n")[0]  # torch (2.15.0)
+    return first.rpartition("(")[2].rstrip(")") if told.returncode == 0 else None
 
 
 def _machine(settings: Settings) -> Iterator[Check]:
@@ -173,14 +225,18 @@ def _hub(settings: Settings) -> Iterator[Check]:
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list of checks.")
-def command(as_json: bool) -> int:
+@click.option("--online", is_flag=True, help="Ask the package index for newer releases, too.")
+def command(as_json: bool, online: bool) -> int:
     """Say what this machine can run, what is missing and what to type.
+
+    A worker is started and compiles a small model, as in a sweep.
 
     Exit status 2 where a sweep cannot run.
     """
     settings = load_settings()
     checks = [
         *_interpreter(),
+        *(_releases() if online else ()),
         *_environments(settings),
         *_machine(settings),
         _outputs(settings),
@@ -192,10 +248,11 @@ def command(as_json: bool) -> int:
 
         click.echo(msgspec.json.encode(checks))
     else:
+        width = max(len(check.name) for check in checks) + 2
         for check in checks:
             colour = {"ok": "green", "note": "yellow", "failed": "red"}[check.state]
             mark = click.style(f"{check.state:8}", fg=colour)
-            click.echo(f"{mark}{check.name:14}{check.fact}")
+            click.echo(f"{mark}{check.name:{width}}{check.fact}")
             if check.advice:
-                click.echo(f"{'':22}{check.advice}")
+                click.echo(f"{'':{8 + width}}{check.advice}")
     return 2 if any(check.state == "failed" for check in checks) else 0

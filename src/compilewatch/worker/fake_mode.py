@@ -146,8 +146,9 @@ def values_shown() -> Iterator[None]:
     """Have Dynamo see known values as the real tensors they stand for.
 
     It makes its own fake tensors of a frame's inputs, and keeps the value of a whole number that is
-    a real tensor (`FakeTensorConverter.from_real_tensor`, torch 2.13): such a one can be a size. A
-    frame's input has a source; AOTAutograd, which converts without one, wants the fake tensor.
+    a real tensor (`FakeTensorConverter.from_real_tensor`, torch 2.13 to 2.15): such a one can be a
+    size. A frame's input has a source; AOTAutograd, which converts without one, wants the fake
+    tensor.
     """
     convert = FakeTensorConverter.from_real_tensor
 

@@ -136,8 +136,9 @@ def _from_configuration(
         return _built(construct_real(construct), None, depth)
     module = construct_fake(construct, fake_mode)
     if _groups_experts(module):
-        # torch 2.13's fake kernel of _grouped_mm takes bfloat16 alone, which is also how such
-        # models are published; the graphs are those of float32.
+        # Such models are published in bfloat16. torch 2.13's fake kernel of _grouped_mm takes
+        # nothing else; 2.15's takes float32 too, but for float32 Transformers compiles a fallback
+        # that is not what anybody deploys (`_can_use_grouped_mm` of integrations/moe.py).
         construct = _constructor(model_class, config, torch.bfloat16)
         module = construct_fake(construct, fake_mode)
     return _built(module, fake_mode, depth)

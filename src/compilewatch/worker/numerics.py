@@ -3,9 +3,9 @@
 A float output passes where it is close to eager's (`TOLERANCES`). Where it is not, both are held
 against the same model run in float64: compiled code may be off by `_error_multiplier` times what
 eager code itself is off by, in root mean square. That is the rule of `torch._dynamo.utils.same`
-(torch 2.13), with its constants: reordered arithmetic is no error, and an unstable model shows in
-eager's own distance from float64. Outputs that are not floats are compared in shape and dtype only:
-an argmax over the logits of an untrained model flips on the last bit.
+(torch 2.13 to 2.15), with its constants: reordered arithmetic is no error, and an unstable model
+shows in eager's own distance from float64. Outputs that are not floats are compared in shape and
+dtype only: an argmax over the logits of an untrained model flips on the last bit.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ TRACED_MODULES = (
     "transformers.modeling_utils",
 )
 """What the graphs of most models have nodes of. Dynamo tokenizes the file of each node to name its
-function (torch/_dynamo/funcname_cache.py), a tenth of a small model's capture (torch 2.13)."""
+function (torch/_dynamo/funcname_cache.py, torch 2.13 to 2.15), a tenth of a small model's capture.
+"""
 
 
 def warm_up(targets: Iterable[str] = ()) -> None:

@@ -136,7 +136,7 @@ def _listening(found: Capture) -> Iterator[None]:
     give_ups = _GiveUps(found.log)
     logger = logging.getLogger(_CONVERT_FRAME_LOGGER)
     level = logger.level
-    # torch 2.9 keeps no record of why Dynamo left a frame alone; 2.13 does.
+    # torch 2.9 keeps no record of why Dynamo left a frame alone; 2.13 and later do.
     getattr(eval_frame, "reset_skip_reasons", lambda: None)()
     trace_log.addHandler(listener)
     logger.setLevel(logging.INFO)

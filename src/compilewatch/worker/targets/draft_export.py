@@ -53,7 +53,7 @@ def _trace_in_scratch() -> Iterator[None]:
 
 
 def _failure(failure: Any, files: dict[int, str]) -> DraftFailure:
-    """A `FailureReport` of torch/export/_draft_export.py (2.13); frames name files by number."""
+    """A `FailureReport` of torch/export/_draft_export.py (2.13 to 2.15); files have numbers."""
     data: dict[str, Any] = failure.data
     stack = user_stack(
         FrameSummary(files[at["filename"]], at["line"], at["name"], lookup_line=False)

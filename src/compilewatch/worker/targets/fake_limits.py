@@ -15,8 +15,8 @@ from compilewatch.worker.targets import FakeUnsupportedError
 def refused_deepcopy() -> Iterator[None]:
     """Have `copy.deepcopy` of a fake tensor raise FakeUnsupportedError.
 
-    It copies the fake mode along with the tensor (torch 2.13), by Python code that Dynamo then
-    tries to compile: breaks appear that no real tensor makes.
+    It copies the fake mode along with the tensor (torch 2.13 to 2.15), by Python code that Dynamo
+    then tries to compile: breaks appear that no real tensor makes.
     """
 
     def refuse(_self: FakeTensor, _memo: dict[int, Any]) -> NoReturn:
