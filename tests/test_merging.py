@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.analysis.summary import overhead, reused_share
+from compilewatch.analysis.summary import overhead, reused_share, summarise
 from compilewatch.analysis.view import RunView
 from compilewatch.errors import UsageError
 from compilewatch.launchers.fake import FakeLauncher, passing
@@ -66,9 +66,12 @@ def test_shards_of_other_machines_bring_their_artifacts(tmp_path: Path) -> None:
 
 def test_missing_shards_are_named_now_and_later(tmp_path: Path) -> None:
     merged = _merge(tmp_path, _shard(tmp_path, 1, 4), _shard(tmp_path, 3, 4))
-    expected = "shards missing from this merge: 2/4, 4/4"
-    assert merged.notes == (expected,)
-    assert view(store(tmp_path), store(tmp_path).open(merged.run.id)).notes == (expected,)
+    expected = (
+        "this run is incomplete: merge it again with the missing shards 2/4, 4/4",
+        f"incomplete: {len(merged.results)} of 30 requests have a result",
+    )
+    assert merged.notes == expected
+    assert view(store(tmp_path), store(tmp_path).open(merged.run.id)).notes == expected
 
 
 def test_the_newest_answer_wins_but_what_was_not_run_is_none(tmp_path: Path) -> None:
@@ -150,7 +153,9 @@ def test_a_shard_that_was_ended_early_is_missing_in_part(tmp_path: Path) -> None
     path = store(tmp_path).root / early.run.id / "run.json"
     path.write_text(path.read_text().replace('"finished"', '"interrupted"'))
     merged = _merge(tmp_path, whole, early)
-    assert merged.notes == ("shards missing from this merge: 2/2 (in part)",)
+    assert merged.notes == (
+        "this run is incomplete: merge it again with the missing shards 2/2 (in part)",
+    )
     again = _merge(tmp_path, whole, early, _shard(tmp_path, 2, 2))
     assert again.notes == ()
 
@@ -159,7 +164,14 @@ def test_a_run_alone_is_taken_over_and_says_what_it_lacks(tmp_path: Path) -> Non
     shard = _shard(tmp_path, 1, 2)
     merged = _merge(tmp_path, shard)
     assert merged.run.merged_from == (shard.run.id,)
-    assert merged.notes == ("shards missing from this merge: 2/2",)
+    assert (merged.run.state, merged.run.planned) == ("incomplete", len(SPECS))
+    assert summarise(merged).coverage == len(shard.results) / len(SPECS)
+    assert merged.notes == (
+        "this run is incomplete: merge it again with the missing shards 2/2",
+        f"incomplete: {len(shard.results)} of {len(SPECS)} requests have a result",
+    )
+    with pytest.raises(UsageError, match="merge it again with the missing shards"):
+        store(tmp_path).resume_run(store(tmp_path).open(merged.run.id))
 
 
 def test_a_run_that_lacks_shards_is_no_baseline(tmp_path: Path) -> None:

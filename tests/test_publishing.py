@@ -124,14 +124,15 @@ def test_damage_and_what_is_left_open_are_notes(tmp_path: Path) -> None:
     lines = path.read_bytes().split(b"\n")
     path.write_bytes(b"\n".join([b"damaged", *lines[1:]]))
     notes = view(store(tmp_path), store(tmp_path).open()).notes
-    assert len(notes) == 1
-    assert f"{path}:1: damaged line" in notes[0]
+    damaged, missing = notes
+    assert f"{path}:1: damaged line" in damaged
+    assert missing == f"finished: {len(lines) - 2} of {len(lines) - 1} requests have a result"
 
     made = factories.run("", state="running", planned=9)
     with store(tmp_path).create_run(made, Plan(requests=(), skipped=(), digest="plan")):
         pass
     assert view(store(tmp_path), store(tmp_path).open()).notes == (
-        "interrupted: 0 of 9 requests are answered",
+        "interrupted: 0 of 9 requests have a result",
     )
 
 

@@ -24,7 +24,8 @@ from compilewatch.store import Store, StoredRun
 def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunView:
     """Join runs of one plan into a new run; the newest answer to a request wins.
 
-    One run alone is taken over from elsewhere. Raises UsageError for runs of different plans or
+    One run alone is taken over from elsewhere. Where shards are missing, the run ends as
+    `incomplete`. Raises UsageError for runs of different plans or
     splits, one that is still being written, and a baseline that does not exist, before anything is
     written. Shards that are missing, whole or in part, are named in the notes of the view, now and
     later.
@@ -49,7 +50,10 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
         writer.events([author.started(reused=0, skipped=skipped, duplicates=0)])
         writer.events([event for result in results for event in author.checked(result)])
         expectations = load_expectations(Path(settings.expectations_file))
-        seen = conclude(store, writer, settings, expectations, wall_seconds=run.wall_seconds)
+        state = "incomplete" if run.settings.get(MISSING_SHARDS) else "finished"
+        seen = conclude(
+            store, writer, settings, expectations, state=state, wall_seconds=run.wall_seconds
+        )
     damaged = [line for stored in parts for line in stored.damaged]
     return replace(seen, notes=(*damaged, *seen.notes))
 
@@ -78,7 +82,9 @@ def _joined(runs: Sequence[Run]) -> Run:
     shards = [parse_shard(run.shard) for run in runs if run.shard is not None]
     whole = any(run.shard is None for run in runs) or not shards
     missing = [] if whole else _missing(runs, shards[0].count)
-    planned = {run.shard: run.planned for run in runs}
+    by_shard = {run.shard: run.planned for run in runs}
+    counted = by_shard[None] if None in by_shard else sum(by_shard.values())
+    planned = next((run.plan_total for run in runs if run.plan_total is not None), counted)
     jobs = sum(run.jobs for run in runs)
     seconds = sum((run.wall_seconds or 0.0) * run.jobs for run in runs)
     settings = dict(runs[-1].settings)
@@ -92,7 +98,7 @@ def _joined(runs: Sequence[Run]) -> Run:
         finished_at=None,
         state="running",
         environments=tuple(environments.values()),
-        planned=planned[None] if None in planned else sum(planned.values()),
+        planned=planned,
         settings=settings,
         shard=None,
         baseline=None,

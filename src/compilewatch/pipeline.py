@@ -121,6 +121,8 @@ def sweep(
         },
         shard=str(shard) if shard is not None else None,
         jobs=settings.jobs,
+        targets=placed,
+        plan_total=len(specs) * len(placed),
     )
     with store.create_run(run, made) as writer, _pushing(writer, settings) as pusher:
         work = _Work(store, writer, launcher, made, expectations, observer or Silent())

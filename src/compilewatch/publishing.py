@@ -106,13 +106,14 @@ def conclude(
     settings: Settings,
     expectations: Expectations,
     *,
+    state: str = "finished",
     wall_seconds: float | None = None,
 ) -> RunView:
-    """End a run whose plan is done: compare it, log what changed, publish it.
+    """End a run whose plan is done (`state` finished): compare it, log what changed, publish it.
 
     A shard is written but not sent anywhere: the run that it is merged into is.
     """
-    run = writer.finish("finished", wall_seconds)
+    run = writer.finish(state, wall_seconds)
     seen = view(store, store.open(run.id), baseline=settings.baseline, expectations=expectations)
     if seen.baseline is not None:
         seen = replace(seen, run=writer.update(baseline=seen.baseline.id))

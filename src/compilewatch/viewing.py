@@ -32,9 +32,11 @@ def view(
     results = stored.results()
     notes = list(stored.damaged)
     if missing := run.settings.get(MISSING_SHARDS):
-        notes.append(f"shards missing from this merge: {', '.join(missing)}")
-    if run.state != "finished" and len(results) < run.planned:
-        notes.append(f"{run.state}: {len(results)} of {run.planned} requests are answered")
+        notes.append(
+            f"this run is incomplete: merge it again with the missing shards {', '.join(missing)}"
+        )
+    if len(results) < run.planned:
+        notes.append(f"{run.state}: {len(results)} of {run.planned} requests have a result")
     notes += _lost(results)
     judged = (expectations or Expectations()).stale(results, run.environments)
     notes += (stale_note(expected, result) for expected, result in judged)

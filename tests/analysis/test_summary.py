@@ -9,6 +9,7 @@ from compilewatch.analysis.summary import (
     downloads_of,
     errors,
     overhead,
+    passed_share,
     reused_share,
     slowest,
     status_counts,
@@ -33,11 +34,12 @@ def test_headline_figures_tell_not_run_from_not_passed() -> None:
         planned=7,
     )
     summary = summarise(seen)
-    assert (summary.planned, summary.asked, summary.verdicts) == (7, 4, 3)
+    assert (summary.planned, summary.passed, summary.verdicts) == (7, 1, 3)
     assert (summary.skipped, summary.missing, summary.models) == (1, 2, 5)
     assert (summary.fullgraph_accepted, summary.fullgraph_judged) == (1, 2)
-    assert summary.coverage == coverage(seen) == 3 / 4
-    assert summary.untestable_share == untestable_share(seen) == 2 / 5
+    assert summary.coverage == coverage(seen) == 3 / 7
+    assert summary.untestable_share == untestable_share(seen) == 1 - 3 / 7
+    assert passed_share(seen) == 1 / 7
     assert list(summary.statuses) == [
         Status.PASS,
         Status.GRAPH_BREAK,
@@ -55,7 +57,7 @@ def test_nothing_is_no_share() -> None:
         None,
         None,
     )
-    assert coverage(view(result(status=Status.SKIPPED))) is None
+    assert coverage(view(result(status=Status.SKIPPED))) == 0
     assert top_reasons(seen) == ()
     assert by_family(seen) == ()
 

@@ -86,8 +86,9 @@ def test_without_a_baseline_no_change_is_spoken_of():
 
 def test_the_summary_says_what_has_no_result_and_no_verdict():
     text = piped(render.summary_table(example_run.view()))
-    assert "3 of 7 verdicts compile whole (42.9 %)" in text
-    assert "coverage 53.8 %: 7 verdicts of 13 asked; no verdict or skipped: 7" in text
+    assert "3 of 17 requests compile without graph breaks (17.6 %); 2 with graph breaks;" in text
+    assert "; 3 without a result\n" in text
+    assert "coverage 41.2 %: 7 verdicts for 17 planned requests" in text
     assert "3 of 17 planned requests have no result: not run is not passed" in text
     assert "with 2 jobs" in text
 

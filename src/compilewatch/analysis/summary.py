@@ -56,11 +56,12 @@ class Reason:
 class Summary:
     """The headline figures. Shares are between 0 and 1, None where there is nothing to share.
 
-    `asked` leaves out what was skipped, which stands beside it: not run is not passed.
+    `planned` counts requests, whatever became of them: `missing` are those without a result, lost,
+    damaged or not evaluated yet. `passed` is how many compile without graph breaks.
     """
 
     planned: int
-    asked: int
+    passed: int
     verdicts: int
     skipped: int
     missing: int
@@ -80,13 +81,12 @@ def summarise(view: RunView) -> Summary:
     """All headline figures of a run."""
     results = view.results
     judged = [r.fullgraph.accepted for r in results if r.fullgraph is not None]
-    asked = _asked(results)
     return Summary(
-        planned=view.run.planned,
-        asked=len(asked),
-        verdicts=sum(r.is_verdict for r in asked),
-        skipped=len(results) - len(asked),
-        missing=max(0, view.run.planned - len(results)),
+        planned=planned(view),
+        passed=sum(r.status is Status.PASS for r in results),
+        verdicts=sum(r.is_verdict for r in results),
+        skipped=sum(r.status is Status.SKIPPED for r in results),
+        missing=planned(view) - len(results),
         reused=sum(_is_reused(view, r) for r in results),
         models=len({r.request.model.name for r in results}),
         statuses=status_counts(results),
@@ -100,22 +100,36 @@ def summarise(view: RunView) -> Summary:
     )
 
 
+def planned(view: RunView) -> int:
+    """Requests of the plan: the denominator of every share, so that nothing lost counts as fine.
+
+    Never fewer than there are results: a merge of runs of one request may hold both answers.
+    """
+    return max(view.run.planned, len(view.results))
+
+
 def is_complete(view: RunView) -> bool:
-    """Whether every request of the plan is answered, those of all shards included."""
+    """Whether every request of the plan has a result, those of all shards included."""
     answered = len(view.results) >= view.run.planned
     return answered and not view.run.settings.get(MISSING_SHARDS)
 
 
+def passed_share(view: RunView) -> float | None:
+    """Requests that compile without graph breaks, divided by those planned."""
+    total = planned(view)
+    return sum(r.status is Status.PASS for r in view.results) / total if total else None
+
+
 def coverage(view: RunView) -> float | None:
-    """Verdicts divided by requests that were asked; what was skipped is in neither."""
-    asked = _asked(view.results)
-    return sum(r.is_verdict for r in asked) / len(asked) if asked else None
+    """Verdicts divided by planned requests."""
+    total = planned(view)
+    return sum(r.is_verdict for r in view.results) / total if total else None
 
 
 def untestable_share(view: RunView) -> float | None:
-    """Results without a verdict, skipped ones included, divided by all results."""
-    results = view.results
-    return sum(not r.is_verdict for r in results) / len(results) if results else None
+    """Requests without a verdict (failed, skipped, missing), divided by those planned."""
+    covered = coverage(view)
+    return 1 - covered if covered is not None else None
 
 
 def reused_share(view: RunView) -> float | None:
@@ -230,10 +244,6 @@ def _reason(label: str, results: Sequence[Result]) -> Reason:
         occurrences=sum(b.occurrences for b in breaks),
         downloads=downloads_of(models),
     )
-
-
-def _asked(results: Iterable[Result]) -> list[Result]:
-    return [r for r in results if r.status is not Status.SKIPPED]
 
 
 def _is_reused(view: RunView, result: Result) -> bool:

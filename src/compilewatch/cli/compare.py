@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from compilewatch.cli import options
+from compilewatch.cli import conditions, options
 from compilewatch.cli.pieces import console
 from compilewatch.cli.render import changes_table
-from compilewatch.cli.sweep import FAIL_ON, failed_on, print_view
+from compilewatch.cli.sweep import print_view
 from compilewatch.config import load_settings
 from compilewatch.errors import UsageError
 from compilewatch.store import Store
@@ -24,14 +24,14 @@ from compilewatch.viewing import view, view_between
     metavar="A,B",
     help="Compare environment A of BASE with B of RUN (or of BASE, where RUN is left out).",
 )
-@click.option("--fail-on", type=FAIL_ON, help="Exit with 1 if there is one.")
+@conditions.option
 @options.output
 @options.as_json
 def command(
     base: str,
     run: str | None,
     environments: str | None,
-    fail_on: str | None,
+    fail_on: conditions.Conditions,
     output_dir: str | None,
     as_json: bool,
 ) -> int:
@@ -52,4 +52,4 @@ def command(
         print_view(store, seen, as_json)
     else:
         console().print(changes_table(seen))
-    return failed_on(seen, fail_on)
+    return conditions.exit_status(seen, fail_on)

@@ -11,7 +11,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from compilewatch.cli import options
+from compilewatch.cli import conditions, options
 from compilewatch.cli.excerpt import source_excerpt
 from compilewatch.cli.panel import model_panel
 from compilewatch.cli.pieces import console
@@ -26,6 +26,7 @@ from compilewatch.cli.sweep import local_launcher
     type=click.Path(file_okay=False),
     help="Keep the trace and its rendering in this folder.",
 )
+@conditions.option
 @options.as_json
 def command(
     *,
@@ -35,13 +36,15 @@ def command(
     dynamic: bool | None,
     inputs_file: str | None,
     keep: str | None,
+    fail_on: conditions.Conditions,
     as_json: bool,
     **flags: Any,
 ) -> int:
     """Check one MODEL now and show its breaks with their source lines.
 
     MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, a
-    folder with a config.json, or package.module:factory. Nothing is stored.
+    folder with a config.json, or package.module:factory. Nothing is stored. Exit status 3 where
+    the model got no verdict.
     """
     request, settings = options.one_request(
         model,
@@ -68,4 +71,4 @@ def command(
         options.print_json(result)
     else:
         console().print(model_panel(result, source_excerpt))
-    return 0
+    return conditions.exit_status_of(result, fail_on)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from compilewatch.cli import options
-from compilewatch.cli.sweep import FAIL_ON, failed_on, print_view
+from compilewatch.cli import conditions, options
+from compilewatch.cli.sweep import print_view
 from compilewatch.config import load_settings
 from compilewatch.pipeline import merge
 from compilewatch.store import Store
@@ -15,15 +15,15 @@ from compilewatch.store import Store
 
 @click.command("merge")
 @click.argument("runs", nargs=-1, required=True)
-@click.option("--fail-on", type=FAIL_ON, help="Exit with 1 if there is one.")
+@conditions.option
 @options.output
 @options.as_json
 def command(
-    runs: tuple[str, ...], fail_on: str | None, output_dir: str | None, as_json: bool
+    runs: tuple[str, ...], fail_on: conditions.Conditions, output_dir: str | None, as_json: bool
 ) -> int:
     """Join RUNS of one plan (ids, or folders copied from elsewhere) into a new run."""
     settings = load_settings({"output_dir": output_dir})
     store = Store(Path(settings.output_dir))
     seen = merge(store, [store.open(name) for name in runs], settings)
     print_view(store, seen, as_json)
-    return failed_on(seen, fail_on)
+    return conditions.exit_status(seen, fail_on)

@@ -223,15 +223,10 @@ def _change_tables(view: RunView, limits: dict[ChangeKind, int]) -> Iterable[Ren
 
 def _headline(view: RunView) -> Text:
     figures = summary.summarise(view)
-    counts = Counter(outcome(result) for result in view.results)
-    whole = counts[Outcome.PASS]
-    share = wording.percent(whole / figures.verdicts if figures.verdicts else None)
-    without = figures.asked + figures.skipped - figures.verdicts
-    line = plain(f"{whole:,} of {figures.verdicts:,} verdicts compile whole ({share})", "bold")
+    line = plain(wording.headline(view), "bold")
     said = [
         f"\ncoverage {wording.percent(figures.coverage)}: "
-        f"{figures.verdicts:,} verdicts of {figures.asked:,} asked",
-        f"no verdict or skipped: {without:,}",
+        f"{figures.verdicts:,} verdicts for {plural(figures.planned, 'planned request')}"
     ]
     cost = [f"\nreused {wording.percent(figures.reused_share)}"]
     if figures.overhead is not None:

@@ -13,7 +13,7 @@ import msgspec
 
 from compilewatch.analysis.summary import Summary, summarise
 from compilewatch.analysis.view import RunView
-from compilewatch.cli import options
+from compilewatch.cli import conditions, options
 from compilewatch.cli.pieces import console
 from compilewatch.cli.progress import ProgressBar
 from compilewatch.cli.render import summary_table
@@ -23,11 +23,9 @@ from compilewatch.launchers import LAUNCHERS, Launcher
 from compilewatch.pipeline import resume, sweep
 from compilewatch.placing import wanted
 from compilewatch.planning import parse_shard, targets_of
-from compilewatch.records import Change, ChangeKind, Depth, Record, Run
+from compilewatch.records import Change, Depth, Record, Run
 from compilewatch.store import Store
 from compilewatch.worker.targets import TARGETS
-
-FAIL_ON = click.Choice(["regression"])
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -97,12 +95,6 @@ def print_view(store: Store, view: RunView, as_json: bool) -> None:
         click.echo(f"\nRun: {_near(folder)}")
 
 
-def failed_on(view: RunView, fail_on: str | None) -> int:
-    """The exit status that `--fail-on` asks for."""
-    regressed = any(change.kind is ChangeKind.REGRESSION for change in view.changes)
-    return 1 if fail_on == "regression" and regressed else 0
-
-
 def _near(path: Path) -> Path:
     with contextlib.suppress(ValueError):
         return path.relative_to(Path.cwd())
@@ -151,7 +143,7 @@ def _near(path: Path) -> Path:
 )
 @click.option("--shard", metavar="I/N", help="Only part I of N; `merge` joins the parts.")
 @click.option("--baseline", metavar="RUN", help="Compare with RUN, auto (default) or none.")
-@click.option("--fail-on", type=FAIL_ON, help="Exit with 1 if there is one.")
+@conditions.option
 @options.output
 @options.as_json
 def command(
@@ -166,7 +158,7 @@ def command(
     fresh: bool,
     resumed: str | None,
     shard: str | None,
-    fail_on: str | None,
+    fail_on: conditions.Conditions,
     as_json: bool,
     **flags: Any,
 ) -> int:
@@ -227,7 +219,7 @@ def command(
         )
         return 130
     print_view(store, view, as_json)
-    return failed_on(view, fail_on)
+    return conditions.exit_status(view, fail_on)
 
 
 def _environments(store: Store, settings: Settings, resumed: str | None) -> Sequence[str]:

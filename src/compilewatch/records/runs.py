@@ -26,8 +26,11 @@ class Environment(Record, frozen=True, kw_only=True):
 class Run(Record, frozen=True, kw_only=True):
     """One sweep: `outputs/<id>/run.json`.
 
-    `settings` are the arguments it was started with; `planned` counts every request; `plan_digest`
-    lets `merge` tell shards of one plan from shards of two.
+    `settings` are the arguments it was started with; `planned` counts every request, and `targets`
+    are those that each model is asked about; `plan_digest` lets `merge` tell shards of one plan
+    from shards of two, and `plan_total` counts the requests of all shards together (None in runs
+    of earlier versions). `state` is running, interrupted, finished, or incomplete: joined from
+    shards that are not all there.
     """
 
     id: str
@@ -46,6 +49,8 @@ class Run(Record, frozen=True, kw_only=True):
     jobs: int = 1
     wall_seconds: float | None = None
     merged_from: tuple[str, ...] = ()
+    targets: tuple[Target, ...] = ()
+    plan_total: int | None = None
 
 
 class Change(Record, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ this run alone, never on the baseline:
 | error, timeout, oom, crashed             | `<error>`   | it did not get to an answer             |
 | skipped, unsupported                     | `<skipped>` | not run is not passed                   |
 | any of these with a held expectation     | `<skipped>` | reviewed and known, in expectations.toml|
+| planned, but without a result            | `<error>`   | one case for all of them together       |
 
 A graph break that was there yesterday stays a failure. Jenkins already tells new failures from
 old ones by test case ("300 failures (+3)", "failing since build 41") and calls a failure that
@@ -29,6 +30,7 @@ import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterable
 
+from compilewatch.analysis.summary import planned
 from compilewatch.analysis.view import RunView
 from compilewatch.config import Settings
 from compilewatch.records import Change, ChangeKind, Result, Run, Status, target_label
@@ -70,6 +72,8 @@ def document(view: RunView) -> bytes:
     root = ET.Element("testsuites", name="compilewatch")
     for label in sorted(by_target):
         root.append(_suite(view.run, label, by_target[label], regressions))
+    if missing := planned(view) - len(view.results):
+        root.append(_missing(view.run, missing))
     for attribute in ("tests", "failures", "errors", "skipped"):
         root.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in root)))
     root.set("time", f"{sum(float(suite.get('time', 0)) for suite in root):.3f}")
@@ -96,6 +100,19 @@ def _suite(
     for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(attribute, str(sum(case.find(tag) is not None for case in cases)))
     suite.set("time", f"{sum(float(case.get('time', 0)) for case in cases):.3f}")
+    return suite
+
+
+def _missing(run: Run, requests: int) -> ET.Element:
+    """A suite with one error for what was planned and has no result: no test may vanish."""
+    suite = _suite(run, "planned requests", (), {})
+    suite.set("tests", "1")
+    suite.set("errors", "1")
+    case = ET.SubElement(
+        suite, "testcase", classname="compilewatch", name="planned requests", time="0.000"
+    )
+    message = f"{requests} planned requests have no result: not run is not passed"
+    ET.SubElement(case, "error", message=message, type="missing")
     return suite
 
 

@@ -158,11 +158,11 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         "compilewatch_coverage_ratio",
-        "Verdicts (pass, graph break, mismatch, compile error) of all asked; skipped left out.",
+        "Verdicts (pass, graph break, mismatch, compile error) of all planned requests.",
     ),
     Definition(
         "compilewatch_untestable_ratio",
-        "Results without a verdict, skipped ones included, of all results.",
+        "Requests without a verdict (failed, skipped, missing) of all planned requests.",
     ),
     Definition(
         "compilewatch_reused_ratio", "Results answered from an earlier run, of all results."

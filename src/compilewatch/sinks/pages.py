@@ -21,6 +21,7 @@ from compilewatch.records import (
     Result,
     target_label,
 )
+from compilewatch.sinks import wording
 from compilewatch.sinks.wording import Outcome, outcome, reason_title, why
 
 WORST_FIRST = tuple(Outcome)
@@ -208,10 +209,13 @@ class Report:
         return (None, self.view.run.id, *self.view.run.merged_from)
 
     @property
+    def headline(self) -> str:
+        return wording.headline(self.view)
+
+    @property
     def passed_share(self) -> float | None:
-        """Of verdicts: what was not asked counts neither way (coverage says how much that is)."""
-        verdicts = self.figures.verdicts
-        return self.counts[Outcome.PASS] / verdicts if verdicts else None
+        """Of all planned requests: what failed or did not run is no pass."""
+        return summary.passed_share(self.view)
 
     @cached_property
     def changes(self) -> dict[ChangeKind, tuple[Change, ...]]:

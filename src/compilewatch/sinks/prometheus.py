@@ -107,17 +107,24 @@ class SampleCollector(Collector):
 
 
 def _by_target(view: RunView) -> dict[str, RunView]:
-    """The run as each of its targets sees it: its results, changes and environments."""
+    """The run as each of its targets sees it: its plan, results, changes and environments."""
     results: defaultdict[str, list[Result]] = defaultdict(list)
+    # A target of which nothing has a result is there as well, with a coverage of 0.
+    planned = Counter(target_label_value(target) for target in view.run.targets)
+    for label in planned:
+        results[label] = []
     for result in view.results:
         results[target_label_value(result.request.target)].append(result)
+    models = view.run.planned // len(view.run.targets) if view.run.targets else 0
     parts: dict[str, RunView] = {}
     for label, members in results.items():
         names = {r.request.target.environment for r in members}
         environments = tuple(e for e in view.run.environments if e.name in names)
         parts[label] = replace(
             view,
-            run=msgspec.structs.replace(view.run, environments=environments),
+            run=msgspec.structs.replace(
+                view.run, environments=environments, planned=models * planned[label]
+            ),
             results=tuple(members),
             changes=tuple(c for c in view.changes if target_label_value(c.target) == label),
         )

@@ -148,6 +148,8 @@ class Store:
         Raises UsageError for a finished run; StoreError for one that is being written.
         """
         run = stored.run
+        if run.state == "incomplete":
+            raise UsageError(f"run {run.id} is a merge: merge it again with the missing shards")
         if run.state == "finished":
             raise UsageError(f"run {run.id} is finished: there is nothing to resume")
         earlier = earlier_seconds(stored.path, run)

@@ -24,8 +24,8 @@ RESULTS_FILE = "results.jsonl"
 class StoredRun:
     """`outputs/<run>/` as it is now. Reads lazily, and once. Raises StoreError.
 
-    `run.state` is `finished`, `interrupted`, or `running`; a run whose writer is gone without a
-    word (killed, power cut) reads as `interrupted`.
+    `run.state` is as in `Run`; a running one whose writer is gone without a word (killed, power
+    cut) reads as `interrupted`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,0 +1,113 @@
+"""`--fail-on`, and the exit status of whatever shows a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import click
+
+from compilewatch.analysis import summary
+from compilewatch.analysis.view import RunView
+from compilewatch.records import ChangeKind, Result, Status
+
+FOUND = 1
+INCOMPLETE = 3
+
+STATUSES: dict[str, frozenset[Status]] = {
+    "graph-break": frozenset({Status.GRAPH_BREAK}),
+    "mismatch": frozenset({Status.MISMATCH}),
+    "error": frozenset({Status.ERROR, Status.TIMEOUT, Status.OOM, Status.CRASHED}),
+}
+"""Conditions that a single result meets, and the statuses that meet them."""
+
+NAMES = ("regression", *STATUSES, "no-verdict", "coverage<PERCENT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What `--fail-on` names. `coverage` is a share: less of it fails; None does not ask."""
+
+    names: frozenset[str] = frozenset()
+    coverage: float | None = None
+
+    def of_results(self, results: Iterable[Result]) -> list[str]:
+        """The conditions that single results meet. What is expected (and reviewed) meets none."""
+        judged = [result for result in results if result.expectation is None]
+        found = [
+            name
+            for name, statuses in STATUSES.items()
+            if name in self.names and any(r.status in statuses for r in judged)
+        ]
+        if "no-verdict" in self.names and not all(r.is_verdict for r in judged):
+            found.append("no-verdict")
+        return found
+
+    def of_view(self, view: RunView) -> list[str]:
+        """All conditions that a run meets, by name."""
+        found = self.of_results(view.results)
+        changed = any(change.kind is ChangeKind.REGRESSION for change in view.changes)
+        if "regression" in self.names and changed:
+            found.append("regression")
+        lacking = summary.planned(view) > len(view.results)
+        if "no-verdict" in self.names and lacking and "no-verdict" not in found:
+            found.append("no-verdict")
+        if self.coverage is not None and (summary.coverage(view) or 0.0) < self.coverage:
+            found.append(f"coverage<{self.coverage * 100:g}")
+        return found
+
+
+class _ConditionsType(click.ParamType[Conditions]):
+    name = "conditions"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        del param, ctx
+        return "A,B"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Conditions:
+        if isinstance(value, Conditions):
+            return value
+        names: set[str] = set()
+        coverage: float | None = None
+        for text in filter(None, (part.strip() for part in str(value).split(","))):
+            limit = re.fullmatch(r"coverage\s*<\s*(\d+(?:\.\d+)?)\s*%?", text)
+            if limit is not None and float(limit[1]) <= 100:
+                coverage = float(limit[1]) / 100
+            elif text in NAMES[:-1]:
+                names.add(text)
+            else:
+                self.fail(f"{text!r} is none of {', '.join(NAMES)}", param, ctx)
+        return Conditions(names=frozenset(names), coverage=coverage)
+
+
+option = click.option(
+    "--fail-on",
+    type=_ConditionsType(),
+    default=Conditions(),
+    help=f"Exit with {FOUND} where one of these is found: {', '.join(NAMES)}.",
+)
+
+
+def exit_status_of(result: Result, conditions: Conditions) -> int:
+    """The same for one result that is in no run."""
+    if found := conditions.of_results([result]):
+        click.echo(f"compilewatch: --fail-on: {', '.join(found)}", err=True)
+        return FOUND
+    return 0 if result.is_verdict else INCOMPLETE
+
+
+def exit_status(view: RunView, conditions: Conditions) -> int:
+    """1 where a condition is met; 3 where results are missing or nothing ran; else 0.
+
+    A shard in which nothing ran is no failure: the run that the shards are merged into is judged.
+    """
+    if found := conditions.of_view(view):
+        click.echo(f"compilewatch: --fail-on: {', '.join(found)}", err=True)
+        return FOUND
+    if not summary.is_complete(view):
+        return INCOMPLETE
+    nothing_ran = bool(view.results) and not any(r.is_verdict for r in view.results)
+    return INCOMPLETE if nothing_ran and view.run.shard is None else 0
