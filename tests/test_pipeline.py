@@ -419,10 +419,10 @@ def test_a_run_is_never_of_two_environments_or_workers(
 
 
 def test_an_answer_whose_sharers_were_cut_off_is_not_asked_again(tmp_path: Path) -> None:
-    """The kill fell between two lines of one write; timeouts are in no index of lasting answers."""
+    """The kill fell between two lines of one write; an error of the set-up does not last."""
 
     def slow(request: Request) -> Result:
-        return factories.result(status=Status.TIMEOUT, request=request)
+        return factories.result(status=Status.ERROR, phase=Phase.SETUP, request=request)
 
     with pytest.raises(KeyboardInterrupt):
         run_sweep(tmp_path, Interrupted(2, KeyboardInterrupt(), answers=slow))
@@ -437,7 +437,7 @@ def test_an_answer_whose_sharers_were_cut_off_is_not_asked_again(tmp_path: Path)
 
     assert seen(launcher) == ["B", "C"]
     by_name = {r.request.model.name: r for r in view.results}
-    assert by_name["org/two"].status is Status.TIMEOUT
+    assert by_name["org/two"].status is Status.ERROR
     assert by_name["org/two"].reused_from == view.run.id
 
 
@@ -606,3 +606,32 @@ def test_two_sweeps_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
         assert stored.damaged == ()
         assert stored.run.state == "finished"
     assert store(tmp_path).open("latest").run.id in ids
+
+
+def test_what_the_machine_may_have_caused_is_evaluated_again_on_resume(tmp_path: Path) -> None:
+    """A crash, a timeout and an exhausted memory; what was seen of them stays as an attempt."""
+    ended = {"A": Status.CRASHED, "B": Status.TIMEOUT, "C": Status.OOM}
+
+    def answer(request: Request) -> Result:
+        status = ended.get(request.model.name, Status.PASS)
+        phase = Phase.DONE if status is Status.PASS else Phase.EAGER
+        return msgspec.structs.replace(
+            passing(request), status=status, phase=phase, detail=f"was {status}"
+        )
+
+    specs = [factories.spec(name) for name in "ABCDE"]
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tmp_path, Interrupted(4, KeyboardInterrupt(), answers=answer), specs=specs)
+    launcher = FakeLauncher()
+    view = resume(store(tmp_path), launcher, settings(tmp_path))
+    assert sorted(request.model.name for request in launcher.seen) == ["A", "B", "C", "E"]
+    assert len(view.results) == view.run.planned == 5
+    assert {result.status for result in view.results} == {Status.PASS}
+    kept = {r.request.model.name: [(a.status, a.reason) for a in r.attempts] for r in view.results}
+    assert kept == {
+        "A": [(Status.CRASHED, "was crashed")],
+        "B": [(Status.TIMEOUT, "was timeout")],
+        "C": [(Status.OOM, "was oom")],
+        "D": [],
+        "E": [],
+    }

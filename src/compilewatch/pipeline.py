@@ -26,6 +26,7 @@ from compilewatch.placing import place
 from compilewatch.planning import Options, Plan, Shard, plan
 from compilewatch.publishing import conclude, load_sinks
 from compilewatch.records import (
+    Attempt,
     Environment,
     ModelSpec,
     Request,
@@ -49,6 +50,10 @@ __all__ = [
     "resume",
     "sweep",
 ]
+
+
+EVALUATED_AGAIN = frozenset({Status.CRASHED, Status.TIMEOUT, Status.OOM})
+"""What a resumed run does not take for the last word: the machine may have been the cause."""
 
 
 class Observer(Protocol):
@@ -141,8 +146,10 @@ def resume(
 ) -> RunView:
     """Take up an interrupted run, the newest by default, under its id and with its plan.
 
-    Nothing that is answered is asked again. Raises UsageError where nothing is to be resumed, or
-    where the environment or compilewatch itself changed, so that one run never mixes two.
+    Nothing that has a result is evaluated again, but what timed out, crashed or ran out of memory:
+    that may have been the machine. What was seen then is kept as an attempt. Raises UsageError
+    where nothing is to be resumed, or where the environment or compilewatch itself changed, so
+    that one run never mixes two.
     """
     _check_sinks(settings)
     stored = store.unfinished() if reference is None else store.open(reference)
@@ -197,9 +204,11 @@ class _Work:
         self._author = Author(writer.run)
         self._environments = {e.name: e for e in writer.run.environments}
         self._resumed = bool(answered)
-        self._done = len(answered)
-        self._answers = {r.request.key: r for r in answered if r.status is not Status.SKIPPED}
-        held = {(r.request.model.name, r.request.target) for r in answered}
+        self._earlier = {_identity(r.request): r for r in answered if r.status in EVALUATED_AGAIN}
+        kept = [result for result in answered if result.status not in EVALUATED_AGAIN]
+        self._done = len(kept)
+        self._answers = {r.request.key: r for r in kept if r.status is not Status.SKIPPED}
+        held = {_identity(result.request) for result in kept}
         self._skipped = [r for r in made.skipped if _identity(r.request) not in held]
         self._open: dict[str, list[Request]] = {}
         for request in made.requests:
@@ -255,7 +264,7 @@ class _Work:
         try:
             for completed in answers:
                 requests = self._open.pop(completed.result.request.key)
-                result = self._judged(completed.result)
+                result = self._judged(self._with_earlier(completed.result))
                 results = [result, *(r for r, _ in self._shared(result, requests[1:]))]
                 stored = self._writer.append(results, completed.artifacts)
                 self._log(stored)
@@ -269,6 +278,21 @@ class _Work:
         if self._open:
             left = sum(map(len, self._open.values()))
             raise LauncherError(f"the launcher ended with {left} requests unanswered: use --resume")
+
+    def _with_earlier(self, result: Result) -> Result:
+        """A result with what an earlier part of this run saw of its request, as an attempt."""
+        earlier = self._earlier.get(_identity(result.request))
+        if earlier is None:
+            return result
+        attempt = Attempt(
+            tier=earlier.tier,
+            status=earlier.status,
+            phase=earlier.phase,
+            reason=earlier.detail,
+            durations=earlier.durations,
+        )
+        attempts = (*earlier.attempts, attempt, *result.attempts)
+        return msgspec.structs.replace(result, attempts=attempts)
 
     def _shared(self, answer: Result, requests: Sequence[Request]) -> list[tuple[Result, None]]:
         """The answer of this run for others who ask the same."""

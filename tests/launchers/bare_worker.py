@@ -6,6 +6,7 @@ fifth of a second, so that it can be killed as often as a test likes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import signal
@@ -37,6 +38,13 @@ def answer(request, tier, folder, mark):
     if behaviour == "stop_server":
         os.kill(os.getppid(), signal.SIGSTOP)
         time.sleep(3600)
+    if behaviour == "fill_disk":
+        filler = Path(request.model.checkpoint)
+        with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+    if behaviour == "exit":
+        os._exit(int(os.environ["BARE_WORKER_EXIT"]))
     if behaviour == "crash_once":
         marker = Path(request.inputs_file)
         if not marker.exists():

@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import signal
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -28,8 +29,11 @@ from compilewatch.launchers import Completed, by_environment
 from compilewatch.launchers.server_process import ServerProcess
 from compilewatch.launchers.watch import GRACE_SECONDS, Task, Verdict
 from compilewatch.records import Attempt, Environment, Request, Result, Status, Tier
+from compilewatch.worker.failures import DISK_FAILURE
 from compilewatch.worker.protocol import (
+    NO_RESULT,
     Abandon,
+    Answer,
     Exited,
     Kill,
     NotStarted,
@@ -41,6 +45,9 @@ from compilewatch.worker.protocol import (
 
 MOST_SERVER_DEATHS = 5
 """In a row, with no child ended in between, before the launcher gives up."""
+
+ROOM_BYTES = 4 * 2**20
+"""Less free than this is a full disk: a trace of one model may take as much."""
 
 _log = logging.getLogger(__name__)
 
@@ -186,7 +193,10 @@ class _Batch:
             if task.alone and self.sent:
                 self.retries.appendleft(task)
                 return
-            task.folder.mkdir()
+            try:
+                task.folder.mkdir()
+            except OSError as error:
+                raise _no_room(self.scratch, error) from None
             self.sent[task.id] = task
             folder = str(task.folder)
             server.send(Start(id=task.id, folder=folder, tier=task.tier, request=task.request))
@@ -223,7 +233,12 @@ class _Batch:
         """A child is gone: its result stands if it wrote one, however it then ended."""
         self.deaths_in_a_row = 0
         answer = read_answer(task.folder)
-        if answer is not None and answer.fake_failure is None:
+        if not task.could_not_write_before and _could_not_write(answer, exited):
+            check_room(self.scratch)
+            task.could_not_write_before = True  # there is room now: once more
+            result = answer.result if answer is not None else None
+            self._retry(task, _attempt(task, result) if result is not None else None)
+        elif answer is not None and answer.fake_failure is None:
             self._finish(task, answer.result, exited)
         elif answer is not None:
             self._retry(task, _attempt(task, answer.result, answer.fake_failure), tier=Tier.REAL)
@@ -314,6 +329,33 @@ class _Batch:
         del self.sent[task.id]
         digest = self.launcher.digest(self.name)
         self.done.append(task.completed(result, exited, digest, self.scratch))
+
+
+def _could_not_write(answer: Answer | None, exited: Exited | None) -> bool:
+    """Whether a child says, or its end suggests, that the machine's disk failed it."""
+    if answer is None:
+        return exited is not None and exited.exit_code == NO_RESULT
+    return answer.result.error is not None and answer.result.error.code == DISK_FAILURE
+
+
+def check_room(scratch: Path) -> None:
+    """Raise LauncherError where `scratch` or the temporary folder has no room for a child's files.
+
+    What a full disk did to a child says nothing about its model, and must not be stored as if.
+    """
+    for folder in (scratch, Path(tempfile.gettempdir())):
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(ROOM_BYTES))
+        except OSError as error:
+            raise _no_room(folder, error) from None
+
+
+def _no_room(folder: Path, error: OSError) -> LauncherError:
+    return LauncherError(
+        f"{folder} cannot be written ({error.strerror}): free some space there, then continue "
+        "with: compilewatch sweep --resume"
+    )
 
 
 def cannot_fork(environment: str, threads: int) -> str:

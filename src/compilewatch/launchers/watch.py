@@ -60,6 +60,7 @@ class Task:
     folder: Path
     attempts: list[Attempt] = field(default_factory=list)
     crashed_before: bool = False
+    could_not_write_before: bool = False
     alone: bool = False
     pid: int | None = None
     started_monotonic: float = 0.0

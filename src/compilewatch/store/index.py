@@ -22,6 +22,7 @@ from compilewatch.records import HARNESS_VERSION, SCHEMA_VERSION, Phase, Result,
 from compilewatch.store.files import failed
 from compilewatch.store.formats import DamagedError, decode
 from compilewatch.store.runs import RESULTS_FILE, answer_spans
+from compilewatch.worker.failures import DISK_FAILURE
 
 VERSION = SCHEMA_VERSION * 1000 + HARNESS_VERSION * 10 + 1
 """Kept in `PRAGMA user_version`; an index of another version is built anew."""
@@ -58,8 +59,10 @@ def is_reusable(result: Result) -> bool:
         return True
     if result.status is not Status.ERROR or result.phase is Phase.SETUP:
         return False
-    name = result.error.type.rpartition(".")[2] if result.error is not None else ""
-    return name not in TRANSIENT_ERRORS
+    if result.error is None:
+        return True
+    machine = result.error.code == DISK_FAILURE
+    return not machine and result.error.type.rpartition(".")[2] not in TRANSIENT_ERRORS
 
 
 class Answer(NamedTuple):

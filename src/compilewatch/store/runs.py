@@ -65,10 +65,13 @@ class StoredRun:
                 raise StoreError(f"{path}:{number}: {error}") from None
         if torn and self.run.state != "running":
             damaged.append(f"{path}:{len(lines) + 1}: the last line is torn and left out")
-        return tuple(results), tuple(damaged)
+        newest = {(r.request.model.name, r.request.target): r for r in results}
+        return tuple(newest.values()), tuple(damaged)
 
     def results(self) -> tuple[Result, ...]:
-        """All that was answered, in order; damaged lines are left out and stand in `damaged`."""
+        """All results in order; of two for one model and target, which a resumed run may have
+        written, the later one. Damaged lines are left out and stand in `damaged`.
+        """
         return self._lines[0]
 
     @property

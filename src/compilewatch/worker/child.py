@@ -21,6 +21,7 @@ from compilewatch.worker import phases
 from compilewatch.worker.frame_stack import roomy
 from compilewatch.worker.protocol import (
     ARTIFACTS_FOLDER,
+    NO_RESULT,
     PHASES_FILE,
     RESULT_FILE,
     STDERR_FILE,
@@ -48,10 +49,11 @@ def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda:
     `prepare` is done first, in the phase `setup`: a process that is no fork of the server imports
     there what the server has imported for its forks.
 
-    What cannot be said in a result ends with exit code 70 and a traceback on stderr. Nothing is
-    torn down: the kernel frees faster than Python does, and tear-down code can hang or crash.
+    What cannot be said in a result ends with exit code `NO_RESULT` and a traceback on stderr.
+    Nothing is torn down: the kernel frees faster than Python does, and tear-down code can hang or
+    crash.
     """
-    code = 70
+    code = NO_RESULT
     try:
         os.setsid()
         _die_with_parent(server_pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import traceback
@@ -15,6 +16,12 @@ KEPT_CHARACTERS = 16 * 1024
 """Of the traceback, at each end: most causes are lost in records that keep only some hundred."""
 
 MESSAGE_CHARACTERS = 8 * 1024
+
+DISK_FAILURE = "disk_failure"
+"""The code of an error of the machine: no room, no quota, a read-only or broken disk."""
+
+_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+_DISK_MESSAGE = r"No space left on device|Disk quota exceeded|Input/output error"
 
 _CODES_BY_TYPE = {
     "DataDependentOutputException": "data_dependent",
@@ -30,6 +37,7 @@ _CODES_BY_TYPE = {
 }
 
 _CODES_BY_MESSAGE = (
+    (_DISK_MESSAGE, DISK_FAILURE),  # of a compiler that torch starts
     (r"can't allocate memory|out of memory|std::bad_alloc", "out_of_memory"),
     (r"requires the .+ librar|No module named", "missing_package"),
     (r"on meta tensors|_local_scalar_dense|data-dependent", "data_dependent"),
@@ -70,6 +78,8 @@ def error_record(error: BaseException) -> ErrorRecord:
 def error_code(error: BaseException) -> str:
     """A short bounded class of the failure, or its type's name in snake case."""
     for cause in causes(error):
+        if isinstance(cause, OSError) and cause.errno in _DISK_ERRNOS:
+            return DISK_FAILURE
         if type(cause).__name__ in _CODES_BY_TYPE:
             return _CODES_BY_TYPE[type(cause).__name__]
     message = _message(error)[:MESSAGE_CHARACTERS]

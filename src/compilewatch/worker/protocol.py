@@ -32,6 +32,10 @@ STDOUT_FILE = "stdout"
 STDERR_FILE = "stderr"
 ARTIFACTS_FOLDER = "artifacts"
 
+NO_RESULT = 70
+"""The exit status of a child that can say nothing in a result, a full disk for instance
+(EX_SOFTWARE of sysexits.h)."""
+
 Marks = tuple[tuple[Phase, float], ...]
 """Phases entered, in order, each with the monotonic time of its beginning."""
 
