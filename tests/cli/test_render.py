@@ -42,13 +42,16 @@ def test_the_summary_counts_verdicts_by_family_and_in_all():
 
 
 def test_small_families_are_added_up():
-    text = piped(render.summary_table(factories.view(*many_families(18))))
+    twice = factories.result("Again", family="family0", downloads=1000)
+    text = piped(render.summary_table(factories.view(*many_families(18), twice)))
     assert "3 other families 3" in " ".join(text.split())
     assert "family14 " in text
     assert "family15 " not in text
+    # With one model in each family the table would say what the headline says.
+    assert "Family" not in piped(render.summary_table(factories.view(*many_families(18))))
 
 
-def test_reasons_are_ranked_by_models_and_by_downloads():
+def test_reasons_are_ranked_by_models_and_shown_once():
     a, b = factories.graph_break(), factories.graph_break(gb_id="GB0001")
     results = [
         factories.result("One", breaks=(a,), source="hub", downloads=1),
@@ -56,17 +59,37 @@ def test_reasons_are_ranked_by_models_and_by_downloads():
         factories.result("Three", breaks=(b,), source="hub", downloads=50),
     ]
     text = piped(render.summary_table(factories.view(*results)))
-    by_models, _, by_downloads = text.partition("Reasons by downloads affected")
-    assert by_models.index("GB0170") < by_models.index("GB0001")
-    assert by_downloads.index("GB0001") < by_downloads.index("GB0170")
+    assert text.index("GB0170") < text.index("GB0001")
+    assert text.count("Reasons of graph breaks") == 1
+    assert "downloads affected" not in text
 
 
-def test_downloads_are_not_ranked_where_nobody_knows_them():
-    text = piped(
-        render.summary_table(factories.view(factories.result(breaks=(example_run.BRANCH,))))
+def test_the_end_of_a_sweep_names_what_does_not_pass_with_its_line():
+    a = factories.graph_break(gb_id="GB0170", gb_type="Data-dependent branching")
+    failed = factories.result(
+        "Failed", status=Status.ERROR, phase=Phase.CREATE, detail="no weights at /data/x"
     )
-    assert "Reasons by models" in text
-    assert "Reasons by downloads" not in text
+    results = [
+        factories.result("Passing", downloads=9000),
+        factories.result("Known", breaks=(a,), downloads=8000, expectation="reviewed"),
+        factories.result("Broken", breaks=(a,), downloads=500),
+        failed,
+    ]
+    text = piped(render.summary_table(factories.view(*results)))
+    lines = text[text.index("Does not pass") :].splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["Broken", "Failed", "Known"]
+    place = f"{a.file.rpartition('/')[2]}:{a.line} in {a.function}"
+    assert place in lines[2]
+    assert "Data-dependent branching" in lines[2]
+    assert "no weights at /data/x" in lines[3]
+    assert "Look closer: compilewatch explain Broken" in text
+
+
+def test_the_list_of_what_does_not_pass_is_short():
+    broken = [factories.result(f"B{n}", breaks=(factories.graph_break(),)) for n in range(13)]
+    text = piped(render.summary_table(factories.view(*broken)))
+    assert "3 more in the report" in text
+    assert "Does not pass" not in piped(render.summary_table(factories.view(factories.result())))
 
 
 def test_the_summary_names_the_baseline_and_puts_regressions_first():

@@ -18,7 +18,7 @@ from compilewatch.sinks.wording import OUTCOME_LABELS, Outcome, outcome
 
 FAMILIES_SHOWN = 15
 REASONS_SHOWN = 8
-REASONS_BY_DOWNLOADS_SHOWN = 5
+NOT_PASSING_SHOWN = 10
 REASONS_BY_TARGET_SHOWN = 3
 REGRESSIONS_SHOWN = 20
 FIXED_SHOWN = 10
@@ -30,8 +30,15 @@ HEADINGS = OUTCOME_LABELS | {Outcome.GRAPH_BREAK: "breaks", Outcome.COMPILE_ERRO
 
 
 def summary_table(view: RunView) -> RenderableType:
-    """The end of a sweep: verdicts by family, top reasons, changes, notes, headline figures."""
-    parts = [_families(view), *_targets(view), *_reasons(view), *_errors(view), *_changed(view)]
+    """The end of a sweep: what does not pass and why, changes, notes, headline figures."""
+    parts = [
+        *_families(view),
+        *_targets(view),
+        *_reasons(view),
+        *_errors(view),
+        *_not_passing(view),
+        *_changed(view),
+    ]
     notes = plain("\n".join(f"note: {note}" for note in view.notes), "yellow")
     return spaced([*parts, *([notes] if view.notes else []), _headline(view)])
 
@@ -70,8 +77,39 @@ def runs_table(runs: Sequence[Run]) -> RenderableType:
 # --- the summary -------------------------------------------------------------------------------
 
 
-def _families(view: RunView) -> RenderableType:
+def _not_passing(view: RunView) -> list[RenderableType]:
+    """The most downloaded of what does not pass: the line that breaks or fails, and why."""
+    found = [r for r in view.results if outcome(r) not in (Outcome.PASS, Outcome.NOT_RUN)]
+    if not found:
+        return []
+    # What is known and reviewed comes last.
+    found.sort(
+        key=lambda r: (
+            r.expectation is not None,
+            -(r.request.model.downloads or 0),
+            r.request.model.name,
+        )
+    )
+    several = len(rows.targets_in_order(view.results)) > 1
+    table = plain_table("Does not pass", *(["Target"] if several else []), "Result", "Where", "Why")
+    for result in found[:NOT_PASSING_SHOWN]:
+        kind = outcome(result)
+        table.add_row(
+            plain(result.request.model.name),
+            *([plain(target_label(result.request.target))] if several else []),
+            plain(wording.status_words(result), STYLES[kind]),
+            plain(wording.first_place(result)),
+            plain(wording.first_reason(result)),
+        )
+    if len(found) > NOT_PASSING_SHOWN:
+        table.add_row(plain(f"{len(found) - NOT_PASSING_SHOWN:,} more in the report", "dim"))
+    return [table, plain(f"Look closer: {wording.commands(found[0].request)[1]}")]
+
+
+def _families(view: RunView) -> list[RenderableType]:
     counts = _counted(view, lambda result: result.request.model.family)
+    if all(found.total() == 1 for found in counts.values()):
+        return []  # the headline says the same
     total = sum(counts.values(), Counter[Outcome]())
     shown = [group.name for group in summary.by_family(view)[:FAMILIES_SHOWN]]
     named = [(name, counts[name], "") for name in shown]
@@ -79,7 +117,7 @@ def _families(view: RunView) -> RenderableType:
     if rest:
         others = len(counts) - len(shown)
         named.append((f"{others} other {'family' if others == 1 else 'families'}", rest, "dim"))
-    return _outcome_table("Family", [*named, (f"all {len(counts):,}", total, "bold")])
+    return [_outcome_table("Family", [*named, (f"all {len(counts):,}", total, "bold")])]
 
 
 def _counted(view: RunView, name: Callable[[Result], str]) -> dict[str, Counter[Outcome]]:
@@ -140,28 +178,19 @@ def _reasons(view: RunView) -> list[RenderableType]:
     reasons = summary.top_reasons(view)
     if not reasons:
         return []
-    parts: list[RenderableType] = [_reason_table("Reasons by models", reasons, REASONS_SHOWN)]
-    if any(reason.downloads for reason in reasons):
-        ranked = summary.top_reasons(view, by="downloads")
-        heading = "Reasons by downloads affected"
-        parts.append(_reason_table(heading, ranked, REASONS_BY_DOWNLOADS_SHOWN))
-    return parts
-
-
-def _reason_table(heading: str, reasons: Sequence[summary.Reason], limit: int) -> Table:
-    table = plain_table(heading, "Models", "Downloads", "Breaks")
+    table = plain_table("Reasons of graph breaks", "Models", "Downloads", "Breaks")
     for column in table.columns[1:]:
         column.justify = "right"
-    for reason in reasons[:limit]:
+    for reason in reasons[:REASONS_SHOWN]:
         table.add_row(
             plain(reason.label),
             plain(f"{reason.models:,}"),
             plain(wording.quantity(reason.downloads)),
             plain(f"{reason.occurrences:,}"),
         )
-    if len(reasons) > limit:
-        table.add_row(plain(f"{len(reasons) - limit} more in the report", "dim"))
-    return table
+    if len(reasons) > REASONS_SHOWN:
+        table.add_row(plain(f"{len(reasons) - REASONS_SHOWN} more in the report", "dim"))
+    return [table]
 
 
 def _errors(view: RunView) -> list[RenderableType]:

@@ -136,6 +136,22 @@ def why(result: Result) -> tuple[str, ...]:
     return tuple(filter(None, said))
 
 
+def first_place(result: Result) -> str:
+    """`modeling_longformer.py:1348 in _pad_to_window_size`: where it first breaks or fails."""
+    place = result.breaks[0] if result.breaks else result.error
+    if place is None or place.file is None:
+        return "–"
+    return f"{place.file.rpartition('/')[2]}:{place.line} in {place.function}"
+
+
+def first_reason(result: Result) -> str:
+    """Why, in one line; how many causes more there are."""
+    if not result.breaks:
+        return result.detail
+    titles = why(result)
+    return titles[0] + (f" (and {len(titles) - 1} more)" if len(titles) > 1 else "")
+
+
 def cell_words(cell: Cell) -> str:
     """`pass`, `compile error`; of eager mode with the target that met the failure."""
     if cell.result is None:
