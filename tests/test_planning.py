@@ -226,3 +226,14 @@ def test_neuron_has_a_longer_deadline_for_compiling() -> None:
 def test_a_backend_that_a_target_has_not_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="has no backend"):
         _plan(targets=targets_of([name], [Mode.EVAL], dynamic=False))
+
+
+def test_a_model_whose_entry_is_wrong_is_an_error_and_the_others_are_asked() -> None:
+    wrong = factories.spec("Wrong", error="models.toml: model 'Wrong': there is no folder /x")
+    made = plan([wrong, factories.spec("Good")], [Target()], OPTIONS)
+    assert [request.model.name for request in made.requests] == ["Good"]
+    (refused,) = made.skipped
+    assert (refused.status, refused.phase) == (Status.ERROR, Phase.SETUP)
+    assert refused.detail == wrong.error
+    assert refused.error is not None
+    assert refused.error.code == "configuration_error"

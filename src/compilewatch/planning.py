@@ -22,6 +22,7 @@ from compilewatch.records import (
     Deadlines,
     Depth,
     Environment,
+    ErrorRecord,
     Mode,
     ModelSpec,
     Phase,
@@ -188,6 +189,16 @@ def parse_shard(text: str) -> Shard:
 def _check(specs: Sequence[ModelSpec], targets: Sequence[Target]) -> None:
     if not specs:
         raise UsageError("no models to check: the selection is empty")
+    check_targets(targets)
+    seen: set[str] = set()
+    for spec in specs:
+        if spec.name in seen:
+            raise UsageError(f"two models are called {spec.name!r}: rename one or select by source")
+        seen.add(spec.name)
+
+
+def check_targets(targets: Sequence[Target]) -> None:
+    """Raises UsageError where there is none, or a name or backend is unknown."""
     if not targets:
         raise UsageError("no targets to check models on: name at least one with --targets")
     for target in targets:
@@ -199,11 +210,6 @@ def _check(specs: Sequence[ModelSpec], targets: Sequence[Target]) -> None:
                 f"{target.name} has no backend {target.backend!r}; "
                 f"known: {', '.join(known) or 'none'}"
             )
-    seen: set[str] = set()
-    for spec in specs:
-        if spec.name in seen:
-            raise UsageError(f"two models are called {spec.name!r}: rename one or select by source")
-        seen.add(spec.name)
 
 
 def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Request:
@@ -234,6 +240,19 @@ def _refusal(
     """The answer to a request that is not asked, or None for one that is."""
     reason, expectation = request.model.skip_reason, None
     status = Status.SKIPPED
+    if request.model.error is not None:
+        return Result(
+            request=request,
+            status=Status.ERROR,
+            phase=Phase.SETUP,
+            tier=request.tier,
+            depth=request.depth,
+            detail=request.model.error,
+            error=ErrorRecord(
+                type="ConfigError", message=request.model.error, code="configuration_error"
+            ),
+            environment_digest=environment.digest if environment is not None else "",
+        )
     if reason is None and environment is None:
         status, reason = Status.UNSUPPORTED, needs(request.target)
     elif reason is None:

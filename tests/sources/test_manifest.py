@@ -114,30 +114,50 @@ MODEL = '[[model]]\nname = "a"\n'
         ("[[model]\n", "at line 1"),
         ("", r"no [[model]] in it"),
         ("schema = 1\n" + MODEL, "unknown field `schema`"),
+        ("schema_version = 99\n" + MODEL, "schema_version 99 is newer than this compilewatch"),
         (MODEL + "colour = 1", "unknown field `colour` - at `$.model[0]`"),
+        (MODEL + 'factroy = "a:b"', "did you mean 'factory'?"),
         (MODEL + "weights = 1", "Expected `bool`, got `int`"),
-        (MODEL, "model 'a' needs either path or factory"),
-        (MODEL + 'path = "acorn"\nfactory = "a:b"', "needs either path or factory"),
-        (MODEL + 'path = "nowhere"', "there is no folder"),
-        (MODEL + 'path = "code"', "has no config.json"),
-        (MODEL + 'path = "broken"', "broken/config.json, line 1: not JSON"),
-        (MODEL + 'path = "acorn"\ninputs = "a:b"', "inputs goes with factory"),
-        (MODEL + 'path = "acorn"\ninputs_file = "x.toml"', "inputs_file must be"),
-        (MODEL + 'factory = "pkg.nets"', "not of the form package.module:callable"),
-        (MODEL + 'factory = "pkg.nets:f"', "there is no module pkg.nets on the Python path"),
-        (MODEL + 'factory = "pkg.x:f"\npython_path = "code"', "there is no module pkg.x on"),
-        (MODEL + 'factory = "json:f"\nweights = true', "weights goes with path"),
         (MODEL + 'factory = "json:f"\n' + MODEL + 'factory = "json:f"', "'a' is listed twice"),
     ],
 )
-def test_malformed_manifests_are_one_line_with_file_and_place(
+def test_a_malformed_manifest_is_one_line_with_file_and_place(
     team: Path, miniature: Path, text: str, says: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        models(team, text, miniature)
+    _is_one_line_that_says(str(caught.value), says, team)
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("", "model 'a' needs either path or factory"),
+        ('path = "acorn"\nfactory = "a:b"', "needs either path or factory"),
+        ('path = "nowhere"', "there is no folder"),
+        ('path = "code"', "has no config.json"),
+        ('path = "broken"', "broken/config.json, line 1: not JSON"),
+        ('path = "acorn"\ninputs = "a:b"', "inputs goes with factory"),
+        ('path = "acorn"\ninputs_file = "x.toml"', "inputs_file must be"),
+        ('factory = "pkg.nets"', "not of the form package.module:callable"),
+        ('factory = "pkg.nets:f"', "there is no module pkg.nets on the Python path"),
+        ('factory = "pkg.x:f"\npython_path = "code"', "there is no module pkg.x on"),
+        ('factory = "json:f"\nweights = true', "weights goes with path"),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_that_models_error_alone(
+    team: Path, miniature: Path, entry: str, says: str
 ) -> None:
     (team / "broken").mkdir()
     (team / "broken" / "config.json").write_text("{,}")
-    with pytest.raises(ConfigError) as caught:
-        models(team, text, miniature)
-    message = str(caught.value)
+    good = '\n[[model]]\nname = "good"\nfactory = "json:loads"\n'
+    wrong, other = models(team, MODEL + entry + good, miniature)
+    assert (wrong.name, other.name, other.error) == ("a", "good", None)
+    assert wrong.error is not None
+    _is_one_line_that_says(wrong.error, says, team)
+
+
+def _is_one_line_that_says(message: str, says: str, team: Path) -> None:
     assert says in message
     assert str(team) in message
     assert "\n" not in message

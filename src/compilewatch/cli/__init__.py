@@ -1,8 +1,8 @@
 """The command line: one module per verb, imported only when its verb is called.
 
-Exit statuses: 0 done; 1 the condition of `--fail-on` was met; 2 an error of usage or of the tool,
-said in one line; 3 done in part (a pull cut short, a sweep with requests left, a run
-that a service did not take); 130 interrupted.
+Exit statuses: 0 done; 1 something that `--fail-on` names was found; 2 wrong input or environment,
+said in one line; 3 incomplete (results are missing, nothing ran, a pull was cut short, a service
+did not take a run); 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -52,6 +53,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            near = get_close_matches(args[0], VERBS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see compilewatch --help"
+            ctx.fail(f"no command {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
@@ -60,10 +70,10 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="compilewatch")
 def group() -> None:
-    """compilewatch: which models compile whole, which do not, why and at which line.
+    """compilewatch: which models compile without graph breaks, which do not, and why.
 
-    Exit statuses: 0 done; 1 the condition of --fail-on was met; 2 error, said in one line;
-    3 done in part; 130 interrupted.
+    Exit statuses: 0 done; 1 something that --fail-on names was found; 2 wrong input or
+    environment; 3 incomplete, or nothing ran; 130 interrupted.
     """
 
 
@@ -84,4 +94,13 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+    except UnicodeEncodeError as error:
+        what = f"the output's encoding, {error.encoding}, lacks {error.object[error.start]!a}"
+        click.echo(f"compilewatch: {what}: set PYTHONIOENCODING=utf-8", err=True)
+        sys.exit(2)
+    except OSError as error:
+        # What nothing below has put into words: most often the output cannot be written.
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"compilewatch: {where}{error.strerror or error}", err=True)
+        sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)

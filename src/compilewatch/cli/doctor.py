@@ -17,9 +17,13 @@ from compilewatch import environments
 from compilewatch.cli.worker_call import try_environment
 from compilewatch.config import Settings, load_settings
 from compilewatch.environments.listing import listing
-from compilewatch.errors import CompilewatchError
+from compilewatch.errors import CompilewatchError, ConfigError
+from compilewatch.expectations import load_expectations
+from compilewatch.identity import read_overrides
 from compilewatch.launchers.local import cannot_fork
+from compilewatch.planning import check_targets, targets_of
 from compilewatch.records import DEFAULT_ENVIRONMENT, Record
+from compilewatch.sources.manifest import ManifestSource
 
 OPTIONAL_PACKAGES = {
     "timm": "models with a timm backbone end as unsupported; timm pulls torchvision and another "
@@ -145,6 +149,43 @@ def _machine(settings: Settings) -> Iterator[Check]:
     )
 
 
+def _inputs(settings: Settings) -> Iterator[Check]:
+    """What a sweep reads before it starts: targets, models, overrides, expectations."""
+
+    def targets() -> str:
+        check_targets(targets_of(settings.targets, settings.modes, settings.dynamic))
+        return f"{', '.join(settings.targets)} in {', '.join(settings.modes)}"
+
+    def models() -> str:
+        path = Path(settings.models_file)
+        if not path.exists():
+            return "none of your own"
+        found = ManifestSource(path=path).models()
+        if wrong := [model for model in found if model.error is not None]:
+            raise ConfigError(f"{len(wrong)} of {len(found)} models: {wrong[0].error}")
+        return f"{path}, {len(found)} of your own"
+
+    def overrides() -> str:
+        folder = Path(settings.overrides_dir)
+        read_overrides(folder if folder.is_dir() else None)
+        return str(folder)
+
+    def expectations() -> str:
+        load_expectations(Path(settings.expectations_file))
+        return settings.expectations_file
+
+    for read in (targets, models, overrides, expectations):
+        try:
+            yield Check(name=read.__name__, state="ok", fact=read())
+        except CompilewatchError as error:
+            yield Check(
+                name=read.__name__,
+                state="failed",
+                fact=str(error),
+                advice="correct it there: the message names the file or the setting",
+            )
+
+
 def _environments(settings: Settings) -> Iterator[Check]:
     for listed in listing(settings.cache_folder):
         if listed.name in environments.INTERPRETERS:
@@ -237,6 +278,7 @@ def command(as_json: bool, online: bool) -> int:
     checks = [
         *_interpreter(),
         *(_releases() if online else ()),
+        *_inputs(settings),
         *_environments(settings),
         *_machine(settings),
         _outputs(settings),

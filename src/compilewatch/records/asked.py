@@ -54,7 +54,9 @@ Build = ClassBuild | ConfigBuild | FactoryBuild | ChaosBuild
 class ModelSpec(Record, frozen=True, kw_only=True):
     """One model to be asked about. `name` is `org/model` or a class name, unique in a plan.
 
-    `inputs_file` is the model's own saved inputs file (`.toml` or `.safetensors`), absolute.
+    `inputs_file` is the model's own saved inputs file (`.toml` or `.safetensors`), absolute. A
+    model with a `skip_reason` is not run; one with an `error` cannot be: its entry in a list is
+    wrong.
     """
 
     source: str
@@ -69,6 +71,7 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     gated: bool = False
     checkpoint: str | None = None
     skip_reason: str | None = None
+    error: str | None = None
     inputs_file: str | None = None
     provenance: dict[str, str] = {}
 

@@ -11,6 +11,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -63,6 +64,11 @@ class ManifestSource:
         if not self.path.exists():
             raise SourceError(f"there is no {self.path}: write one, or choose another --source")
         manifest = read_toml(self.path, Manifest)
+        if manifest.schema_version > SCHEMA_VERSION:
+            raise ConfigError(
+                f"{self.path}: schema_version {manifest.schema_version} is newer than this "
+                f"compilewatch, which reads {SCHEMA_VERSION}: upgrade compilewatch"
+            )
         if not manifest.model:
             raise ConfigError(f"{self.path}: no [[model]] in it")
         names = [entry.name for entry in manifest.model]
@@ -70,8 +76,24 @@ class ManifestSource:
             if names.count(name) > 1:
                 raise ConfigError(f"{self.path}: model {name!r} is listed twice")
         return tuple(
-            self._spec(entry) for entry in sorted(manifest.model, key=lambda e: -(e.downloads or 0))
+            self._spec_or_error(entry)
+            for entry in sorted(manifest.model, key=lambda e: -(e.downloads or 0))
         )
+
+    def _spec_or_error(self, entry: Entry) -> ModelSpec:
+        """The model of an entry; one that makes no sense is that model's error, not the list's."""
+        try:
+            return self._spec(entry)
+        except ConfigError as error:
+            return ModelSpec(
+                source=self.name,
+                name=entry.name,
+                build=FactoryBuild(factory=entry.factory or ""),
+                family=entry.family or "unknown",
+                task=entry.task or "unknown",
+                downloads=entry.downloads,
+                error=str(error),
+            )
 
     def _spec(self, entry: Entry) -> ModelSpec:
         origin = f"{self.path}: model {entry.name!r}"
@@ -221,4 +243,11 @@ def read_toml(path: Path, kind: type[T]) -> T:
     except OSError as exc:
         raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
     except (UnicodeDecodeError, msgspec.DecodeError) as exc:
-        raise ConfigError(f"{path}: {exc}") from exc
+        raise ConfigError(f"{path}: {exc}{_near_field(str(exc))}") from exc
+
+
+def _near_field(message: str) -> str:
+    """`; did you mean 'factory'?` for a field of a model that is unknown."""
+    unknown = re.search(r"unknown field [`'\"](\w+)", message)
+    near = get_close_matches(unknown[1], Entry.__struct_fields__, n=1) if unknown else []
+    return f"; did you mean {near[0]!r}?" if near else ""
