@@ -65,7 +65,7 @@ def test_a_factory_that_fails_is_that_models_result(
     factory: str, compilewatch: Compilewatch
 ) -> None:
     done = compilewatch("explain", f"team:{factory}")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     assert "error in create" in done.stdout.replace("error: create", "error in create")
 
 
@@ -76,7 +76,7 @@ def test_inputs_that_do_not_fit_are_that_models_result(
         'schema = 1\n[inputs.y]\nshape = [2, 3]\ndtype = "float32"\nfill = "normal"\n'
     )
     done = compilewatch("explain", "team/whole", "--source", "manifest", "--inputs", "wrong.toml")
-    assert done.returncode == 0
+    assert done.returncode == 3
     assert "unexpected keyword argument 'y'" in done.stdout
 
 

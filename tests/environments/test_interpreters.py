@@ -91,3 +91,14 @@ def test_workers_are_single_threaded_offline_and_without_foreign_switches(
 def test_a_description_survives_the_way_through_json() -> None:
     found = describe("default")
     assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
+
+
+def test_a_file_that_shadows_torch_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(
+        InterpreterError, match=r"torch\.py comes first as torch and is not PyTorch"
+    ):
+        describe("default")

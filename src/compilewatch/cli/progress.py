@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from compilewatch.records import Result
-from compilewatch.sinks.wording import Outcome, outcome
+from compilewatch.sinks.wording import OUTCOME_LABELS, Outcome, outcome
 
 SECONDS_BETWEEN_LINES = 15.0
 """How often a log that is no terminal hears of it."""
@@ -33,6 +33,7 @@ class ProgressBar:
         self._quiet = quiet
         self._counts: Counter[Outcome] = Counter()
         self._said = self._started = time.monotonic()
+        self._done = self._total = 0
         self._task: TaskID | None = None
         self._bar: Progress | None = None
         if self._console.is_terminal and not quiet:
@@ -62,7 +63,14 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
 
+    def said_done(self) -> str:
+        """How far it got, for a sweep that is cut short."""
+        return (
+            f"{self._done:,} of {self._total:,} results are" if self._total else "what is done is"
+        )
+
     def on_plan(self, total: int, reused: int) -> None:
+        self._done, self._total = reused, total
         if self._quiet:
             return
         known = f", {reused:,} of them known from earlier runs" if reused else ""
@@ -73,6 +81,7 @@ class ProgressBar:
 
     def on_result(self, result: Result, done: int, total: int) -> None:
         self._counts[outcome(result)] += 1
+        self._done = done
         if self._quiet:
             return
         if self._bar is not None and self._task is not None:
@@ -80,5 +89,9 @@ class ProgressBar:
             self._bar.update(self._task, completed=done, description="checking", last=name)
         elif time.monotonic() - self._said >= SECONDS_BETWEEN_LINES or done == total:
             self._said = time.monotonic()
-            said = ", ".join(f"{n:,} {kind.value}" for kind, n in self._counts.most_common())
-            self._console.print(f"{done:,} of {total:,}: {said}")
+            self._console.print(f"{done:,} of {total:,}: {self._tally(done)}")
+
+    def _tally(self, done: int) -> str:
+        """Results by outcome; of a sweep that is taken up, those of this command only."""
+        said = ", ".join(f"{n:,} {OUTCOME_LABELS[k]}" for k, n in self._counts.most_common())
+        return said if self._counts.total() == done else f"{said} since this command began"

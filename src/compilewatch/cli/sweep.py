@@ -176,8 +176,9 @@ def command(
     store = Store(Path(settings.output_dir))
     part = parse_shard(shard) if shard else None
     names = _environments(store, settings, resumed)
+    bar = ProgressBar(quiet=as_json)
     try:
-        with launcher_of(settings, names) as launcher, ProgressBar(quiet=as_json) as bar:
+        with launcher_of(settings, names) as launcher, bar:
             settings = msgspec.structs.replace(settings, jobs=launcher.jobs)
             if resumed is not None:
                 _refuse_selection(top, every, models, families, shard)
@@ -213,7 +214,7 @@ def command(
                 )
     except KeyboardInterrupt:
         click.echo(
-            "compilewatch: interrupted; what was answered is kept. "
+            f"compilewatch: interrupted; {bar.said_done()} kept. "
             "Finish it with: compilewatch sweep --resume",
             err=True,
         )

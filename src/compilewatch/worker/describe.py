@@ -95,8 +95,14 @@ def _torch_version() -> tuple[str, str]:
         raise InterpreterError(
             f"{sys.executable} has no torch: install it there, or run make setup"
         )
-    values = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
-    return str(values["__version__"]), str(values.get("git_version") or "unknown")
+    try:
+        values = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+        return str(values["__version__"]), str(values.get("git_version") or "unknown")
+    except (OSError, KeyError):
+        raise InterpreterError(
+            f"{spec.origin} comes first as torch and is not PyTorch: rename it, or take its folder "
+            "off PYTHONPATH"
+        ) from None
 
 
 def main(arguments: list[str]) -> int:
