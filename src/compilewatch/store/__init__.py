@@ -1,6 +1,7 @@
 """`outputs/`: the only reader and writer of results; SQLite index, rebuildable."""
 
-from compilewatch.store.files import artifacts_path, safe_name
+from compilewatch.store.artifacts import artifacts_path, restore_artifacts
+from compilewatch.store.files import safe_name
 from compilewatch.store.folder import RunFolder
 from compilewatch.store.index import Answer, is_reusable
 from compilewatch.store.outputs import Store
@@ -19,5 +20,6 @@ __all__ = [
     "StoredRun",
     "artifacts_path",
     "is_reusable",
+    "restore_artifacts",
     "safe_name",
 ]

@@ -1,4 +1,4 @@
-"""Files of outputs/: atomic writes, safe names, artifacts, and errors in words."""
+"""Files of outputs/: atomic writes, safe names, and errors in words."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import errno
 import hashlib
 import os
 import re
-import shutil
 from pathlib import Path
 
 from compilewatch.errors import StoreError
-from compilewatch.records import Request, target_label
 
 NAME_LENGTH = 120
 """Longest file name made from a model's name; file systems allow 255 bytes."""
@@ -98,54 +96,6 @@ def safe_name(name: str) -> str:
     return f"{plain[: NAME_LENGTH - 9]}-{suffix}"
 
 
-def artifacts_path(request: Request) -> str:
-    """Where a request's artifacts lie, relative to the run: `artifacts/<model>/<target>`."""
-    target = target_label(request.target).replace("/", "-")
-    if request.target.backend:
-        target += f"-{safe_name(request.target.backend)}"
-    return f"artifacts/{safe_name(request.model.name)}/{target}"
-
-
-def keep_artifacts(folder: Path, run_folder: Path, request: Request) -> tuple[str, ...]:
-    """Move a folder of artifacts into the run; return its files, relative to the run, sorted.
-
-    Raises OSError. What an earlier, unfinished attempt left in that place is replaced.
-    """
-    destination = run_folder / artifacts_path(request)
-    files = sorted(p.relative_to(folder) for p in folder.rglob("*") if _is_plain_file(p))
-    if destination.exists():
-        shutil.rmtree(destination)
-    if not files:
-        shutil.rmtree(folder, ignore_errors=True)
-        return ()
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(folder, destination)
-    return tuple((destination / name).relative_to(run_folder).as_posix() for name in files)
-
-
-def link_artifacts(names: tuple[str, ...], source: Path, run_folder: Path) -> tuple[str, ...]:
-    """Have a run hold another run's artifacts without a second copy, where links are possible.
-
-    Returns those that are there; an earlier run may have lost some. Raises OSError.
-    """
-    kept = []
-    for name in names:
-        origin, place = source / name, run_folder / name
-        # A run may come from another machine: its paths must not lead out of its folder.
-        if Path(name).parts[:1] != ("artifacts",) or ".." in Path(name).parts:
-            continue
-        if not _is_plain_file(origin):
-            continue
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(origin, place)
-            except OSError:
-                shutil.copyfile(origin, place)
-        kept.append(name)
-    return tuple(kept)
-
-
 def point_latest(root: Path, run_id: str) -> None:
     """Have `latest` name a run, in one step. Raises OSError."""
     # Named after the run, as two threads of one process may start a run at once.
@@ -154,7 +104,3 @@ def point_latest(root: Path, run_id: str) -> None:
         temporary.unlink()
     temporary.symlink_to(run_id, target_is_directory=True)
     temporary.replace(root / "latest")
-
-
-def _is_plain_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()

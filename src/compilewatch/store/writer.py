@@ -16,10 +16,9 @@ import msgspec
 from compilewatch.errors import StoreError
 from compilewatch.events import Event, now
 from compilewatch.records import Result, Run
+from compilewatch.store.artifacts import keep_artifacts, link_artifacts
 from compilewatch.store.files import (
     failed,
-    keep_artifacts,
-    link_artifacts,
     sync,
     write_atomically,
     write_whole,

@@ -1,0 +1,215 @@
+"""Artifacts in a run: where they lie, and the form in which they are stored.
+
+Two things are stored otherwise than a target left them, since a broken request would keep a dozen
+megabytes in a hundred files:
+
+- A structured trace (`torch_trace/NAME.log`) is compressed by zstd: `torch_trace/NAME.log.zst`.
+- The pages that tlparse made of it (`tlparse/`) are packed, as they are: `tlparse.zip`. The trace
+  itself (`raw.log`) and most of it again (`raw.jsonl`), which it puts beside them and no page links
+  to, are left out.
+
+`restore_artifacts` makes plain files of them. Runs of earlier versions hold plain files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from compilewatch.errors import StoreError
+from compilewatch.records import Request, target_label
+from compilewatch.store.files import failed, safe_name
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+TRACE_FOLDER = "torch_trace"
+TRACE_SUFFIX = ".zst"
+TRACE_LEVEL = 9
+"""Of 22. Traces of 3 MB become 100 kB in 60 ms; level 15 saves a twentieth of that in 600 ms."""
+
+PAGES_FOLDER = "tlparse"
+PAGES_FILE = "tlparse.zip"
+COPIES_OF_TRACE = ("raw.log", "raw.jsonl")
+
+# The last two: zipfile where a damaged entry claims to be encrypted, or an unknown format.
+_DAMAGED = (zstd.ZstdError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
+
+
+def artifacts_path(request: Request) -> str:
+    """Where a request's artifacts lie, relative to the run: `artifacts/<model>/<target>`."""
+    target = target_label(request.target).replace("/", "-")
+    if request.target.backend:
+        target += f"-{safe_name(request.target.backend)}"
+    return f"artifacts/{safe_name(request.model.name)}/{target}"
+
+
+def keep_artifacts(folder: Path, run_folder: Path, request: Request) -> tuple[str, ...]:
+    """Move a folder of artifacts into the run; return its files, relative to the run, sorted.
+
+    Raises OSError. What an earlier, unfinished attempt left in that place is replaced.
+    """
+    _condense(folder)
+    destination = run_folder / artifacts_path(request)
+    files = sorted(p.relative_to(folder) for p in folder.rglob("*") if _is_plain_file(p))
+    if destination.exists():
+        shutil.rmtree(destination)
+    if not files:
+        shutil.rmtree(folder, ignore_errors=True)
+        return ()
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(folder, destination)
+    return tuple((destination / name).relative_to(run_folder).as_posix() for name in files)
+
+
+def link_artifacts(names: tuple[str, ...], source: Path, run_folder: Path) -> tuple[str, ...]:
+    """Have a run hold another run's artifacts without a second copy, where links are possible.
+
+    Returns what is there of them; an earlier run may have lost some. What a run of an earlier
+    version holds is brought into the form that is stored now. Raises OSError.
+    """
+    kept = []
+    for name in names:
+        origin, held = source / name, stored_as(name)
+        # A run may come from another machine: its paths must not lead out of its folder.
+        if not _is_inside(name) or not _is_plain_file(origin):
+            continue
+        place = run_folder / held
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if held == name:
+                _link(origin, place)
+            elif place.name == PAGES_FILE:
+                _pack(source.joinpath(held).with_name(PAGES_FOLDER), place)
+            else:
+                _compress(origin, place)
+        kept.append(held)
+    return tuple(dict.fromkeys(kept))
+
+
+def restore_artifacts(names: Iterable[str], source: Path, destination: Path) -> tuple[Path, ...]:
+    """Write a run's artifacts as their targets left them: `destination/<target>/…`; the files.
+
+    Those that the run has lost are left out. Raises StoreError, also for a damaged file.
+    """
+    written: list[Path] = []
+    for name in names:
+        origin = source / name
+        if not _is_inside(name) or not _is_plain_file(origin):
+            continue
+        place = destination.joinpath(*Path(name).parts[2:])
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if place.name == PAGES_FILE:
+                written += _unpack(origin, place.with_name(PAGES_FOLDER))
+            elif place.suffix == TRACE_SUFFIX:
+                written.append(_decompress(origin, place.with_suffix("")))
+            else:
+                written.append(shutil.copyfile(origin, place))
+        except OSError as error:
+            raise failed("write", place, error) from None
+        except _DAMAGED as error:
+            raise StoreError(
+                f"{origin} is damaged ({error}): restore it from a backup, or sweep with --fresh"
+            ) from None
+    return tuple(written)
+
+
+def stored_as(name: str) -> str:
+    """Under which path an artifact of a target is stored."""
+    path = PurePosixPath(name)
+    if len(path.parts) > 4 and path.parts[3] == PAGES_FOLDER:
+        return str(PurePosixPath(*path.parts[:3], PAGES_FILE))
+    if path.parent.name == TRACE_FOLDER and path.suffix == ".log":
+        return name + TRACE_SUFFIX
+    return name
+
+
+def _condense(folder: Path) -> None:
+    """Bring what a target left into the form that is stored. Raises OSError."""
+    pages = folder / PAGES_FOLDER
+    if pages.is_dir():
+        _pack(pages, folder / PAGES_FILE)
+        shutil.rmtree(pages)
+    for trace in (folder / TRACE_FOLDER).glob("*.log"):
+        _compress(trace, trace.with_name(trace.name + TRACE_SUFFIX))
+        trace.unlink()
+
+
+def _compress(trace: Path, destination: Path) -> None:
+    options: dict[int, int] = {
+        zstd.CompressionParameter.compression_level: TRACE_LEVEL,
+        zstd.CompressionParameter.checksum_flag: 1,
+    }
+    with (
+        _replacing(destination) as temporary,
+        trace.open("rb") as plain,
+        zstd.ZstdFile(temporary, "w", options=options) as packed,
+    ):
+        shutil.copyfileobj(plain, packed)
+
+
+def _decompress(trace: Path, destination: Path) -> Path:
+    with (
+        _replacing(destination) as temporary,
+        zstd.ZstdFile(trace) as packed,
+        temporary.open("wb") as plain,
+    ):
+        shutil.copyfileobj(packed, plain)
+    return destination
+
+
+def _pack(pages: Path, destination: Path) -> None:
+    files = sorted(path for path in pages.rglob("*") if _is_plain_file(path))
+    with (
+        _replacing(destination) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for file in files:
+            name = file.relative_to(pages).as_posix()
+            if name not in COPIES_OF_TRACE:
+                packed.write(file, f"{PAGES_FOLDER}/{name}")
+
+
+def _unpack(packed: Path, pages: Path) -> list[Path]:
+    with zipfile.ZipFile(packed) as opened:
+        if damaged := opened.testzip():
+            raise zipfile.BadZipFile(f"{damaged} does not fit its checksum")
+        return [Path(opened.extract(member, pages.parent)) for member in opened.infolist()]
+
+
+def _link(origin: Path, place: Path) -> None:
+    try:
+        os.link(origin, place)
+    except OSError:
+        shutil.copyfile(origin, place)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file to write, that takes the place of another one when it is complete, or is deleted."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _is_inside(name: str) -> bool:
+    parts = Path(name).parts
+    return parts[:1] == ("artifacts",) and ".." not in parts
+
+
+def _is_plain_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
