@@ -186,10 +186,11 @@ def test_a_models_page_holds_the_whole_answer(pages, report):
     assert "../../artifacts/BertModel/dynamo/tlparse/index.html" in links
 
 
-def test_a_reused_answer_links_no_artifact_that_this_run_does_not_hold(pages, report):
+def test_a_reused_answer_links_the_artifacts_that_were_taken_over(pages, report):
     page = pages[report / "models" / "google--vit-base.html"]
-    assert "Artifacts in run 20260101-030405-0001 artifacts/vit/trace.log" in page.text
-    assert not [link for link in page.links() if "trace.log" in link]
+    assert "../../artifacts/vit/torch_trace/trace.log.zst" in page.links()
+    assert "compilewatch show google/vit-base --artifacts DIRECTORY" in page.text
+    assert "answer reused from 20260101-030405-0001" in page.text
     assert "follows from one graph without breaks" in page.text
     assert "fake tensors: error in create, fake unsupported" in page.text
 
@@ -199,6 +200,12 @@ def test_an_answer_shared_within_the_run_links_its_artifacts():
     page = rendered(shared)["models/BertModel.html"]
     assert "../../artifacts/x.html" in page.links()
     assert "answer reused from" not in page.text
+
+
+def test_plain_artifacts_of_an_earlier_version_need_no_command(pages, report):
+    page = pages[report / "models" / "BertModel.html"]
+    assert "../../artifacts/BertModel/dynamo/torch_trace/trace.log" in page.links()
+    assert "--artifacts" not in page.text
 
 
 def test_an_error_shows_where_and_both_ends_of_its_traceback(pages, report):

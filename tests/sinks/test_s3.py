@@ -176,6 +176,8 @@ def test_nothing_is_made_public(endpoint: str, client: Any, folder: Folder) -> N
         ("report/index.html", "text/html; charset=utf-8"),
         ("report/report.css", "text/css; charset=utf-8"),
         ("report/bars.svg", "image/svg+xml"),
+        ("torch_trace/trace.log.zst", "application/zstd"),
+        ("tlparse.zip", "application/zip"),
         ("trace.json.gz", "application/octet-stream"),
         ("graph.neff", "application/octet-stream"),
     ],

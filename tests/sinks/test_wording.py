@@ -118,3 +118,5 @@ def test_an_index_comes_first_and_what_it_links_to_last():
     index, trace = "artifacts/m/tlparse/index.html", "artifacts/m/torch_trace/t.log"
     graph, table = "artifacts/m/tlparse/0/graph.txt", "artifacts/m/profile.json"
     assert wording.main_artifacts((graph, trace, index, table)) == ((index, trace, table), (graph,))
+    packed, pages = f"{trace}.zst", "artifacts/m/tlparse.zip"
+    assert wording.main_artifacts((packed, pages)) == ((pages, packed), ())

@@ -126,6 +126,7 @@ def _environment() -> jinja2.Environment:
         wording.registry_page,
         wording.reason_title,
         wording.commands,
+        wording.decompressing,
         wording.main_artifacts,
         wording.cell_words,
         wording.cause_words,

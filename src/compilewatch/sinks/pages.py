@@ -202,7 +202,7 @@ class Report:
 
     @property
     def own_runs(self) -> tuple[str | None, ...]:
-        """What `reused_from` says where this run holds the answer, artifacts included.
+        """What `reused_from` says where this run, or a shard of it, asked.
 
         Two models that ask the same are answered once, and the other's answer names this run.
         """

@@ -66,7 +66,11 @@ _TEXT = {
     ".txt": "text/plain",
     ".xml": "application/xml",
 }
-_OTHER = {".json": "application/json", ".jsonl": "application/x-ndjson"}
+_OTHER = {
+    ".json": "application/json",
+    ".jsonl": "application/x-ndjson",
+    ".zst": "application/zstd",  # RFC 8878; no Content-Encoding, so that what is saved is the file
+}
 
 
 class S3Sink:

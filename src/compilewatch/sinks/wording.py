@@ -229,17 +229,25 @@ def memory(size: int | None) -> str:
 
 
 def main_artifacts(paths: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Artifacts that a person opens first (an index page, a trace), and the many others.
+    """Artifacts that a person opens first (tlparse's pages, a trace), and the many others.
 
-    A rendering by tlparse has an index among dozens of files that the index links to.
+    Runs of earlier versions hold those pages unpacked: an index among the dozens that it links to.
     """
     first: list[str] = []
     others: list[str] = []
     for path in paths:
         is_first = path.endswith(("/index.html", ".log")) or "/tlparse/" not in path
         (first if is_first else others).append(path)
-    first.sort(key=lambda path: not path.endswith("/index.html"))
+    first.sort(key=lambda path: not path.endswith(("/index.html", "/tlparse.zip")))
     return tuple(first), tuple(others)
+
+
+def decompressing(result: Result) -> str:
+    """What to type for the artifacts as plain files; "" where none is compressed."""
+    if not any(path.endswith((".zst", "/tlparse.zip")) for path in result.artifacts):
+        return ""
+    name = shlex.quote(result.request.model.name)
+    return f"compilewatch show {name} --artifacts DIRECTORY"
 
 
 def commands(request: Request) -> tuple[str, str, str]:
