@@ -182,5 +182,7 @@ def _how(result: Result) -> list[RenderableType]:
     parts += [plain(f"artifact {path}", "dim") for path in first]
     if others:
         parts.append(plain(f"and {plural(len(others), 'more artifact')}", "dim"))
+    if command := wording.decompressing(result):
+        parts.append(plain(command, "cyan"))
     parts.append(plain(wording.commands(result.request)[0], "cyan"))
     return parts
