@@ -153,12 +153,20 @@ def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
     alike = [
         other
         for other in candidates
-        if other.state == "finished"
-        and other.id < run.id
-        and not other.settings.get(MISSING_SHARDS)
-        and _scope(other) == _scope(run)
+        if may_be_baseline(other) and other.id < run.id and scope(other) == scope(run)
     ]
     return max(alike, key=lambda other: other.id, default=None)
+
+
+def may_be_baseline(run: Run) -> bool:
+    """Whether a run has an answer to all that it was asked."""
+    return run.state == "finished" and not run.settings.get(MISSING_SHARDS)
+
+
+def scope(run: Run) -> tuple[object, ...]:
+    """What a run asked about, whatever the versions were. Not hashable."""
+    asked: Callable[[str], object] = run.settings.get
+    return (run.source, run.shard, *map(asked, ("selection", "targets", "depth", "tier")))
 
 
 def differences(baseline: Run, run: Run) -> tuple[str, ...]:
@@ -335,11 +343,6 @@ def _build_differences(old: object, new: object) -> list[str]:
     if isinstance(old, ConfigBuild) and isinstance(new, ConfigBuild):
         return _differ("configuration", old.config_sha256[:10], new.config_sha256[:10])
     return ["built otherwise"] if type(old) is not type(new) else ["other source"]
-
-
-def _scope(run: Run) -> tuple[object, ...]:
-    asked: Callable[[str], object] = run.settings.get
-    return (run.source, run.shard, *map(asked, ("selection", "targets", "depth", "tier")))
 
 
 def _rank(change: Change) -> tuple[int, int, str, str]:

@@ -1,6 +1,7 @@
 """`outputs/`: the only reader and writer of results; SQLite index, rebuildable."""
 
 from compilewatch.store.artifacts import artifacts_path, restore_artifacts
+from compilewatch.store.deletion import freed_bytes, run_bytes
 from compilewatch.store.files import safe_name
 from compilewatch.store.folder import RunFolder
 from compilewatch.store.index import Answer, is_reusable
@@ -19,7 +20,9 @@ __all__ = [
     "Store",
     "StoredRun",
     "artifacts_path",
+    "freed_bytes",
     "is_reusable",
     "restore_artifacts",
+    "run_bytes",
     "safe_name",
 ]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import re
+import time
 from pathlib import Path
 
 from compilewatch.errors import StoreError
 
 NAME_LENGTH = 120
 """Longest file name made from a model's name; file systems allow 255 bytes."""
+
+LOCK_PATIENCE_SECONDS = 1.0
+"""A reader that looks whether a run is being written holds its lock for an instant."""
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free some space and continue with --resume",
@@ -45,6 +50,23 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock(descriptor: int, path: Path) -> None:
+    """Hold the lock of the run at `path`, by its open results file. Raises StoreError."""
+    patience = time.monotonic() + LOCK_PATIENCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > patience:
+                raise StoreError(
+                    f"{path} is being written by another process: wait for it to end"
+                ) from None
+            time.sleep(0.02)
+        except OSError as error:
+            raise failed("lock", path, error) from None
 
 
 def write_whole(descriptor: int, data: bytes) -> None:

@@ -110,6 +110,16 @@ class Index:
         self._delete()
         self._with_database(self._catch_up)
 
+    def forget(self, run: str) -> None:
+        """Drop what is known of a run that is deleted. Raises StoreError."""
+
+        def drop(database: sqlite3.Connection) -> None:
+            with database:
+                _forget(database, run)
+
+        if self.path.exists():
+            self._with_database(drop)
+
     def _with_database(self, action: Callable[[sqlite3.Connection], T]) -> T:
         problem: sqlite3.DatabaseError | None = None
         for attempt in range(ATTEMPTS):

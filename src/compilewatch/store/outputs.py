@@ -16,6 +16,7 @@ import msgspec
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.planning import Plan
 from compilewatch.records import Run
+from compilewatch.store.deletion import clear_deleted, delete_run
 from compilewatch.store.files import failed, point_latest, sync_folder, write_atomically
 from compilewatch.store.folder import RunFolder
 from compilewatch.store.index import Answer, Index
@@ -78,6 +79,13 @@ class Store:
             stored = StoredRun(self.root / self._full_id(text))
         _ = stored.run
         return stored
+
+    def latest_id(self) -> str | None:
+        """The run that the link `latest` names; None without one."""
+        try:
+            return (self.root / "latest").readlink().name
+        except OSError:
+            return None
 
     def unfinished(self) -> StoredRun:
         """The newest run that was interrupted. Raises UsageError where there is none."""
@@ -161,6 +169,15 @@ class Store:
             writer.close()
             raise
         return writer
+
+    def delete_run(self, stored: StoredRun) -> None:
+        """Delete a run that is not being written; what only it has answered is asked again."""
+        delete_run(stored.path)
+        self._index.forget(stored.path.name)
+
+    def clear_deleted(self) -> None:
+        """Delete what was left of runs when a deletion was cut short."""
+        clear_deleted(self.root)
 
     def files(self, run_id: str) -> RunFolder:
         """The files of a run, for sinks."""

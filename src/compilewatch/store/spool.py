@@ -54,6 +54,10 @@ class Spool:
         # The name says all that is needed: a damaged file is still a publication that waits.
         return tuple(_read(p, Spooled) or Spooled(run=p.stem, since=now()) for p in paths)
 
+    def sinks_of(self, run: str) -> tuple[str, ...]:
+        """The sinks that a run waits for."""
+        return tuple(sorted(path.parent.name for path in self._root.glob(f"*/{run}.json")))
+
     def put(self, sink: str, spooled: Spooled) -> None:
         """Have a publication wait, in place of what waited for the same run."""
         self._write(sink, f"{spooled.run}.json", spooled)

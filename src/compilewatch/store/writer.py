@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import time
@@ -13,20 +12,17 @@ from types import TracebackType
 
 import msgspec
 
-from compilewatch.errors import StoreError
 from compilewatch.events import Event, now
 from compilewatch.records import Result, Run
 from compilewatch.store.artifacts import keep_artifacts, link_artifacts
 from compilewatch.store.files import (
     failed,
+    lock,
     sync,
     write_atomically,
     write_whole,
 )
 from compilewatch.store.runs import PLAN_FILE, RESULTS_FILE, RUN_FILE
-
-LOCK_PATIENCE_SECONDS = 1.0
-"""A reader that looks whether a run is being written holds its lock for an instant."""
 
 
 class RunWriter:
@@ -47,7 +43,7 @@ class RunWriter:
         self._results = _open(path / RESULTS_FILE)
         self._log = -1
         try:
-            self._lock()
+            lock(self._results, path)
             self._log = _open(path / "logs" / f"{run.id}.jsonl")
         except BaseException:
             self.close()
@@ -161,21 +157,6 @@ class RunWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _lock(self) -> None:
-        patience = time.monotonic() + LOCK_PATIENCE_SECONDS
-        while True:
-            try:
-                fcntl.flock(self._results, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > patience:
-                    raise StoreError(
-                        f"{self.path} is being written by another process: wait for it to end"
-                    ) from None
-                time.sleep(0.02)
-            except OSError as error:
-                raise failed("lock", self.path / RESULTS_FILE, error) from None
 
 
 def earlier_seconds(path: Path, run: Run) -> float:
