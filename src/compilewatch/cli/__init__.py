@@ -29,6 +29,7 @@ VERBS: dict[str, str] = {
     "merge": "join the runs of a sweep's shards",
     "report": "write the report, junit.xml and metrics of a stored run again",
     "publish": "send a stored run to the Pushgateway, Loki and S3 that are set",
+    "prune": "delete stored runs that newer ones have superseded",
     "reproduce": "print a script of plain PyTorch that shows a model's verdict",
     "list-targets": "list the compile targets and which of them this machine can run",
     "env": "make, list and check the environments that workers run in",
