@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,43 @@ def test_show_runs_report_and_compare_read_what_is_stored(
     compared = compilewatch("compare", run, run, "--json", "--fail-on", "regression")
     assert compared.returncode == 0
     assert json.loads(compared.stdout)["changes"] == []
+
+
+def test_show_writes_a_trace_that_tlparse_reads_and_opens_its_pages(
+    compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
+) -> None:
+    asked = ("show", "team/broken", "--run", swept["run"]["id"])
+    opened = tmp_path / "opened"
+    browser = f"""sh -c 'echo "$0" >> {opened}' %s"""
+    done = compilewatch(*asked, "--open", BROWSER=browser)
+    assert done.returncode == 0, done.stderr
+    assert "compilewatch show team/broken --artifacts DIRECTORY" in done.stdout
+    done = compilewatch(*asked, "--open", "--artifacts", str(tmp_path / "out"), BROWSER=browser)
+    assert done.returncode == 0, done.stderr
+
+    restored = tmp_path / "out" / "dynamo"
+    pages = [Path(url.removeprefix("file://")) for url in opened.read_text().split()]
+    assert pages[1] == restored / "tlparse" / "index.html"
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+    shutil.rmtree(pages[0].parents[2])
+    (trace,) = (restored / "torch_trace").iterdir()
+    tlparse = Path(sys.executable).with_name("tlparse")
+    again = tmp_path / "again"
+    command = [str(tlparse), "--no-browser", "-o", str(again), str(trace)]
+    subprocess.run(command, check=True, capture_output=True)
+    names = {path.relative_to(again) for path in again.rglob("*") if path.is_file()}
+    there = {path.relative_to(restored / "tlparse") for path in (restored / "tlparse").rglob("*.*")}
+    assert names - there == {Path("raw.log"), Path("raw.jsonl")}
+
+
+def test_show_says_what_it_cannot_open(compilewatch: Compilewatch, swept: dict[str, Any]) -> None:
+    asked = ("show", "team/whole", "--run", swept["run"]["id"])
+    done = compilewatch(*asked, "--open")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "holds no pages of tlparse of this model" in done.stderr
+    done = compilewatch(*asked, "--artifacts", "out")
+    assert done.returncode == 2
+    assert "holds no artifacts of this model" in done.stderr
 
 
 def test_shards_merge_into_the_whole(compilewatch: Compilewatch, swept: dict[str, Any]) -> None:
