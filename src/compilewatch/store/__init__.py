@@ -1,6 +1,6 @@
 """`outputs/`: the only reader and writer of results; SQLite index, rebuildable."""
 
-from compilewatch.store.artifacts import artifacts_path, restore_artifacts
+from compilewatch.store.artifacts import artifacts_path, condense, restore_artifacts
 from compilewatch.store.deletion import freed_bytes, run_bytes
 from compilewatch.store.files import safe_name
 from compilewatch.store.folder import RunFolder
@@ -20,6 +20,7 @@ __all__ = [
     "Store",
     "StoredRun",
     "artifacts_path",
+    "condense",
     "freed_bytes",
     "is_reusable",
     "restore_artifacts",

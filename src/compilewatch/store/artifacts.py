@@ -57,7 +57,7 @@ def keep_artifacts(folder: Path, run_folder: Path, request: Request) -> tuple[st
 
     Raises OSError. What an earlier, unfinished attempt left in that place is replaced.
     """
-    _condense(folder)
+    condense(folder)
     destination = run_folder / artifacts_path(request)
     files = sorted(p.relative_to(folder) for p in folder.rglob("*") if _is_plain_file(p))
     if destination.exists():
@@ -133,8 +133,8 @@ def stored_as(name: str) -> str:
     return name
 
 
-def _condense(folder: Path) -> None:
-    """Bring what a target left into the form that is stored. Raises OSError."""
+def condense(folder: Path) -> None:
+    """Bring what a target left in a folder into the form that is stored. Raises OSError."""
     pages = folder / PAGES_FOLDER
     if pages.is_dir():
         _pack(pages, folder / PAGES_FILE)

@@ -22,6 +22,7 @@ from compilewatch.errors import CompilewatchError
 from compilewatch.launchers.local import LocalLauncher
 from compilewatch.launchers.ray.files import Content, at_node, pack
 from compilewatch.records import Environment, Record, Request, Result
+from compilewatch.store import condense
 
 
 class Order(Record, frozen=True, kw_only=True):
@@ -106,6 +107,7 @@ class _Slot:
         (completed,) = launcher.run([request], scratch)
         artifacts: Content = {}
         if completed.artifacts is not None:
+            condense(completed.artifacts)  # here, where there are many, and before it travels
             artifacts = pack(completed.artifacts)
             shutil.rmtree(completed.artifacts, ignore_errors=True)
         result = msgspec.structs.replace(completed.result, request=asked.request)
