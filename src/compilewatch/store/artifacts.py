@@ -182,7 +182,7 @@ def _pack(pages: Path, destination: Path) -> None:
 def _unpack(packed: Path, pages: Path) -> list[Path]:
     with zipfile.ZipFile(packed) as opened:
         if damaged := opened.testzip():
-            raise zipfile.BadZipFile(f"{damaged} does not fit its checksum")
+            raise zipfile.BadZipFile(f"{damaged!r} does not fit its checksum")
         return [Path(opened.extract(member, pages.parent)) for member in opened.infolist()]
 
 
