@@ -60,8 +60,8 @@ def result(
     inner = {
         k: fields.pop(k)
         for k in list(fields)
-        if k in ModelSpec.__struct_fields__
-        or (k in Request.__struct_fields__ and k not in Result.__struct_fields__)
+        if k in {*ModelSpec.__struct_fields__, *Request.__struct_fields__}
+        and k not in Result.__struct_fields__
     }
     if breaks:
         status = Status.GRAPH_BREAK
