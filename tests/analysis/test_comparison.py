@@ -162,7 +162,8 @@ def test_every_model_and_target_is_in_exactly_one_bucket() -> None:
 
     found = [(c.model, c.target) for c in compared.changes] + list(compared.unchanged)
     assert Counter(found) == Counter(expected)
-    assert {c.kind for c in compared.changes} == set(ChangeKind)
+    absent = {ChangeKind.NOT_SELECTED, ChangeKind.PENDING, ChangeKind.MISSING}
+    assert {c.kind for c in compared.changes} == set(ChangeKind) - absent
     by_kind = [change for kind in ChangeKind for change in compared.of(kind)]
     assert by_kind == list(compared.changes)
 
@@ -364,3 +365,27 @@ def test_between_environments_a_break_without_a_place_is_no_change() -> None:
 def test_an_environment_without_results_is_named_with_those_there_are() -> None:
     with pytest.raises(UsageError, match=r"no result in environment 'xla'; it has: default"):
         between_environments(run("1"), [PASS], run("1"), [PASS], ("default", "xla"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, ChangeKind.GONE),
+        ({"settings": {"selection": {"top": 5}}}, ChangeKind.NOT_SELECTED),
+        ({"source": "manifest"}, ChangeKind.NOT_SELECTED),
+        ({"targets": (Target(mode=Mode.TRAIN),)}, ChangeKind.NOT_SELECTED),
+        ({"planned": 2, "state": "running"}, ChangeKind.PENDING),
+        ({"planned": 2, "state": "interrupted"}, ChangeKind.MISSING),
+        ({"planned": 2, "state": "finished"}, ChangeKind.MISSING),
+    ],
+)
+def test_what_a_run_has_no_result_of_is_one_of_four_things(
+    changes: dict[str, Any], kind: ChangeKind
+) -> None:
+    before, after = factories.run("1", planned=2), factories.run("2", planned=1)
+    after = msgspec.structs.replace(after, **changes)
+    kept = factories.result("Kept")
+    found = compare(before, [kept, factories.result("Absent")], after, [kept])
+    (change,) = found.changes
+    assert (change.model, change.kind, change.after) == ("Absent", kind, None)
+    assert change.reason.endswith("was pass")

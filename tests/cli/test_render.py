@@ -118,10 +118,12 @@ def test_the_summary_says_what_has_no_result_and_no_verdict():
 
 def test_changes_shows_every_kind():
     text = piped(render.changes_table(example_run.view()))
-    headings = ["Regressions", "Fixed", "New", "Gone", "Newly tested", "No longer tested"]
+    headings = ["Regressions", "Fixed", "New", "Removed", "Newly tested", "No longer tested"]
     places = [text.index(f"\n{heading} ") for heading in headings]
     assert places == sorted(places)
     assert "GoneModel" in text
+    assert "baseline 20260101-030405-0001  library, finished" in text
+    assert "run      20260102-030405-0001  library, " in text
 
 
 def test_text_of_others_is_neither_markup_nor_commands_to_the_terminal():

@@ -150,7 +150,7 @@ def test_without_a_baseline_nothing_is_called_a_regression():
 
 def test_changes_shows_all_six_kinds_and_what_differed(pages, report):
     text = pages[report / "changes.html"].text
-    for label in ("Regressions", "Fixed", "New", "Gone", "Newly tested", "No longer tested"):
+    for label in ("Regressions", "Fixed", "New", "Removed", "Newly tested", "No longer tested"):
         assert f"{label} 1" in text
     assert "torch 2.12.0 -> 2.13.0" in text
     assert "GoneModel" in text

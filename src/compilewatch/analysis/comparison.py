@@ -69,11 +69,15 @@ def compare(
     """
     olds, news = _by_identity(before), _by_identity(after)
     causes = _Causes(baseline, run)
+    absence = _Absence(baseline, run, len(news))
     changes: list[Change] = []
     unchanged: list[Identity] = []
     for identity in olds.keys() | news.keys():
         old, new = olds.get(identity), news.get(identity)
-        judged = judge(old, new, by_place=by_place)
+        if new is None and old is not None:
+            judged: tuple[ChangeKind, str] | None = absence.of(old)
+        else:
+            judged = judge(old, new, by_place=by_place)
         if judged is None:
             unchanged.append(identity)
             continue
@@ -133,7 +137,7 @@ def judge(
         assert new is not None
         return ChangeKind.NEW, f"not in the baseline; {_said(new)}"
     if new is None:
-        return ChangeKind.GONE, f"no longer planned; was {_said(old)}"
+        return ChangeKind.GONE, f"no longer in the source; was {_said(old)}"
     if old.is_verdict and new.is_verdict:
         return _judge_verdicts(old, new, by_place)
     if new.is_verdict:
@@ -172,6 +176,28 @@ def scope(run: Run) -> tuple[object, ...]:
 def differences(baseline: Run, run: Run) -> tuple[str, ...]:
     """What differs between the environments of two runs, and in our own version."""
     return _Causes(baseline, run).of_runs
+
+
+class _Absence:
+    """Why a run has no result of what its baseline has: four things that must not be mixed up."""
+
+    def __init__(self, baseline: Run, run: Run, results: int) -> None:
+        chosen = [side.settings.get("selection") for side in (baseline, run)]
+        self._other_selection = chosen[0] != chosen[1] or baseline.source != run.source
+        self._targets = set(run.targets)
+        self._incomplete = results < run.planned
+        self._run = run
+
+    def of(self, old: Result) -> tuple[ChangeKind, str]:
+        """The kind of change for what the baseline has a result of and the run has not."""
+        run, was = self._run, f"was {_said(old)}"
+        if self._other_selection or (self._targets and old.request.target not in self._targets):
+            return ChangeKind.NOT_SELECTED, f"{run.id} selects other models or targets; {was}"
+        if self._incomplete and run.state == "running":
+            return ChangeKind.PENDING, f"{run.id} is still running; {was}"
+        if self._incomplete:
+            return ChangeKind.MISSING, f"{run.id} ({run.state}) has no result of it; {was}"
+        return ChangeKind.GONE, f"no longer in the source; {was}"
 
 
 class _Causes:

@@ -47,7 +47,25 @@ def changes_table(view: RunView) -> RenderableType:
     """Every change against the baseline, regressions first, with what differs between the runs."""
     if view.baseline is None:
         return plain("no baseline to compare with")
-    return spaced([_compared(view), *_change_tables(view, {})])
+    sides = [
+        f"{name:9}{run.id}  {run.source}, {run.state}, {plural(run.planned, 'request')} planned"
+        for name, run in (("baseline", view.baseline), ("run", view.run))
+    ]
+    notes = [plain(f"note: {note}", "yellow") for note in _oddities(view.baseline, view.run)]
+    return spaced([plain("\n".join(sides)), *notes, _compared(view), *_change_tables(view, {})])
+
+
+def _oddities(baseline: Run, run: Run) -> Iterable[str]:
+    """What makes a comparison say less than it seems to."""
+    if baseline.id == run.id and baseline.environments == run.environments:
+        yield "both are the same run: nothing can differ"
+    if baseline.source != run.source:
+        yield f"the sources differ: {baseline.source} and {run.source}"
+    elif baseline.settings.get("selection") != run.settings.get("selection"):
+        yield "the two runs select other models: compare only what both have"
+    for side in (baseline, run):
+        if side.state != "finished":
+            yield f"{side.id} is {side.state}: what it has no result of is pending or missing"
 
 
 def runs_table(runs: Sequence[Run]) -> RenderableType:

@@ -73,7 +73,10 @@ CHANGE_LABELS: dict[ChangeKind, str] = {
     ChangeKind.REGRESSION: "Regressions",
     ChangeKind.FIXED: "Fixed",
     ChangeKind.NEW: "New",
-    ChangeKind.GONE: "Gone",
+    ChangeKind.NOT_SELECTED: "Not selected",
+    ChangeKind.PENDING: "Pending",
+    ChangeKind.MISSING: "Missing",
+    ChangeKind.GONE: "Removed",
     ChangeKind.NEWLY_TESTED: "Newly tested",
     ChangeKind.NO_LONGER_TESTED: "No longer tested",
 }
