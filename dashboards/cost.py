@@ -2,162 +2,146 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.models.dashboard import Dashboard, Panel
+from dashboards.frame import COST, MODEL, TARGETS, dashboard, from_series, row, shared, to_dashboard
+from dashboards.panels import BLUES, Json, bars, ever, now, table, trend
+from dashboards.queries import of_mode
 
-from dashboards.frame import (
-    COST,
-    MODEL,
-    TEMPLATED,
-    Section,
-    dashboard,
-    navigation,
-    shared_variables,
-    to_dashboard,
-    version_changes,
-)
-from dashboards.panels import Column, Size, Text
-from dashboards.queries import CHOSEN
-
-KIT = TEMPLATED
-COLD = CHOSEN.asked("compilewatch_compile_duration_seconds", 'cache="cold"')
-WARM = CHOSEN.asked("compilewatch_compile_duration_seconds", 'cache="warm"')
-MEMORY = CHOSEN.asked("compilewatch_peak_memory_bytes")
-SPEEDUP = CHOSEN.asked("compilewatch_speedup_ratio")
+COLD = of_mode("compilewatch_compile_duration_seconds", 'cache="cold"')
+WARM = of_mode("compilewatch_compile_duration_seconds", 'cache="warm"')
+MEMORY = of_mode("compilewatch_peak_memory_bytes")
+SPEEDUP = of_mode("compilewatch_speedup_ratio")
+SPENT = "compilewatch_phase_duration_seconds"
+COMPILING = of_mode(SPENT, 'phase="compile"')
 BY = "target, mode"
-WHO = "model, family, target, mode"
+LEGEND = "{{target}} {{mode}}"
 OUTLIER_FACTOR = 3
 
 
-def _typical() -> Section:
-    def quantile(q: float, selected: str) -> str:
-        return f"quantile by ({BY}) ({q}, {selected})"
+def _median(selected: str, quantile: float = 0.5) -> str:
+    return f"quantile by ({BY}) ({quantile}, {selected})"
 
-    return Section(
-        title="What is usual?",
-        lines=[
-            [
-                KIT.table(
-                    Text(
-                        title="Usual cost by target",
-                        description="Over models: the median, and what 95 % stay below. Empty: "
-                        "the target does not measure it. Speed-up is eager latency divided by "
-                        "that of compiled code.",
-                    ),
-                    Size(width=24, height=9),
-                    [
-                        Column(name="Cold, median", expr=quantile(0.5, COLD), unit="s"),
-                        Column(name="Cold, 95 %", expr=quantile(0.95, COLD), unit="s"),
-                        Column(name="Warm, median", expr=quantile(0.5, WARM), unit="s"),
-                        Column(name="Memory, median", expr=quantile(0.5, MEMORY), unit="bytes"),
-                        Column(name="Memory, 95 %", expr=quantile(0.95, MEMORY), unit="bytes"),
-                        Column(name="Speed-up, median", expr=quantile(0.5, SPEEDUP), unit="none"),
-                    ],
-                    first=("target", "mode"),
-                    sort="Cold, median",
-                )
-            ]
-        ],
+
+def _usual() -> list[Json]:
+    return [
+        bars(
+            "Median compile time",
+            "Over models, with empty caches, by target and mode.",
+            (8, 9),
+            now(f"sort_desc({_median(COLD)})", LEGEND),
+            unit="s",
+            color=BLUES,
+            links=[from_series(TARGETS, "This target", "target")],
+        ),
+        trend(
+            "Compile time of a verdict",
+            "Time in the phase compile divided by the number of verdicts: an average that does not "
+            "move with the number of models.",
+            (8, 9),
+            ever(
+                f"sum by ({BY}) ({COMPILING}) "
+                f"/ (sum by ({BY}) ({of_mode('compilewatch_verdicts')}) > 0)",
+                LEGEND,
+            ),
+            unit="s",
+        ),
+        trend(
+            "Time by phase",
+            "Seconds that all models together spent in each phase, one process each: reused "
+            "results count what they took when they were made.",
+            (8, 9),
+            ever(f"sum by (phase) ({of_mode(SPENT)})", "{{phase}}"),
+            unit="s",
+            drawn="bars",
+        ),
+    ]
+
+
+def _extreme(title: str, about: str, expr: str, unit: str, **look: str) -> Json:
+    return bars(
+        title,
+        about,
+        (12, 11),
+        now(expr, "{{model}} {{target}} {{mode}}"),
+        unit=unit,
+        color=BLUES,
+        links=[from_series(MODEL, "This model", "model")],
+        **look,
     )
 
 
-def _over_time() -> Section:
-    spent = CHOSEN.asked("compilewatch_phase_duration_seconds")
-    compiling = CHOSEN.asked("compilewatch_phase_duration_seconds", 'phase="compile"')
-    verdicts = CHOSEN.asked("compilewatch_verdicts")
-    return Section(
-        title="Does it change?",
-        lines=[
-            [
-                KIT.trend(
-                    Text(
-                        title="Time by phase",
-                        description="Seconds that all models together spent in each phase, one "
-                        "process each: reused answers count what they took when they were made.",
-                    ),
-                    Size(width=12, height=9),
-                    {"{{phase}}": f"sum by (phase) ({spent})"},
-                    unit="s",
-                    stacked=True,
-                ),
-                KIT.trend(
-                    Text(
-                        title="Compile time of a verdict",
-                        description="Time in the phase compile divided by the number of verdicts: "
-                        "an average that does not move with the number of models.",
-                    ),
-                    Size(width=12, height=9),
-                    {
-                        "{{target}} {{mode}}": f"sum by ({BY}) ({compiling}) "
-                        f"/ (sum by ({BY}) ({verdicts}) > 0)"
-                    },
-                    unit="s",
-                ),
-            ]
-        ],
-    )
+def _top(selected: str) -> str:
+    return f"sort_desc(topk(15, max by (model, {BY}) ({selected})))"
 
 
-def _extremes() -> Section:
-    def top(title: str, description: str, name: str, expr: str, unit: str) -> Panel:
-        return KIT.table(
-            Text(title=title, description=description),
-            Size(width=12, height=10),
-            [Column(name=name, expr=expr, unit=unit)],
-            first=("model", "family", "target", "mode"),
-            sort=name,
-            links={"model": [to_dashboard(MODEL, "This model", "model")]},
-        )
-
+def cost() -> Json:
     # Against the median of the same target and mode, where that has one.
     outliers = (
-        f"topk(50, max by ({WHO}) ({COLD}) / on ({BY}) group_left () "
-        f"(quantile by ({BY}) (0.5, {COLD}) > 0)) > {OUTLIER_FACTOR}"
+        f"sort_desc(topk(15, max by (model, {BY}) ({COLD}) / on ({BY}) group_left () "
+        f"({_median(COLD)} > 0)) > {OUTLIER_FACTOR})"
     )
-    return Section(
-        title="Which models?",
-        lines=[
-            [
-                top(
-                    "Slowest to compile",
-                    "The 20 with the longest compile from empty caches.",
-                    "Cold compile",
-                    f"topk(20, max by ({WHO}) ({COLD}))",
-                    "s",
-                ),
-                top(
-                    "Out of line",
-                    f"Compile time in multiples of the target's median, from {OUTLIER_FACTOR} on.",
-                    "Times the median",
-                    outliers,
-                    "none",
-                ),
-            ],
-            [
-                top(
-                    "Most memory",
-                    "The 20 whose process took the most resident memory.",
-                    "Peak memory",
-                    f"topk(20, max by ({WHO}) ({MEMORY}))",
-                    "bytes",
-                ),
-                top(
-                    "Least speed-up",
-                    "The 20 that gain least: below 1, compiled code is slower than eager.",
-                    "Speed-up",
-                    f"bottomk(20, min by ({WHO}) ({SPEEDUP}))",
-                    "none",
-                ),
-            ],
-        ],
-    )
-
-
-def cost() -> Dashboard:
     return dashboard(
         COST,
         "Compile times, memory and speed-up: the usual, the trend, the slowest and the outliers.",
-        [_typical(), _over_time(), _extremes()],
-        variables=shared_variables(logs=False),
-        annotations=[version_changes(CHOSEN)],
-        links=navigation(COST),
+        [
+            _usual(),
+            [
+                _extreme(
+                    "Slowest to compile",
+                    "The 15 with the longest compile from empty caches.",
+                    _top(COLD),
+                    "s",
+                ),
+                _extreme(
+                    "Most memory",
+                    "The 15 whose process took the most resident memory.",
+                    _top(MEMORY),
+                    "bytes",
+                ),
+            ],
+            [
+                _extreme(
+                    "Out of line",
+                    f"Compile time in multiples of the target's median, from {OUTLIER_FACTOR} on.",
+                    outliers,
+                    "none",
+                    empty="none",
+                ),
+                table(
+                    "Usual cost by target",
+                    "Over models: the median, and what 95 % stay below. –: the target does not "
+                    "measure it. Speed-up is eager latency divided by that of compiled code.",
+                    (12, 11),
+                    {
+                        "Cold, median": _median(COLD),
+                        "Cold, 95 %": _median(COLD, 0.95),
+                        "Warm, median": _median(WARM),
+                        "Memory, median": _median(MEMORY),
+                        "Memory, 95 %": _median(MEMORY, 0.95),
+                        "Speed-up, median": _median(SPEEDUP),
+                    },
+                    labels=("target", "mode"),
+                    sort="Cold, median",
+                    looks={
+                        "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
+                        **{name: {"unit": "s"} for name in ("Cold, median", "Cold, 95 %")},
+                        "Warm, median": {"unit": "s"},
+                        **{name: {"unit": "bytes"} for name in ("Memory, median", "Memory, 95 %")},
+                    },
+                ),
+            ],
+            row(
+                "Speed-up",
+                {
+                    **_extreme(
+                        "Least speed-up",
+                        "The 15 that gain least: below 1, compiled code is slower than eager.",
+                        f"sort(bottomk(15, min by (model, {BY}) ({SPEEDUP})))",
+                        "none",
+                        empty="not measured",
+                    ),
+                    "gridPos": {"w": 24, "h": 11},
+                },
+            ),
+        ],
+        variables=shared(logs=False),
     )

@@ -1,29 +1,11 @@
-"""What stands around the panels: ids, data sources, variables, links, and the grid."""
+"""What stands around the panels: ids, variables, links, and the grid."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from grafana_foundation_sdk.builders import dashboard as build
-from grafana_foundation_sdk.models.common import DataSourceRef
-from grafana_foundation_sdk.models.dashboard import (
-    AnnotationQuery,
-    Dashboard,
-    DashboardCursorSync,
-    DashboardLink,
-    DashboardLinkType,
-    GridPos,
-    Panel,
-    RowPanel,
-    VariableModel,
-    VariableOption,
-    VariableRefresh,
-    VariableSort,
-)
-
-from dashboards.panels import DataLink, Kit
-from dashboards.queries import CHOSEN, Scope, selector
+from dashboards.panels import PROMETHEUS, Json
+from dashboards.queries import of_group, of_mode, of_run
 
 COLUMNS = 24
 TITLES = {
@@ -39,197 +21,209 @@ TITLES = {
 
 OVERVIEW, MODEL, REASONS, TARGETS, COST, HEALTH, PUBLIC = TITLES
 
-TEMPLATED = Kit(
-    prometheus=DataSourceRef(type_val="prometheus", uid="${prometheus_datasource}"),
-    loki=DataSourceRef(type_val="loki", uid="${loki_datasource}"),
-)
-FIXED = Kit(
-    prometheus=DataSourceRef(type_val="prometheus", uid="prometheus"),
-    loki=DataSourceRef(type_val="loki", uid="loki"),
-)
-"""For the public dashboard, which may have no variables: the ids that stack/grafana provisions."""
-
 SHARED = ("source", "target", "mode")
 """Variables that every dashboard but the public one has, and every link passes on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A titled row, and the lines of panels below it; each line is 24 columns wide."""
+def row(title: str, *closed: Json) -> Json:
+    """The title of what follows; with panels, these are shown once it is opened."""
+    size = {"w": COLUMNS, "h": 1}
+    return {"type": "row", "title": title, "gridPos": size, "collapsed": bool(closed)} | {
+        "panels": [list(closed)] if closed else []
+    }
 
-    title: str
-    lines: Sequence[Sequence[Panel]]
 
+def place(lines: Sequence[Json | Sequence[Json]]) -> list[Json]:
+    """Give every panel its place and id. Raises ValueError for a line that is not 24 wide.
 
-def place(sections: Sequence[Section]) -> list[Panel | RowPanel]:
-    """Give every panel its place and id. Raises ValueError for a line that is not 24 wide."""
-    placed: list[Panel | RowPanel] = []
+    A line is panels side by side, or a row, whose closed panels are another line.
+    """
+    placed: list[Json] = []
+    ids = iter(range(1, 1000))
+
+    def put(panels: Sequence[Json], y: int) -> int:
+        x = 0
+        for panel in panels:
+            size = panel["gridPos"]
+            panel |= {"id": next(ids), "gridPos": {"x": x, "y": y, "w": size["w"], "h": size["h"]}}
+            x += size["w"]
+        if x != COLUMNS or len({panel["gridPos"]["h"] for panel in panels}) != 1:
+            raise ValueError(f"{panels[0]['title']}: a line of {x} columns, or of several heights")
+        return y + int(panels[0]["gridPos"]["h"])
+
     y = 0
-    for section in sections:
-        placed.append(
-            RowPanel(title=section.title, id_val=len(placed) + 1, grid_pos=_at(0, y, COLUMNS, 1))
-        )
-        y += 1
-        for line in section.lines:
-            x = 0
-            sizes = [panel.grid_pos or GridPos() for panel in line]
-            for panel, size in zip(line, sizes, strict=True):
-                panel.grid_pos = _at(x, y, size.w, size.h)
-                panel.id_val = len(placed) + 1
-                placed.append(panel)
-                x += size.w
-            if x != COLUMNS or len({size.h for size in sizes}) != 1:
-                raise ValueError(f"{section.title}: a line of {x} columns, or of several heights")
-            y += sizes[0].h
+    for line in lines:
+        panels = [line] if isinstance(line, dict) else list(line)
+        placed += panels
+        y = put(panels, y)
+        for hidden in panels[0].get("panels", ()):
+            put(hidden, y)
+            panels[0]["panels"] = hidden
     return placed
-
-
-def _at(x: int, y: int, w: int, h: int) -> GridPos:
-    return GridPos(x=x, y=y, w=w, h=h)
 
 
 def dashboard(
     uid: str,
     description: str,
-    sections: Sequence[Section],
+    lines: Sequence[Json | Sequence[Json]],
     *,
-    variables: Sequence[VariableModel] = (),
-    annotations: Sequence[AnnotationQuery] = (),
-    links: Sequence[DashboardLink] = (),
+    variables: Sequence[Json] = (),
+    pages: Sequence[Json] = (),
     since: str = "now-30d",
-) -> Dashboard:
-    """A whole dashboard: read-only, in the viewer's time zone, not refreshed more than needed."""
-    made = (
-        build.Dashboard(f"compilewatch / {TITLES[uid]}")
-        .uid(uid)
-        .description(description)
-        .tags(["compilewatch"])
-        .readonly()
-        .time(since, "now")
-        .timezone("browser")
-        .tooltip(DashboardCursorSync.CROSSHAIR)
-        .refresh("5m")
-        .build()
-    )
-    made.panels = place(sections)
-    if made.templating is not None:
-        made.templating.list_val = list(variables)
-    if made.annotations is not None:
-        made.annotations.list_val = list(annotations)
-    made.links = list(links)
-    return made
+) -> Json:
+    """A dashboard: read-only, in the viewer's time zone, not refreshed more than needed."""
+    return {
+        "uid": uid,
+        "title": f"compilewatch / {TITLES[uid]}",
+        "description": description,
+        "tags": ["compilewatch"],
+        "editable": False,
+        "graphTooltip": 1,
+        "refresh": "5m",
+        "schemaVersion": 42,
+        "time": {"from": since, "to": "now"},
+        "timezone": "browser",
+        "annotations": {"list": [VERSIONS]},
+        "templating": {"list": list(variables)},
+        "links": [*_navigation(uid), *pages],
+        "panels": place(lines),
+    }
 
 
-def data_sources(*kinds: str) -> list[VariableModel]:
-    """Which Prometheus and Loki to ask; named as Grafana's dashboard linter wants it."""
-    return [
-        build.DatasourceVariable(f"{kind}_datasource")
-        .label(f"{kind.title()} data source")
-        .description(f"The {kind.title()} that compilewatch sends to.")
-        .type(kind)
-        .current(VariableOption(text=kind, value=kind))
-        .build()
-        for kind in kinds
-    ]
+def data_source(kind: str) -> Json:
+    """Which Prometheus or Loki to ask; named as Grafana's dashboard linter wants it."""
+    return {
+        "type": "datasource",
+        "name": f"{kind}_datasource",
+        "label": f"{kind.title()} data source",
+        "description": f"The {kind.title()} that compilewatch sends to.",
+        "query": kind,
+        "current": {"text": kind, "value": kind},
+    }
 
 
-def label_variable(
-    name: str, description: str, query: str, *, regex: str = "", every: bool = True
-) -> VariableModel:
+def variable(
+    name: str, about: str, query: str, *, every: bool = True, regex: str = "", hide: bool = False
+) -> Json:
     """A choice among values that Prometheus knows; with `every`, several and all of them.
 
-    "All" is `.*`, which costs Prometheus less than a list of a thousand names.
+    Values of a `regex` stay in the order of the answer. "All" is `.*`, which costs Prometheus less
+    than a list of a thousand names, unless the query picks a few on purpose.
     """
-    made = (
-        build.QueryVariable(name)
-        .label(name.replace("_", " ").capitalize())
-        .description(description)
-        .query(query)
-        .definition(query)
-        .datasource(TEMPLATED.prometheus)
-        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(VariableSort.ALPHABETICAL_CASE_INSENSITIVE_ASC)
-        .multi(every)
-        .include_all(every)
-        .regex(regex)
-    )
-    if every:
-        made = made.current(VariableOption(text=["All"], value=["$__all"]))
-        # A variable with a regex lists few on purpose, so "All" is those few.
-        made = made if regex else made.all_value(".*")
-    return made.build()
+    chosen = {"text": ["All"], "value": ["$__all"]}
+    return {
+        "type": "query",
+        "name": name,
+        "label": name.replace("_", " ").capitalize(),
+        "description": about,
+        "datasource": PROMETHEUS,
+        "query": query,
+        "definition": query,
+        "regex": regex,
+        "refresh": 2,
+        "sort": 0 if regex else 5,
+        "hide": 2 if hide else 0,
+        "multi": every,
+        "includeAll": every,
+        **({"current": chosen} if every else {}),
+        **({"allValue": ".*"} if every and not regex else {}),
+    }
 
 
-def shared_variables(*, logs: bool = True) -> list[VariableModel]:
+def shared(*, logs: bool = True) -> list[Json]:
     """Data sources, then source, target and mode, each among what the ones before it leave."""
-    completed = "compilewatch_last_completion_timestamp_seconds"
-    results = "compilewatch_results"
-    source = selector(completed)
-    target = selector(completed, CHOSEN.source)
-    mode = CHOSEN.group(results)
+    sources, targets = (
+        make("compilewatch_last_completion_timestamp_seconds") for make in (str, of_run)
+    )
+    modes = of_group("compilewatch_results")
     return [
-        *data_sources("prometheus", *(["loki"] if logs else [])),
-        label_variable("source", "Where models come from.", f"label_values({source}, source)"),
-        label_variable("target", "What models were given to.", f"label_values({target}, target)"),
-        label_variable("mode", "eval or train, static or dynamic.", f"label_values({mode}, mode)"),
+        *map(data_source, ["prometheus", "loki"] if logs else ["prometheus"]),
+        variable(
+            "source",
+            "Where models come from.",
+            f'label_values({sources}{{job="compilewatch"}}, source)',
+        ),
+        variable("target", "What models were given to.", f"label_values({targets}, target)"),
+        variable("mode", "eval or train, static or dynamic.", f"label_values({modes}, mode)"),
     ]
 
 
-def to_dashboard(uid: str, title: str, *fields: str) -> DataLink:
-    """To a dashboard, passing on a row's columns of these names, and what was chosen here."""
-    passed = [f"var-{name}=${{__data.fields.{name}:percentencode}}" for name in fields]
-    passed += [f"${{{name}:queryparam}}" for name in SHARED if name not in fields]
+def family() -> Json:
+    """Narrows models to some families."""
+    results = of_mode("compilewatch_family_results")
+    return variable("family", "Narrows the models.", f"label_values({results}, family)")
+
+
+def releases(*names: str, match: str = "") -> list[Json]:
+    """Labels of the newest run, of those that asked what matches, as hidden variables."""
+    began = of_group("compilewatch_last_start_timestamp_seconds")
+    newest = (
+        f"topk(1, {began} * on (source, target) group_right () {of_group('compilewatch_run_info')}"
+        f" and on (source, target) {of_group('compilewatch_model_info', match)})"
+    )
+    return [
+        variable(
+            name,
+            f"The {name} of the newest run.",
+            f"query_result({newest})",
+            every=False,
+            regex=f'/[{{,]{name}="([^"+]+)/',
+            hide=True,
+        )
+        for name in names
+    ]
+
+
+def to_dashboard(uid: str, title: str, *names: str, of: str = "__data.fields") -> Json:
+    """To a dashboard, passing on what was chosen, and a row's columns or a series' labels."""
+    passed = [f"var-{name}=${{{of}.{name}:percentencode}}" for name in names]
+    passed += [f"${{{name}:queryparam}}" for name in SHARED if name not in names]
     url = f"/d/{uid}?{'&'.join(passed)}&${{__url_time_range}}"
     return {"title": title, "url": url, "targetBlank": False}
 
 
-def to_page(title: str, url: str) -> DataLink:
+def from_series(uid: str, title: str, *names: str) -> Json:
+    """The same from a bar, tile or line, which has labels."""
+    return to_dashboard(uid, title, *names, of="__field.labels")
+
+
+def to_page(title: str, url: str) -> Json:
     """Out of Grafana, in a tab of its own."""
     return {"title": title, "url": url, "targetBlank": True}
 
 
-def navigation(own: str, **pages: str) -> list[DashboardLink]:
-    """Links at the top: the other dashboards, with what was chosen and the time, then pages."""
-    made = [
-        DashboardLink(
-            title=title,
-            type_val=DashboardLinkType.LINK,
-            icon="dashboard",
-            url=f"/d/{uid}",
-            include_vars=True,
-            keep_time=True,
-        )
+def page(title: str, url: str) -> Json:
+    """The same at the top of a dashboard."""
+    return {"type": "link", "icon": "external", "tags": [], **to_page(title, url)}
+
+
+def _navigation(own: str) -> list[Json]:
+    """The other dashboards, with what was chosen and the time."""
+    kept = {"type": "link", "icon": "dashboard", "tags": [], "includeVars": True, "keepTime": True}
+    return [
+        {**kept, "title": title, "url": f"/d/{uid}"}
         for uid, title in TITLES.items()
         if uid not in (own, PUBLIC)
     ]
-    for title, url in pages.items():
-        made.append(
-            DashboardLink(
-                title=title.replace("_", " "),
-                type_val=DashboardLinkType.LINK,
-                icon="external",
-                url=url,
-                target_blank=True,
-            )
-        )
-    return made
 
 
-def version_changes(scope: Scope) -> AnnotationQuery:
+def _versions() -> Json:
     """A mark where torch, transformers or the harness were not what they were an hour before."""
     by = "environment, torch, transformers, harness_version"
-    now = scope.group("compilewatch_run_info")
-    before = f"last_over_time({now}[7d] offset 1h)"
-    return (
-        build.AnnotationQuery()
-        .name("New versions")
-        .datasource(TEMPLATED.prometheus)
-        .enable(True)
-        .icon_color("blue")
-        .expr(f"count by ({by}) ({now}) unless count by ({by}) ({before})")
-        .step("1h")
-        .title_format("New versions in {{environment}}")
-        .text_format("torch {{torch}}, transformers {{transformers}}, harness {{harness_version}}")
-        .tag_keys("torch,transformers,harness_version")
-        .build()
-    )
+    info = of_group("compilewatch_run_info")
+    before = f"last_over_time({info}[7d] offset 1h)"
+    return {
+        "name": "New versions",
+        "datasource": PROMETHEUS,
+        "enable": True,
+        "hide": False,
+        "iconColor": "blue",
+        "expr": f"count by ({by}) ({info}) unless count by ({by}) ({before})",
+        "step": "30m",
+        "titleFormat": "New versions in {{environment}}",
+        "textFormat": "torch {{torch}}, transformers {{transformers}}, harness {{harness_version}}",
+        "tagKeys": "torch,transformers,harness_version",
+    }
+
+
+VERSIONS = _versions()

@@ -1,237 +1,202 @@
-"""One model: what each target says of it, its breaks and their lines, its history, its logs."""
+"""One model: its history, what each target says of it, its breaks and their lines, its log."""
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders.dashboard import TextBoxVariable
-from grafana_foundation_sdk.models.dashboard import Dashboard, Panel, VariableOption
-
-from compilewatch.records import Phase, Status
+from compilewatch.records import Phase
 from dashboards.frame import (
     MODEL,
     OVERVIEW,
     REASONS,
     TARGETS,
-    TEMPLATED,
-    Section,
     dashboard,
-    label_variable,
-    navigation,
-    shared_variables,
+    family,
+    from_series,
+    page,
+    releases,
+    row,
+    shared,
     to_dashboard,
     to_page,
-    version_changes,
+    variable,
 )
-from dashboards.panels import COLOURS, Column, Size, Text
-from dashboards.queries import CHOSEN, REGISTRY, asked_lines, hint, lines, status_codes
+from dashboards.panels import (
+    Json,
+    bars,
+    coloured,
+    ever,
+    logged,
+    logs,
+    now,
+    phases,
+    state_cell,
+    table,
+    timeline,
+    trend,
+)
+from dashboards.queries import FAILED, PASSED, REGISTRY, breaks, log, model_log, of_group, of_mode
+from dashboards.states import GREEN, ORANGE, codes, value
 
 ONE = 'model="$model"'
-ASKED = "source, target, mode"
-OF_MODEL = '| model="$model"'
-BROKEN = asked_lines('event="graph_break"')
-KIT = TEMPLATED
-
-STATUS_WORDS = {
-    status.value: (status.value.replace("_", " "), COLOURS[status.value.replace("_", " ")])
-    for status in Status
-}
-CODE_WORDS = {code: STATUS_WORDS[status.value] for code, status in enumerate(Status, start=1)}
-
+BY = "target, mode"
 BUILD_URL = "http://localhost:8080/job/compilewatch/lastCompletedBuild/artifact"
 """Where Jenkins of compose.yaml keeps the newest build's files; the variable takes another."""
 
-REPORT = "${build_url:raw}/build/archive/runs/${__data.fields.run}/report/index.html"
+REPORT = "${build_url:raw}/build/archive/runs/${run}/report/index.html"
+LEGEND = "{{target}} {{mode}}"
+ACCEPTED = [value({"1": ("✓ accepted", GREEN), "0": ("▲ rejected", ORANGE)})]
 
 
-def _targets() -> Section:
-    def column(name: str, metric: str, unit: str = "short", *matchers: str) -> Column:
-        return Column(
-            name=name,
-            expr=f"max by ({ASKED}) ({CHOSEN.asked(metric, ONE, *matchers)})",
-            unit=unit,
+def _of(metric: str, *matchers: str) -> str:
+    return f"max by ({BY}) ({of_mode(metric, ONE, *matchers)})"
+
+
+def _now() -> list[Json]:
+    broken = f"sum by ({BY}) ({of_mode('compile_breaks_total', ONE)})"
+    passed = of_mode("compilewatch_model_status", ONE, PASSED)
+    status = of_mode("compilewatch_model_status", ONE)
+    columns = {
+        "Asked": f"max by ({BY}, status, phase) ({status})",
+        "Graph breaks": f"{broken} or 0 * max by ({BY}) ({passed})",
+        "fullgraph": _of("compilewatch_fullgraph_accepted"),
+        "Graphs": _of("compilewatch_graphs"),
+        "Operations": _of("compilewatch_ops"),
+        "Guards": _of("compilewatch_guards"),
+        "Cold compile": _of("compilewatch_compile_duration_seconds", 'cache="cold"'),
+        "Memory": _of("compilewatch_peak_memory_bytes"),
+        "Speed-up": _of("compilewatch_speedup_ratio"),
+        "Recompiles": _of("compilewatch_recompiles"),
+        "Fallbacks": _of("compilewatch_fallbacks"),
+        "NEFF": _of("compilewatch_neff_bytes"),
+    }
+    return [
+        table(
+            "Now",
+            "The newest result of each target, the phase that it ended in, and what was measured. "
+            "–: the target does not measure it.",
+            (24, 7),
+            columns,
+            labels=("target", "mode", "status", "phase"),
+            hidden=("Value #A",),
+            looks={
+                "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
+                "status": state_cell() | {"custom.width": 140},
+                "fullgraph": {"mappings": ACCEPTED, **coloured("color-text")},
+                "Cold compile": {"unit": "s"},
+                "Memory": {"unit": "bytes"},
+                "NEFF": {"unit": "bytes"},
+            },
         )
+    ]
 
-    status = CHOSEN.asked("compilewatch_model_status", ONE)
-    accepted = CHOSEN.asked("compilewatch_fullgraph_accepted", ONE)
-    return Section(
-        title="$model: what does each target say?",
-        lines=[
-            [
-                KIT.table(
-                    Text(
-                        title="Targets",
-                        description="Status and the phase it was reached in: an error in create "
-                        "is not the compiler's. Empty: not measured by this target.",
-                    ),
-                    Size(width=24, height=9),
-                    [
-                        Column(
-                            name="Asked",
-                            expr=f"max by ({ASKED}, status, phase) ({status})",
-                            unit="none",
-                        ),
-                        Column(
-                            name="fullgraph=True",
-                            expr=f"max by ({ASKED}) ({accepted})",
-                            unit="none",
-                            words={1: ("accepted", "green"), 0: ("refused", "orange")},
-                        ),
-                        column("Graphs", "compilewatch_graphs"),
-                        Column(
-                            name="Graph breaks",
-                            expr=f"sum by ({ASKED}) ({CHOSEN.asked('compile_breaks_total', ONE)})",
-                        ),
-                        column("Operations", "compilewatch_ops"),
-                        column("Guards", "compilewatch_guards"),
-                        column(
-                            "Cold compile",
-                            "compilewatch_compile_duration_seconds",
-                            "s",
-                            'cache="cold"',
-                        ),
-                        column("Speed-up", "compilewatch_speedup_ratio", "none"),
-                        column("Recompiles", "compilewatch_recompiles"),
-                        column("Fallbacks", "compilewatch_fallbacks"),
-                        column("Peak memory", "compilewatch_peak_memory_bytes", "bytes"),
-                        column("NEFF", "compilewatch_neff_bytes", "bytes"),
-                    ],
-                    first=("source", "target", "mode", "status", "phase"),
-                    hidden=("Value #A",),
-                    links={"target": [to_dashboard(TARGETS, "This target", "target")]},
-                    meanings={"status": STATUS_WORDS},
-                )
-            ],
-            [
-                KIT.table(
-                    Text(
-                        title="About the model",
-                        description="Its family, architecture, task and revision on the Hub; "
-                        "downloads of 30 days where the source knows them.",
-                    ),
-                    Size(width=24, height=4),
-                    [
-                        Column(
-                            name="Downloads",
-                            expr="max by (source, family, model) "
-                            f"({CHOSEN.group('compilewatch_model_downloads', ONE)})",
-                        ),
-                        Column(
-                            name="Known",
-                            expr="max by (source, family, model, commit, architecture, task) "
-                            f"({CHOSEN.group('compilewatch_model_info', ONE)})",
-                        ),
-                    ],
-                    first=("model", "family", "architecture", "task", "source", "commit"),
-                    hidden=("Value #B",),
-                    links={"family": [to_dashboard(OVERVIEW, "Models of this family", "family")]},
-                )
-            ],
-        ],
+
+def _about() -> list[Json]:
+    who = "model, family, commit, architecture, task, source"
+    downloads = of_group("compilewatch_model_downloads", ONE)
+    return [
+        table(
+            "About the model",
+            "Its family, architecture, task and revision on the Hub; downloads of 30 days where "
+            "the source knows them.",
+            (24, 3),
+            {
+                "Known": f"max by ({who}) ({of_group('compilewatch_model_info', ONE)})",
+                "Downloads": f"max by (model, family, source) ({downloads})",
+            },
+            labels=("model", "family", "architecture", "task", "source", "commit"),
+            hidden=("Value #A",),
+            looks={"family": {"links": [to_dashboard(OVERVIEW, "Its family", "family")]}},
+        )
+    ]
+
+
+def break_table(title: str, about: str, size: tuple[int, int], match: str, *labels: str) -> Json:
+    """The lines that break, each once, with links to the line, the reason and how to fix it."""
+    return table(
+        title,
+        about,
+        size,
+        {"Times": logged(breaks(match, *labels), "instant")},
+        labels=(*labels, "place", "reason", "target", "mode"),
+        hidden=("code", "hint"),
+        sort="Times",
+        empty="no breaks, or not run in this time",
+        looks={
+            "model": {"links": [to_dashboard(MODEL, "This model", "model")]},
+            "place": {"links": [to_page("The line", "${__data.fields.code:raw}")]},
+            "reason": {
+                "links": [
+                    to_dashboard(REASONS, "This reason", "reason"),
+                    to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
+                ]
+            },
+            **{n: {"custom.width": w} for n, w in (("target", 90), ("mode", 90), ("Times", 70))},
+        },
     )
 
 
-def _breaks() -> Section:
-    # Grafana reads `sum by(model, commit, reason) (compile_breaks_total)` as the counts of the
-    # latest run: the metric starts again with each.
-    breaks = CHOSEN.asked("compile_breaks_total", ONE)
-    return Section(
-        title="Why does it break, and where?",
-        lines=[
-            [
-                KIT.table(
-                    Text(
-                        title="Graph breaks by reason",
-                        description="How often each reason breaks one forward call. The hint "
-                        "opens PyTorch's page on the reason, or its list where there is none.",
-                        no_value="no breaks, or not run",
-                    ),
-                    Size(width=24, height=7),
-                    [
-                        Column(
-                            name="Breaks",
-                            expr=hint(f"sum by ({ASKED}, commit, reason) ({breaks})"),
-                        )
-                    ],
-                    first=("reason", "hint", "source", "target", "mode", "commit"),
-                    sort="Breaks",
-                    links={
-                        "reason": [to_dashboard(REASONS, "This reason", "reason")],
-                        "hint": [to_page("How to fix it", REGISTRY + "${__data.fields.hint}")],
-                    },
-                )
-            ],
-            [
-                KIT.log_table(
-                    Text(
-                        title="Places",
-                        description="From the log, in the time shown: file, line and function of "
-                        "each break, torch's own words, and the run that found it. The run opens "
-                        "the report that the build archived (see the variable build url).",
-                        no_value="no breaks, or not run in this time",
-                    ),
-                    Size(width=24, height=9),
-                    f"{BROKEN} {OF_MODEL}",
-                    (
-                        *("target", "mode", "reason", "file", "line", "function"),
-                        *("occurrences", "detail", "run"),
-                    ),
-                    links={
-                        "reason": [to_dashboard(REASONS, "This reason", "reason")],
-                        "run": [to_page("Report of the build", REPORT)],
-                    },
-                )
-            ],
-        ],
-    )
+def _why() -> list[Json]:
+    counted = of_mode("compile_breaks_total", ONE)
+    # The metric starts again with each run: it is the count of the latest one.
+    return [
+        break_table(
+            "Where it breaks",
+            "From the log: each line that broke in the time shown, with how often one forward call "
+            "meets it. The line opens at the release that was installed.",
+            (16, 9),
+            ONE,
+        ),
+        bars(
+            "Why it breaks",
+            "Graph breaks of one forward call in the newest run, by reason, in the target and mode "
+            "where there are most.",
+            (8, 9),
+            now(
+                f"sort_desc(max by (reason) (sum by (source, {BY}, reason) ({counted})))",
+                "{{reason}}",
+            ),
+            empty="no breaks, or not run",
+            links=[from_series(REASONS, "This reason", "reason")],
+        ),
+    ]
 
 
-def _history() -> Section:
-    def trend(title: str, description: str, metric: str, unit: str, by: str = ASKED) -> Panel:
-        legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
-        how = "sum" if metric.endswith("_total") else "max"
-        return KIT.trend(
-            Text(title=title, description=description),
-            Size(width=12),
-            {legend: f"{how} by ({by}) ({CHOSEN.asked(metric, ONE)})"},
-            unit=unit,
-        )
+def _trend(title: str, about: str, metric: str, unit: str, *matchers: str) -> Json:
+    return trend(title, about, (12, 7), ever(_of(metric, *matchers), LEGEND), unit=unit)
 
-    cached = f"{ASKED}, cache"
-    rows = [
+
+def _history() -> list[list[Json]]:
+    spent = ", ".join(f'{one}="durations.{one}"' for one in Phase if one is not Phase.DONE)
+    run = "{{substr 4 6 .run}}-{{substr 6 8 .run}} {{.target}} {{.mode}}"
+    checked = model_log('event="model_checked"') + f" | {ONE} | reused_from=``"
+    broken = f"sum by ({BY}) ({of_mode('compile_breaks_total', ONE)})"
+    passed = f"max by ({BY}) ({of_mode('compilewatch_model_status', ONE, PASSED)})"
+    return [
         [
-            KIT.timeline(
-                Text(
-                    title="Status over time",
-                    description="What each target said, by source and mode.",
-                ),
-                Size(width=24, height=7),
-                status_codes(CHOSEN, ONE),
-                "{{source}} {{target}} {{mode}}",
-                CODE_WORDS,
-            )
-        ],
-        [
+            phases(
+                "Time in each phase",
+                "From the log: seconds that each check of the time shown spent in each phase, "
+                "oldest first. A reused result spends none and is left out.",
+                (12, 8),
+                f"{checked} | json {spent} | label_format check=`{run}`",
+                "check",
+                [one for one in Phase if one is not Phase.DONE],
+            ),
             trend(
                 "Graph breaks over time",
-                "Breaks of one forward call, all reasons together. No line where there are none.",
-                "compile_breaks_total",
-                "short",
-            ),
-            trend(
-                "Graphs over time",
-                "Graphs captured from one forward call: 1 is the model as a whole.",
-                "compilewatch_graphs",
-                "short",
+                "Breaks of one forward call, all reasons together; 0 where it passes.",
+                (12, 8),
+                ever(f"{broken} or 0 * {passed}", LEGEND),
             ),
         ],
         [
-            trend(
+            _trend(
                 "Compile time",
-                "With empty (cold) and filled (warm) caches, by targets that measure it.",
+                "With empty caches, by targets that measure it.",
                 "compilewatch_compile_duration_seconds",
                 "s",
-                cached,
+                'cache="cold"',
             ),
-            trend(
+            _trend(
                 "Peak memory",
                 "Highest resident memory of the model's process.",
                 "compilewatch_peak_memory_bytes",
@@ -239,69 +204,77 @@ def _history() -> Section:
             ),
         ],
     ]
-    return Section(title="How did it get here?", lines=rows)
 
 
-def _logs() -> Section:
-    phases = [phase.value for phase in Phase if phase is not Phase.DONE]
-    checked = asked_lines('event="model_checked"')
-    spent = {
-        f"{phase} {{{{target}}}} {{{{mode}}}}": f"max by (target, mode) (max_over_time({checked} "
-        f'{OF_MODEL} | json spent="durations.{phase}" | spent != `` | unwrap spent '
-        "| __error__=`` [$__auto]))"
-        for phase in phases
-    }
-    return Section(
-        title="What did it do?",
-        lines=[
-            [
-                KIT.log_trend(
-                    Text(
-                        title="Time in each phase",
-                        description="From the log: seconds that a check spent in each phase, one "
-                        "check at each point. A reused answer spends none.",
-                    ),
-                    Size(width=24),
-                    spent,
-                    "s",
-                )
-            ],
-            [
-                KIT.logs(
-                    Text(
-                        title="Log of the model",
-                        description="All events about the model: checked, broken, changed.",
-                    ),
-                    Size(width=24, height=12),
-                    f"{lines()} {OF_MODEL}",
-                )
-            ],
-        ],
-    )
+SAID = '{{.detail | replace "\\n" " " | trunc 300}}'
+SENTENCE = (
+    '{{if eq .event "model_checked"}}{{.target}} {{.mode}}: {{.status}} in {{.phase}}, '
+    f"{{{{.duration_seconds}}}} s{{{{if .reused_from}}}}, reused{{{{end}}}} {SAID}"
+    '{{else if eq .event "graph_break"}}{{.target}} {{.mode}}: break at '
+    '{{regexReplaceAll "^.*/" .file ""}}:{{.line}} in {{.function}}, {{.occurrences}} times: '
+    "{{.reason}}{{else}}{{.target}} {{.mode}}: {{.event}} {{.kind}} {{.before}} → {{.after}} "
+    f"{SAID}{{{{end}}}}"
+)
+"""An event in words; torch's own may have many lines, which become one."""
 
 
-def model() -> Dashboard:
-    info = CHOSEN.group("compilewatch_model_info", 'family=~"$family"')
+def model() -> Json:
+    name = 'family=~"$family"'
+    info = f"max by (model) ({of_group('compilewatch_model_info', name)})"
+    downloads = f"max by (model) ({of_group('compilewatch_model_downloads', name)})"
+    failing = f"max by (model) ({of_mode('compilewatch_model_status', FAILED, name)})"
+    used = f"({downloads} or 0 * {info})"
+    events = f"{log()} | {ONE}"
     return dashboard(
         MODEL,
-        "One model: its row of targets, each break with reason, line and hint, its history, what "
-        "the phases cost, its log, and the build that has the files.",
-        [_targets(), _breaks(), _history(), _logs()],
-        variables=[
-            *shared_variables(),
-            label_variable(
-                "family",
-                "Narrows the list of models.",
-                f"label_values({CHOSEN.group('compilewatch_model_info')}, family)",
+        "One model: its history, what each target says of it, each break with its line and reason, "
+        "what the phases cost, its log, and the build that has the files.",
+        [
+            [
+                timeline(
+                    "$model over time",
+                    "What each target said of the model.",
+                    (24, 6),
+                    ever(codes(BY, ONE), LEGEND),
+                    links=[from_series(TARGETS, "This target", "target")],
+                )
+            ],
+            _now(),
+            _why(),
+            *_history(),
+            _about(),
+            [
+                logs(
+                    "Log",
+                    "All events about the model, a line each; the row below has them as JSON.",
+                    (24, 10),
+                    f"{events} | line_format `{SENTENCE}`",
+                )
+            ],
+            row(
+                "The log as JSON",
+                logs("Log as JSON", "The same events as they were written.", (24, 12), events),
             ),
-            label_variable("model", "The model.", f"label_values({info}, model)", every=False),
-            TextBoxVariable("build_url")
-            .label("Build url")
-            .description("Where the build keeps its files: the artifact page of a Jenkins build.")
-            .default_value(BUILD_URL)
-            .current(VariableOption(text=BUILD_URL, value=BUILD_URL))
-            .build(),
         ],
-        annotations=[version_changes(CHOSEN)],
-        links=navigation(MODEL, Build_artifacts="${build_url:raw}/"),
+        variables=[
+            *shared(),
+            family(),
+            variable(
+                "model",
+                "The model: those that do not pass first, the most downloaded first.",
+                f"query_result(sort_desc({used} + on (model) 1e12 * {failing} or {used}))",
+                regex='/model="([^"]+)"/',
+                every=False,
+            ),
+            *releases("run", "transformers", "torch", match=ONE),
+            {
+                "type": "textbox",
+                "name": "build_url",
+                "label": "Build url",
+                "description": "Where the build keeps its files: the artifacts of a Jenkins build.",
+                "query": BUILD_URL,
+                "current": {"text": BUILD_URL, "value": BUILD_URL},
+            },
+        ],
+        pages=[page("Report of the run", REPORT), page("Build artifacts", "${build_url:raw}/")],
     )

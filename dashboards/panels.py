@@ -1,384 +1,404 @@
-"""The kinds of panels that the dashboards are made of, each with what a reader needs.
+"""The kinds of panels that the dashboards are made of, in Grafana's own JSON.
 
-Every panel has a title, a description, a unit and words for "no data". Grafana's own format:
-classic dashboards, schemaVersion 42, through grafana-foundation-sdk.
+Every panel is one expression: what it is called, what it says of itself, how large it is, what it
+asks. Grafana's format: classic dashboards. A property that two versions of Grafana name differently
+is there by both names, as each ignores the other's.
 """
 
 from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from grafana_foundation_sdk.builders import common as options
-from grafana_foundation_sdk.builders import logs as logs_panel
-from grafana_foundation_sdk.builders import loki as logql
-from grafana_foundation_sdk.builders import prometheus as prom
-from grafana_foundation_sdk.builders import stat, statetimeline, table, timeseries
-from grafana_foundation_sdk.models.common import (
-    BigValueColorMode,
-    BigValueGraphMode,
-    DataSourceRef,
-    GraphDrawStyle,
-    LegendDisplayMode,
-    LegendPlacement,
-    LineInterpolation,
-    LogsSortOrder,
-    StackingMode,
-    TooltipDisplayMode,
-    VisibilityMode,
-)
-from grafana_foundation_sdk.models.dashboard import (
-    DashboardFieldConfigSourceOverrides,
-    DataTransformerConfig,
-    DynamicConfigValue,
-    FieldColor,
-    FieldColorModeId,
-    FieldConfig,
-    FieldConfigSource,
-    GridPos,
-    MatcherConfig,
-    Panel,
-    Threshold,
-    ThresholdsConfig,
-    ThresholdsMode,
-    ValueMap,
-    ValueMapping,
-    ValueMappingResult,
-)
-from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+from dashboards.states import BY_CODE, BY_NAME, GREEN, ORANGE, RED, STATES, missing
+
+Json = dict[str, Any]
 
 NOT_RUN = "not run"
 """What stands where there is no value: a number that was not measured is not zero."""
 
-REFS = string.ascii_uppercase
-"""Names of a panel's queries, in order."""
+SCRAPE = "2m"
+"""The shortest step: as often as the Pushgateway is scraped, so that a run shows within minutes."""
 
 BRIDGED_MS = 2 * 24 * 3600 * 1000
 """Lines are drawn across gaps of up to two days: data are daily."""
 
-COLOURS = {
-    "pass": "green",
-    "graph_break": "orange",
-    "graph break": "orange",
-    "mismatch": "purple",
-    "compile error": "red",
-    "error": "red",
-    "timeout": "dark-yellow",
-    "oom": "dark-purple",
-    "crashed": "dark-red",
-    "skipped": "#8e8e8e",
-    "unsupported": "#6e6e6e",
-}
-"""By the words of a legend; never the only sign of what something is."""
+BLUES: Json = {"mode": "shades", "fixedColor": "blue"}
+"""Of what has no status: targets, phases. Other colours mean a status."""
 
-DataLink = Mapping[str, object]
-"""A link of a cell as Grafana keeps it: title, url, targetBlank."""
+GOOD = [(None, RED), (0.75, ORANGE), (0.95, GREEN)]
+"""Thresholds of a share that should be near one."""
+
+PROMETHEUS = {"type": "prometheus", "uid": "${prometheus_datasource}"}
+LOKI = {"type": "loki", "uid": "${loki_datasource}"}
 
 Steps = Sequence[tuple[float | None, str]]
 """Thresholds: from which value on, which colour; the first has no value."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Text:
-    """What a panel says of itself."""
-
-    title: str
-    description: str
-    no_value: str = NOT_RUN
+PLAIN: Steps = ((None, "text"),)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """In Grafana's grid: 24 columns, rows of 30 pixels."""
-
-    width: int
-    height: int = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A number in a table: an instant query, and how its column looks."""
-
-    name: str
-    expr: str
-    unit: str = "short"
-    words: Mapping[float, tuple[str, str]] = field(default_factory=dict)
-    steps: Steps = ()
-
-
-def words(meaning: Mapping[Any, tuple[str, str]]) -> list[ValueMapping]:
-    """Value -> what is said instead of it, and its colour."""
-    results = {
-        str(value): ValueMappingResult(text=text, color=colour, index=index)
-        for index, (value, (text, colour)) in enumerate(meaning.items())
+def panel(
+    kind: str,
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    targets: Sequence[Json],
+    *,
+    unit: str = "short",
+    empty: str = NOT_RUN,
+    steps: Steps = PLAIN,
+    color: Json | None = None,
+    custom: Json | None = None,
+    links: Sequence[Json] = (),
+    mappings: Sequence[Json] = (),
+    options: Json | None = None,
+    overrides: Sequence[Json] = (),
+    transformations: Sequence[Json] = (),
+    **more: Any,
+) -> Json:
+    """Any panel; `size` is width and height in Grafana's grid, `more` other defaults of fields."""
+    for ref, target in zip(string.ascii_uppercase, targets, strict=False):
+        target["refId"] = ref
+    defaults = {
+        "unit": unit,
+        "noValue": empty,
+        "color": color or {"mode": "thresholds"},
+        "thresholds": thresholds(steps),
+        "mappings": list(mappings),
+        "links": list(links),
+        "custom": custom or {},
+        **more,
     }
-    return [ValueMap(options=results)] if results else []
+    return {
+        "type": kind,
+        "title": title,
+        "description": about,
+        "gridPos": {"w": size[0], "h": size[1]},
+        "datasource": targets[0]["datasource"],
+        "interval": SCRAPE,
+        "targets": list(targets),
+        "options": options or {},
+        "fieldConfig": {"defaults": defaults, "overrides": list(overrides)},
+        "transformations": list(transformations),
+    }
 
 
-def _thresholds(steps: Steps) -> ThresholdsConfig:
-    made = [Threshold(value=value, color=colour) for value, colour in steps or [(None, "text")]]
-    return ThresholdsConfig(mode=ThresholdsMode.ABSOLUTE, steps=made)
+def thresholds(steps: Steps) -> Json:
+    """From which value on, which colour."""
+    return {"mode": "absolute", "steps": [{"value": v, "color": c} for v, c in steps]}
 
 
-def override(name: str, **properties: Any) -> DashboardFieldConfigSourceOverrides:
-    """How one column or series differs; `custom__cellOptions` is written `custom.cellOptions`."""
-    values = [
-        DynamicConfigValue(id_val=key.replace("__", "."), value=value)
-        for key, value in properties.items()
+def now(expr: str, legend: str = "") -> Json:
+    """Ask Prometheus for the newest value."""
+    return {"datasource": PROMETHEUS, "expr": expr, "legendFormat": legend, "instant": True}
+
+
+def ever(expr: str, legend: str = "") -> Json:
+    """Ask Prometheus for the time shown."""
+    return {"datasource": PROMETHEUS, "expr": expr, "legendFormat": legend, "range": True}
+
+
+def cells(expr: str) -> Json:
+    """Ask Prometheus for the newest values, as rows of a table."""
+    return {**now(expr), "format": "table"}
+
+
+def logged(expr: str, kind: str = "range") -> Json:
+    """Ask Loki for lines, or with `instant` for numbers taken from them."""
+    return {"datasource": LOKI, "expr": expr, "queryType": kind, "maxLines": 500}
+
+
+def override(name: str, look: Json) -> Json:
+    """How one column or series differs: Grafana's properties, such as `custom.width`."""
+    values = [{"id": key, "value": one} for key, one in look.items()]
+    return {"matcher": {"id": "byName", "options": name}, "properties": values}
+
+
+def change(kind: str, **options: Any) -> Json:
+    """A transformation."""
+    return {"id": kind, "options": options}
+
+
+def coloured(kind: str) -> Json:
+    """Cells in the colour of their value: the name before Grafana 9.5, then the one since."""
+    solid = {"color-background": "color-background-solid"}.get(kind, kind)
+    return {"custom.displayMode": solid, "custom.cellOptions": {"type": kind, "mode": "basic"}}
+
+
+def _legend(*, shown: bool = True) -> Json:
+    return {"showLegend": shown, "displayMode": "list", "placement": "bottom", "calcs": []}
+
+
+def _last(calc: str = "lastNotNull") -> Json:
+    return {"calcs": [calc], "values": False, "fields": ""}
+
+
+STATUS_SERIES = [
+    override(s.status, {"color": {"mode": "fixed", "fixedColor": s.colour}, "displayName": s.text})
+    for s in STATES
+    if not s.phase or s.phase.startswith("phase=~")
+]
+"""Series and columns that are called like a status, in its words and colour."""
+
+
+def tiles(
+    title: str, about: str, size: tuple[int, int], *targets: Json, trend: bool = True, **look: Any
+) -> Json:
+    """Numbers side by side, each with its trend behind it."""
+    options = {
+        "reduceOptions": _last(),
+        "graphMode": "area" if trend else "none",
+        "colorMode": "value",
+        "textMode": "value_and_name" if any(t["legendFormat"] for t in targets) else "value",
+        "justifyMode": "center",
+        "orientation": "auto",
+    }
+    made = panel("stat", title, about, size, targets, options=options, **look)
+    return made | {"maxDataPoints": 100}
+
+
+def bars(title: str, about: str, size: tuple[int, int], target: Json, **look: Any) -> Json:
+    """One bar for each series, in the order of the answer."""
+    options = {
+        "reduceOptions": _last(),
+        "orientation": "horizontal",
+        "displayMode": "basic",
+        "showUnfilled": True,
+        "valueMode": "text",
+        "namePlacement": "left",
+        "sizing": "auto",
+        "minVizHeight": 16,
+        "maxVizHeight": 30,
+        "text": {"titleSize": 12, "valueSize": 12},
+    }
+    given: Json = {"color": {"mode": "fixed", "fixedColor": ORANGE}, "min": 0} | look
+    return panel("bargauge", title, about, size, [target], options=options, **given)
+
+
+def trend(
+    title: str, about: str, size: tuple[int, int], *targets: Json, drawn: str = "line", **look: Any
+) -> Json:
+    """Values over time, each with a point, so that a single run is seen; `bars` are stacked."""
+    stacked = drawn == "bars"
+    custom = {
+        "drawStyle": "line",
+        "lineInterpolation": "stepAfter",
+        "lineWidth": 2,
+        "fillOpacity": 60 if stacked else 0,
+        "showPoints": "always" if not stacked else "auto",
+        "pointSize": 5,
+        "spanNulls": BRIDGED_MS,
+        "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
+    }
+    options = {"legend": _legend(), "tooltip": {"mode": "multi", "sort": "none"}}
+    given: Json = {"color": BLUES, "min": 0} | look
+    return panel("timeseries", title, about, size, targets, custom=custom, options=options, **given)
+
+
+def timeline(title: str, about: str, size: tuple[int, int], target: Json, **look: Any) -> Json:
+    """States over time. Colour mode `thresholds` would merge all states to one without a name."""
+    options = {
+        "mergeValues": True,
+        "showValue": "auto",
+        "rowHeight": 0.85,
+        "alignValue": "left",
+        "legend": _legend(),
+        "tooltip": {"mode": "single"},
+    }
+    custom = {"fillOpacity": 85, "lineWidth": 0, "spanNulls": BRIDGED_MS}
+    given: Json = {"color": {"mode": "palette-classic"}, "mappings": BY_CODE, "unit": "none"} | look
+    made = panel(
+        "state-timeline", title, about, size, [target], options=options, custom=custom, **given
+    )
+    return made | {"maxDataPoints": 200}
+
+
+def table(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    columns: Mapping[str, str | Json],
+    *,
+    labels: Sequence[str],
+    hidden: Sequence[str] = (),
+    sort: str = "",
+    looks: Mapping[str, Json] | None = None,
+    **look: Any,
+) -> Json:
+    """Rows by their labels: first these, then a number each from a query; `looks` by column."""
+    asked = [cells(asked) if isinstance(asked, str) else asked for asked in columns.values()]
+    # Grafana names a query's value `Value #A`, or `Value` where it is the only one.
+    names = {
+        f"Value #{ref}": name for ref, name in zip(string.ascii_uppercase, columns, strict=False)
+    }
+    names["Value"] = next(iter(columns))
+    order = {name: index for index, name in enumerate([*labels, *names])}
+    steps = [
+        change("merge"),
+        change(
+            "organize",
+            excludeByName=dict.fromkeys(["Time", *hidden], True),
+            indexByName=order,
+            renameByName=names,
+        ),
     ]
-    return DashboardFieldConfigSourceOverrides(
-        matcher=MatcherConfig(id_val="byName", options=name), properties=values
+    return _rows(title, about, size, asked, steps, sort, looks, **look)
+
+
+def matrix(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    expr: str,
+    *,
+    row: str,
+    column: str,
+    link: Json,
+    mappings: Sequence[Json] = (),
+    width: int = 280,
+    **look: Any,
+) -> Json:
+    """A table of coloured cells, in the order of the answer; every cell leads to its row's page."""
+    steps = [
+        change("groupingToMatrix", columnField=column, rowField=row, valueField="Value"),
+        change("organize", renameByName={f"{row}\\{column}": row}),
+    ]
+    head = {"custom.width": width, "mappings": [], "unit": "string"}
+    looks = {row: head | {"custom.displayMode": "auto", "custom.cellOptions": {"type": "auto"}}}
+    made = _rows(title, about, size, [cells(expr)], steps, "", looks, links=[link], **look)
+    defaults = made["fieldConfig"]["defaults"]
+    defaults["mappings"] = [*mappings, *missing(NOT_RUN)]
+    for name, one in coloured("color-background").items():
+        defaults["custom"][name.removeprefix("custom.")] = one
+    return made
+
+
+def stacks(
+    title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
+) -> Json:
+    """A bar for each row of a matrix, made of its columns, which are statuses."""
+    options = {
+        "xField": row,
+        "orientation": "horizontal",
+        "stacking": "normal",
+        "showValue": "auto",
+        "barWidth": 0.8,
+        "legend": _legend(),
+        "tooltip": {"mode": "multi", "sort": "none"},
+    }
+    steps = [
+        change("groupingToMatrix", columnField=column, rowField=row, valueField="Value"),
+        change("organize", renameByName={f"{row}\\{column}": row}),
+    ]
+    custom = {"fillOpacity": 85, "lineWidth": 0}
+    look = {"options": options, "transformations": steps, "custom": custom} | look
+    return panel("barchart", title, about, size, [cells(expr)], overrides=STATUS_SERIES, **look)
+
+
+def line_table(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    expr: str,
+    fields: Sequence[str],
+    looks: Mapping[str, Json] | None = None,
+    **look: Any,
+) -> Json:
+    """Log lines as a table of their labels and structured metadata, in the order given."""
+    order = {name: index for index, name in enumerate(["Time", *fields])}
+    steps = [
+        # Loki answers with labels and structured metadata together in one field of this name.
+        change("extractFields", source="labels", format="auto", keepTime=True, replace=True),
+        change("filterFieldsByName", include={"names": list(order)}),
+        change("organize", indexByName=order),
+    ]
+    return _rows(title, about, size, [logged(expr)], steps, "", looks, **look)
+
+
+def _rows(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    targets: Sequence[Json],
+    transformations: Sequence[Json],
+    sort: str,
+    looks: Mapping[str, Json] | None,
+    **look: Any,
+) -> Json:
+    options = {
+        "showHeader": True,
+        "cellHeight": "sm",
+        "footer": {"show": False, "reducer": [], "countRows": False, "fields": ""},
+        "sortBy": [{"displayName": sort, "desc": True}] if sort else [],
+    }
+    given = {
+        "custom": {"filterable": True, "minWidth": 60, "align": "auto"},
+        "mappings": missing("–"),
+        "options": options,
+        "overrides": [
+            *look.pop("overrides", ()),
+            *(override(name, one) for name, one in (looks or {}).items()),
+        ],
+        "transformations": transformations,
+    }
+    return panel("table", title, about, size, targets, **(given | look))
+
+
+def phases(
+    title: str, about: str, size: tuple[int, int], expr: str, check: str, names: Sequence[str]
+) -> Json:
+    """A stacked bar for each log line: its numbers `names`, under the text of its label `check`."""
+    options = {
+        "xField": check,
+        "orientation": "horizontal",
+        "stacking": "normal",
+        "showValue": "never",
+        "barWidth": 0.8,
+        "legend": _legend(),
+        "tooltip": {"mode": "multi", "sort": "none"},
+    }
+    numbers = [{"targetField": name, "destinationType": "number"} for name in names]
+    steps = [
+        change("extractFields", source="labels", format="auto", keepTime=True, replace=True),
+        change("filterFieldsByName", include={"names": ["Time", check, *names]}),
+        change("convertFieldType", conversions=numbers),
+        change("sortBy", fields={}, sort=[{"field": "Time", "desc": False}]),
+        change(
+            "organize",
+            excludeByName={"Time": True},
+            indexByName={name: index for index, name in enumerate([check, *names])},
+        ),
+    ]
+    look: Json = {"unit": "s", "color": BLUES, "custom": {"fillOpacity": 90, "lineWidth": 0}}
+    return panel(
+        "barchart",
+        title,
+        about,
+        size,
+        [logged(expr)],
+        options=options,
+        transformations=steps,
+        empty="not run in this time",
+        **look,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kit:
-    """Makes panels that ask these data sources."""
-
-    prometheus: DataSourceRef
-    loki: DataSourceRef
-
-    def _finish(
-        self,
-        panel: Panel,
-        text: Text,
-        size: Size,
-        *,
-        unit: str = "short",
-        meaning: Mapping[Any, tuple[str, str]] | None = None,
-        steps: Steps = (),
-        overrides: Sequence[DashboardFieldConfigSourceOverrides] = (),
-        source: DataSourceRef | None = None,
-    ) -> Panel:
-        panel.title, panel.description = text.title, text.description
-        panel.grid_pos = GridPos(w=size.width, h=size.height)
-        panel.datasource = source or self.prometheus
-        panel.repeat_direction = None
-        given = panel.field_config or FieldConfigSource()
-        defaults = given.defaults or FieldConfig()
-        defaults.no_value, defaults.unit = text.no_value, unit
-        defaults.mappings = words(meaning or {})
-        defaults.thresholds = _thresholds(steps)
-        defaults.color = FieldColor(
-            mode=FieldColorModeId.THRESHOLDS if steps else FieldColorModeId.PALETTE_CLASSIC_BY_NAME
-        )
-        panel.field_config = FieldConfigSource(
-            defaults=defaults, overrides=[*given.overrides, *overrides]
-        )
-        return panel
-
-    def _query(self, ref: str, expr: str, *, legend: str = "", instant: bool) -> prom.Dataquery:
-        query = prom.Dataquery().ref_id(ref).expr(expr).datasource(self.prometheus)
-        query = query.legend_format(legend) if legend else query
-        return query.instant() if instant else query.range()
-
-    def stat(
-        self,
-        text: Text,
-        size: Size,
-        expr: str,
-        *,
-        unit: str = "short",
-        meaning: Mapping[Any, tuple[str, str]] | None = None,
-        steps: Steps = (),
-        decimals: int | None = None,
-    ) -> Panel:
-        """One number as of now; `meaning` says values in words."""
-        built = (
-            stat.Panel()
-            .with_target(self._query("A", expr, instant=True))
-            .reduce_options(options.ReduceDataOptions().calcs(["lastNotNull"]))
-            .graph_mode(BigValueGraphMode.NONE)
-            .color_mode(BigValueColorMode.VALUE)
-        )
-        if decimals is not None:
-            built = built.decimals(decimals)
-        return self._finish(built.build(), text, size, unit=unit, meaning=meaning, steps=steps)
-
-    def trend(
-        self,
-        text: Text,
-        size: Size,
-        queries: Mapping[str, str],
-        *,
-        unit: str = "short",
-        stacked: bool | StackingMode = False,
-        interval: str = "1h",
-        highest: float | None = None,
-    ) -> Panel:
-        """Lines over time: legend -> range query; `interval` is the shortest step."""
-        built = (
-            timeseries.Panel()
-            .interval(interval)
-            .min(0)
-            .draw_style(GraphDrawStyle.LINE)
-            .line_interpolation(LineInterpolation.STEP_AFTER)
-            .line_width(1)
-            .fill_opacity(50 if stacked else 5)
-            .show_points(VisibilityMode.AUTO)
-            .span_nulls(BRIDGED_MS)
-            .legend(_legend())
-            .tooltip(options.VizTooltipOptions().mode(TooltipDisplayMode.MULTI))
-        )
-        if stacked:
-            mode = StackingMode.NORMAL if stacked is True else stacked
-            built = built.stacking(options.StackingConfig().mode(mode).group("A"))
-        if highest is not None:
-            built = built.max(highest)
-        for ref, (legend, expr) in zip(REFS, queries.items(), strict=False):
-            built = built.with_target(self._query(ref, expr, legend=legend, instant=False))
-        coloured = [
-            override(name, color={"mode": "fixed", "fixedColor": colour})
-            for name, colour in COLOURS.items()
-        ]
-        return self._finish(built.build(), text, size, unit=unit, overrides=coloured)
-
-    def timeline(
-        self, text: Text, size: Size, expr: str, legend: str, meaning: Mapping[Any, tuple[str, str]]
-    ) -> Panel:
-        """States over time: `expr` gives a number each, `meaning` the word for it."""
-        built = (
-            statetimeline.Panel()
-            .interval("1h")
-            .merge_values(True)
-            .show_value(VisibilityMode.AUTO)
-            .row_height(0.8)
-            .span_nulls(BRIDGED_MS)
-            .legend(_legend())
-            .with_target(self._query("A", expr, legend=legend, instant=False))
-        )
-        steps: Steps = [(None, "text")]
-        return self._finish(built.build(), text, size, unit="none", meaning=meaning, steps=steps)
-
-    def table(
-        self,
-        text: Text,
-        size: Size,
-        columns: Sequence[Column],
-        *,
-        first: Sequence[str] = (),
-        hidden: Sequence[str] = (),
-        sort: str = "",
-        links: Mapping[str, Sequence[DataLink]] | None = None,
-        meanings: Mapping[str, Mapping[Any, tuple[str, str]]] | None = None,
-    ) -> Panel:
-        """Instant queries joined on their labels: `first` are the labels in order, then numbers.
-
-        `links` and `meanings` are of columns, labels included.
-        """
-        footer = options.TableFooterOptions().show(False).reducer([])
-        built = table.Panel().show_header(True).filterable(True).footer(footer)
-        if sort:
-            built = built.sort_by([options.TableSortByFieldState().display_name(sort).desc(True)])
-        overrides = []
-        for ref, column in zip(REFS, columns, strict=False):
-            query = self._query(ref, column.expr, instant=True).format(PromQueryFormat.TABLE)
-            built = built.with_target(query)
-            overrides.append(_look(column))
-        for name, given in (links or {}).items():
-            overrides.append(override(name, links=list(given)))
-        for name, meaning in (meanings or {}).items():
-            look = {"type": "color-text"}
-            mapped = {"mappings": words(meaning), "custom__cellOptions": look}
-            overrides.append(override(name, **mapped))
-        panel = built.build()
-        panel.transformations = _join(columns, first, hidden)
-        return self._finish(panel, text, size, overrides=overrides)
-
-    def logs(self, text: Text, size: Size, expr: str) -> Panel:
-        """Log lines, newest first."""
-        built = (
-            logs_panel.Panel()
-            .show_time(True)
-            .wrap_log_message(True)
-            .enable_log_details(True)
-            .sort_order(LogsSortOrder.DESCENDING)
-            .with_target(self._lines(expr))
-        )
-        return self._finish(built.build(), text, size, unit="none", source=self.loki)
-
-    def log_table(
-        self,
-        text: Text,
-        size: Size,
-        expr: str,
-        fields: Sequence[str],
-        links: Mapping[str, Sequence[DataLink]] | None = None,
-    ) -> Panel:
-        """Log lines as a table of their labels and structured metadata, in the order given."""
-        built = table.Panel().show_header(True).filterable(True).with_target(self._lines(expr))
-        panel = built.build()
-        shown = {"names": ["Time", *fields]}
-        panel.transformations = [
-            # Loki answers with labels and structured metadata together in one field of this name.
-            DataTransformerConfig(
-                id_val="extractFields",
-                options={"source": "labels", "format": "auto", "keepTime": True, "replace": True},
-            ),
-            DataTransformerConfig(id_val="filterFieldsByName", options={"include": shown}),
-            DataTransformerConfig(
-                id_val="organize",
-                options={"indexByName": {name: i for i, name in enumerate(["Time", *fields])}},
-            ),
-        ]
-        overrides = [override(name, links=list(given)) for name, given in (links or {}).items()]
-        return self._finish(panel, text, size, unit="none", overrides=overrides, source=self.loki)
-
-    def log_trend(self, text: Text, size: Size, queries: Mapping[str, str], unit: str) -> Panel:
-        """Numbers taken from log lines, stacked over time."""
-        panel = self.trend(text, size, {}, unit=unit, stacked=True)
-        panel.datasource = self.loki
-        panel.targets = [
-            logql.Dataquery()
-            .ref_id(ref)
-            .expr(expr)
-            .legend_format(legend)
-            .query_type("range")
-            .datasource(self.loki)
-            .build()
-            for ref, (legend, expr) in zip(REFS, queries.items(), strict=False)
-        ]
-        return panel
-
-    def _lines(self, expr: str) -> logql.Dataquery:
-        query = logql.Dataquery().ref_id("A").expr(expr).query_type("range")
-        return query.max_lines(500).datasource(self.loki)
+def state_cell(by_name: bool = True) -> Json:
+    """The look of a column of statuses."""
+    said = [*BY_NAME, *missing("–")]
+    return {"mappings": said if by_name else BY_CODE, **coloured("color-text")}
 
 
-def _legend() -> options.VizLegendOptions:
-    legend = options.VizLegendOptions().show_legend(True)
-    return legend.display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM)
-
-
-def _look(column: Column) -> DashboardFieldConfigSourceOverrides:
-    look: dict[str, Any] = {"unit": column.unit}
-    if column.words:
-        look["mappings"] = words(column.words)
-        look["custom__cellOptions"] = {"type": "color-text"}
-    if column.steps:
-        look["thresholds"] = _thresholds(column.steps)
-        look["color"] = {"mode": "thresholds"}
-        look["custom__cellOptions"] = {"type": "color-text"}
-    return override(column.name, **look)
-
-
-def _join(
-    columns: Sequence[Column], first: Sequence[str], hidden: Sequence[str]
-) -> list[DataTransformerConfig]:
-    """One table of all queries: Grafana names a query's value `Value #A`, or `Value` if alone."""
-    names = {f"Value #{ref}": column.name for ref, column in zip(REFS, columns, strict=False)}
-    names["Value"] = columns[0].name
-    order = [*first, *names]
-    return [
-        DataTransformerConfig(id_val="merge", options={}),
-        DataTransformerConfig(
-            id_val="organize",
-            options={
-                "excludeByName": dict.fromkeys(["Time", *hidden], True),
-                "indexByName": {name: index for index, name in enumerate(order)},
-                "renameByName": names,
-            },
-        ),
-    ]
+def logs(title: str, about: str, size: tuple[int, int], expr: str, **look: Any) -> Json:
+    """Log lines, newest first."""
+    options = {
+        "showTime": True,
+        "wrapLogMessage": False,
+        "enableLogDetails": True,
+        "prettifyLogMessage": False,
+        "sortOrder": "Descending",
+        "dedupStrategy": "none",
+    }
+    return panel("logs", title, about, size, [logged(expr)], options=options, unit="none", **look)

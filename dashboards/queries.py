@@ -5,9 +5,6 @@ What the metrics and labels mean stands in docs/metrics.md and docs/events.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from compilewatch.records import Status
 from compilewatch.sinks.wording import REGISTRY_PAGE
 
 STALE_SECONDS = 26 * 3600
@@ -16,62 +13,77 @@ STALE_SECONDS = 26 * 3600
 REGISTRY = REGISTRY_PAGE.partition("gb/gb")[0]
 """The front page of PyTorch's registry of graph breaks, which lists every entry."""
 
-CAPTURED = "pass|graph_break|mismatch"
-"""Statuses that are verdicts in every phase; an error is one only while compiling or comparing."""
-
-NOT_ANSWERED = "timeout|oom|crashed|skipped|unsupported"
-
-RAN = "pass|graph_break|mismatch|error|timeout|oom|crashed"
+PASSED = 'status="pass"'
+FAILED = 'status=~"graph_break|mismatch|error"'
+SPOKE = 'status=~"pass|graph_break|mismatch|error"'
 
 
-def _braced(*matchers: str) -> str:
-    return "{" + ", ".join(filter(None, matchers)) + "}"
+def _braced(job: str, *matchers: str) -> str:
+    return "{" + ", ".join(filter(None, [job, 'source=~"$source"', *matchers])) + "}"
 
 
-def selector(metric: str, *matchers: str) -> str:
-    """`metric{job="compilewatch", …}`; empty matchers are left out."""
+def of_run(metric: str, *matchers: str) -> str:
+    """A metric about all targets of a source; every selector begins with the job."""
     return metric + _braced('job="compilewatch"', *matchers)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scope:
-    """What a dashboard is restricted to: matchers for the labels that metrics are grouped by."""
-
-    source: str = ""
-    target: str = ""
-    mode: str = ""
-
-    def run(self, metric: str, *matchers: str) -> str:
-        """Of a metric about a whole run: no target, no mode."""
-        return selector(metric, self.source, *matchers)
-
-    def group(self, metric: str, *matchers: str) -> str:
-        """Of a metric about a source and a target."""
-        return selector(metric, self.source, self.target, *matchers)
-
-    def asked(self, metric: str, *matchers: str) -> str:
-        """Of a metric that has a mode too."""
-        return selector(metric, self.source, self.target, self.mode, *matchers)
+def of_group(metric: str, *matchers: str) -> str:
+    """A metric about a source and a target."""
+    return of_run(metric, 'target=~"$target"', *matchers)
 
 
-GROUP = "source, target"
+def of_mode(metric: str, *matchers: str) -> str:
+    """A metric that has a mode too."""
+    return of_group(metric, 'mode=~"$mode"', *matchers)
 
 
-def last_success(scope: Scope) -> str:
-    """When each source and target was last answered whole, as far back as the time shown.
+def log(*matchers: str) -> str:
+    """Lines of events: a stream selector; further matchers are of labels."""
+    return _braced('service_name="compilewatch"', *matchers)
 
-    The latest run says so only if it was whole itself; one that has vanished is left out.
+
+def model_log(*matchers: str) -> str:
+    """Lines of events about a model on the chosen targets, in the chosen modes."""
+    return log('target=~"$target"', 'mode=~"$mode"', *matchers)
+
+
+def at_end(expr: str) -> str:
+    """Of a query over time: the same at the end of that time, at every step."""
+    return expr.replace("}", "} @ end()")
+
+
+def share(part: str, every: str, by: str) -> str:
+    """One sum divided by another; a measured zero where only the second is there.
+
+    What the newest run no longer asks is left out, however long it was asked before.
     """
-    succeeded = scope.group("compilewatch_last_success_timestamp_seconds")
-    completed = scope.group("compilewatch_last_completion_timestamp_seconds")
+    total = f"sum by ({by}) ({every})"
+    return f"(sum by ({by}) ({part}) or 0 * {total}) / {total} and {at_end(total)}"
+
+
+def share_of_models(by: str = "target, mode") -> str:
+    """Of all verdicts, those without graph breaks."""
+    passed = of_mode("compilewatch_results", PASSED)
+    return share(passed, of_mode("compilewatch_verdicts"), by)
+
+
+def share_of_downloads(by: str = "target, mode") -> str:
+    """The same, where a model counts as much as it is downloaded."""
+    downloads = "compilewatch_downloads"
+    return share(of_mode(downloads, PASSED), of_mode(downloads, SPOKE), by)
+
+
+def last_success() -> str:
+    """When each source and target last had a complete run, as far back as the time shown.
+
+    The latest run says so only if it was complete itself; a group that has vanished is left out.
+    """
+    succeeded = of_group("compilewatch_last_success_timestamp_seconds")
+    completed = of_group("compilewatch_last_completion_timestamp_seconds")
     return (
-        f"max by ({GROUP}) (last_over_time({succeeded}[$__range])) "
-        f"and max by ({GROUP}) ({completed})"
+        f"max by (source, target) (last_over_time({succeeded}[$__range])) "
+        f"and max by (source, target) ({completed})"
     )
-
-
-EVERYTHING = Scope()
-CHOSEN = Scope(source='source=~"$source"', target='target=~"$target"', mode='mode=~"$mode"')
 
 
 def hint(expression: str) -> str:
@@ -81,40 +93,22 @@ def hint(expression: str) -> str:
     return f'label_replace({front}, "hint", "{page}", "reason", "GB([0-9]+) .*")'
 
 
-def verdicts(scope: Scope) -> dict[str, str]:
-    """Legend -> how many verdicts say so; together they are all verdicts.
+def breaks(match: str, *labels: str) -> str:
+    """Each break once, however many runs in the time shown met it: its place, source and page.
 
-    What is no captured result is an error of the compiler. Both ways of saying that read each
-    series once or twice only: over months the time goes into samples.
+    A line of Transformers or PyTorch is shown at the release that the chosen run had.
     """
-    captured = scope.asked("compilewatch_results", f'status=~"{CAPTURED}"')
-    every = f"sum({scope.asked('compilewatch_verdicts')})"
-    return {
-        "{{status}}": f"sum by (status) ({captured})",
-        "compile error": f"{every} - sum({captured}) or {every}",
-    }
-
-
-def pass_share(selected_pass: str, selected_all: str, by: str) -> str:
-    """Passes divided by results; a measured zero where there are results but no pass."""
-    whole = f"sum by ({by}) ({selected_all})"
-    return f"(sum by ({by}) ({selected_pass}) or 0 * {whole}) / {whole}"
-
-
-def status_codes(scope: Scope, *matchers: str) -> str:
-    """A number for each status, in the order of `Status`, from 1: for a timeline of states."""
-    parts = []
-    for code, status in enumerate(Status, start=1):
-        one = scope.asked("compilewatch_model_status", f'status="{status}"', *matchers)
-        parts.append(f"max by (source, target, mode) ({one}) * {code}")
-    return " or ".join(parts)
-
-
-def lines(*labels: str) -> str:
-    """A LogQL stream selector of compilewatch's events, of the chosen sources."""
-    return _braced('service_name="compilewatch"', 'source=~"$source"', *labels)
-
-
-def asked_lines(*labels: str) -> str:
-    """The same, of events about a model on the chosen targets and modes."""
-    return lines('target=~"$target"', 'mode=~"$mode"', *labels)
+    source = (
+        '{{if hasPrefix "transformers/" .file}}https://github.com/huggingface/transformers/blob/'
+        'v$transformers/src/{{.file}}#L{{.line}}{{else if hasPrefix "torch/" .file}}'
+        "https://github.com/pytorch/pytorch/blob/v$torch/{{.file}}#L{{.line}}{{end}}"
+    )
+    place = '{{regexReplaceAll "^.*/" .file ""}}:{{.line}} in {{.function}}'
+    page = '{{if hasPrefix "GB" .reason}}gb/gb{{substr 2 6 .reason}}.html{{else}}index.html{{end}}'
+    by = ", ".join([*labels, "target", "mode", "place", "reason", "code", "hint"])
+    found = model_log('event="graph_break"')
+    return (
+        f"max by ({by}) (max_over_time({found} | {match}"
+        f" | label_format place=`{place}`, code=`{source}`, hint=`{page}`"
+        " | unwrap occurrences [$__range]))"
+    )

@@ -1,208 +1,180 @@
-"""One reason: which models it stops, since when, where, and whether that gets better."""
+"""One reason: which models it stops, since when, at which lines, and whether that gets better."""
 
 from __future__ import annotations
-
-from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.frame import (
     MODEL,
     OVERVIEW,
     REASONS,
-    TEMPLATED,
-    Section,
     dashboard,
-    label_variable,
-    navigation,
-    shared_variables,
+    from_series,
+    releases,
+    row,
+    shared,
     to_dashboard,
     to_page,
-    version_changes,
+    variable,
 )
-from dashboards.panels import Column, Size, Text
-from dashboards.queries import CHOSEN, REGISTRY, asked_lines, hint
+from dashboards.model import break_table
+from dashboards.panels import Json, bars, ever, now, table, tiles, trend
+from dashboards.queries import REGISTRY, hint, of_group, of_mode
 
 ONE = 'reason="$reason"'
-KIT = TEMPLATED
-MODELS = CHOSEN.asked("compilewatch_reason_models", ONE)
-BREAKS = CHOSEN.asked("compile_breaks_total", ONE)
-DOWNLOADS = CHOSEN.asked("compilewatch_reason_downloads", ONE)
+BREAKS = of_mode("compile_breaks_total", ONE)
+HITS = of_mode("compilewatch_reason_models", ONE)
+DOWNLOADS = of_mode("compilewatch_reason_downloads", ONE)
+LEGEND = "{{target}} {{mode}}"
 
 
-def _numbers() -> Section:
-    size = Size(width=5, height=4)
-    return Section(
-        title="$reason",
-        lines=[
-            [
-                KIT.stat(
-                    Text(
-                        title="Models",
-                        description="Models that hit the reason, in the target and mode where it "
-                        "hits most, all sources together.",
-                    ),
-                    size,
-                    f"sum(max by (source) ({MODELS}))",
-                ),
-                KIT.stat(
-                    Text(
-                        title="Downloads",
-                        description="Downloads over 30 days of the models that hit it, where the "
-                        "source knows them.",
-                        no_value="not known",
-                    ),
-                    size,
-                    f"sum(max by (source) ({DOWNLOADS}))",
-                ),
-                KIT.stat(
-                    Text(
-                        title="Breaks",
-                        description="Graph breaks with this reason in the latest runs.",
-                    ),
-                    size,
-                    f"sum({BREAKS})",
-                ),
-                KIT.stat(
-                    Text(
-                        title="First seen",
-                        description="When it was first there within the time shown: choose a "
-                        "longer time if it is at its beginning.",
-                        no_value="not seen in this time",
-                    ),
-                    Size(width=9, height=4),
-                    f"min(min_over_time(timestamp({MODELS})[$__range:$__interval])) * 1000",
-                    unit="dateTimeAsIso",
-                ),
-            ],
-        ],
-    )
+def _numbers() -> list[Json]:
+    first = f"min(min_over_time(timestamp({HITS})[$__range:$__interval])) * 1000"
+    return [
+        tiles(
+            "Models",
+            "Models that hit the reason, in the target and mode where it hits most, all sources "
+            "together.",
+            (6, 4),
+            ever(f"sum(max by (source) ({HITS}))"),
+        ),
+        tiles(
+            "Downloads",
+            "Downloads over 30 days of the models that hit it, where the source knows them.",
+            (6, 4),
+            ever(f"sum(max by (source) ({DOWNLOADS}))"),
+            empty="not known",
+        ),
+        tiles("Breaks", "Graph breaks with this reason.", (6, 4), ever(f"sum({BREAKS})")),
+        tiles(
+            "First seen",
+            "When it was first there within the time shown: choose a longer time if it is at its "
+            "beginning.",
+            (6, 4),
+            now(first),
+            trend=False,
+            unit="dateTimeAsIso",
+            empty="not seen in this time",
+        ),
+    ]
 
 
-def _trend() -> Section:
-    return Section(
-        title="Does it get better?",
-        lines=[
-            [
-                KIT.trend(
-                    Text(title="Models over time", description="Models that hit the reason."),
-                    Size(width=12),
-                    {"{{source}} {{target}} {{mode}}": f"sum by (source, target, mode) ({MODELS})"},
-                ),
-                KIT.trend(
-                    Text(
-                        title="Downloads over time",
-                        description="Downloads of the models that hit the reason.",
-                    ),
-                    Size(width=12),
-                    {
-                        "{{source}} {{target}} {{mode}}": "sum by (source, target, mode) "
-                        f"({DOWNLOADS})"
-                    },
-                ),
-            ],
-        ],
-    )
+def _hit() -> list[Json]:
+    used = f"max by (model) ({of_group('compilewatch_model_downloads')})"
+    hit = f"max by (model) (sum by (model, source, target, mode) ({BREAKS}))"
+    look = {"empty": "not seen", "links": [from_series(MODEL, "This model", "model")]}
+    return [
+        bars(
+            "Models, by downloads",
+            "The 15 most downloaded models that hit the reason.",
+            (12, 11),
+            now(f"sort_desc(topk(15, {used} and on (model) {hit}))", "{{model}}"),
+            **look | {"empty": "not seen, or downloads not known"},
+        ),
+        bars(
+            "Models, by breaks",
+            "The 15 models that the reason breaks most often in one forward call, in the target "
+            "and mode where there are most.",
+            (12, 11),
+            now(f"sort_desc(topk(15, {hit}))", "{{model}}"),
+            **look,
+        ),
+    ]
 
 
-def _models() -> Section:
-    return Section(
-        title="Whom does it hit, and where?",
-        lines=[
-            [
-                KIT.table(
-                    Text(
-                        title="Models with this reason",
-                        description="Breaks of one forward call, all targets and modes together, "
-                        "and how much the model is used. The hint is PyTorch's page on it.",
-                    ),
-                    Size(width=24, height=10),
-                    [
-                        Column(
-                            name="Breaks",
-                            expr=hint(f"sum by (model, family, reason) ({BREAKS})"),
-                        ),
-                        Column(
-                            name="Downloads",
-                            expr="max by (model, family) "
-                            f"({CHOSEN.group('compilewatch_model_downloads')}) "
-                            f"and on (model, family) {BREAKS}",
-                        ),
-                    ],
-                    first=("model", "family", "hint"),
-                    hidden=("reason",),
-                    sort="Downloads",
-                    links={
-                        "model": [to_dashboard(MODEL, "This model", "model")],
-                        "family": [to_dashboard(OVERVIEW, "Models of this family", "family")],
-                        "hint": [to_page("How to fix it", REGISTRY + "${__data.fields.hint}")],
-                    },
-                )
-            ],
-            [
-                KIT.log_table(
-                    Text(
-                        title="Places",
-                        description="From the log, in the time shown: where models break for "
-                        "this reason. Equal fingerprints are one cause at one place.",
-                        no_value="not seen in this time",
-                    ),
-                    Size(width=24, height=10),
-                    asked_lines('event="graph_break"') + f" | {ONE}",
-                    (
-                        *("model", "target", "mode", "file", "line", "function"),
-                        *("fingerprint", "detail", "run"),
-                    ),
-                    links={"model": [to_dashboard(MODEL, "This model", "model")]},
-                )
-            ],
-        ],
-    )
-
-
-def _all() -> Section:
-    by = "reason"
+def _all() -> Json:
     models, downloads = (
-        f"sum by ({by}) (max by (source, {by}) ({CHOSEN.asked(name)}))"
+        f"sum by (reason) (max by (source, reason) ({of_mode(name)}))"
         for name in ("compilewatch_reason_models", "compilewatch_reason_downloads")
     )
-    return Section(
-        title="Which others are there?",
-        lines=[
-            [
-                KIT.table(
-                    Text(
-                        title="All reasons",
-                        description="Every reason of the latest runs. A model counts once, in the "
-                        "target and mode where the reason hits most.",
-                    ),
-                    Size(width=24, height=10),
-                    [
-                        Column(name="Models", expr=hint(models)),
-                        Column(name="Downloads", expr=downloads),
-                    ],
-                    first=("reason", "hint"),
-                    sort="Models",
-                    links={
-                        "reason": [to_dashboard(REASONS, "This reason", "reason")],
-                        "hint": [to_page("How to fix it", REGISTRY + "${__data.fields.hint}")],
-                    },
-                )
-            ]
-        ],
+    return table(
+        "All reasons",
+        "Every reason of the newest runs. A model counts once, in the target and mode where the "
+        "reason hits most.",
+        (24, 10),
+        {"Models": hint(models), "Downloads": downloads},
+        labels=("reason",),
+        hidden=("hint",),
+        sort="Models",
+        empty="no breaks, or not run",
+        looks={
+            "reason": {
+                "links": [
+                    to_dashboard(REASONS, "This reason", "reason"),
+                    to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
+                ]
+            },
+            "Models": {"custom.width": 120},
+            "Downloads": {"custom.width": 120},
+        },
     )
 
 
-def reasons() -> Dashboard:
-    every = CHOSEN.asked("compilewatch_reason_models")
+def _models() -> Json:
+    used = of_group("compilewatch_model_downloads")
+    return table(
+        "Models with this reason",
+        "Breaks of one forward call, all targets and modes together, and downloads of the model.",
+        (24, 10),
+        {
+            "Breaks": f"sum by (model, family) ({BREAKS})",
+            "Downloads": f"max by (model, family) ({used}) and on (model, family) {BREAKS}",
+        },
+        labels=("model", "family"),
+        sort="Downloads",
+        empty="not seen",
+        looks={
+            "model": {"links": [to_dashboard(MODEL, "This model", "model")]},
+            "family": {"links": [to_dashboard(OVERVIEW, "Models of this family", "family")]},
+        },
+    )
+
+
+def reasons() -> Json:
+    every = f"sum by (reason) ({of_mode('compilewatch_reason_models')})"
     return dashboard(
         REASONS,
         "One reason for graph breaks: the models it hits, how much they are used, when it was "
         "first seen, the trend, and the lines.",
-        [_numbers(), _trend(), _models(), _all()],
-        variables=[
-            *shared_variables(),
-            label_variable("reason", "The reason.", f"label_values({every}, reason)", every=False),
+        [
+            _numbers(),
+            _hit(),
+            [
+                trend(
+                    "Models over time",
+                    "Models that hit the reason.",
+                    (12, 7),
+                    ever(f"sum by (target, mode) ({HITS})", LEGEND),
+                ),
+                trend(
+                    "Downloads over time",
+                    "Downloads of the models that hit the reason.",
+                    (12, 7),
+                    ever(f"sum by (target, mode) ({DOWNLOADS})", LEGEND),
+                    empty="not known",
+                ),
+            ],
+            [
+                break_table(
+                    "Where it breaks",
+                    "From the log: each line that broke for this reason in the time shown.",
+                    (24, 10),
+                    ONE,
+                    "model",
+                )
+            ],
+            row("Look up"),
+            [_models()],
+            [_all()],
         ],
-        annotations=[version_changes(CHOSEN)],
-        links=navigation(REASONS),
+        variables=[
+            *shared(),
+            variable(
+                "reason",
+                "The reason; the one that stops most models comes first.",
+                f"query_result(sort_desc({every}))",
+                regex='/reason="([^"]+)"/',
+                every=False,
+            ),
+            *releases("transformers", "torch"),
+        ],
         since="now-90d",
     )

@@ -1,0 +1,77 @@
+"""What a result can be, as every dashboard shows it: a number, a symbol with words, a colour."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from dashboards.queries import of_mode
+
+GREEN, ORANGE, RED = "semi-dark-green", "semi-dark-orange", "semi-dark-red"
+PURPLE, GREY = "semi-dark-purple", "#7b8087"
+
+Mapping = dict[str, Any]
+"""Grafana's: which values are shown as which text, in which colour."""
+
+
+class State(NamedTuple):
+    """A status, or an error's phase; `text` is what tells it apart where colours do not."""
+
+    status: str
+    text: str
+    colour: str
+    phase: str = ""
+
+
+STATES = (
+    State("pass", "✓ pass", GREEN),
+    State("skipped", "○ skipped", GREY),
+    State("unsupported", "○ unsupported", GREY),
+    State("timeout", "○ timeout", GREY),
+    State("oom", "○ out of memory", GREY),
+    State("crashed", "○ crashed", GREY),
+    State("error", "○ not compiled", GREY, 'phase!~"compile|compare"'),
+    State("graph_break", "▲ graph break", ORANGE),
+    State("mismatch", "≠ mismatch", PURPLE),
+    State("error", "✗ error", RED, 'phase=~"compile|compare"'),
+)
+"""From best to worst. An error before the compiler was reached is no verdict, hence grey."""
+
+
+def codes(by: str, *matchers: str) -> str:
+    """The worst state of each group, as its place in `STATES`, from 1."""
+    parts = [
+        of_mode("compilewatch_model_status", f'status="{s.status}"', s.phase, *matchers)
+        + (f" * {code}" if code > 1 else "")
+        for code, s in enumerate(STATES, start=1)
+    ]
+    return f"max by ({by}) ({' or '.join(parts)})"
+
+
+def value(said: dict[str, tuple[str, str]]) -> Mapping:
+    """A value -> its text and colour."""
+    results = {
+        key: {"text": text, "color": colour, "index": index}
+        for index, (key, (text, colour)) in enumerate(said.items())
+    }
+    return {"type": "value", "options": results}
+
+
+def between(low: float, high: float | None, text: str, colour: str) -> Mapping:
+    """All values from `low` to `high`."""
+    result = {"text": text, "color": colour, "index": int(low)}
+    return {"type": "range", "options": {"from": low, "to": high, "result": result}}
+
+
+def missing(text: str) -> list[Mapping]:
+    """What a cell without a value says."""
+    return [
+        {"type": "special", "options": {"match": match, "result": {"text": text, "index": 99}}}
+        for match in ("null+nan", "empty")
+    ]
+
+
+BY_CODE = [between(c, c + 0.99, s.text, s.colour) for c, s in enumerate(STATES, start=1)]
+"""Of `codes`; what is added below one orders equal states."""
+
+BY_NAME = [value({s.status: (s.text, s.colour) for s in STATES})]
+"""Of the label `status`."""
