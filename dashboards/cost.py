@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dashboards.frame import COST, MODEL, TARGETS, dashboard, from_series, row, shared, to_dashboard
-from dashboards.panels import BLUES, Json, bars, ever, now, table, trend
+from dashboards.panels import BLUES, Json, bars, ever, now, trend
 from dashboards.queries import of_mode
+from dashboards.tables import table
 
 COLD = of_mode("compilewatch_compile_duration_seconds", 'cache="cold"')
 WARM = of_mode("compilewatch_compile_duration_seconds", 'cache="warm"')

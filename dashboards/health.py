@@ -5,18 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dashboards.frame import HEALTH, TARGETS, dashboard, shared, to_dashboard
-from dashboards.panels import (
-    GOOD,
-    Json,
-    coloured,
-    ever,
-    logs,
-    table,
-    tiles,
-    trend,
-)
+from dashboards.panels import GOOD, Json, ever, logs, tiles, trend
 from dashboards.queries import STALE_SECONDS, last_success, log, of_group, of_mode, of_run
 from dashboards.states import GREEN, ORANGE, RED, value
+from dashboards.tables import coloured, table
 
 GROUP = "source, target"
 LEGEND = "{{source}} {{target}}"

@@ -19,22 +19,10 @@ from dashboards.frame import (
     to_page,
     variable,
 )
-from dashboards.panels import (
-    Json,
-    bars,
-    coloured,
-    ever,
-    logged,
-    logs,
-    now,
-    phases,
-    state_cell,
-    table,
-    timeline,
-    trend,
-)
+from dashboards.panels import Json, bars, ever, logged, logs, now, phases, timeline, trend
 from dashboards.queries import FAILED, PASSED, REGISTRY, breaks, log, model_log, of_group, of_mode
 from dashboards.states import GREEN, ORANGE, codes, value
+from dashboards.tables import STATE_CELL, coloured, table
 
 ONE = 'model="$model"'
 BY = "target, mode"
@@ -79,7 +67,7 @@ def _now() -> list[Json]:
             hidden=("Value #A",),
             looks={
                 "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
-                "status": state_cell() | {"custom.width": 140},
+                "status": STATE_CELL | {"custom.width": 140},
                 "fullgraph": {"mappings": ACCEPTED, **coloured("color-text")},
                 "Cold compile": {"unit": "s"},
                 "Memory": {"unit": "bytes"},
@@ -121,7 +109,7 @@ def break_table(title: str, about: str, size: tuple[int, int], match: str, *labe
         sort="Times",
         empty="no breaks, or not run in this time",
         looks={
-            "model": {"links": [to_dashboard(MODEL, "This model", "model")]},
+            **{n: {"links": [to_dashboard(MODEL, "This model", n)]} for n in labels},
             "place": {"links": [to_page("The line", "${__data.fields.code:raw}")]},
             "reason": {
                 "links": [

@@ -17,15 +17,13 @@ from dashboards.frame import (
     variable,
 )
 from dashboards.panels import (
+    BLUES,
     GOOD,
     Json,
     bars,
     ever,
-    line_table,
-    matrix,
     now,
     override,
-    state_cell,
     thresholds,
     tiles,
     timeline,
@@ -43,6 +41,7 @@ from dashboards.queries import (
     share_of_models,
 )
 from dashboards.states import BY_CODE, GREEN, GREY, RED, codes, value
+from dashboards.tables import STATE_CELL, line_table, matrix
 
 CHOSEN = 'family=~"$family"'
 DOWNLOADS = f"max by (model) ({of_group('compilewatch_model_downloads', CHOSEN)})"
@@ -200,23 +199,37 @@ def failing() -> Json:
     )
 
 
-def changed() -> Json:
-    """From the log, as metrics count changes and do not name models."""
+def changed_families() -> Json:
+    """How many results changed, where that is known from metrics."""
+    changes = of_mode("compilewatch_family_changes", CHOSEN)
+    return bars(
+        "Changed families",
+        "Results that are not what they were in the baseline run, by family and kind.",
+        (6, 8),
+        now(f"sort_desc(sum by (family, kind) ({changes}))", "{{family}}: {{kind}}"),
+        empty="no change, or no baseline",
+        color=BLUES,
+        links=[from_series(OVERVIEW, "Models of this family", "family")],
+    )
+
+
+def changed_models() -> Json:
+    """From the log, as metrics do not name models."""
     what = '{{if eq .event "regression"}}worse{{else}}{{.kind}}{{end}}'
     fields = ("model", "target", "mode", "what", "before", "after", "detail", "run")
     return line_table(
         "Changed models",
         "From the log, in the time shown: which result is not what it was in the baseline run, and "
         "torch's words.",
-        (24, 8),
+        (18, 8),
         model_log('event=~"regression|change"') + f" | {CHOSEN} | label_format what=`{what}`",
         fields,
         empty="no change, or no baseline",
         looks={
             "Time": {"custom.width": 170},
             "model": {"links": [to_dashboard(MODEL, "This model", "model")], "custom.width": 240},
-            "before": {"custom.width": 130, **state_cell()},
-            "after": {"custom.width": 130, **state_cell()},
+            "before": {"custom.width": 130, **STATE_CELL},
+            "after": {"custom.width": 130, **STATE_CELL},
             **{name: {"custom.width": 100} for name in ("target", "mode", "what")},
             "run": {"custom.width": 180},
         },
@@ -234,7 +247,7 @@ def overview() -> Json:
             [failing(), share_over_time(10, 12)],
             [models(18)],
             row("What changed since the baseline?"),
-            [changed()],
+            [changed_families(), changed_models()],
         ],
         variables=[
             *shared(),

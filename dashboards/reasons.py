@@ -16,8 +16,9 @@ from dashboards.frame import (
     variable,
 )
 from dashboards.model import break_table
-from dashboards.panels import Json, bars, ever, now, table, tiles, trend
+from dashboards.panels import Json, bars, ever, now, tiles, trend
 from dashboards.queries import REGISTRY, hint, of_group, of_mode
+from dashboards.tables import table
 
 ONE = 'reason="$reason"'
 BREAKS = of_mode("compile_breaks_total", ONE)

@@ -14,17 +14,7 @@ from dashboards.frame import (
     to_dashboard,
 )
 from dashboards.overview import share_over_time
-from dashboards.panels import (
-    STATUS_SERIES,
-    Json,
-    bars,
-    ever,
-    matrix,
-    now,
-    stacks,
-    table,
-    trend,
-)
+from dashboards.panels import STATUS_SERIES, Json, bars, ever, now, stacks, trend
 from dashboards.queries import (
     PASSED,
     of_mode,
@@ -33,6 +23,7 @@ from dashboards.queries import (
     share_of_models,
 )
 from dashboards.states import GREEN, ORANGE, RED
+from dashboards.tables import matrix, table
 
 RESULTS = of_mode("compilewatch_results")
 RAN = 'status=~"pass|graph_break|mismatch|error|timeout|oom|crashed"'

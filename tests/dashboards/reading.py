@@ -17,7 +17,7 @@ DASHBOARDS: dict[str, Json] = {
 }
 PUBLIC = "compilewatch-public"
 
-INTERVALS = {"$__interval": "1s", "$__range": "1h", "$__auto": "1h"}
+INTERVALS = {"$__interval": "1s", "$__range": "1h"}
 """What Grafana puts in; short, so that a Prometheus that has just begun has an answer."""
 
 
@@ -42,8 +42,9 @@ class Query:
 
 
 def panels(made: Json) -> list[Json]:
-    """All panels but the titles of rows."""
-    return [panel for panel in made["panels"] if panel["type"] != "row"]
+    """All panels but the titles of rows; those of a closed row too."""
+    inside = [panel for row in made["panels"] for panel in row.get("panels", ())]
+    return [panel for panel in [*made["panels"], *inside] if panel["type"] != "row"]
 
 
 def variables(made: Json) -> dict[str, Json]:
@@ -118,6 +119,8 @@ def links(made: Json) -> Iterator[tuple[str, Json, Json]]:
     for link in made["links"]:
         yield "top", link, {}
     for panel in panels(made):
+        for link in panel.get("fieldConfig", {}).get("defaults", {}).get("links", ()):
+            yield f"{panel['title']}/", link, panel
         for override in panel.get("fieldConfig", {}).get("overrides", ()):
             for one in override["properties"]:
                 if one["id"] == "links":

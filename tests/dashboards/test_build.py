@@ -6,34 +6,41 @@ import ast
 import itertools
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dashboards import build, frame
-from dashboards.panels import NOT_RUN
-from tests.dashboards.reading import DASHBOARDS, PUBLIC, panels, variables
+from compilewatch.records import Status
+from dashboards import build, frame, states
+from dashboards.panels import NOT_RUN, SCRAPE, now, tiles
+from tests.dashboards.reading import DASHBOARDS, PUBLIC, links, panels, variables
 
 EVERY = pytest.mark.parametrize("uid", DASHBOARDS)
 
 OTHER_WORDS = {
     "no baseline": "changes are not there where no baseline was compared",
-    "none, or no baseline": "only changes that happened have a series",
+    "no change, or no baseline": "only changes that happened have a series or a line",
     "none, or not run": "only what happened has a series",
     "none": "an alert or a line that is not there did not happen",
-    "no whole run in this time": "says which of the two things is missing",
+    "none in this time": "the title says of what",
+    "all pass, or not run": "only what does not pass has a series",
+    "not run in this time": "from the log of that time",
     "never published": "the publisher reports for itself, without a run",
     "not known": "a source that knows no downloads",
+    "downloads not known": "a source that knows no downloads",
+    "not measured": "targets that run no compiled code have no speed-up",
+    "not seen": "a reason was chosen, so that something ran",
+    "not seen, or downloads not known": "a source that knows no downloads",
     "not seen in this time": "a reason was chosen, so that something ran",
     "no breaks, or not run": "only breaks that happened have a series",
     "no breaks, or not run in this time": "only breaks that happened have a line",
-    "–": "a cell of a table that other columns fill: no result of that status",
 }
 """What panels say instead of "not run", and why that is truer."""
 
 
 def test_the_committed_dashboards_are_those_that_the_code_makes():
-    made = {f"{d.uid}.json": build.text(d) for d in (each() for each in build.DASHBOARDS)}
+    made = {f"{d['uid']}.json": build.text(d) for d in (each() for each in build.DASHBOARDS)}
     committed = {path.name: path.read_text() for path in build.FOLDER.glob("*.json")}
     assert committed == made, "run `make generate`"
 
@@ -86,7 +93,7 @@ def test_no_two_panels_overlap_and_every_line_fills_the_width(uid: str):
 @EVERY
 def test_ids_are_unique_and_refs_too(uid: str):
     made = DASHBOARDS[uid]
-    ids = [panel["id"] for panel in made["panels"]]
+    ids = [*{id(p): p["id"] for p in [*made["panels"], *panels(made)]}.values()]
     assert len(set(ids)) == len(ids)
     for panel in panels(made):
         refs = [target["refId"] for target in panel["targets"]]
@@ -106,18 +113,64 @@ def test_no_query_makes_a_zero_of_nothing():
         assert "vector(0)" not in path.read_text()
 
 
-def test_the_overview_answers_in_the_order_of_a_morning():
-    rows = [p["title"] for p in DASHBOARDS["compilewatch-overview"]["panels"] if p["type"] == "row"]
-    assert rows == [
-        "Is the monitor alive?",
-        "What changed since the baseline?",
-        "Where is it going?",
-        "Which families?",
-        "Why?",
-        "Which models?",
+def test_the_overview_begins_with_the_answer_and_says_once_whether_the_monitor_lives():
+    shown = panels(DASHBOARDS["compilewatch-overview"])
+    assert [panel["title"] for panel in shown][:4] == [
+        "Models without graph breaks",
+        "Weighted by downloads",
+        "Since the baseline",
+        "Last complete run",
     ]
-    first = panels(DASHBOARDS["compilewatch-overview"])
-    assert [panel["title"] for panel in first][:2] == ["Monitor", "Since the last whole run"]
+
+
+@EVERY
+def test_the_shortest_step_is_that_of_the_scrape(uid: str):
+    alloy = (Path(build.__file__).parents[1] / "alloy" / "config.alloy").read_text()
+    scrape = alloy.partition('prometheus.scrape "pushgateway"')[2].partition("}\n\n")[0]
+    assert f'scrape_interval = "{SCRAPE}"' in scrape
+    assert {panel["interval"] for panel in panels(DASHBOARDS[uid])} == {SCRAPE}
+
+
+def mapped(value: object) -> Iterator[tuple[str, str]]:
+    """Text and colour of every value mapping, and of every series named like a status."""
+    if isinstance(value, list):
+        for one in value:
+            yield from mapped(one)
+    elif isinstance(value, dict):
+        if "text" in value and "color" in value:
+            yield value["text"], value["color"]
+        if value.get("matcher", {}).get("id") == "byName":
+            given = {one["id"]: one["value"] for one in value["properties"]}
+            if "displayName" in given:
+                yield given["displayName"], given["color"]["fixedColor"]
+        for one in value.values():
+            yield from mapped(one)
+
+
+def test_a_status_has_the_same_words_symbol_and_colour_everywhere():
+    wanted = {state.text: state.colour for state in states.STATES}
+    assert {state.status for state in states.STATES} == set(Status)
+    assert len({state.text for state in states.STATES}) == len(states.STATES)
+    symbols = {state.colour: state.text[0] for state in states.STATES}
+    assert len(set(symbols.values())) == len(symbols), "a colour that its symbol does not tell"
+    assert all(not state.text[0].isascii() for state in states.STATES)
+    for made in DASHBOARDS.values():
+        for text, colour in mapped(made["panels"]):
+            if text[2:] in {known[2:] for known in wanted}:
+                assert wanted[text] == colour
+
+
+@EVERY
+def test_no_timeline_merges_its_states_by_threshold(uid: str):
+    """Grafana 9 shows one grey bar then, without a name."""
+    for panel in panels(DASHBOARDS[uid]):
+        if panel["type"] == "state-timeline":
+            assert panel["fieldConfig"]["defaults"]["color"]["mode"] == "palette-classic"
+
+
+def test_nothing_is_used_that_the_oldest_grafana_does_not_know():
+    for path in build.FOLDER.glob("*.json"):
+        assert not re.search("palette-classic-by-name|__auto", path.read_text()), path
 
 
 def test_versions_are_marked_on_every_dashboard_but_the_public_one():
@@ -138,16 +191,13 @@ def test_the_public_dashboard_can_be_shared():
     assert used == {"prometheus"}
     text = (build.FOLDER / f"{PUBLIC}.json").read_text()
     assert set(re.findall(r"\$\w+", text)) == {"$__range"}
+    assert not list(links(made))
     assert "/d/" not in text
 
 
 def test_a_line_that_does_not_fill_the_width_is_refused():
-    kit = frame.FIXED
-    from dashboards.panels import Size, Text
-
-    narrow = kit.stat(Text(title="t", description="d"), Size(width=7), "up")
     with pytest.raises(ValueError, match="7 columns"):
-        frame.place([frame.Section(title="s", lines=[[narrow]])])
+        frame.place([[tiles("t", "d", (7, 4), now("up"))]])
 
 
 def test_modules_stay_readable():

@@ -7,6 +7,7 @@ cut short; `manifest`, whole and never compared.
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -19,12 +20,15 @@ from compilewatch.config import Settings
 from compilewatch.records import Mode, Performance, Target
 from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
+from dashboards.queries import FAILED, STALE_SECONDS
+from dashboards.states import STATES
 from tests import factories, services
 from tests.dashboards.reading import (
     DASHBOARDS,
     INTERVALS,
     Query,
     around,
+    bare,
     filled,
     queries,
     variables,
@@ -90,12 +94,12 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def answer(prometheus: Service, query: Query, choice: dict[str, str]) -> list[Any]:
     """As Grafana asks: now for numbers and tables, over a range for trends."""
     now = time.time()
-    asked = {"query": filled(query.expr, **choice)}
+    given = {"query": filled(query.expr, **choice)}
     kind = "query"
     if not query.instant:
         kind = "query_range"
-        asked |= {"start": str(now - 30), "end": str(now), "step": INTERVALS["$__interval"]}
-    path = f"/api/v1/{kind}?{urllib.parse.urlencode(asked)}"
+        given |= {"start": str(now - 30), "end": str(now), "step": INTERVALS["$__interval"]}
+    path = f"/api/v1/{kind}?{urllib.parse.urlencode(given)}"
     result: list[Any] = json.loads(prometheus.get(path))["data"]["result"]
     return result
 
@@ -104,6 +108,13 @@ def answer(prometheus: Service, query: Query, choice: dict[str, str]) -> list[An
 def test_a_query_has_data(prometheus: Service, query: Query):
     found = [series for choice in CHOICES for series in answer(prometheus, query, choice)]
     assert bool(found) == ((query.uid, query.where) not in NO_ANSWER), query.expr
+
+
+def asked(prometheus: Service, expr: str) -> list[Any]:
+    """What a query says now."""
+    path = f"/api/v1/query?{urllib.parse.urlencode({'query': filled(expr)})}"
+    result: list[Any] = json.loads(prometheus.get(path))["data"]["result"]
+    return result
 
 
 def number(prometheus: Service, title: str, **choice: str) -> list[tuple[dict[str, str], float]]:
@@ -118,54 +129,67 @@ def number(prometheus: Service, title: str, **choice: str) -> list[tuple[dict[st
 
 
 def test_a_run_that_was_never_compared_has_no_changes_and_not_none(prometheus: Service):
-    queried = next(q for q in queries("prometheus") if q.where == "Regressions")
-    whole, compared = queried.expr, queried.expr.replace('source=~"$source"', 'source="manifest"')
-    assert whole != compared
-    expr = {"query": filled(compared)}
-    path = "/api/v1/query?" + urllib.parse.urlencode(expr)
-    assert json.loads(prometheus.get(path))["data"]["result"] == []
-    assert number(prometheus, "Regressions") == [({}, 1.0)]
+    queried = next(q for q in queries("prometheus") if q.where == "Since the baseline")
+    both, compared = queried.expr, queried.expr.replace('source=~"$source"', 'source="manifest"')
+    assert both != compared
+    assert asked(prometheus, compared) == []
+    assert number(prometheus, "Since the baseline") == [({}, 1.0)]
 
 
-def test_a_monitor_that_stopped_months_ago_reads_as_stale(prometheus: Service):
-    assert number(prometheus, "Monitor") == [({}, 0.0)]
-
-
-def test_only_what_was_answered_whole_has_a_last_success(prometheus: Service):
-    (_, age), *more = number(prometheus, "Since the last whole run")
+def test_only_a_complete_run_has_a_last_success(prometheus: Service):
+    (_, age), *more = number(prometheus, "Last complete run")
     assert more == []
-    assert age > 26 * 3600
+    assert age > STALE_SECONDS
+    stale = next(q for q in queries("prometheus") if q.where == "Runs" and q.ref == "A")
+    found = answer(prometheus, stale, {})
+    assert {series["metric"]["source"] for series in found} == {"manifest"}
+    assert {series["value"][1] for series in found} == {"1"}
+
+
+def test_the_share_is_passes_of_verdicts_and_zero_where_nothing_passes(prometheus: Service):
+    shares = {
+        (series["metric"]["target"], series["metric"]["mode"]): float(series["values"][-1][1])
+        for series in answer(prometheus, share(), {})
+    }
+    counted = asked(prometheus, 'sum by (target, mode) (compilewatch_results{status="pass"})')
+    passed = {(s["metric"]["target"], s["metric"]["mode"]): float(s["value"][1]) for s in counted}
+    verdicts = asked(prometheus, "sum by (target, mode) (compilewatch_verdicts)")
+    assert shares == {
+        key: passed.get(key, 0.0) / float(series["value"][1])
+        for series in verdicts
+        if (key := (series["metric"]["target"], series["metric"]["mode"]))
+    }
+    nothing = share().expr.replace('status="pass"', 'status="none"')
+    assert {series["value"][1] for series in asked(prometheus, nothing)} == {"0"}
+
+
+def share() -> Query:
+    return next(q for q in queries("prometheus") if q.where == "Models without graph breaks")
+
+
+def test_models_that_do_not_pass_come_first_and_every_cell_is_a_state(prometheus: Service):
+    query = next(q for q in queries("prometheus") if q.where == "Models by target")
+    states = [int(float(s["value"][1])) for s in answer(prometheus, query, {})]
+    assert states == sorted(states, reverse=True)
+    assert set(states) <= set(range(1, len(STATES) + 1))
+    assert {STATES[0].status, STATES[-1].status} <= {STATES[code - 1].status for code in states}
+
+
+def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service):
+    page = variables(DASHBOARDS["compilewatch-model"])["model"]
+    first, *others = asked(prometheus, filled(bare(page["query"])))
+    failing = asked(prometheus, f"compilewatch_model_status{{{FAILED}}}")
+    assert first["metric"]["model"] in {series["metric"]["model"] for series in failing}
+    assert others
+    assert re.search(page["regex"].strip("/"), f'{{model="{first["metric"]["model"]}"}} 1 2')
+
+
+def test_zero_breaks_are_zero_where_a_model_passes(prometheus: Service):
     query = next(
-        q for q in queries("prometheus") if q.where.startswith("Freshness") and q.ref == "C"
+        q for q in queries("prometheus") if q.where == "Now" and "compile_breaks_total" in q.expr
     )
-    sources = {series["metric"]["source"] for series in answer(prometheus, query, {})}
-    assert sources == {"manifest"}
-
-
-def test_outcomes_add_up_to_all_verdicts(prometheus: Service):
-    captured, refused = (
-        answer(prometheus, q, {})
-        for q in queries("prometheus")
-        if q.where == "Verdicts" and q.uid == "compilewatch-overview"
-    )
-    last = {series["metric"]["status"]: float(series["values"][-1][1]) for series in captured}
-    assert last.keys() == {"pass", "graph_break", "mismatch"}
-    errors = float(refused[0]["values"][-1][1])
-    assert errors > 0
-    path = "/api/v1/query?query=sum(compilewatch_verdicts)"
-    (every,) = json.loads(prometheus.get(path))["data"]["result"]
-    assert sum(last.values()) + errors == float(every["value"][1])
-
-
-def test_verdicts_without_any_capture_are_all_errors(prometheus: Service):
-    refused = next(q for q in queries("prometheus") if q.where == "Verdicts" and q.ref == "B")
-    nothing = refused.expr.replace("pass|graph_break|mismatch", "none")
-    path = "/api/v1/query?"
-    one, other = (
-        json.loads(prometheus.get(path + urllib.parse.urlencode({"query": filled(expr)})))
-        for expr in (nothing, "sum(compilewatch_verdicts)")
-    )
-    assert one["data"]["result"][0]["value"][1] == other["data"]["result"][0]["value"][1]
+    found = answer(prometheus, query, {"model": "team/0"})
+    assert {series["value"][1] for series in found} == {"0"}
 
 
 def test_every_reason_has_a_page_to_read(prometheus: Service):
@@ -179,10 +203,8 @@ def test_every_reason_has_a_page_to_read(prometheus: Service):
 
 
 def test_variables_offer_what_was_published(prometheus: Service):
-    made = variables(DASHBOARDS["compilewatch-overview"])
-    assert made["families"]["regex"] == '/family="([^"]+)"/'
-    asked = urllib.parse.urlencode({"match[]": filled(around_of("variable source").expr)})
-    path = f"/api/v1/label/source/values?{asked}"
+    matched = urllib.parse.urlencode({"match[]": filled(around_of("variable source").expr)})
+    path = f"/api/v1/label/source/values?{matched}"
     assert json.loads(prometheus.get(path))["data"] == ["library", "manifest"]
 
 

@@ -26,8 +26,16 @@ def columns(panel: Json) -> set[str]:
     shown: set[str] = set()
     for step in panel.get("transformations", ()):
         shown |= set(step["options"].get("indexByName", {}))
+        shown |= {step["options"][name] for name in ("rowField",) if name in step["options"]}
         shown -= set(step["options"].get("excludeByName", {}))
     return shown
+
+
+def labels(panel: Json) -> set[str]:
+    """What the series of a panel are called by: each has these labels."""
+    return set.intersection(
+        *(set(re.findall(r"{{(\w+)}}", t["legendFormat"])) for t in panel["targets"])
+    )
 
 
 @pytest.mark.parametrize(("uid", "link", "panel"), INTERNAL)
@@ -44,9 +52,12 @@ def test_a_link_leads_somewhere_and_passes_what_is_taken(uid: str, link: Json, p
             assert variable[1] in here
         elif name != "whole":
             assert name.removeprefix("var-") in taken, name
-            field = re.fullmatch(r"\$\{__data\.fields\.(\w+):percentencode\}", value)
+            field = re.fullmatch(
+                r"\$\{__(data\.fields|field\.labels)\.(\w+):percentencode\}", value
+            )
             assert field, value
-            assert field[1] in columns(panel), f"{field[1]} is no column of {panel['title']}"
+            there = columns(panel) if field[1] == "data.fields" else labels(panel)
+            assert field[2] in there, f"{panel['title']} has no {field[2]}"
     if panel:
         assert "${__url_time_range}" in link["url"]
     else:
@@ -57,12 +68,13 @@ def test_a_link_leads_somewhere_and_passes_what_is_taken(uid: str, link: Json, p
 @pytest.mark.parametrize(("uid", "link", "panel"), EXTERNAL)
 def test_a_link_out_opens_a_tab_of_its_own(uid: str, link: Json, panel: Json):
     assert link["targetBlank"]
-    known = (REGISTRY_PAGE.partition("gb/gb")[0], "${build_url:raw}/")
+    # `code` is made in the query, of Transformers' and PyTorch's repositories.
+    known = (REGISTRY_PAGE.partition("gb/gb")[0], "${build_url:raw}/", "${__data.fields.code:raw}")
     assert link["url"].startswith(known)
     for name in re.findall(r"\$\{(\w+):raw\}", link["url"]):
         assert name in variables(DASHBOARDS[uid])
     for name in re.findall(r"__data\.fields\.(\w+)", link["url"]):
-        assert name in columns(panel) | {"hint"}
+        assert name in columns(panel) | {"hint", "code"}
 
 
 def steps(start: str, through: str) -> set[str]:
@@ -70,7 +82,7 @@ def steps(start: str, through: str) -> set[str]:
     return {
         urlsplit(link["url"]).path.removeprefix("/d/")
         for where, link, _ in links(DASHBOARDS[start])
-        if where.endswith(f"/{through}")
+        if f".{through}:" in link["url"] and link["url"].startswith("/d/")
     }
 
 
@@ -89,11 +101,11 @@ def test_the_way_from_family_to_build_is_there():
 @pytest.mark.parametrize("uid", DASHBOARDS)
 def test_links_use_columns_that_are_shown(uid: str):
     for where, _, panel in links(DASHBOARDS[uid]):
-        if panel:
-            assert where.rpartition("/")[2] in columns(panel) | {"hint"}, where
+        if column := where.rpartition("/")[2] if panel else "":
+            assert column in columns(panel), where
 
 
-BUILT_IN = {"__all", "__interval", "__range", "__auto", "__url_time_range", "__data"}
+BUILT_IN = {"__all", "__interval", "__range", "__auto", "__url_time_range", "__data", "__field"}
 
 
 @pytest.mark.parametrize("uid", DASHBOARDS)

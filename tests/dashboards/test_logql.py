@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Any
 import pytest
 
 from compilewatch.events import EVENTS, LABELS
+from compilewatch.records import Phase
 from tests.dashboards.reading import Query, filled, queries
 
 ROOT = Path(__file__).parents[2]
 FIELDS = {name for event in EVENTS for name in event.__struct_fields__} | {"event"}
-OWN = {"service_name", "__error__", "spent"}
-"""The collector's label, Loki's word for a line it could not read, and a name made in a query."""
+OWN = {"service_name", *Phase, "place", "code", "hint", "check", "what"}
+"""The collector's label, and names that a query makes."""
 
 LOGQL = queries("loki")
 
@@ -54,7 +56,7 @@ def parsed(*expressions: str) -> list[dict[str, Any]]:
 
 
 def test_every_query_parses_and_names_only_what_events_have():
-    assert len(LOGQL) > 10
+    assert len(LOGQL) > 5
     for query, found in zip(LOGQL, parsed(*(filled(one.expr) for one in LOGQL)), strict=True):
         assert found["errors"] == [], f"{query}: {query.expr}"
         assert set(found["names"]) <= FIELDS | OWN, f"{query}: {query.expr}"
@@ -76,9 +78,35 @@ def test_streams_are_chosen_by_labels_and_only_by_those(query: Query):
     assert 'service_name="compilewatch"' in inside
 
 
-@pytest.mark.parametrize("query", [one for one in LOGQL if one.panel["type"] == "table"], ids=str)
-def test_the_columns_of_a_table_of_lines_are_fields_of_its_event(query: Query):
-    (event,) = (each for each in EVENTS if f'event="{each.__struct_config__.tag}"' in query.expr)
-    chosen = next(t for t in query.panel["transformations"] if t["id"] == "filterFieldsByName")
-    columns = set(chosen["options"]["include"]["names"]) - {"Time"}
-    assert columns <= set(event.__struct_fields__)
+def columns(query: Query) -> set[str]:
+    """Names of labels that a table shows, of lines or of a number by labels."""
+    for step in query.panel["transformations"]:
+        if step["id"] == "filterFieldsByName":
+            return set(step["options"]["include"]["names"]) - {"Time"}
+    by = re.search(r"max by \(([^)]*)\)", query.expr)
+    assert by
+    return set(by[1].split(", "))
+
+
+SHOWN = [one for one in LOGQL if one.panel["type"] in ("table", "barchart")]
+
+
+@pytest.mark.parametrize("query", SHOWN, ids=str)
+def test_the_columns_of_a_table_of_lines_are_fields_of_its_events(query: Query):
+    chosen = re.search(r'event=~?"([^"]+)"', query.expr)
+    assert chosen
+    tags = set(chosen[1].split("|"))
+    found = [each for each in EVENTS if each.__struct_config__.tag in tags]
+    assert len(found) == len(tags)
+    assert columns(query) <= {name for each in found for name in each.__struct_fields__} | OWN
+
+
+def test_a_template_names_only_what_events_have():
+    named = {
+        name
+        for query in LOGQL
+        for template in re.findall(r"`([^`]*{{[^`]*)`", query.expr)
+        for name in re.findall(r"(?<=[ {])\.([a-z_]+)", template)
+    }
+    assert "occurrences" in named
+    assert named <= FIELDS

@@ -1,0 +1,129 @@
+"""Tables: where people look things up, rather than look at them."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dashboards.panels import NOT_RUN, Json, cells, change, logged, override, panel
+from dashboards.states import BY_NAME, missing
+
+
+def coloured(kind: str) -> Json:
+    """Cells in the colour of their value: the name before Grafana 9.5, then the one since."""
+    solid = {"color-background": "color-background-solid"}.get(kind, kind)
+    return {"custom.displayMode": solid, "custom.cellOptions": {"type": kind, "mode": "basic"}}
+
+
+def table(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    columns: Mapping[str, str | Json],
+    *,
+    labels: Sequence[str],
+    hidden: Sequence[str] = (),
+    sort: str = "",
+    looks: Mapping[str, Json] | None = None,
+    **look: Any,
+) -> Json:
+    """Rows by their labels: first these, then a number each from a query; `looks` by column."""
+    asked = [cells(asked) if isinstance(asked, str) else asked for asked in columns.values()]
+    # Grafana names a query's value `Value #A`, or `Value` where it is the only one.
+    names = {
+        f"Value #{ref}": name for ref, name in zip(string.ascii_uppercase, columns, strict=False)
+    }
+    names["Value"] = next(iter(columns))
+    order = {name: index for index, name in enumerate([*labels, *names])}
+    steps = [
+        change("merge"),
+        change(
+            "organize",
+            excludeByName=dict.fromkeys(["Time", *hidden], True),
+            indexByName=order,
+            renameByName=names,
+        ),
+    ]
+    return _rows(title, about, size, asked, steps, sort, looks, **look)
+
+
+def matrix(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    expr: str,
+    *,
+    row: str,
+    column: str,
+    link: Json,
+    mappings: Sequence[Json] = (),
+    width: int = 280,
+    **look: Any,
+) -> Json:
+    """A table of coloured cells, in the order of the answer; every cell leads to its row's page."""
+    steps = [
+        change("groupingToMatrix", columnField=column, rowField=row, valueField="Value"),
+        change("organize", renameByName={f"{row}\\{column}": row}),
+    ]
+    head = {"custom.width": width, "mappings": []}
+    looks = {row: head | {"custom.displayMode": "auto", "custom.cellOptions": {"type": "auto"}}}
+    made = _rows(title, about, size, [cells(expr)], steps, "", looks, links=[link], **look)
+    defaults = made["fieldConfig"]["defaults"]
+    defaults["mappings"] = [*mappings, *missing(NOT_RUN)]
+    for name, one in coloured("color-background").items():
+        defaults["custom"][name.removeprefix("custom.")] = one
+    return made
+
+
+def line_table(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    expr: str,
+    fields: Sequence[str],
+    looks: Mapping[str, Json] | None = None,
+    **look: Any,
+) -> Json:
+    """Log lines as a table of their labels and structured metadata, in the order given."""
+    order = {name: index for index, name in enumerate(["Time", *fields])}
+    steps = [
+        # Loki answers with labels and structured metadata together in one field of this name.
+        change("extractFields", source="labels", format="auto", keepTime=True, replace=True),
+        change("filterFieldsByName", include={"names": list(order)}),
+        change("organize", indexByName=order),
+    ]
+    return _rows(title, about, size, [logged(expr)], steps, "", looks, **look)
+
+
+def _rows(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    targets: Sequence[Json],
+    transformations: Sequence[Json],
+    sort: str,
+    looks: Mapping[str, Json] | None,
+    **look: Any,
+) -> Json:
+    options = {
+        "showHeader": True,
+        "cellHeight": "sm",
+        "footer": {"show": False, "reducer": [], "countRows": False, "fields": ""},
+        "sortBy": [{"displayName": sort, "desc": True}] if sort else [],
+    }
+    given = {
+        "custom": {"filterable": True, "minWidth": 60, "align": "auto"},
+        "mappings": missing("–"),
+        "options": options,
+        "overrides": [
+            *look.pop("overrides", ()),
+            *(override(name, one) for name, one in (looks or {}).items()),
+        ],
+        "transformations": transformations,
+    }
+    return panel("table", title, about, size, targets, **(given | look))
+
+
+STATE_CELL = {"mappings": [*BY_NAME, *missing("–")], **coloured("color-text")}
+"""The look of a column of statuses."""
