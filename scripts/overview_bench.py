@@ -1,15 +1,16 @@
 """The benchmark `overview_queries`: every query of the Overview over 90 days, as Grafana asks.
 
 1,000 models x 6 targets x 2 modes, one run a day for 90 days, backfilled into a real Prometheus.
-Series that are read over time (totals, and one family, as each panel of a family draws one) have a
-sample every two minutes, as a scrape leaves them; the others have one a day, and are asked for at
-the end of the time only. A scrape would leave 6 billion samples in all.
+Series that are read over time (totals, and the models that the timeline shows) have a sample every
+two minutes, as a scrape leaves them; the others have one a day, and are asked for at the end of the
+time only. A scrape would leave 6 billion samples in all.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -37,11 +38,13 @@ BLOCK_HOURS = 486
 """The longest block below Prometheus' own limit of 31 days: 2 h times a power of 3."""
 
 POINTS = 1000
-"""What a panel asks for on a wide screen: its width in pixels."""
+"""What a panel asks for on a wide screen, its width in pixels, unless it says so itself."""
 
 ROUNDS = 5
 LIMIT_SECONDS = 0.3
-FAMILY = "family-0000"
+SHOWN = 20
+"""Models of the timeline, the variable `failing`."""
+
 NAME = re.compile(r"compilewatch_\w+")
 LABEL_VALUES = re.compile(r"label_values\(.*, (\w+)\)")
 LABELS = {definition.name: definition.labels for definition in DEFINITIONS}
@@ -67,10 +70,16 @@ def varied(index: int, result: Result) -> Result:
     return msgspec.structs.replace(result, status=rare[index // 29 % len(rare)], breaks=())
 
 
+def shown(models: int) -> list[str]:
+    """Names of the models that are drawn over time."""
+    return sorted({one.request.model.name for one in recorded.run(models).results})[:SHOWN]
+
+
 def series(models: int) -> Iterator[tuple[str, str, float, bool]]:
     """Metric, the series as written in OpenMetrics, its value, and whether it is scraped."""
     drawn = {name for query in asked() if over_time(query) for name in NAME.findall(query.expr)}
     answers = tuple(map(varied, range(10**9), recorded.run(models).results))
+    names = shown(models)
     changes = tuple(
         Change(
             kind=(ChangeKind.REGRESSION, ChangeKind.FIXED)[index % 2],
@@ -87,7 +96,7 @@ def series(models: int) -> Iterator[tuple[str, str, float, bool]]:
     for samples in groups(view).values():
         for metric, values, value in samples:
             labels = dict(zip(LABELS[metric], values, strict=True))
-            scraped = metric in drawn and labels.get("family", FAMILY) == FAMILY
+            scraped = metric in drawn and labels.get("model", names[0]) in names
             pairs = ",".join(f'{k}="{v}"' for k, v in {"job": "compilewatch", **labels}.items())
             yield metric, f"{metric}{{{pairs}}}", value, scraped
 
@@ -131,30 +140,25 @@ def backfill(folder: Path, models: int, end: int) -> tuple[int, int]:
     return len(rows), samples
 
 
-def step() -> int:
-    """The step of a trend, in seconds, over these days: as Grafana rounds intervals of this size.
-
-    grafana/packages/grafana-data/src/datetime/rangeutil.ts, roundInterval: from 1.5 to 2.5 hours
-    it is 2 hours. The panels' own least step is an hour.
-    """
-    exact = DAYS * DAY / POINTS
-    assert 1.5 * 3600 <= exact < 2.5 * 3600
-    return 2 * 3600
+def step(query: Query) -> int:
+    """The step of a query over these days, in seconds, in whole scrapes."""
+    exact = DAYS * DAY / query.panel.get("maxDataPoints", POINTS)
+    return math.ceil(exact / SCRAPE) * SCRAPE
 
 
 def address(query: Query, end: int, choice: dict[str, str]) -> str:
     """What Grafana asks Prometheus for."""
-    expr = query.expr.replace("$__range", f"{DAYS}d").replace("$__interval", f"{step()}s")
+    expr = query.expr.replace("$__range", f"{DAYS}d").replace("$__interval", f"{step(query)}s")
     given: dict[str, Any] = {"query": filled(expr, **choice)}
     window = {"start": end - DAYS * DAY, "end": end}
     if label := LABEL_VALUES.fullmatch(query.raw):
         given = {"match[]": given["query"]}
         return f"/api/v1/label/{label[1]}/values?{urllib.parse.urlencode(given | window)}"
     if query.where.startswith("annotation"):
-        return f"/api/v1/query_range?{urllib.parse.urlencode(given | window | {'step': 3600})}"
+        return f"/api/v1/query_range?{urllib.parse.urlencode(given | window | {'step': 1800})}"
     if query.instant:
         return f"/api/v1/query?{urllib.parse.urlencode(given | {'time': end})}"
-    return f"/api/v1/query_range?{urllib.parse.urlencode(given | window | {'step': step()})}"
+    return f"/api/v1/query_range?{urllib.parse.urlencode(given | window | {'step': step(query)})}"
 
 
 def measured(prometheus: Service, path: str) -> tuple[float, int]:
@@ -176,7 +180,7 @@ def overview_queries(output: Path, models: int = 1000) -> dict[str, Any]:
     prepared = time.monotonic() - started
     config = output / "prometheus.yml"
     config.write_text("{}\n")
-    choice = {"families": FAMILY}
+    choice = {"failing": "|".join(shown(models))}
     with services.prometheus(output, config, "--storage.tsdb.retention.time=200d") as prometheus:
         found = {
             f"{q.where} {q.ref}": measured(prometheus, address(q, end, choice)) for q in asked()
