@@ -169,7 +169,8 @@ def models(height: int) -> Json:
     """Every model by target, those that do not pass first."""
     by = "model, target, mode"
     state = codes(by, CHOSEN)
-    ordered = f"({state} + on (model) group_left () {DOWNLOADS} / 1e12 or {state})"
+    known = f"max by (model) ({of_group('compilewatch_model_info', CHOSEN)})"
+    ordered = f"{state} + on (model) group_left () ({DOWNLOADS} / 1e12 or 0 * {known})"
     return matrix(
         "Models by target",
         "What each target says of each model: those that do not pass first, the most downloaded "

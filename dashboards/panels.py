@@ -92,7 +92,7 @@ def thresholds(steps: Steps) -> Json:
 
 def now(expr: str, legend: str = "") -> Json:
     """Ask Prometheus for the newest value."""
-    return {"datasource": PROMETHEUS, "expr": expr, "legendFormat": legend, "instant": True}
+    return {**ever(expr, legend), "instant": True, "range": False}
 
 
 def ever(expr: str, legend: str = "") -> Json:
@@ -121,13 +121,8 @@ def change(kind: str, **options: Any) -> Json:
     return {"id": kind, "options": options}
 
 
-def _legend(*, shown: bool = True) -> Json:
-    return {"showLegend": shown, "displayMode": "list", "placement": "bottom", "calcs": []}
-
-
-def _last(calc: str = "lastNotNull") -> Json:
-    return {"calcs": [calc], "values": False, "fields": ""}
-
+LEGEND: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
+NEWEST: Json = {"calcs": ["lastNotNull"], "values": False, "fields": ""}
 
 STATUS_SERIES = [
     override(s.status, {"color": {"mode": "fixed", "fixedColor": s.colour}, "displayName": s.text})
@@ -142,7 +137,7 @@ def tiles(
 ) -> Json:
     """Numbers side by side, each with its trend behind it."""
     options = {
-        "reduceOptions": _last(),
+        "reduceOptions": NEWEST,
         "graphMode": "area" if trend else "none",
         "colorMode": "value",
         "textMode": "value_and_name" if any(t["legendFormat"] for t in targets) else "value",
@@ -156,7 +151,7 @@ def tiles(
 def bars(title: str, about: str, size: tuple[int, int], target: Json, **look: Any) -> Json:
     """One bar for each series, in the order of the answer."""
     options = {
-        "reduceOptions": _last(),
+        "reduceOptions": NEWEST,
         "orientation": "horizontal",
         "displayMode": "basic",
         "showUnfilled": True,
@@ -186,7 +181,7 @@ def trend(
         "spanNulls": BRIDGED_MS,
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
     }
-    options = {"legend": _legend(), "tooltip": {"mode": "multi", "sort": "none"}}
+    options = {"legend": LEGEND, "tooltip": {"mode": "multi", "sort": "none"}}
     given: Json = {"color": BLUES, "min": 0} | look
     return panel("timeseries", title, about, size, targets, custom=custom, options=options, **given)
 
@@ -198,7 +193,7 @@ def timeline(title: str, about: str, size: tuple[int, int], target: Json, **look
         "showValue": "auto",
         "rowHeight": 0.85,
         "alignValue": "left",
-        "legend": _legend(),
+        "legend": LEGEND,
         "tooltip": {"mode": "single"},
     }
     custom = {"fillOpacity": 85, "lineWidth": 0, "spanNulls": BRIDGED_MS}
@@ -219,7 +214,7 @@ def stacks(
         "stacking": "normal",
         "showValue": "auto",
         "barWidth": 0.8,
-        "legend": _legend(),
+        "legend": LEGEND,
         "tooltip": {"mode": "multi", "sort": "none"},
     }
     steps = [
@@ -241,7 +236,7 @@ def phases(
         "stacking": "normal",
         "showValue": "never",
         "barWidth": 0.8,
-        "legend": _legend(),
+        "legend": LEGEND,
         "tooltip": {"mode": "multi", "sort": "none"},
     }
     numbers = [{"targetField": name, "destinationType": "number"} for name in names]
