@@ -96,12 +96,13 @@ def hint(expression: str) -> str:
 def breaks(match: str, *labels: str) -> str:
     """Each break once, however many runs in the time shown met it: its place, source and page.
 
-    A line of Transformers or PyTorch is shown at the release that the chosen run had.
+    A line of Transformers or PyTorch is shown at the release that the newest run had; others, such
+    as a team's own, have no page.
     """
     source = (
         '{{if hasPrefix "transformers/" .file}}https://github.com/huggingface/transformers/blob/'
         'v$transformers/src/{{.file}}#L{{.line}}{{else if hasPrefix "torch/" .file}}'
-        "https://github.com/pytorch/pytorch/blob/v$torch/{{.file}}#L{{.line}}{{end}}"
+        "https://github.com/pytorch/pytorch/blob/v$torch/{{.file}}#L{{.line}}{{else}}#{{end}}"
     )
     place = '{{regexReplaceAll "^.*/" .file ""}}:{{.line}} in {{.function}}'
     page = '{{if hasPrefix "GB" .reason}}gb/gb{{substr 2 6 .reason}}.html{{else}}index.html{{end}}'
