@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards.frame import COST, MODEL, TARGETS, dashboard, from_series, row, shared, to_dashboard
-from dashboards.panels import BLUES, Json, bars, ever, now, trend
+from dashboards.panels import BLUE, Json, bars, ever, fixed, now, trend
 from dashboards.queries import of_mode
 from dashboards.tables import table
 
@@ -30,7 +30,7 @@ def _usual() -> list[Json]:
             (8, 9),
             now(f"sort_desc({_median(COLD)})", LEGEND),
             unit="s",
-            color=BLUES,
+            color=fixed(BLUE),
             links=[from_series(TARGETS, "This target", "target")],
         ),
         trend(
@@ -64,7 +64,7 @@ def _extreme(title: str, about: str, expr: str, unit: str, **look: str) -> Json:
         (12, 11),
         now(expr, "{{model}} {{target}} {{mode}}"),
         unit=unit,
-        color=BLUES,
+        color=fixed(BLUE),
         links=[from_series(MODEL, "This model", "model")],
         **look,
     )

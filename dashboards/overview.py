@@ -17,11 +17,12 @@ from dashboards.frame import (
     variable,
 )
 from dashboards.panels import (
-    BLUES,
+    BLUE,
     GOOD,
     Json,
     bars,
     ever,
+    fixed,
     now,
     override,
     thresholds,
@@ -209,7 +210,7 @@ def changed_families() -> Json:
         (6, 8),
         now(f"sort_desc(sum by (family, kind) ({changes}))", "{{family}}: {{kind}}"),
         empty="no change, or no baseline",
-        color=BLUES,
+        color=fixed(BLUE),
         links=[from_series(OVERVIEW, "Models of this family", "family")],
     )
 

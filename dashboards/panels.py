@@ -24,8 +24,24 @@ SCRAPE = "2m"
 BRIDGED_MS = 2 * 24 * 3600 * 1000
 """Lines are drawn across gaps of up to two days: data are daily."""
 
-BLUES: Json = {"mode": "shades", "fixedColor": "blue"}
-"""Of what has no status: targets, phases. Other colours mean a status."""
+BLUE = "#5794f2"
+TARGETS = {
+    "dynamo": BLUE,
+    "export": "#9fd3f5",
+    "inductor": "#f2cc0c",
+    "xla": "#a9744f",
+    "neuron": "#e68fc7",
+}
+PHASES = {
+    "setup": "#b0b6bf",
+    "create": "#d8e9fb",
+    "inputs": "#b5d3f7",
+    "eager": "#8ab8ff",
+    "compile": "#1f60c4",
+    "compare": "#3ea6a0",
+    "profile": "#a9744f",
+}
+"""Of what has no status. Green, orange, red, purple and grey cells mean one."""
 
 GOOD = [(None, RED), (0.75, ORANGE), (0.95, GREEN)]
 """Thresholds of a share that should be near one."""
@@ -124,12 +140,32 @@ def change(kind: str, **options: Any) -> Json:
 LEGEND: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
 NEWEST: Json = {"calcs": ["lastNotNull"], "values": False, "fields": ""}
 
+
+def fixed(colour: str) -> Json:
+    """One colour, whatever the value."""
+    return {"mode": "fixed", "fixedColor": colour}
+
+
+def _like(pattern: str, look: Json) -> Json:
+    return override(f"/{pattern}/", look) | {
+        "matcher": {"id": "byRegexp", "options": f"/{pattern}/"}
+    }
+
+
 STATUS_SERIES = [
-    override(s.status, {"color": {"mode": "fixed", "fixedColor": s.colour}, "displayName": s.text})
+    override(s.status, {"color": fixed(s.colour), "displayName": s.text})
     for s in STATES
     if not s.phase or s.phase.startswith("phase=~")
 ]
 """Series and columns that are called like a status, in its words and colour."""
+
+SERIES = [
+    *STATUS_SERIES,
+    *(_like(rf"\b{name}\b", {"color": fixed(colour)}) for name, colour in TARGETS.items()),
+    *(override(name, {"color": fixed(colour)}) for name, colour in PHASES.items()),
+    _like(r"\btrain\b", {"custom.lineStyle": {"fill": "dash", "dash": [8, 6]}}),
+]
+"""Series in the colour of what they are called; training is dashed."""
 
 
 def tiles(
@@ -162,7 +198,7 @@ def bars(title: str, about: str, size: tuple[int, int], target: Json, **look: An
         "maxVizHeight": 30,
         "text": {"titleSize": 12, "valueSize": 12},
     }
-    given: Json = {"color": {"mode": "fixed", "fixedColor": ORANGE}, "min": 0} | look
+    given: Json = {"color": fixed(ORANGE), "min": 0} | look
     return panel("bargauge", title, about, size, [target], options=options, **given)
 
 
@@ -182,7 +218,7 @@ def trend(
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
     }
     options = {"legend": LEGEND, "tooltip": {"mode": "multi", "sort": "none"}}
-    given: Json = {"color": BLUES, "min": 0} | look
+    given: Json = {"color": fixed(BLUE), "min": 0, "overrides": SERIES} | look
     return panel("timeseries", title, about, size, targets, custom=custom, options=options, **given)
 
 
@@ -204,6 +240,13 @@ def timeline(title: str, about: str, size: tuple[int, int], target: Json, **look
     return made | {"maxDataPoints": 200}
 
 
+def grouped(row: str, column: str) -> list[Json]:
+    """One row for each value of a label, one column for each value of another."""
+    keys = {"columnField": column, "rowField": row, "valueField": "Value", "emptyValue": "null"}
+    named = {f"{row}\\{column}": row}
+    return [change("groupingToMatrix", **keys), change("organize", renameByName=named)]
+
+
 def stacks(
     title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
 ) -> Json:
@@ -217,10 +260,7 @@ def stacks(
         "legend": LEGEND,
         "tooltip": {"mode": "multi", "sort": "none"},
     }
-    steps = [
-        change("groupingToMatrix", columnField=column, rowField=row, valueField="Value"),
-        change("organize", renameByName={f"{row}\\{column}": row}),
-    ]
+    steps = grouped(row, column)
     custom = {"fillOpacity": 85, "lineWidth": 0}
     look = {"options": options, "transformations": steps, "custom": custom} | look
     return panel("barchart", title, about, size, [cells(expr)], overrides=STATUS_SERIES, **look)
@@ -241,7 +281,7 @@ def phases(
     }
     numbers = [{"targetField": name, "destinationType": "number"} for name in names]
     steps = [
-        change("extractFields", source="labels", format="auto", keepTime=True, replace=True),
+        change("extractFields", source="labels", format="auto"),
         change("filterFieldsByName", include={"names": ["Time", check, *names]}),
         change("convertFieldType", conversions=numbers),
         change("sortBy", fields={}, sort=[{"field": "Time", "desc": False}]),
@@ -251,7 +291,7 @@ def phases(
             indexByName={name: index for index, name in enumerate([check, *names])},
         ),
     ]
-    look: Json = {"unit": "s", "color": BLUES, "custom": {"fillOpacity": 90, "lineWidth": 0}}
+    look: Json = {"unit": "s", "overrides": SERIES, "custom": {"fillOpacity": 90, "lineWidth": 0}}
     return panel(
         "barchart",
         title,

@@ -63,10 +63,10 @@ def between(low: float, high: float | None, text: str, colour: str) -> Mapping:
 
 
 def missing(text: str) -> list[Mapping]:
-    """What a cell without a value says."""
+    """What a cell without a value says. (Grafana's `null+nan` would take every word for a NaN.)"""
     return [
         {"type": "special", "options": {"match": match, "result": {"text": text, "index": 99}}}
-        for match in ("null+nan", "empty")
+        for match in ("null", "empty")
     ]
 
 

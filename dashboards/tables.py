@@ -6,7 +6,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dashboards.panels import NOT_RUN, Json, cells, change, logged, override, panel
+from dashboards.panels import NOT_RUN, Json, cells, change, grouped, logged, override, panel
 from dashboards.states import BY_NAME, missing
 
 
@@ -62,10 +62,7 @@ def matrix(
     **look: Any,
 ) -> Json:
     """A table of coloured cells, in the order of the answer; every cell leads to its row's page."""
-    steps = [
-        change("groupingToMatrix", columnField=column, rowField=row, valueField="Value"),
-        change("organize", renameByName={f"{row}\\{column}": row}),
-    ]
+    steps = grouped(row, column)
     head = {"custom.width": width, "mappings": []}
     looks = {row: head | {"custom.displayMode": "auto", "custom.cellOptions": {"type": "auto"}}}
     made = _rows(title, about, size, [cells(expr)], steps, "", looks, links=[link], **look)
@@ -89,7 +86,7 @@ def line_table(
     order = {name: index for index, name in enumerate(["Time", *fields])}
     steps = [
         # Loki answers with labels and structured metadata together in one field of this name.
-        change("extractFields", source="labels", format="auto", keepTime=True, replace=True),
+        change("extractFields", source="labels", format="auto"),
         change("filterFieldsByName", include={"names": list(order)}),
         change("organize", indexByName=order),
     ]

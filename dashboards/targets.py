@@ -14,7 +14,7 @@ from dashboards.frame import (
     to_dashboard,
 )
 from dashboards.overview import share_over_time
-from dashboards.panels import STATUS_SERIES, Json, bars, ever, now, stacks, trend
+from dashboards.panels import STATUS_SERIES, Json, bars, ever, fixed, now, stacks, trend
 from dashboards.queries import (
     PASSED,
     of_mode,
@@ -117,7 +117,7 @@ def _neuron() -> list[Json]:
             (12, 8),
             now(f"sort_desc(count by (error_class) ({failed}))", "{{error_class}}"),
             empty="none, or not run",
-            color={"mode": "fixed", "fixedColor": RED},
+            color=fixed(RED),
         ),
         table(
             "Outside XLA, and expected to fail on Neuron",
@@ -145,7 +145,6 @@ def targets() -> Json:
                     (12, 9),
                     ever(f"sum by (status) ({RESULTS})", "{{status}}"),
                     drawn="bars",
-                    overrides=STATUS_SERIES,
                 ),
             ],
             _look_up(),
