@@ -22,7 +22,7 @@ from dashboards.frame import (
 from dashboards.panels import Json, bars, ever, logged, logs, now, phases, timeline, trend
 from dashboards.queries import FAILED, PASSED, REGISTRY, breaks, log, model_log, of_group, of_mode
 from dashboards.states import GREEN, ORANGE, codes, value
-from dashboards.tables import STATE_CELL, coloured, table
+from dashboards.tables import HIDDEN, STATE_CELL, coloured, table
 
 ONE = 'model="$model"'
 BY = "target, mode"
@@ -104,12 +104,12 @@ def break_table(title: str, about: str, size: tuple[int, int], match: str, *labe
         about,
         size,
         {"Times": logged(breaks(match, *labels), "instant")},
-        labels=(*labels, "place", "reason", "target", "mode"),
-        hidden=("code", "hint"),
+        labels=(*labels, "place", "reason", "target", "mode", "code", "hint"),
         sort="Times",
         empty="no breaks, or not run in this time",
         looks={
             **{n: {"links": [to_dashboard(MODEL, "This model", n)]} for n in labels},
+            **dict.fromkeys(("code", "hint"), HIDDEN),
             "place": {"links": [to_page("The line", "${__data.fields.code:raw}")]},
             "reason": {
                 "links": [

@@ -18,7 +18,7 @@ from dashboards.frame import (
 from dashboards.model import break_table
 from dashboards.panels import Json, bars, ever, now, tiles, trend
 from dashboards.queries import REGISTRY, hint, of_group, of_mode
-from dashboards.tables import table
+from dashboards.tables import HIDDEN, table
 
 ONE = 'reason="$reason"'
 BREAKS = of_mode("compile_breaks_total", ONE)
@@ -92,8 +92,7 @@ def _all() -> Json:
         "reason hits most.",
         (24, 10),
         {"Models": hint(models), "Downloads": downloads},
-        labels=("reason",),
-        hidden=("hint",),
+        labels=("reason", "hint"),
         sort="Models",
         empty="no breaks, or not run",
         looks={
@@ -103,6 +102,7 @@ def _all() -> Json:
                     to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
                 ]
             },
+            "hint": HIDDEN,
             "Models": {"custom.width": 120},
             "Downloads": {"custom.width": 120},
         },

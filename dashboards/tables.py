@@ -122,5 +122,8 @@ def _rows(
     return panel("table", title, about, size, targets, **(given | look))
 
 
+HIDDEN = {"custom.hidden": True, "custom.hideFrom": {"viz": True, "legend": True, "tooltip": True}}
+"""The look of a column that is there for links only."""
+
 STATE_CELL = {"mappings": [*BY_NAME, *missing("–")], **coloured("color-text")}
 """The look of a column of statuses."""
