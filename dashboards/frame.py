@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboards.panels import PROMETHEUS, Json
+from dashboards.panels import PROMETHEUS, SCRAPE, Json
 from dashboards.queries import of_group, of_mode, of_run
 
 COLUMNS = 24
@@ -208,10 +208,13 @@ def _navigation(own: str) -> list[Json]:
 
 
 def _versions() -> Json:
-    """A mark where torch, transformers or the harness were not what they were an hour before."""
+    """A mark where torch, transformers or the harness are not what they were a step before.
+
+    Grafana asks for a hundred steps at most, so that a fixed time before would miss changes.
+    """
     by = "environment, torch, transformers, harness_version"
     info = of_group("compilewatch_run_info")
-    before = f"last_over_time({info}[7d] offset 1h)"
+    before = f"last_over_time({info}[7d] offset $__interval)"
     return {
         "name": "New versions",
         "datasource": PROMETHEUS,
@@ -219,7 +222,7 @@ def _versions() -> Json:
         "hide": False,
         "iconColor": "blue",
         "expr": f"count by ({by}) ({info}) unless count by ({by}) ({before})",
-        "step": "30m",
+        "step": SCRAPE,
         "titleFormat": "New versions in {{environment}}",
         "textFormat": "torch {{torch}}, transformers {{transformers}}, harness {{harness_version}}",
         "tagKeys": "torch,transformers,harness_version",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dashboards.frame import HEALTH, TARGETS, dashboard, shared, to_dashboard
-from dashboards.panels import GOOD, Json, ever, logs, tiles, trend
+from dashboards.panels import GOOD, Json, ever, tiles, trend
 from dashboards.queries import STALE_SECONDS, last_success, log, of_group, of_mode, of_run
-from dashboards.states import GREEN, ORANGE, RED, value
-from dashboards.tables import coloured, table
+from dashboards.states import GREEN, ORANGE, RED, missing, value
+from dashboards.tables import coloured, line_table, table
 
 GROUP = "source, target"
 LEGEND = "{{source}} {{target}}"
@@ -17,8 +17,8 @@ PUBLISHER = '{job="compilewatch_publisher"}'
 
 def _flag(good: str, bad: str) -> Json:
     return {
-        "mappings": [value({"0": (f"✓ {good}", GREEN), "1": (f"✗ {bad}", RED)})],
-        **coloured("color-text"),
+        "mappings": [value({"0": (f"✓ {good}", GREEN), "1": (f"✗ {bad}", RED)}), *missing("–")],
+        **coloured("color-background"),
     }
 
 
@@ -36,7 +36,7 @@ def _runs() -> list[list[Json]]:
                 "Runs",
                 "How long ago the newest run of each source and target began and ended, how long "
                 "ago one was complete, its results, and the verdicts of all that was asked.",
-                (24, 7),
+                (24, 6),
                 {
                     "Complete run": f"(time() - ({last_success()})) > bool {STALE_SECONDS}",
                     "Began": age("compilewatch_last_start_timestamp_seconds"),
@@ -190,13 +190,13 @@ def _delivery() -> list[list[Json]]:
                 hidden=("Value",),
                 empty="none",
             ),
-            logs(
+            line_table(
                 "Trouble of the monitor",
                 "From the log: sinks that failed, runs that were interrupted, expectations that no "
                 "longer hold.",
                 (12, 6),
-                log('event=~"sink_failed|run_interrupted|expectation_stale"')
-                + " | line_format `{{.event}} {{.sink}} {{.model}} {{.detail}}`",
+                log('event=~"sink_failed|run_interrupted|expectation_stale"'),
+                ("event", "sink", "model", "detail"),
                 empty="none",
             ),
         ],

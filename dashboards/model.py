@@ -21,7 +21,7 @@ from dashboards.frame import (
 )
 from dashboards.panels import Json, bars, ever, logged, logs, now, phases, timeline, trend
 from dashboards.queries import FAILED, PASSED, REGISTRY, breaks, log, model_log, of_group, of_mode
-from dashboards.states import GREEN, ORANGE, codes, value
+from dashboards.states import GREEN, ORANGE, codes, missing, value
 from dashboards.tables import HIDDEN, STATE_CELL, coloured, table
 
 ONE = 'model="$model"'
@@ -31,7 +31,7 @@ BUILD_URL = "http://localhost:8080/job/compilewatch/lastCompletedBuild/artifact"
 
 REPORT = "${build_url:raw}/build/archive/runs/${run}/report/index.html"
 LEGEND = "{{target}} {{mode}}"
-ACCEPTED = [value({"1": ("✓ accepted", GREEN), "0": ("▲ rejected", ORANGE)})]
+ACCEPTED = [value({"1": ("✓ accepted", GREEN), "0": ("▲ rejected", ORANGE)}), *missing("–")]
 
 
 def _of(metric: str, *matchers: str) -> str:
@@ -68,7 +68,7 @@ def _now() -> list[Json]:
             looks={
                 "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
                 "status": STATE_CELL | {"custom.width": 140},
-                "fullgraph": {"mappings": ACCEPTED, **coloured("color-text")},
+                "fullgraph": {"mappings": ACCEPTED, **coloured("color-background")},
                 "Cold compile": {"unit": "s"},
                 "Memory": {"unit": "bytes"},
                 "NEFF": {"unit": "bytes"},
@@ -85,7 +85,7 @@ def _about() -> list[Json]:
             "About the model",
             "Its family, architecture, task and revision on the Hub; downloads of 30 days where "
             "the source knows them.",
-            (24, 3),
+            (24, 4),
             {
                 "Known": f"max by ({who}) ({of_group('compilewatch_model_info', ONE)})",
                 "Downloads": f"max by (model, family, source) ({downloads})",
@@ -117,7 +117,7 @@ def break_table(title: str, about: str, size: tuple[int, int], match: str, *labe
                     to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
                 ]
             },
-            **{n: {"custom.width": w} for n, w in (("target", 90), ("mode", 90), ("Times", 70))},
+            **{n: {"custom.width": w} for n, w in (("target", 90), ("mode", 90), ("Times", 90))},
         },
     )
 
@@ -149,7 +149,7 @@ def _why() -> list[Json]:
 
 
 def _trend(title: str, about: str, metric: str, unit: str, *matchers: str) -> Json:
-    return trend(title, about, (12, 7), ever(_of(metric, *matchers), LEGEND), unit=unit)
+    return trend(title, about, (8, 7), ever(_of(metric, *matchers), LEGEND), unit=unit)
 
 
 def _history() -> list[list[Json]]:
@@ -164,19 +164,19 @@ def _history() -> list[list[Json]]:
                 "Time in each phase",
                 "From the log: seconds that each check of the time shown spent in each phase, "
                 "oldest first. A reused result spends none and is left out.",
-                (12, 8),
+                (24, 8),
                 f"{checked} | json {spent} | label_format check=`{run}`",
                 "check",
                 [one for one in Phase if one is not Phase.DONE],
             ),
+        ],
+        [
             trend(
                 "Graph breaks over time",
                 "Breaks of one forward call, all reasons together; 0 where it passes.",
-                (12, 8),
+                (8, 7),
                 ever(f"{broken} or 0 * {passed}", LEGEND),
             ),
-        ],
-        [
             _trend(
                 "Compile time",
                 "With empty caches, by targets that measure it.",

@@ -17,12 +17,10 @@ from dashboards.frame import (
     variable,
 )
 from dashboards.panels import (
-    BLUE,
     GOOD,
     Json,
     bars,
     ever,
-    fixed,
     now,
     override,
     thresholds,
@@ -42,7 +40,7 @@ from dashboards.queries import (
     share_of_models,
 )
 from dashboards.states import BY_CODE, GREEN, GREY, RED, codes, value
-from dashboards.tables import STATE_CELL, line_table, matrix
+from dashboards.tables import STATE_CELL, line_table, matrix, table
 
 CHOSEN = 'family=~"$family"'
 DOWNLOADS = f"max by (model) ({of_group('compilewatch_model_downloads', CHOSEN)})"
@@ -68,7 +66,7 @@ def headline() -> list[Json]:
             "Models without graph breaks",
             "Passes divided by verdicts (pass, graph break, mismatch, error of the compiler), by "
             "target and mode. Green from 95 % on, orange from 75 %, red below.",
-            (9, 5),
+            (8, 5),
             ever(share_of_models(), "{{target}} {{mode}}"),
             unit="percentunit",
             decimals=1,
@@ -79,7 +77,7 @@ def headline() -> list[Json]:
             "Weighted by downloads",
             "The same where a model counts as much as it is downloaded in 30 days: what a user "
             "meets. Of the models that pass, break, mismatch or fail.",
-            (9, 5),
+            (8, 5),
             ever(share_of_downloads(), "{{target}} {{mode}}"),
             unit="percentunit",
             empty="downloads not known",
@@ -91,7 +89,7 @@ def headline() -> list[Json]:
             "Since the baseline",
             "Results that are worse and better than in the baseline run. No value where no "
             "baseline was compared, which is not zero.",
-            (3, 5),
+            (4, 5),
             now(regressed, "▼ worse"),
             now(fixed, "▲ better"),
             trend=False,
@@ -104,7 +102,7 @@ def headline() -> list[Json]:
             "Last complete run",
             "How long ago the newest complete run ended, of the source and target that has waited "
             "longest. Red after 26 hours: a day, and two hours for the run itself.",
-            (3, 5),
+            (4, 5),
             now(f"time() - min({last_success()})"),
             trend=False,
             unit="s",
@@ -124,28 +122,30 @@ def costs() -> list[Json]:
         metric = of_mode(f"compilewatch_reason_{what}")
         return bars(
             f"Reasons, by {what}",
-            f"Why models break: the ten reasons that {about}. A model counts once, in the target "
+            f"Why models break: the seven reasons that {about}. A model counts once, in the target "
             "and mode where the reason hits most.",
-            (8, 9),
+            (9, 10),
             now(
-                f"sort_desc(topk(10, sum by (reason) (max by (source, reason) ({metric}))))",
+                f"sort_desc(topk(7, sum by (reason) (max by (source, reason) ({metric}))))",
                 "{{reason}}",
             ),
             links=[from_series(REASONS, "This reason", "reason")],
             **look,
         )
 
+    stopped = f"count by (family) (count by (family, model) ({FAILING}))"
+    downloads = of_group("compilewatch_model_downloads", CHOSEN)
+    used = f"sum by (family) (max by (family, model) ({downloads}) and on (model) {FAILING})"
     return [
         reasons("models", "stop most models", empty="no breaks, or not run"),
         reasons("downloads", "stop the most downloaded models", empty="downloads not known"),
         bars(
             "Families, by models",
-            "The ten families with most models that do not pass somewhere.",
-            (8, 9),
-            now(
-                f"sort_desc(topk(10, count by (family) (count by (family, model) ({FAILING}))))",
-                "{{family}}",
-            ),
+            "The families with most models that do not pass somewhere, the most downloaded first "
+            "among equals.",
+            (6, 10),
+            now(f"sort_desc(topk(7, {stopped} + ({used} / 1e12 or 0 * {stopped})))", "{{family}}"),
+            decimals=0,
             empty="all pass, or not run",
             links=[from_series(OVERVIEW, "Models of this family", "family")],
         ),
@@ -204,36 +204,38 @@ def failing() -> Json:
 def changed_families() -> Json:
     """How many results changed, where that is known from metrics."""
     changes = of_mode("compilewatch_family_changes", CHOSEN)
-    return bars(
+    return table(
         "Changed families",
         "Results that are not what they were in the baseline run, by family and kind.",
-        (6, 8),
-        now(f"sort_desc(sum by (family, kind) ({changes}))", "{{family}}: {{kind}}"),
+        (5, 8),
+        {"Results": f"sum by (family, kind) ({changes})"},
+        labels=("family", "kind"),
+        sort="Results",
         empty="no change, or no baseline",
-        color=fixed(BLUE),
-        links=[from_series(OVERVIEW, "Models of this family", "family")],
+        looks={"family": {"links": [to_dashboard(OVERVIEW, "Models of this family", "family")]}},
     )
 
 
 def changed_models() -> Json:
     """From the log, as metrics do not name models."""
     what = '{{if eq .event "regression"}}worse{{else}}{{.kind}}{{end}}'
-    fields = ("model", "target", "mode", "what", "before", "after", "detail", "run")
+    fields = ("model", "where", "what", "before", "after", "detail")
     return line_table(
         "Changed models",
         "From the log, in the time shown: which result is not what it was in the baseline run, and "
         "torch's words.",
-        (18, 8),
-        model_log('event=~"regression|change"') + f" | {CHOSEN} | label_format what=`{what}`",
+        (19, 8),
+        model_log('event=~"regression|change"') + f" | {CHOSEN} | label_format what=`{what}`"
+        ", where=`{{.target}} {{.mode}}`",
         fields,
         empty="no change, or no baseline",
         looks={
-            "Time": {"custom.width": 170},
-            "model": {"links": [to_dashboard(MODEL, "This model", "model")], "custom.width": 240},
-            "before": {"custom.width": 130, **STATE_CELL},
-            "after": {"custom.width": 130, **STATE_CELL},
-            **{name: {"custom.width": 100} for name in ("target", "mode", "what")},
-            "run": {"custom.width": 180},
+            "Time": {"custom.width": 165},
+            "model": {"links": [to_dashboard(MODEL, "This model", "model")], "custom.width": 200},
+            "where": {"custom.width": 110},
+            "what": {"custom.width": 80},
+            "before": {"custom.width": 120, **STATE_CELL},
+            "after": {"custom.width": 120, **STATE_CELL},
         },
     )
 

@@ -11,7 +11,8 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from dashboards.states import BY_CODE, GREEN, ORANGE, RED, STATES
+from compilewatch.records import Mode
+from dashboards.states import BY_CODE, ORANGE, STATES, missing
 
 Json = dict[str, Any]
 
@@ -23,6 +24,9 @@ SCRAPE = "2m"
 
 BRIDGED_MS = 2 * 24 * 3600 * 1000
 """Lines are drawn across gaps of up to two days: data are daily."""
+
+Steps = Sequence[tuple[float | None, str]]
+"""Thresholds: from which value on, which colour; the first has no value."""
 
 BLUE = "#5794f2"
 TARGETS = {
@@ -43,14 +47,11 @@ PHASES = {
 }
 """Of what has no status. Green, orange, red, purple and grey cells mean one."""
 
-GOOD = [(None, RED), (0.75, ORANGE), (0.95, GREEN)]
-"""Thresholds of a share that should be near one."""
+GOOD: Steps = ((None, "red"), (0.75, "orange"), (0.95, "green"))
+"""Thresholds of a share that should be near one, as a bright number."""
 
 PROMETHEUS = {"type": "prometheus", "uid": "${prometheus_datasource}"}
 LOKI = {"type": "loki", "uid": "${loki_datasource}"}
-
-Steps = Sequence[tuple[float | None, str]]
-"""Thresholds: from which value on, which colour; the first has no value."""
 
 PLAIN: Steps = ((None, "text"),)
 
@@ -192,7 +193,7 @@ def bars(title: str, about: str, size: tuple[int, int], target: Json, **look: An
         "displayMode": "basic",
         "showUnfilled": True,
         "valueMode": "text",
-        "namePlacement": "left",
+        "namePlacement": "auto",
         "sizing": "auto",
         "minVizHeight": 16,
         "maxVizHeight": 30,
@@ -212,8 +213,8 @@ def trend(
         "lineInterpolation": "stepAfter",
         "lineWidth": 2,
         "fillOpacity": 60 if stacked else 0,
-        "showPoints": "always" if not stacked else "auto",
-        "pointSize": 5,
+        "showPoints": "auto",
+        "pointSize": 7,
         "spanNulls": BRIDGED_MS,
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
     }
@@ -233,7 +234,8 @@ def timeline(title: str, about: str, size: tuple[int, int], target: Json, **look
         "tooltip": {"mode": "single"},
     }
     custom = {"fillOpacity": 85, "lineWidth": 0, "spanNulls": BRIDGED_MS}
-    given: Json = {"color": {"mode": "palette-classic"}, "mappings": BY_CODE, "unit": "none"} | look
+    look["mappings"] = [*BY_CODE, *missing(NOT_RUN, "transparent")]
+    given: Json = {"color": {"mode": "palette-classic"}, "unit": "none"} | look
     made = panel(
         "state-timeline", title, about, size, [target], options=options, custom=custom, **given
     )
@@ -241,10 +243,15 @@ def timeline(title: str, about: str, size: tuple[int, int], target: Json, **look
 
 
 def grouped(row: str, column: str) -> list[Json]:
-    """One row for each value of a label, one column for each value of another."""
+    """One row for each value of a label, one column for each of another, known ones first."""
     keys = {"columnField": column, "rowField": row, "valueField": "Value", "emptyValue": "null"}
-    named = {f"{row}\\{column}": row}
-    return [change("groupingToMatrix", **keys), change("organize", renameByName=named)]
+    first = [f"{row}\\{column}", *(f"{target} {mode}" for target in TARGETS for mode in Mode)]
+    first += [state.status for state in STATES]
+    order = {name: index for index, name in enumerate(first)}
+    return [
+        change("groupingToMatrix", **keys),
+        change("organize", indexByName=order, renameByName={first[0]: row}),
+    ]
 
 
 def stacks(
@@ -256,6 +263,7 @@ def stacks(
         "orientation": "horizontal",
         "stacking": "normal",
         "showValue": "auto",
+        "text": {"valueSize": 12},
         "barWidth": 0.8,
         "legend": LEGEND,
         "tooltip": {"mode": "multi", "sort": "none"},
@@ -272,7 +280,9 @@ def phases(
     """A stacked bar for each log line: its numbers `names`, under the text of its label `check`."""
     options = {
         "xField": check,
-        "orientation": "horizontal",
+        "orientation": "vertical",
+        "xTickLabelRotation": -30,
+        "xTickLabelSpacing": 30,
         "stacking": "normal",
         "showValue": "never",
         "barWidth": 0.8,

@@ -18,6 +18,7 @@ from dashboards.frame import (
 from dashboards.model import break_table
 from dashboards.panels import Json, bars, ever, now, tiles, trend
 from dashboards.queries import REGISTRY, hint, of_group, of_mode
+from dashboards.states import ORANGE
 from dashboards.tables import HIDDEN, table
 
 ONE = 'reason="$reason"'
@@ -36,6 +37,7 @@ def _numbers() -> list[Json]:
             "together.",
             (6, 4),
             ever(f"sum(max by (source) ({HITS}))"),
+            steps=[(None, ORANGE)],
         ),
         tiles(
             "Downloads",
@@ -43,8 +45,15 @@ def _numbers() -> list[Json]:
             (6, 4),
             ever(f"sum(max by (source) ({DOWNLOADS}))"),
             empty="not known",
+            steps=[(None, ORANGE)],
         ),
-        tiles("Breaks", "Graph breaks with this reason.", (6, 4), ever(f"sum({BREAKS})")),
+        tiles(
+            "Breaks",
+            "Graph breaks with this reason.",
+            (6, 4),
+            ever(f"sum({BREAKS})"),
+            steps=[(None, ORANGE)],
+        ),
         tiles(
             "First seen",
             "When it was first there within the time shown: choose a longer time if it is at its "

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from dashboards.queries import of_mode
 
-GREEN, ORANGE, RED = "semi-dark-green", "semi-dark-orange", "semi-dark-red"
-PURPLE, GREY = "semi-dark-purple", "#7b8087"
+GREEN, ORANGE, RED, PURPLE, GREY = "#37872d", "#cf5f08", "#c4162a", "#8f3bb8", "#6b7079"
+"""Dark enough for white words, light enough on a dark page."""
 
 Mapping = dict[str, Any]
 """Grafana's: which values are shown as which text, in which colour."""
@@ -62,10 +62,11 @@ def between(low: float, high: float | None, text: str, colour: str) -> Mapping:
     return {"type": "range", "options": {"from": low, "to": high, "result": result}}
 
 
-def missing(text: str) -> list[Mapping]:
+def missing(text: str, colour: str = "") -> list[Mapping]:
     """What a cell without a value says. (Grafana's `null+nan` would take every word for a NaN.)"""
+    result = {"text": text, "index": 99} | ({"color": colour} if colour else {})
     return [
-        {"type": "special", "options": {"match": match, "result": {"text": text, "index": 99}}}
+        {"type": "special", "options": {"match": match, "result": result}}
         for match in ("null", "empty")
     ]
 

@@ -90,7 +90,7 @@ def line_table(
         change("filterFieldsByName", include={"names": list(order)}),
         change("organize", indexByName=order),
     ]
-    return _rows(title, about, size, [logged(expr)], steps, "", looks, **look)
+    return _rows(title, about, size, [logged(expr)], steps, "Time", looks, **look)
 
 
 def _rows(
@@ -125,5 +125,5 @@ def _rows(
 HIDDEN = {"custom.hidden": True, "custom.hideFrom": {"viz": True, "legend": True, "tooltip": True}}
 """The look of a column that is there for links only."""
 
-STATE_CELL = {"mappings": [*BY_NAME, *missing("–")], **coloured("color-text")}
+STATE_CELL = {"mappings": [*BY_NAME, *missing("–")], **coloured("color-background")}
 """The look of a column of statuses."""

@@ -19,7 +19,7 @@ from tests.dashboards.reading import Query, filled, queries
 
 ROOT = Path(__file__).parents[2]
 FIELDS = {name for event in EVENTS for name in event.__struct_fields__} | {"event"}
-OWN = {"service_name", *Phase, "place", "code", "hint", "check", "what"}
+OWN = {"service_name", *Phase, "place", "code", "hint", "check", "what", "where"}
 """The collector's label, and names that a query makes."""
 
 LOGQL = queries("loki")
