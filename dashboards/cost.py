@@ -110,8 +110,8 @@ def cost() -> Json:
                 ),
                 table(
                     "Usual cost by target",
-                    "Over models: the median, and what 95 % stay below. Cold and warm: compile time "
-                    "with empty and filled caches. –: the target does not measure it. Speed-up is "
+                    "Over models: the median, and what 95 % stay below. Cold and warm: compile "
+                    "time with empty and filled caches. –: the target does not measure it. Speed-up is "
                     "eager latency divided by that of compiled code.",
                     (12, 11),
                     {

@@ -7,7 +7,7 @@ from typing import Any
 from dashboards.frame import HEALTH, TARGETS, dashboard, shared, to_dashboard
 from dashboards.panels import GOOD, Json, ever, tiles, trend
 from dashboards.queries import STALE_SECONDS, last_success, log, of_group, of_mode, of_run
-from dashboards.states import GREEN, ORANGE, RED, missing, value
+from dashboards.states import missing, value
 from dashboards.tables import coloured, line_table, table
 
 GROUP = "source, target"
@@ -17,8 +17,8 @@ PUBLISHER = '{job="compilewatch_publisher"}'
 
 def _flag(good: str, bad: str) -> Json:
     return {
-        "mappings": [value({"0": (f"✓ {good}", GREEN), "1": (f"✗ {bad}", RED)}), *missing("–")],
-        **coloured("color-background"),
+        "mappings": [value({"0": (f"✓ {good}", "green"), "1": (f"✗ {bad}", "red")}), *missing("–")],
+        **coloured("color-text"),
     }
 
 
@@ -97,7 +97,7 @@ def _answers() -> list[list[Json]]:
                 "Results without a verdict divided by all results: rising means that the monitor, "
                 "not the compiler, has a problem.",
                 "compilewatch_untestable_ratio",
-                steps=[(None, GREEN), (0.05, ORANGE), (0.25, RED)],
+                steps=[(None, "green"), (0.05, "orange"), (0.25, "red")],
             ),
             share(
                 "Reused",
@@ -196,7 +196,7 @@ def _delivery() -> list[list[Json]]:
                 "longer hold.",
                 (12, 6),
                 log('event=~"sink_failed|run_interrupted|expectation_stale"'),
-                ("event", "sink", "model", "detail"),
+                ("sink", "model", "detail", "run"),
                 empty="none",
             ),
         ],

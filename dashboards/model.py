@@ -21,7 +21,7 @@ from dashboards.frame import (
 )
 from dashboards.panels import Json, bars, ever, logged, logs, now, phases, timeline, trend
 from dashboards.queries import FAILED, PASSED, REGISTRY, breaks, log, model_log, of_group, of_mode
-from dashboards.states import GREEN, ORANGE, codes, missing, value
+from dashboards.states import codes, missing, value
 from dashboards.tables import HIDDEN, STATE_CELL, coloured, table
 
 ONE = 'model="$model"'
@@ -31,7 +31,7 @@ BUILD_URL = "http://localhost:8080/job/compilewatch/lastCompletedBuild/artifact"
 
 REPORT = "${build_url:raw}/build/archive/runs/${run}/report/index.html"
 LEGEND = "{{target}} {{mode}}"
-ACCEPTED = [value({"1": ("✓ accepted", GREEN), "0": ("▲ rejected", ORANGE)}), *missing("–")]
+ACCEPTED = [value({"1": ("✓ accepted", "green"), "0": ("▲ rejected", "orange")}), *missing("–")]
 
 
 def _of(metric: str, *matchers: str) -> str:
@@ -68,7 +68,7 @@ def _now() -> list[Json]:
             looks={
                 "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
                 "status": STATE_CELL | {"custom.width": 140},
-                "fullgraph": {"mappings": ACCEPTED, **coloured("color-background")},
+                "fullgraph": {"mappings": ACCEPTED, **coloured("color-text")},
                 "Cold compile": {"unit": "s"},
                 "Memory": {"unit": "bytes"},
                 "NEFF": {"unit": "bytes"},
@@ -110,14 +110,17 @@ def break_table(title: str, about: str, size: tuple[int, int], match: str, *labe
         looks={
             **{n: {"links": [to_dashboard(MODEL, "This model", n)]} for n in labels},
             **dict.fromkeys(("code", "hint"), HIDDEN),
-            "place": {"links": [to_page("The line", "${__data.fields.code:raw}")]},
+            "place": {
+                "custom.width": 330,
+                "links": [to_page("The line", "${__data.fields.code:raw}")],
+            },
             "reason": {
                 "links": [
                     to_dashboard(REASONS, "This reason", "reason"),
                     to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
                 ]
             },
-            **{n: {"custom.width": w} for n, w in (("target", 90), ("mode", 90), ("Times", 90))},
+            **{n: {"custom.width": w} for n, w in (("target", 90), ("mode", 70), ("Times", 70))},
         },
     )
 

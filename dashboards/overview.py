@@ -19,6 +19,7 @@ from dashboards.frame import (
 from dashboards.panels import (
     GOOD,
     Json,
+    Steps,
     bars,
     ever,
     now,
@@ -39,7 +40,7 @@ from dashboards.queries import (
     share_of_downloads,
     share_of_models,
 )
-from dashboards.states import BY_CODE, GREEN, GREY, RED, codes, value
+from dashboards.states import BY_CODE, GREY, codes, value
 from dashboards.tables import STATE_CELL, line_table, matrix, table
 
 CHOSEN = 'family=~"$family"'
@@ -61,6 +62,7 @@ def headline() -> list[Json]:
         for kind in ('kind="regression"', 'kind="fixed"')
     )
     none = [value({"0": ("0", GREY)})]
+    better: Steps = [(None, "text"), (1, "green")]
     return [
         tiles(
             "Models without graph breaks",
@@ -95,8 +97,8 @@ def headline() -> list[Json]:
             trend=False,
             empty="no baseline",
             mappings=none,
-            steps=[(None, RED)],
-            overrides=[override("▲ better", {"thresholds": thresholds([(None, GREEN)])})],
+            steps=[(None, "text"), (1, "red")],
+            overrides=[override("▲ better", {"thresholds": thresholds(better)})],
         ),
         tiles(
             "Last complete run",
@@ -108,7 +110,7 @@ def headline() -> list[Json]:
             unit="s",
             decimals=0,
             empty="none in this time",
-            steps=[(None, GREEN), (STALE_SECONDS, RED)],
+            steps=[(None, "green"), (STALE_SECONDS, "red")],
             links=[to_dashboard(HEALTH, "Health of the monitor")],
         ),
     ]
@@ -230,7 +232,7 @@ def changed_models() -> Json:
         fields,
         empty="no change, or no baseline",
         looks={
-            "Time": {"custom.width": 165},
+            "Time": {"custom.width": 175},
             "model": {"links": [to_dashboard(MODEL, "This model", "model")], "custom.width": 200},
             "where": {"custom.width": 110},
             "what": {"custom.width": 80},

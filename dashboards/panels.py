@@ -282,7 +282,7 @@ def phases(
         "xField": check,
         "orientation": "vertical",
         "xTickLabelRotation": -30,
-        "xTickLabelSpacing": 30,
+        "xTickLabelSpacing": 60,
         "stacking": "normal",
         "showValue": "never",
         "barWidth": 0.8,

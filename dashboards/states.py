@@ -62,9 +62,9 @@ def between(low: float, high: float | None, text: str, colour: str) -> Mapping:
     return {"type": "range", "options": {"from": low, "to": high, "result": result}}
 
 
-def missing(text: str, colour: str = "") -> list[Mapping]:
+def missing(text: str, colour: str = "text") -> list[Mapping]:
     """What a cell without a value says. (Grafana's `null+nan` would take every word for a NaN.)"""
-    result = {"text": text, "index": 99} | ({"color": colour} if colour else {})
+    result = {"text": text, "index": 99, "color": colour}
     return [
         {"type": "special", "options": {"match": match, "result": result}}
         for match in ("null", "empty")

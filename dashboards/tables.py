@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboards.panels import NOT_RUN, Json, cells, change, grouped, logged, override, panel
-from dashboards.states import BY_NAME, missing
+from dashboards.states import BY_NAME, GREY, missing
 
 
 def coloured(kind: str) -> Json:
@@ -67,7 +67,8 @@ def matrix(
     looks = {row: head | {"custom.displayMode": "auto", "custom.cellOptions": {"type": "auto"}}}
     made = _rows(title, about, size, [cells(expr)], steps, "", looks, links=[link], **look)
     defaults = made["fieldConfig"]["defaults"]
-    defaults["mappings"] = [*mappings, *missing(NOT_RUN)]
+    defaults["mappings"] = [*mappings, *missing(NOT_RUN, GREY)]
+    defaults["custom"]["filterable"] = True
     for name, one in coloured("color-background").items():
         defaults["custom"][name.removeprefix("custom.")] = one
     return made
@@ -110,7 +111,7 @@ def _rows(
         "sortBy": [{"displayName": sort, "desc": True}] if sort else [],
     }
     given = {
-        "custom": {"filterable": True, "minWidth": 60, "align": "auto"},
+        "custom": {"filterable": False, "minWidth": 60, "align": "auto"},
         "mappings": missing("–"),
         "options": options,
         "overrides": [
@@ -125,5 +126,5 @@ def _rows(
 HIDDEN = {"custom.hidden": True, "custom.hideFrom": {"viz": True, "legend": True, "tooltip": True}}
 """The look of a column that is there for links only."""
 
-STATE_CELL = {"mappings": [*BY_NAME, *missing("–")], **coloured("color-background")}
+STATE_CELL = {"mappings": [*BY_NAME, *missing("–", GREY)], **coloured("color-background")}
 """The look of a column of statuses."""
