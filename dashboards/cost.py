@@ -110,25 +110,25 @@ def cost() -> Json:
                 ),
                 table(
                     "Usual cost by target",
-                    "Over models: the median, and what 95 % stay below. Cold and warm: compile "
-                    "time with empty and filled caches. –: the target does not measure it. Speed-up is "
-                    "eager latency divided by that of compiled code.",
+                    "Over models: the median, and what 95 % stay below (p95). Cold and warm: "
+                    "compile time with empty and filled caches. Speed-up is eager latency divided "
+                    "by that of compiled code. –: the target does not measure it.",
                     (12, 11),
                     {
                         "Cold": _median(COLD),
-                        "Cold 95 %": _median(COLD, 0.95),
+                        "Cold p95": _median(COLD, 0.95),
                         "Warm": _median(WARM),
                         "Memory": _median(MEMORY),
-                        "Memory 95 %": _median(MEMORY, 0.95),
+                        "Memory p95": _median(MEMORY, 0.95),
                         "Speed-up": _median(SPEEDUP),
                     },
                     labels=("target", "mode"),
                     sort="Cold",
                     looks={
                         "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
-                        **{name: {"unit": "s"} for name in ("Cold", "Cold 95 %")},
+                        **{name: {"unit": "s"} for name in ("Cold", "Cold p95")},
                         "Warm": {"unit": "s"},
-                        **{name: {"unit": "bytes"} for name in ("Memory", "Memory 95 %")},
+                        **{name: {"unit": "bytes"} for name in ("Memory", "Memory p95")},
                     },
                 ),
             ],

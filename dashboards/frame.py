@@ -220,7 +220,7 @@ def _versions() -> Json:
         "datasource": PROMETHEUS,
         "enable": True,
         "hide": False,
-        "iconColor": "blue",
+        "iconColor": "#9aa0a6",
         "expr": f"count by ({by}) ({info}) unless count by ({by}) ({before})",
         "step": SCRAPE,
         "titleFormat": "New versions in {{environment}}",

@@ -29,6 +29,7 @@ def _runs() -> list[list[Json]]:
     ran = "environment, device, python, torch, transformers, harness_version"
     info = of_group("compilewatch_run_info")
     seconds = {"unit": "s", "decimals": 0}
+    widths = {"run": 190, "state": 85, "device": 75, "python": 85, "harness_version": 130}
     share = {"unit": "percentunit"}
     return [
         [
@@ -63,7 +64,7 @@ def _runs() -> list[list[Json]]:
                 {"Groups": f"max by (source, target, run, state, {ran}) ({info})"},
                 labels=("source", "target", "run", "state", *ran.split(", ")),
                 hidden=("Value",),
-                looks={"run": {"custom.width": 190}},
+                looks={n: {"custom.width": w} for n, w in widths.items()},
             )
         ],
     ]
@@ -193,7 +194,7 @@ def _delivery() -> list[list[Json]]:
             line_table(
                 "Trouble of the monitor",
                 "From the log: sinks that failed, runs that were interrupted, expectations that no "
-                "longer hold.",
+                "longer hold. Without data there was none.",
                 (12, 6),
                 log('event=~"sink_failed|run_interrupted|expectation_stale"'),
                 ("sink", "model", "detail", "run"),

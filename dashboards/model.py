@@ -104,23 +104,20 @@ def break_table(title: str, about: str, size: tuple[int, int], match: str, *labe
         about,
         size,
         {"Times": logged(breaks(match, *labels), "instant")},
-        labels=(*labels, "place", "reason", "target", "mode", "code", "hint"),
+        labels=(*labels, "place", "reason", "where", "code", "hint"),
         sort="Times",
         empty="no breaks, or not run in this time",
         looks={
             **{n: {"links": [to_dashboard(MODEL, "This model", n)]} for n in labels},
             **dict.fromkeys(("code", "hint"), HIDDEN),
-            "place": {
-                "custom.width": 330,
-                "links": [to_page("The line", "${__data.fields.code:raw}")],
-            },
+            "place": {"links": [to_page("The line", "${__data.fields.code:raw}")]},
             "reason": {
                 "links": [
                     to_dashboard(REASONS, "This reason", "reason"),
                     to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
                 ]
             },
-            **{n: {"custom.width": w} for n, w in (("target", 90), ("mode", 70), ("Times", 70))},
+            **{n: {"custom.width": w} for n, w in (("where", 110), ("Times", 75))},
         },
     )
 

@@ -158,7 +158,7 @@ def share_over_time(width: int, height: int) -> Json:
     """The first number of the headline, over time."""
     return trend(
         "Share without graph breaks",
-        "Passes divided by verdicts, by target and mode. Blue marks: new versions.",
+        "Passes divided by verdicts, by target and mode. Dashed marks: new versions.",
         (width, height),
         ever(share_of_models(), "{{target}} {{mode}}"),
         unit="percentunit",

@@ -106,10 +106,11 @@ def breaks(match: str, *labels: str) -> str:
     )
     place = '{{regexReplaceAll "^.*/" .file ""}}:{{.line}} in {{.function}}'
     page = '{{if hasPrefix "GB" .reason}}gb/gb{{substr 2 6 .reason}}.html{{else}}index.html{{end}}'
-    by = ", ".join([*labels, "target", "mode", "place", "reason", "code", "hint"])
+    by = ", ".join([*labels, "where", "place", "reason", "code", "hint"])
     found = model_log('event="graph_break"')
     return (
         f"max by ({by}) (max_over_time({found} | {match}"
-        f" | label_format place=`{place}`, code=`{source}`, hint=`{page}`"
+        " | label_format where=`{{.target}} {{.mode}}`"
+        f", place=`{place}`, code=`{source}`, hint=`{page}`"
         " | unwrap occurrences [$__range]))"
     )

@@ -68,7 +68,7 @@ def matrix(
     made = _rows(title, about, size, [cells(expr)], steps, "", looks, links=[link], **look)
     defaults = made["fieldConfig"]["defaults"]
     defaults["mappings"] = [*mappings, *missing(NOT_RUN, GREY)]
-    defaults["custom"]["filterable"] = True
+    defaults["custom"] |= {"filterable": True, "align": "left"}
     for name, one in coloured("color-background").items():
         defaults["custom"][name.removeprefix("custom.")] = one
     return made
