@@ -21,7 +21,7 @@ TITLES = {
 
 OVERVIEW, MODEL, REASONS, TARGETS, COST, HEALTH, PUBLIC = TITLES
 
-SHARED = ("source", "target", "mode")
+SHARED = ("prometheus_datasource", "source", "target", "mode")
 """Variables that every dashboard but the public one has, and every link passes on."""
 
 
