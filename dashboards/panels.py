@@ -281,7 +281,6 @@ def phases(
         "xField": check,
         "orientation": "vertical",
         "xTickLabelRotation": -30,
-        "xTickLabelSpacing": 60,
         "stacking": "normal",
         "showValue": "never",
         "barWidth": 0.8,
