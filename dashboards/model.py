@@ -99,6 +99,7 @@ def _about() -> list[Json]:
 
 def break_table(title: str, about: str, size: tuple[int, int], match: str, *labels: str) -> Json:
     """The lines that break, each once, with links to the line, the reason and how to fix it."""
+    line = to_page("The line", "${__data.fields.code:raw}")
     return table(
         title,
         about,
@@ -110,7 +111,7 @@ def break_table(title: str, about: str, size: tuple[int, int], match: str, *labe
         looks={
             **{n: {"links": [to_dashboard(MODEL, "This model", n)]} for n in labels},
             **dict.fromkeys(("code", "hint"), HIDDEN),
-            "place": {"links": [to_page("The line", "${__data.fields.code:raw}")]},
+            "place": {"custom.width": 420, "links": [line]},
             "reason": {
                 "links": [
                     to_dashboard(REASONS, "This reason", "reason"),
@@ -130,14 +131,14 @@ def _why() -> list[Json]:
             "Where it breaks",
             "From the log: each line that broke in the time shown, with how often one forward call "
             "meets it. The line opens at the release that was installed.",
-            (16, 9),
+            (17, 9),
             ONE,
         ),
         bars(
             "Why it breaks",
             "Graph breaks of one forward call in the newest run, by reason, in the target and mode "
             "where there are most.",
-            (8, 9),
+            (7, 9),
             now(
                 f"sort_desc(max by (reason) (sum by (source, {BY}, reason) ({counted})))",
                 "{{reason}}",
@@ -199,7 +200,7 @@ SENTENCE = (
     '{{if eq .event "model_checked"}}{{.target}} {{.mode}}: {{.status}} in {{.phase}}, '
     f"{{{{.duration_seconds}}}} s{{{{if .reused_from}}}}, reused{{{{end}}}} {SAID}"
     '{{else if eq .event "graph_break"}}{{.target}} {{.mode}}: break at '
-    '{{regexReplaceAll "^.*/" .file ""}}:{{.line}} in {{.function}}, {{.occurrences}} times: '
+    '{{regexReplaceAll "^.*/" .file ""}}:{{.line}} in {{.function}}, ×{{.occurrences}}: '
     "{{.reason}}{{else}}{{.target}} {{.mode}}: {{.event}} {{.kind}} {{.before}} → {{.after}} "
     f"{SAID}{{{{end}}}}"
 )

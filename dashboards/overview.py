@@ -232,7 +232,7 @@ def changed_models() -> Json:
         fields,
         empty="no change, or no baseline",
         looks={
-            "Time": {"custom.width": 175},
+            "Time": {"custom.width": 175, "unit": "dateTimeAsIso"},
             "model": {"links": [to_dashboard(MODEL, "This model", "model")], "custom.width": 200},
             "where": {"custom.width": 110},
             "what": {"custom.width": 80},
