@@ -189,15 +189,20 @@ def models(height: int) -> Json:
 
 def failing() -> Json:
     """History of the models that do not pass."""
+    shown = 'model=~"$failing"'
+    status, downloads = "compilewatch_model_status", "compilewatch_model_downloads"
+    used = at_end(
+        f"max by (model) ({of_group(downloads, shown)}) "
+        f"or 0 * max by (model) ({of_mode(status, shown)})"
+    )
     # The label `above` has a fixed number of digits, and series come in the order of their labels.
-    shown = codes("model", 'model=~"$failing"')
-    rank = f'count_values by (model) ("above", 1e12 - {at_end(WORST)})'
+    rank = f'count_values by (model) ("above", 1e12 - ({used}))'
     return timeline(
         "Models that do not pass, most downloaded first",
         "The worst that any chosen target and mode says of each of the 20 most downloaded models "
         "that do not pass now.",
         (14, 12),
-        ever(f"{shown} * on (model) group_right () {rank}", "{{model}}"),
+        ever(f"{codes('model', shown)} * on (model) group_right () {rank}", "{{model}}"),
         empty="all pass, or not run",
         links=[from_series(MODEL, "This model", "model")],
     )

@@ -44,7 +44,8 @@ def codes(by: str, *matchers: str) -> str:
         + (f" * {code}" if code > 1 else "")
         for code, s in enumerate(STATES, start=1)
     ]
-    return f"max by ({by}) ({' or '.join(parts)})"
+    # Each `or` reads all on its left again, hence the many that pass come last.
+    return f"max by ({by}) ({' or '.join(reversed(parts))})"
 
 
 def value(said: dict[str, tuple[str, str]]) -> Mapping:
