@@ -41,7 +41,9 @@ POINTS = 1000
 """What a panel asks for on a wide screen, its width in pixels, unless it says so itself."""
 
 ROUNDS = 5
-LIMIT_SECONDS = 0.3
+LIMIT_SECONDS = 1.0
+"""The matrix of all models by all targets answers with 12,000 series."""
+
 SHOWN = 20
 """Models of the timeline, the variable `failing`."""
 
@@ -173,7 +175,7 @@ def measured(prometheus: Service, path: str) -> tuple[float, int]:
 
 
 def overview_queries(output: Path, models: int = 1000) -> dict[str, Any]:
-    """Each Overview query over 90 days: a median of at most 300 ms."""
+    """Each Overview query over 90 days: a median of at most a second."""
     started = time.monotonic()
     end = int(time.time()) // DAY * DAY
     count, samples = backfill(output, models, end)
