@@ -183,6 +183,37 @@ def test_what_grafanas_provisioning_asks_of_the_environment_is_given_by_compose_
     assert {name for name in asked if f'"{name}=' not in script} == set()
 
 
+EXPANDED = [
+    STACK / "loki" / "loki.yaml",
+    *sorted((STACK / "grafana" / "provisioning").rglob("*.yaml")),
+]
+"""Files in which a service replaces variables before it parses them: in comments, too."""
+
+
+@pytest.mark.parametrize("path", EXPANDED, ids=lambda path: path.name)
+def test_what_looks_like_a_variable_is_one(path: Path) -> None:
+    for line in path.read_text().splitlines():
+        code, _, comment = line.partition("#")
+        assert "${" not in comment, line
+        assert code.count("${") == len(re.findall(r"\$\{[A-Z_]+(?::-[^${}]*)?\}", code)), line
+
+
+def test_loki_stores_below_one_folder_only() -> None:
+    config = yaml.safe_load((STACK / "loki" / "loki.yaml").read_text())
+    storage = config["storage_config"]
+    # Said explicitly: the default of the first changes between Loki 3.7 and the release after it.
+    assert storage["use_thanos_objstore"] is True
+    assert storage["object_store"]["filesystem"]["dir"] == "${LOKI_DATA:-/loki}/chunks"
+    assert config["common"]["path_prefix"] == "${LOKI_DATA:-/loki}"
+    assert "storage" not in config["common"]
+
+
+def test_grafana_finds_every_folder_that_it_provisions_from() -> None:
+    """It logs an error at each start for one that is missing."""
+    folders = {path.name for path in (STACK / "grafana" / "provisioning").iterdir()}
+    assert folders >= {"alerting", "dashboards", "datasources", "notifiers", "plugins"}
+
+
 def test_loki_keeps_metadata_and_deletes_what_is_old() -> None:
     config = yaml.safe_load((STACK / "loki" / "loki.yaml").read_text())
     (schema,) = config["schema_config"]["configs"]
