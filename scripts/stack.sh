@@ -112,7 +112,8 @@ addressed() {
     -e "s|127.0.0.1:12345|127.0.0.1:$(port_of alloy)|g" \
     -e "s|/etc/prometheus/rules|$here/stack/prometheus/rules|" \
     -e "s|/data/outputs|$outputs|" \
-    -e "s|\"0.0.0.0\"|\"127.0.0.1\"|; s|= 3500|= ${ALLOY_PUSH_PORT:-3500}|" "$@"
+    -e "s|\"0.0.0.0\"|\"127.0.0.1\"|; s|= 3500|= ${ALLOY_PUSH_PORT:-3500}|" \
+    -e "s|= 3501|= ${ALLOY_GRPC_PORT:-3501}|" "$@"
 }
 
 # Writes the service's configuration and sets `command`.
@@ -143,7 +144,8 @@ prepare() {
     loki)
       command=(env "LOKI_DATA=$own" "${command[@]}" "-config.file=$root/stack/loki/loki.yaml"
         -config.expand-env=true -server.http-listen-address=127.0.0.1
-        "-server.http-listen-port=$(port_of loki)" -server.grpc-listen-address=127.0.0.1)
+        "-server.http-listen-port=$(port_of loki)" -server.grpc-listen-address=127.0.0.1
+        "-server.grpc-listen-port=${LOKI_GRPC_PORT:-9095}")
       ;;
     alloy)
       mkdir -p "$own/etc"
@@ -154,7 +156,8 @@ prepare() {
       ;;
     grafana)
       if [ ! -s "$root/stack/secrets/grafana_admin_password" ]; then "$root/scripts/stack_setup.sh"; fi
-      command=(env "GF_SECURITY_ADMIN_PASSWORD__FILE=$root/stack/secrets/grafana_admin_password"
+      command=(env
+        "GF_SECURITY_ADMIN_PASSWORD=\$__file{$root/stack/secrets/grafana_admin_password}"
         "GF_PATHS_DATA=$own" "GF_PATHS_LOGS=$own/log" GF_SERVER_HTTP_ADDR=127.0.0.1
         "GF_PATHS_PROVISIONING=$root/stack/grafana/provisioning"
         "GF_SERVER_HTTP_PORT=$(port_of grafana)" GF_ANALYTICS_REPORTING_ENABLED=false

@@ -149,6 +149,18 @@ def test_a_fresh_checkout_is_told_to_run_the_setup() -> None:
         compose("--env-file", os.devnull, "config", "-q")
 
 
+def test_grafana_itself_reads_its_password_from_the_secret(model: dict[str, Any]) -> None:
+    """Without Docker as well: only the image's start script knows variables that end in __FILE."""
+    grafana = model["services"]["grafana"]
+    (secret,) = grafana["secrets"]
+    assert secret["source"] == "grafana_admin_password"
+    password = grafana["environment"]["GF_SECURITY_ADMIN_PASSWORD"].replace("$$", "$")
+    assert password == "$__file{/run/secrets/grafana_admin_password}"
+    script = (ROOT / "scripts" / "stack.sh").read_text()
+    assert r"GF_SECURITY_ADMIN_PASSWORD=\$__file{$root/stack/secrets/grafana_admin" in script
+    assert not [name for name in grafana["environment"] if name.endswith("__FILE")]
+
+
 def test_ports_are_settings() -> None:
     moved = {"GRAFANA_PORT": "13000", "ALLOY_SINK": "local", "COMPOSE_PROFILES": "local"}
     text = compose("--env-file", os.devnull, "config", "--format", "json", environment=moved)
