@@ -26,5 +26,16 @@ fi
 if have amtool 'apt-get install --no-install-recommends prometheus-alertmanager'; then
   amtool check-config stack/alertmanager/alertmanager.yml
 fi
+if type -P alloy >/dev/null; then # no package brings it, so nobody is told to install it
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  for sink in alloy/sinks/*.alloy; do
+    alloy fmt --test "$sink"
+    cp alloy/config.alloy "$scratch/config.alloy"
+    cp "$sink" "$scratch/sink.alloy"
+    alloy validate "$scratch"
+  done
+  alloy fmt --test alloy/config.alloy
+fi
 for script in scripts/*.sh; do bash -n "$script"; done
 sh -n stack/alertmanager/render.sh

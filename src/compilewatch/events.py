@@ -1,8 +1,8 @@
 """What a run writes into `logs/<run>.jsonl`: one JSON object a line, one event each.
 
 `ts` is RFC 3339 with nanoseconds, in UTC. `LABELS` are the fields with few values, fit for the
-labels of a log store; everything else belongs into structured metadata. `MEANINGS` says what each
-field holds; the same name means the same in every event.
+labels of a log store; `METADATA` are the other fields with one value each, its structured metadata.
+`MEANINGS` says what each field holds; the same name means the same in every event.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from compilewatch.analysis.labels import mode_label_value, target_label_value
 from compilewatch.analysis.reasons import reason_label
@@ -25,6 +27,14 @@ from compilewatch.records import (
 )
 
 LABELS = ("event", "level", "source", "device", "target", "mode")
+
+LINE_ONLY = ("causes", "durations", "statuses")
+"""Fields that hold lists and objects. Their text is not fixed (the order of keys, `0` or `0.0`),
+and two texts would make two lines of one in a log store, so they stand in the line only."""
+
+TEXT_LENGTH = 8000
+"""Characters that `detail` has at most. A log store takes 64 KB of metadata and 256 KB a line; what
+is cut off stands in the run's results."""
 
 MEANINGS: dict[str, str] = {
     "ts": "when it happened: RFC 3339 with nanoseconds, UTC",
@@ -100,6 +110,13 @@ class Event(Record, frozen=True, kw_only=True, tag_field="event"):
     source: str
     device: str
     schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        """Cuts a `detail` that is too long."""
+        detail = getattr(self, "detail", "")
+        if len(detail) > TEXT_LENGTH:
+            cut = detail[: TEXT_LENGTH - 1] + "…"
+            msgspec.structs.force_setattr(self, "detail", cut)
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
@@ -234,6 +251,12 @@ EVENTS: tuple[type[Event], ...] = (
     SinkFailed,
     RunInterrupted,
     RunFinished,
+)
+
+METADATA = tuple(
+    sorted(
+        {name for event in EVENTS for name in event.__struct_fields__} - {"ts", *LABELS, *LINE_ONLY}
+    )
 )
 
 

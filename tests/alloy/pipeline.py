@@ -1,9 +1,8 @@
 """What Alloy's `loki.process` makes of a line: a double of the stages that config.alloy uses.
 
 After grafana/alloy `internal/component/loki/process/stages`: json.go, timestamp.go, regex.go,
-labels.go, structured_metadata.go, truncate.go, match.go, metric.go, static_labels.go,
-label_drop.go, and `getString` of util.go. A stage that is not here is an error, so that the double
-cannot lag behind.
+labels.go, structured_metadata.go, match.go, metric.go, static_labels.go, label_drop.go, and
+`getString` of util.go. A stage that is not here is an error, so that the double cannot lag behind.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from scripts.check_alloy.syntax import Array, Block, Literal, Object
+from scripts.check_alloy import Block, Value
 
 READ_AT = 1
 """The time of an entry, in nanoseconds, until a stage says otherwise: that of reading it."""
@@ -36,7 +35,7 @@ class Pipeline:
     """The stages of a `loki.process`; `counters` are the metrics that they define."""
 
     def __init__(self, process: Block) -> None:
-        self._stages = process.blocks()
+        self._stages = process.blocks
         self.counters: Counter[str] = Counter()
 
     def __call__(self, line: str, **labels: str) -> Entry:
@@ -44,7 +43,7 @@ class Pipeline:
         self._run(self._stages, entry)
         return entry
 
-    def _run(self, stages: tuple[Block, ...], entry: Entry) -> None:
+    def _run(self, stages: list[Block], entry: Entry) -> None:
         for stage in stages:
             getattr(self, stage.name.replace("stage.", "_"))(stage, entry)
 
@@ -63,7 +62,7 @@ class Pipeline:
             entry.extracted[name] = value if plain else json.dumps(value)
 
     def _timestamp(self, stage: Block, entry: Entry) -> None:
-        given = {each.name: _text(each.value) for each in stage.attributes()}
+        given = {name: _text(value) for name, value in stage.attributes.items()}
         assert (given["format"], given["action_on_failure"]) == ("RFC3339Nano", "skip")
         value = entry.extracted.get(given["source"])
         match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", str(value))
@@ -72,7 +71,7 @@ class Pipeline:
             entry.timestamp = seconds * 10**9 + int((match[2] or "").ljust(9, "0"))
 
     def _regex(self, stage: Block, entry: Entry) -> None:
-        given = {each.name: _text(each.value) for each in stage.attributes()}
+        given = {name: _text(value) for name, value in stage.attributes.items()}
         value = entry.extracted.get(given["source"])
         match = re.search(given["expression"], value) if isinstance(value, str) else None
         entry.extracted |= match.groupdict() if match else {}
@@ -86,50 +85,39 @@ class Pipeline:
             if (source or name) in entry.labels:
                 entry.metadata[name] = entry.labels.pop(source or name)
 
-    def _truncate(self, stage: Block, entry: Entry) -> None:
-        for rule in stage.blocks():
-            given = {each.name: _text(each.value) for each in rule.attributes()}
-            assert given["source_type"] == "structured_metadata"
-            assert given["limit"].endswith("KiB")
-            limit = int(given["limit"].removesuffix("KiB")) * 1024
-            for name, value in entry.metadata.items():
-                entry.metadata[name] = value.encode()[:limit].decode(errors="replace")
-
     def _match(self, stage: Block, entry: Entry) -> None:
-        (selector,) = (_text(each.value) for each in stage.attributes())
+        (selector,) = map(_text, stage.attributes.values())
         wanted = dict(re.findall(r'(\w+)="([^"]*)"', selector))
         assert selector == "{" + ", ".join(f'{k}="{v}"' for k, v in wanted.items()) + "}"
         if all(entry.labels.get(name, "") == value for name, value in wanted.items()):
-            self._run(stage.blocks(), entry)
+            self._run(stage.blocks, entry)
 
     def _static_labels(self, stage: Block, entry: Entry) -> None:
         entry.labels |= {name: value for name, value in _table(stage, "values").items() if value}
 
     def _label_drop(self, stage: Block, entry: Entry) -> None:
-        (values,) = stage.attributes()
-        assert isinstance(values.value, Array)
-        for name in values.value.elements:
+        (names,) = stage.attributes.values()
+        assert isinstance(names, list)
+        for name in names:
             entry.labels.pop(_text(name), None)
 
     def _metrics(self, stage: Block, entry: Entry) -> None:
-        for metric in stage.blocks():
-            given = {each.name: each.value for each in metric.attributes()}
+        for metric in stage.blocks:
+            given = metric.attributes
             assert metric.name == "metric.counter"
-            assert _text(given["action"]) == "inc"
-            assert given["match_all"] == Literal(value=True, line=given["match_all"].line)
+            assert (given["action"], given["match_all"]) == ("inc", True)
             self.counters[f"loki_process_custom_{_text(given['name'])}"] += 1
 
 
-def _text(value: object) -> str:
-    if isinstance(value, Literal):
-        return str(value.value)
-    raise AssertionError(f"the double takes literals only: {value}")
+def _text(value: Value) -> str:
+    assert isinstance(value, str), f"the double takes literals only: {value}"
+    return value
 
 
 def _table(stage: Block, attribute: str) -> dict[str, str]:
-    (table,) = (each.value for each in stage.attributes() if each.name == attribute)
-    assert isinstance(table, Object)
-    return {each.name: _text(each.value) for each in table.fields}
+    table = stage.attributes[attribute]
+    assert isinstance(table, dict)
+    return {name: _text(value) for name, value in table.items()}
 
 
 def _chosen(stage: Block, entry: Entry) -> dict[str, str]:

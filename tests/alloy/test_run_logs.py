@@ -1,4 +1,4 @@
-"""Every event of a run, through the pipeline of config.alloy: what Loki would be sent."""
+"""Every event of a run, as config.alloy collects it and as it is pushed: to Loki, the same."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ import json
 import re
 import types
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from compilewatch.events import EVENTS, LABELS, Author, Event, now
+from compilewatch.events import (
+    EVENTS,
+    LABELS,
+    LINE_ONLY,
+    METADATA,
+    TEXT_LENGTH,
+    Author,
+    Event,
+    now,
+)
 from compilewatch.planning import Plan
+from compilewatch.sinks.loki_client import Emitter, log_record
 from compilewatch.store import Store
-from scripts.check_alloy.syntax import Array, Block, Literal, Object, parse
+from scripts.check_alloy import Block, parse
 from tests import factories
 from tests.alloy.pipeline import READ_AT, Entry, Pipeline
 
@@ -27,8 +38,8 @@ LOKI_METADATA_BYTES = 64 * 1024
 def component(name: str) -> Block:
     (found,) = (
         each
-        for each in parse(CONFIG.name, CONFIG.read_text()).body
-        if isinstance(each, Block) and f"{each.name}.{each.label}" == name
+        for each in parse(CONFIG.name, CONFIG.read_text()).blocks
+        if f"{each.name}.{each.label}" == name
     )
     return found
 
@@ -64,6 +75,55 @@ def written(event: Event) -> str:
     return msgspec.json.encode(event).decode()
 
 
+Sent = tuple[dict[str, str], int, str, dict[str, str]]
+
+
+def collected(pipeline: Pipeline, line: str) -> Sent:
+    entry = sent(pipeline, line)
+    return entry.labels, entry.timestamp, entry.line, entry.metadata
+
+
+def pushed(line: str) -> Sent:
+    record = log_record(line.encode())
+    assert record is not None
+    entry = Emitter("http://127.0.0.1").entry(record, record.getMessage())
+    at, text, metadata = json.loads(entry.value)
+    return json.loads(entry.stream), int(at), text, metadata
+
+
+def variants(kind: type[Event]) -> Iterator[Event]:
+    """An event with all its fields, with values at their edges, and with as few as it may have."""
+    event = full(kind)
+    yield event
+    hints = typing.get_type_hints(kind)
+    edges: dict[Any, tuple[Any, ...]] = {
+        str: ("", 'é \N{SNOWMAN}\n\t"\\', "long " * TEXT_LENGTH),
+        int: (0, -1, 10**15),
+        float: (0.0, 1e-06, 0.1 + 0.2, 1e21, 123456789.0),
+        bool: (False,),
+    }
+    for name in kind.__struct_fields__:
+        values = () if name == "ts" or name in LABELS else edges.get(hints[name], (None,))
+        for value in values:
+            yield msgspec.structs.replace(event, **{name: value})
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__struct_config__.tag)
+def test_both_ways_make_the_same_of_an_event(pipeline: Pipeline, kind: type[Event]) -> None:
+    """Loki keeps a line twice where labels, time, line or metadata differ in a byte."""
+    for event in variants(kind):
+        line = written(event)
+        assert collected(pipeline, line) == pushed(line)
+
+
+def test_lists_and_objects_stay_in_the_line() -> None:
+    hints = [hint for kind in EVENTS for hint in typing.get_type_hints(kind).items()]
+    assert {name for name, hint in hints if typing.get_origin(hint) in (dict, tuple)} == {
+        *LINE_ONLY
+    }
+    assert not {*METADATA} & {"ts", *LABELS, *LINE_ONLY}
+
+
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__struct_config__.tag)
 def test_every_field_of_every_event_arrives(pipeline: Pipeline, kind: type[Event]) -> None:
     line = written(full(kind))
@@ -80,6 +140,8 @@ def test_every_field_of_every_event_arrives(pipeline: Pipeline, kind: type[Event
     assert arrived.pop("service_name") == "compilewatch"
     assert arrived.pop("hour") == ts[:13]
     for name, value in fields.items():
+        if name in LINE_ONLY:
+            continue
         text = arrived.pop(name)
         assert (text if isinstance(value, str) else json.loads(text)) == value, name
     assert not arrived
@@ -129,27 +191,20 @@ def test_an_event_of_tomorrow_is_taken_as_far_as_it_is_known(pipeline: Pipeline)
 
 
 def test_a_huge_text_leaves_the_metadata_below_what_loki_takes(pipeline: Pipeline) -> None:
-    event = msgspec.structs.replace(full(EVENTS[3]), detail="é" * 100_000)
-    line = written(event)
-    entry = sent(pipeline, line)
-    assert entry.line == line
+    event = msgspec.structs.replace(full(EVENTS[3]), detail="\N{CLINKING BEER MUGS}" * 100_000)
+    entry = sent(pipeline, written(event))
     size = sum(len(name) + len(value.encode()) for name, value in entry.metadata.items())
-    assert 1_024 < size < LOKI_METADATA_BYTES
+    assert TEXT_LENGTH < size < LOKI_METADATA_BYTES
+    assert len(json.loads(entry.line)["detail"]) == TEXT_LENGTH
 
 
 def test_each_run_is_read_once(tmp_path: Path) -> None:
     """Neither by the link `latest`, nor in the folder where it is made."""
-    (targets,) = (
-        each.value
-        for each in component("loki.source.file.runs").attributes()
-        if each.name == "targets"
-    )
-    assert isinstance(targets, Array)
-    (target,) = targets.elements
-    assert isinstance(target, Object)
-    (path,) = (each.value for each in target.fields if each.name == "__path__")
-    assert isinstance(path, Literal)
-    pattern = str(path.value).removeprefix("/data/outputs/")
+    targets = component("loki.source.file.runs").attributes["targets"]
+    assert isinstance(targets, list)
+    (target,) = targets
+    assert isinstance(target, dict)
+    pattern = str(target["__path__"]).removeprefix("/data/outputs/")
     store = Store(tmp_path)
     with store.create_run(factories.run(), Plan(requests=(), skipped=(), digest="")) as writer:
         run = writer.path

@@ -2,8 +2,8 @@
 
 The rules and their words are those of a real Loki (its defaults; validation/validate.go and
 ingester/stream.go): what is wrong in form refuses the whole request, what is wrong with single
-entries refuses those and stores the others, and both answer 400. The same time and line in the
-same stream is kept once. It listens on a free port of the loopback.
+entries refuses those and stores the others, and both answer 400. The same time, line and structured
+metadata in the same stream are kept once. It listens on a free port of the loopback.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class LokiDouble:
         """The size of every body that came, in bytes."""
         self.lost_in_the_old_form = 0
         self._released = threading.Event()
-        self._streams: dict[Stream, dict[tuple[int, str], dict[str, str]]] = {}
+        self._streams: dict[Stream, set[tuple[int, str, Stream]]] = {}
         self._newest: dict[Stream, int] = {}
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -127,9 +127,9 @@ class LokiDouble:
         """What was accepted, by time."""
         with self._lock:
             found = [
-                Stored(labels=dict(stream), nanoseconds=at, line=line, metadata=metadata)
+                Stored(labels=dict(stream), nanoseconds=at, line=line, metadata=dict(metadata))
                 for stream, entries in self._streams.items()
-                for (at, line), metadata in entries.items()
+                for at, line, metadata in entries
             ]
         return sorted(found, key=lambda each: (each.nanoseconds, each.line))
 
@@ -153,7 +153,7 @@ class LokiDouble:
             return [why for labels, values in checked for why in self._take(labels, values)]
 
     def _take(self, labels: Stream, values: list[tuple[int, str, dict[str, str]]]) -> list[str]:
-        now, held = self.clock(), self._streams.setdefault(labels, {})
+        now, held = self.clock(), self._streams.setdefault(labels, set())
         problems = []
         for at, line, metadata in values:
             newest = self._newest.get(labels, at)
@@ -166,7 +166,7 @@ class LokiDouble:
             elif len(line.encode()) > LINE_BYTES:
                 problems.append(f"max entry size '{LINE_BYTES}' bytes exceeded for stream")
             else:
-                held.setdefault((at, line), metadata)
+                held.add((at, line, frozenset(metadata.items())))
                 self._newest[labels] = max(newest, at)
         return problems
 

@@ -85,6 +85,8 @@ def test_the_same_time_and_line_is_kept_once(server: LokiDouble) -> None:
     for _ in range(2):
         assert push(server, entry(str(NOW), "once")) == 204
     assert server.lines().count("once") == 1
+    assert push(server, entry(str(NOW), "once", {"a": "other metadata"})) == 204
+    assert server.lines().count("once") == 2
 
 
 def test_the_old_form_is_accepted_and_lost(server: LokiDouble) -> None:

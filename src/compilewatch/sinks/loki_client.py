@@ -6,10 +6,10 @@ for Loki's v1 push API (https://grafana.com/docs/loki/latest/reference/loki-http
 and its handler; here are the event's own time, structured metadata, batches, limits and errors.
 
 Loki refuses a line that is more than an hour behind the newest of its stream (half of
-`max_chunk_age`), and keeps the same time and line in the same stream once. So each line carries
-the hour it belongs to as the label `hour`: no stream spans more than that hour, lines may come in
-any order and any number of times, and what was pushed during a sweep and is sent again from the
-file is still there once.
+`max_chunk_age`), and keeps the same time, line and structured metadata in the same stream once.
+So each line carries the hour it belongs to as the label `hour`, and its labels and metadata are
+those that alloy/config.alloy makes of it, to the byte: no stream spans more than that hour, lines
+may come in any order, by any way and any number of times, and are still there once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -30,15 +31,11 @@ from logging_loki.emitter import LokiEmitterV1
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from compilewatch.errors import ConfigError
-from compilewatch.events import LABELS
+from compilewatch.events import LABELS, METADATA
 
 PUSH_PATH = "/loki/api/v1/push"
-LINE_BYTES = 256_000
-"""Loki's max_line_size is 256 KB; a longer line is cut and says so in its metadata."""
-METADATA_LENGTH = 1024
-"""Characters kept of one value: Loki takes 64 KB of metadata a line, and the line has it whole."""
 BATCH_BYTES = 400_000
-"""A batch is closed beyond it. With one longest line more, which JSON doubles, it is below 1 MB."""
+"""A batch is closed beyond it, far below the 4 MB that Loki takes in one request."""
 BATCH_LINES = 1000
 LONGEST_WAIT_SECONDS = 10.0
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
@@ -73,12 +70,8 @@ class LineRecord(logging.LogRecord):
         super().__init__("compilewatch", level, "", 0, line, None, None)
         self.created = nanoseconds / 1e9
         self.nanoseconds = nanoseconds
-        self.tags = {name: str(event[name]) for name in LABELS if event.get(name) is not None}
-        self.metadata = {
-            name: text[:METADATA_LENGTH]
-            for name, value in event.items()
-            if name not in LABELS and (text := _metadata(value))
-        }
+        self.tags = _texts(event, LABELS)
+        self.metadata = _texts(event, METADATA)
 
 
 def log_record(line: bytes) -> LineRecord | None:
@@ -128,11 +121,7 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
     def build_payload(self, record: logging.LogRecord, line: str) -> dict[str, Any]:
         """With the record's own time, which the library replaces by that of sending."""
         payload: dict[str, Any] = super().build_payload(record, line)
-        metadata: dict[str, str] = dict(getattr(record, "metadata", {}))
-        whole = line.encode()
-        if len(whole) > LINE_BYTES:
-            line = whole[:LINE_BYTES].decode(errors="ignore")
-            metadata |= {"truncated": "true", "line_bytes": str(len(whole))}
+        metadata: dict[str, str] = getattr(record, "metadata", {})
         payload["streams"][0]["values"] = [[str(_time_of(record)), line, metadata]]
         return payload
 
@@ -331,11 +320,18 @@ def _wait(state: RetryCallState) -> float:
     return float(min(doubled if wished is None else wished, LONGEST_WAIT_SECONDS))
 
 
-def _metadata(value: object) -> str:
-    """Loki takes strings only: what is none as JSON, as Alloy sends it, empty for nothing."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return msgspec.json.encode(value, order="sorted").decode()
+def _texts(event: dict[str, Any], names: Iterable[str]) -> dict[str, str]:
+    """The fields that have a value, as text, since Loki takes strings only."""
+    return {name: _text(event[name]) for name in names if event.get(name) is not None}
+
+
+def _text(value: object) -> str:
+    """A scalar as Alloy writes it: Go's strconv.FormatFloat(value, 'f', -1, 64) for all numbers."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"{Decimal(repr(float(value))).normalize():f}"
+    return str(value)
 
 
 def _time_of(record: logging.LogRecord) -> int:
