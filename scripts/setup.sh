@@ -7,6 +7,9 @@
 # PYTHON        the interpreter to use (3.11 or newer). Without it, of all interpreters of the
 #               first version found, the fastest: Dynamo is Python code, and one built without
 #               profile-guided optimisation traces a fifth slower.
+# SHARED        a folder in which checkouts with the same locked requirements share one environment
+#               of several gigabytes. The checkout's .venv then holds the checkout alone. Shared
+#               environments that no setup has asked for in 30 days are removed.
 #
 # Quick when nothing changed: a stamp holds the digest of the lock files and of the interpreter.
 set -euo pipefail
@@ -45,28 +48,69 @@ locks=(requirements/default.txt)
 if [ "$extra" = dev ]; then locks+=(requirements/dev.txt); fi
 stamp=".venv/.setup-${extra:-default}"
 digest=$(cat "${locks[@]}" pyproject.toml scripts/setup.sh | sha256sum | cut -d' ' -f1)
-if [ -x .venv/bin/compilewatch ] && [ "$(cat "$stamp" 2>/dev/null)" = "$digest" ]; then exit 0; fi
+pip=(-m pip install --quiet --disable-pip-version-check)
 
-if [ ! -x .venv/bin/python ]; then
+create() { # FOLDER: a virtual environment, if there is none
+  local python
+  if [ -x "$1/bin/python" ]; then return; fi
   python=$(find_python)
-  echo "setup: creating .venv with $("$python" --version)"
-  "$python" -m venv .venv
-fi
-pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check)
-torch_pin=$(grep '^torch==' requirements/default.txt)
-if ! .venv/bin/python -c "
+  echo "setup: creating $1 with $("$python" --version)"
+  "$python" -m venv "$1"
+}
+
+install_locked() { # PYTHON
+  local torch_pin arguments=()
+  torch_pin=$(grep '^torch==' requirements/default.txt)
+  if ! "$1" -c "
 import importlib.metadata as m, sys
 sys.exit(m.version('torch').split('+')[0] != '${torch_pin#torch==}')" 2>/dev/null; then
-  echo "setup: installing $torch_pin (the long part, once)"
-  if [ -z "${TORCH_INDEX:-}" ] && [ "$(uname -s)" = Linux ]; then
-    echo "setup: without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes"
+    echo "setup: installing $torch_pin (the long part, once)"
+    if [ -z "${TORCH_INDEX:-}" ] && [ "$(uname -s)" = Linux ]; then
+      echo "setup: without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes"
+    fi
+    "$1" "${pip[@]}" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$torch_pin"
   fi
-  "${pip[@]}" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$torch_pin"
+  echo "setup: installing the locked requirements"
+  for lock in "${locks[@]}"; do arguments+=(-r "$lock"); done
+  "$1" "${pip[@]}" "${arguments[@]}"
+}
+
+share() { # Makes .venv an environment that sees the packages of one in $SHARED, which it makes
+  local made tool
+  mkdir -p "$SHARED"
+  made=$(cd "$SHARED" && pwd)/$({ cat "${locks[@]}" && echo "${TORCH_INDEX:-} ${PYTHON:-}"; } |
+    sha256sum | cut -c-16)
+  # One setup at a time: an agent has several executors, and what one makes another may remove.
+  exec 9>"$SHARED/lock"
+  flock 9
+  if [ ! -f "$made/complete" ] || ! "$made/bin/python" -c ''; then
+    rm -rf "$made"
+    create "$made"
+    install_locked "$made/bin/python"
+  fi
+  touch "$made" "$made/complete"
+  find "$SHARED" -mindepth 1 -maxdepth 1 -type d -mtime +30 -exec rm -rf {} +
+  exec 9>&-
+  if [ "$(readlink .venv/shared)" = "$made" ] && .venv/bin/python -c ''; then return; fi
+  rm -rf .venv
+  "$made/bin/python" -m venv --without-pip .venv
+  # As if its packages were installed here: their own .pth files count, too.
+  "$made/bin/python" -c 'import site, sys
+print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+    >"$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth"
+  for tool in "$made"/bin/*; do
+    case ${tool##*/} in pip*) continue ;; esac
+    if [ ! -e ".venv/bin/${tool##*/}" ]; then ln -s "$tool" .venv/bin/; fi
+  done
+  ln -s "$made" .venv/shared
+}
+
+if [ -n "${SHARED:-}" ]; then share; fi
+if [ -x .venv/bin/compilewatch ] && [ "$(cat "$stamp" 2>/dev/null)" = "$digest" ]; then exit 0; fi
+if [ -z "${SHARED:-}" ]; then
+  create .venv
+  install_locked .venv/bin/python
 fi
-echo "setup: installing the locked requirements"
-arguments=()
-for lock in "${locks[@]}"; do arguments+=(-r "$lock"); done
-"${pip[@]}" "${arguments[@]}"
-"${pip[@]}" --no-deps --editable .
+.venv/bin/python "${pip[@]}" --no-deps --editable .
 echo "$digest" >"$stamp"
 echo "setup: ready"

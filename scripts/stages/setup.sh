@@ -15,6 +15,10 @@ if [ "${1:-}" != agent ]; then
   echo "$owner" >"$build/owner"
 fi
 
+# Each job and executor of an agent has a workspace of its own; by hand there is one checkout.
+if [ -n "${BUILD_TAG:-}" ]; then
+  export SHARED=${SHARED:-${XDG_CACHE_HOME:-$HOME/.cache}/compilewatch/shared}
+fi
 scripts/setup.sh
 
 IFS=, read -ra names <<<"${ENVIRONMENTS:-}"
