@@ -5,6 +5,7 @@
 # cloud   Grafana Cloud has them; alloy/env.secrets is there to be filled in
 #
 # The passwords of Grafana and Jenkins, as far as they run here, are made and printed once.
+# With Jenkins it sees to it that the agent's user can write to outputs/, or says how and ends with 1.
 # Writes .env from .env.example. Run again, it changes only what was asked for: a password, keys and
 # other settings stay as they are.
 set -euo pipefail
@@ -17,6 +18,33 @@ set_line() { # KEY VALUE: in .env
   else
     echo "$1=$2" >>.env
   fi
+}
+
+# Whether the user 1000 of the agent's container may write to PATH: by owner, group, others or a list.
+agent_writes() {
+  [ -n "$(find "$1" -maxdepth 0 \
+    \( -uid 1000 -perm -u=w -o -gid 1000 -perm -g=w -o -perm -o=w \))" ] ||
+    getfacl --numeric --omit-header "$1" 2>/dev/null | grep -q '^user:1000:.w'
+}
+
+# The runs lie in a folder of the host, whose owner is whoever made the checkout.
+open_outputs() {
+  local outputs path
+  outputs=${COMPILEWATCH_OUTPUT_DIR:-$(sed -n 's/^COMPILEWATCH_OUTPUT_DIR=//p' .env)}
+  outputs=${outputs:-$PWD/outputs}
+  mkdir -p "$outputs"
+  for path in "$outputs" "$outputs"/index.sqlite*; do
+    if [ ! -e "$path" ] || agent_writes "$path"; then continue; fi
+    # Root can write there all the same afterwards, any other owner could not.
+    if [ "$(id -u)" = 0 ] && [ -O "$path" ]; then
+      chown 1000:1000 "$path"
+      continue
+    fi
+    echo "stack_setup: the Jenkins agent (user 1000) cannot write to $path: run" \
+      "\`sudo setfacl -R -m u:1000:rwX,d:u:1000:rwX $outputs\`, or set COMPILEWATCH_OUTPUT_DIR" \
+      "in .env to a folder that belongs to it, or take jenkins out of COMPOSE_PROFILES" >&2
+    exit 1
+  done
 }
 
 kind=${1:-}
@@ -39,6 +67,9 @@ if [ -n "$kind" ]; then
   set_line COMPOSE_PROFILES "$profiles"
   set_line ALLOY_SINK "$kind"
 fi
+
+# Docker Desktop gives every container's user the owner's rights.
+if grep -q '^COMPOSE_PROFILES=.*jenkins' .env && [ "$(uname -s)" = Linux ]; then open_outputs; fi
 
 if grep -q '^ALLOY_SINK=cloud' .env; then
   if [ ! -f alloy/env.secrets ]; then

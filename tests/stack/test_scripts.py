@@ -76,6 +76,8 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
         ROOT / "stack", root / "stack", ignore=shutil.ignore_patterns("secrets", "own.yml")
     )
     shutil.copy(ROOT / ".env.example", root)
+    (root / "outputs").mkdir()
+    (root / "outputs").chmod(0o777)
     scrape = root / "stack" / "prometheus" / "scrape_pushgateway.yml"
     text = scrape.read_text()
     assert "scrape_interval: 2m" in text
@@ -339,6 +341,24 @@ def test_setup_turns_to_grafana_cloud_and_back_and_leaves_the_rest(stack: Stack)
     assert secrets.read_text() == "PROM_URL=mine\n"
     setup(stack, "local")
     assert settings(stack)["COMPOSE_PROFILES"] == "local,jenkins,ci"
+
+
+def test_setup_opens_outputs_for_the_agent_or_says_how(stack: Stack) -> None:
+    outputs = stack.root / "outputs"
+    outputs.chmod(0o755)
+    if os.getuid() == 0:
+        setup(stack)
+        assert outputs.stat().st_uid == 1000
+        os.chown(outputs, 4242, 4242)
+    elif os.getuid() == 1000:
+        outputs.chmod(0o555)
+    refused = stack.run(script="stack_setup.sh")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert f"(user 1000) cannot write to {outputs}" in refused.stderr
+    assert f"setfacl -R -m u:1000:rwX,d:u:1000:rwX {outputs}" in refused.stderr
+    env = stack.root / ".env"
+    env.write_text(env.read_text().replace("local,jenkins", "local"))
+    setup(stack)
 
 
 def test_setup_refuses_what_it_does_not_know(stack: Stack) -> None:
