@@ -1,0 +1,1 @@
+"""Verifies the stack with its real services: see scripts/verify_stack.sh."""

@@ -1,0 +1,213 @@
+"""Brings the stack up, runs, checks, and takes it down: see scripts/verify_stack.sh."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from scripts.verify_stack import checks
+from scripts.verify_stack.grafana import (
+    Grafana,
+    all_dashboards_are_loaded,
+    only_the_password_logs_in,
+    panels_answer,
+)
+from scripts.verify_stack.report import CheckError, Report, until
+from scripts.verify_stack.services import SERVICES, Compose, Programs, Stack
+
+SWEEPS = (
+    ("DistilBertModel", "inductor", "none"),
+    ("BertModel,DistilBertModel,LongformerModel", "dynamo,export", "none"),
+    ("BertModel,DistilBertModel,LongformerModel", "dynamo,export", "auto"),
+)
+"""Models (two that compile, one with graph breaks), targets and baseline of each run; the last one
+is compared with the one before, whose answers it reuses."""
+SCRAPED_SECONDS = 200.0
+"""Alloy, or Prometheus, scrapes the Pushgateway every two minutes."""
+COLLECTED_SECONDS = 60.0
+
+
+def compilewatch(stack: Stack, *arguments: str, **addresses: str) -> str:
+    """Run a verb on the stack's outputs; `pushgateway` and `loki` are addresses to publish to."""
+    own = {f"COMPILEWATCH_{name.upper()}_URL": url for name, url in addresses.items()}
+    command = [str(Path(sys.executable).with_name("compilewatch")), *arguments]
+    done = subprocess.run(
+        [*command, "--output", str(stack.outputs)],
+        env=stack.environment | own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise CheckError(f"compilewatch {arguments[0]} ended with {done.returncode}: {said[-1]}")
+    return ""
+
+
+def newest(stack: Stack) -> Path:
+    return (stack.outputs / "latest").resolve()
+
+
+def sweep(stack: Stack) -> str:
+    """Sweep, and publish to the Pushgateway."""
+    began = time.monotonic()
+    for models, targets, baseline in SWEEPS:
+        compilewatch(
+            stack,
+            *("sweep", "--models", models, "--targets", targets, "--depth", "reduced"),
+            *("--baseline", baseline),
+            pushgateway=stack.url("pushgateway"),
+        )
+    statuses = checks.statuses_of(newest(stack))
+    found = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
+    return f"{found}; {len(SWEEPS)} runs in {time.monotonic() - began:.0f} s"
+
+
+def in_loki(stack: Stack) -> str:
+    return until(COLLECTED_SECONDS, partial(checks.lines_are_in_loki_once, stack))
+
+
+def after_a_kill(stack: Stack, *, forget: bool) -> str:
+    stack.kill("alloy", forget=forget)
+    stack.up()
+    if forget:
+        count = checks.lines(stack).total()
+        until(COLLECTED_SECONDS, partial(checks.alloy_has_sent, stack, count))
+    return in_loki(stack)
+
+
+def after_a_push(stack: Stack, url: str) -> str:
+    before = checks.sent_by_alloy(stack) if "alloy" in stack.services else 0
+    compilewatch(stack, "publish", "--to", "loki", loki=url)
+    if url != stack.url("loki"):
+        count = before + checks.lines(stack, newest(stack).name).total()
+        until(COLLECTED_SECONDS, partial(checks.alloy_has_sent, stack, count))
+    return in_loki(stack)
+
+
+def after_a_flush(stack: Stack) -> str:
+    checks.loki_writes_to_its_folder(stack)
+    return in_loki(stack)
+
+
+def verify_logs(report: Report, stack: Stack) -> None:
+    once = "each line is in Loki once"
+    if "loki" not in stack.services:
+        report.not_verified(once, "loki is not installed")
+        return
+    if "alloy" in stack.services:
+        report.check(f"{once}, collected by Alloy", partial(in_loki, stack))
+        report.check(
+            f"{once}, after Alloy was killed and started",
+            partial(after_a_kill, stack, forget=False),
+        )
+        report.check(
+            f"{once}, after Alloy forgot what it had read",
+            partial(after_a_kill, stack, forget=True),
+        )
+    else:
+        report.not_verified(f"{once}, collected by Alloy", "alloy is not installed")
+    for _ in range(2):
+        report.check(
+            f"{once}, after a direct push", partial(after_a_push, stack, stack.url("loki"))
+        )
+    if "alloy" in stack.services:
+        url = f"http://127.0.0.1:{stack.ports['alloy_push']}"
+        report.check(f"{once}, after a push through Alloy", partial(after_a_push, stack, url))
+    report.check(f"{once}, after Loki wrote to its folder", partial(after_a_flush, stack))
+
+
+def verify_grafana(report: Report, stack: Stack, version: str) -> None:
+    if "grafana" not in stack.services:
+        report.not_verified("Grafana's password and dashboards", "grafana is not installed")
+        return
+    report.check("Grafana's password", partial(only_the_password_logs_in, stack))
+    grafana = Grafana(stack)
+    loaded = partial(all_dashboards_are_loaded, grafana, stack.checkout / "dashboards" / "json")
+    if not report.check("Grafana loads the dashboards", partial(until, COLLECTED_SECONDS, loaded)):
+        return
+    old = int(version.split(".")[0]) < 10
+    for uid, dashboard in grafana.dashboards().items():
+        report.check(
+            f"the panels of {dashboard['title']}",
+            partial(panels_answer, grafana, uid, dashboard, no_auto=old),
+        )
+
+
+def verify(report: Report, stack: Stack) -> None:
+    if not report.check("the stack starts", lambda: stack.up() or ""):
+        return
+    versions = {}
+    for service in SERVICES:
+        if service not in stack.services:
+            report.not_verified(service, "it is not installed")
+            continue
+
+        def healthy(service: str = service) -> str:
+            versions[service] = checks.version(stack, service)
+            return versions[service]
+
+        report.check(f"{service} is healthy", healthy)
+    report.check("ports", partial(checks.ports_are_the_configured_ones, stack))
+    if not {"pushgateway", "prometheus"} <= set(stack.services):
+        report.not_verified("a run", "it takes at least pushgateway and prometheus")
+        return
+    report.check("Prometheus takes the rules", partial(checks.rules_are_loaded, stack))
+    if "alertmanager" in stack.services:
+        reach = partial(checks.alerts_reach_alertmanager, stack)
+        report.check("Prometheus finds Alertmanager", partial(until, COLLECTED_SECONDS, reach))
+    if not report.check("a sweep of three models", partial(sweep, stack)):
+        return
+    report.check(
+        "each metric of the run is in Prometheus",
+        lambda: until(
+            SCRAPED_SECONDS, partial(checks.metrics_are_in_prometheus, stack, newest(stack))
+        ),
+    )
+    verify_logs(report, stack)
+    verify_grafana(report, stack, versions.get("grafana", "0"))
+    report.check("ports, at the end", partial(checks.ports_are_the_configured_ones, stack))
+
+
+def chosen(arguments: list[str]) -> type[Stack]:
+    kinds: dict[str, type[Stack]] = {"docker": Compose, "programs": Programs}
+    if not arguments:
+        asked = ["docker", "info"]
+        engine = (
+            shutil.which("docker")
+            and not subprocess.run(asked, capture_output=True, check=False).returncode
+        )
+        return Compose if engine else Programs
+    if len(arguments) != 1 or arguments[0] not in kinds:
+        print("usage: scripts/verify_stack.sh [docker | programs]", file=sys.stderr)
+        sys.exit(2)
+    return kinds[arguments[0]]
+
+
+def main() -> int:
+    kind, report = chosen(sys.argv[1:]), Report()
+    # The services outlive whoever is ended without having ended them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="verify-stack-") as folder:
+        stack = kind(Path(folder))
+        try:
+            verify(report, stack)
+        finally:
+            report.check("the stack is taken down", lambda: stack.down() or "")
+    words = {
+        0: "all verified",
+        1: "NOT verified: see above",
+        3: "verified, but for what is missing",
+    }
+    print(f"{words[report.status]} (services: {kind.__name__.lower()})")
+    return report.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""Grafana's API: who may log in, and what every panel answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from scripts.verify_stack.report import CheckError
+from scripts.verify_stack.services import Stack
+
+Json = dict[str, Any]
+
+MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
+    ("compilewatch-cost", "Out of line"): "no model of the three is far slower than before",
+    ("compilewatch-cost", "Least speed-up"): "speed is not measured by a sweep",
+    ("compilewatch-health", "Alerts"): "nothing is wrong",
+    ("compilewatch-health", "Trouble of the monitor"): "nothing went wrong",
+    ("compilewatch-overview", "Regressed models"): "there is no regression",
+    ("compilewatch-overview", "Without a verdict"): "every request has a verdict",
+    ("compilewatch-public", "Without a verdict"): "every request has a verdict",
+    ("compilewatch-targets", "Neuron failures by class"): "Neuron is not asked",
+    ("compilewatch-targets", "Outside XLA, and expected to fail on Neuron"): "XLA is not asked",
+}
+"""Panels, by the dashboard's uid and the panel's title, that are rightly empty after the sweep."""
+
+PIXELS = 1600
+"""Of a browser's window: as many points does a panel of its full width ask for."""
+CHOICES = 10
+"""Values tried of a variable that holds one value."""
+
+
+class Grafana:
+    """A client that is logged in as admin."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._url = stack.url("grafana")
+        self._session = requests.Session()
+        self._session.auth = ("admin", stack.password())
+
+    def ask(
+        self, path: str, body: Json | None = None, params: Mapping[str, str] | None = None
+    ) -> Any:
+        kind = "GET" if body is None else "POST"
+        answer = self._session.request(kind, self._url + path, json=body, params=params, timeout=60)
+        if not answer.ok and not (body and answer.status_code in (207, 400, 500)):
+            raise CheckError(f"{path} answers {answer.status_code}: {answer.text[:200]}")
+        return answer.json()
+
+    def dashboards(self) -> dict[str, Json]:
+        found = self.ask("/api/search", params={"type": "dash-db"})
+        uids = sorted(one["uid"] for one in found)
+        return {uid: self.ask(f"/api/dashboards/uid/{uid}")["dashboard"] for uid in uids}
+
+
+def only_the_password_logs_in(stack: Stack) -> str:
+    def login(password: str) -> int:
+        url = stack.url("grafana") + "/api/org"
+        return requests.get(url, auth=("admin", password), timeout=60).status_code
+
+    if (status := login(stack.password())) != 200:
+        raise CheckError(f"the generated password is answered with {status}")
+    if (status := login("admin")) != 401:
+        raise CheckError(f"admin/admin is answered with {status}")
+    return "the generated one is taken, admin/admin is refused"
+
+
+def all_dashboards_are_loaded(grafana: Grafana, folder: Path) -> str:
+    wanted = {json.loads(path.read_text())["uid"] for path in folder.rglob("*.json")}
+    if missing := wanted - set(grafana.dashboards()):
+        raise CheckError(f"not loaded: {', '.join(sorted(missing))}")
+    return f"{len(wanted)} dashboards"
+
+
+def panels_answer(grafana: Grafana, uid: str, dashboard: Json, *, no_auto: bool) -> str:
+    """Every panel answers; those that should have data have some.
+
+    `no_auto`: a Grafana before 10, which does not know the variable $__auto.
+    """
+    start, end = (_time(dashboard["time"][side]) for side in ("from", "to"))
+    choices = list(islice(_choices(grafana, dashboard, start, end), CHOICES))
+    wrong, empty, count = [], set(), 0
+    for panel in _panels(dashboard):
+        if not panel.get("targets"):
+            continue
+        count += 1
+        rows = 0
+        for values in choices:
+            queries = list(_queries(panel, values, end - start, no_auto=no_auto))
+            body = {"queries": queries, "from": str(start), "to": str(end)}
+            answer = grafana.ask("/api/ds/query", body)
+            results = answer.get("results", {})
+            errors = [one["error"] for one in results.values() if one.get("error")]
+            if errors or not results:
+                why = (errors or [answer.get("message", "no answer")])[0].splitlines()[0]
+                wrong.append(f"{panel['title']}: {why}")
+                break
+            rows += sum(map(_rows, results.values()))
+        if not rows:
+            empty.add(panel["title"])
+    allowed = {title for of, title in MAY_BE_EMPTY if of == uid}
+    wrong += [f"{title}: empty" for title in sorted(empty - allowed)]
+    if wrong:
+        raise CheckError(f"{len(wrong)} of {count} panels: {'; '.join(dict.fromkeys(wrong))}")
+    return f"{count} panels" + (f", {len(empty)} rightly empty" if empty else "")
+
+
+def _panels(dashboard: Json) -> Iterator[Json]:
+    for panel in dashboard["panels"]:
+        yield from panel.get("panels") or []
+        if panel["type"] != "row":
+            yield panel
+
+
+def _rows(result: Json) -> int:
+    frames = [frame["data"]["values"] for frame in result.get("frames", ())]
+    return sum(len(values[0]) for values in frames if values)
+
+
+def _queries(panel: Json, values: Json, span: int, *, no_auto: bool) -> Iterator[Json]:
+    """The panel's queries as the browser sends them."""
+    points = panel.get("maxDataPoints") or int(PIXELS * panel["gridPos"]["w"] / 24)
+    for target in panel["targets"]:
+        if target.get("hide"):
+            continue
+        least = _milliseconds(panel.get("interval") or target.get("interval") or "1ms")
+        query = json.loads(_filled(json.dumps(target), values))
+        if no_auto:
+            query["expr"] = query["expr"].replace("$__auto", "$__interval")
+        yield query | {
+            "datasource": {
+                "uid": target["datasource"]["type"],
+                "type": target["datasource"]["type"],
+            },
+            "intervalMs": max(least, span // points),
+            "maxDataPoints": points,
+        }
+
+
+def _filled(text: str, values: Json) -> str:
+    """`$name` and `${name}` replaced, inside of JSON; Grafana itself knows those with `__`."""
+
+    def value(match: re.Match[str]) -> str:
+        found = values.get(match[1] or match[2])
+        return match[0] if found is None else json.dumps(found)[1:-1]
+
+    return re.sub(r"\$(?:(\w+)|\{(\w+)(?::\w+)?\})", value, text)
+
+
+def _choices(grafana: Grafana, dashboard: Json, start: int, end: int) -> Iterator[Json]:
+    """Values of the dashboard's variables: "All" where it is offered, else one after the other."""
+    variables = dashboard["templating"].get("list", [])
+
+    def chosen(at: int, values: Json) -> Iterator[Json]:
+        if at == len(variables):
+            yield values
+            return
+        variable = variables[at]
+        if variable["type"] != "query":
+            yield from chosen(at + 1, values | {variable["name"]: variable["current"]["value"]})
+            return
+        offered = _offered(grafana, variable, values, start, end)
+        if variable.get("includeAll"):
+            every = variable.get("allValue") or "|".join(map(re.escape, offered))
+            yield from chosen(at + 1, values | {variable["name"]: every})
+            return
+        for one in offered or [""]:
+            yield from chosen(at + 1, values | {variable["name"]: one})
+
+    yield from chosen(0, {})
+
+
+def _offered(grafana: Grafana, variable: Json, values: Json, start: int, end: int) -> list[str]:
+    """The values of a variable that asks Prometheus, as its list in Grafana shows them."""
+    query = variable["query"]
+    query = _filled(query["query"] if isinstance(query, dict) else query, values)
+    api = "/api/datasources/proxy/uid/prometheus/api/v1"
+    if match := re.fullmatch(r"label_values\((.*),\s*(\w+)\)", query):
+        asked = {"match[]": match[1], "start": str(start // 1000), "end": str(end // 1000)}
+        found = grafana.ask(f"{api}/label/{match[2]}/values", params=asked)
+        return [str(value) for value in found["data"]]
+    match = re.fullmatch(r"query_result\((.*)\)", query)
+    if match is None:
+        raise CheckError(f"variable {variable['name']}: a query of an unknown kind: {query}")
+    found = grafana.ask(f"{api}/query", params={"query": match[1]})
+    series = [
+        "{" + ",".join(f'{k}="{v}"' for k, v in one["metric"].items()) + "}"
+        for one in found["data"]["result"]
+    ]
+    pattern = re.compile(variable["regex"].strip("/") or "(.*)")
+    return sorted({match[1] for one in series if (match := pattern.search(one))})
+
+
+def _time(text: str) -> int:
+    """Milliseconds since the epoch of `now` or `now-30d`."""
+    _, _, ago = text.partition("now-")
+    return int(time.time() * 1000) - (_milliseconds(ago) if ago else 0)
+
+
+def _milliseconds(text: str) -> int:
+    units = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    match = re.fullmatch(r">?(\d+)(ms|s|m|h|d)", text)
+    if match is None:
+        raise CheckError(f"no time that is known: {text}")
+    return int(match[1]) * units[match[2]]
