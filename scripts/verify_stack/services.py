@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -119,7 +120,7 @@ class Programs(Stack):
             raise CheckError("this system has no /proc to see ports in")
         for service in self.services:
             for process in _family(self._process(service)):
-                for address, port in _listening(process):
+                for address, port in listens_on(process):
                     yield service, address, port
 
     def _process(self, service: str) -> int:
@@ -192,12 +193,13 @@ def _family(process: int) -> Iterator[int]:
             yield from _family(int(child))
 
 
-def _listening(process: int) -> Iterator[tuple[str, int]]:
+def listens_on(process: int) -> Iterator[tuple[str, int]]:
     """Addresses and ports on which a process listens, from /proc (see proc(5))."""
     sockets = set()
     for path in Path(f"/proc/{process}/fd").iterdir():
-        if (target := str(path.readlink())).startswith("socket:["):
-            sockets.add(target[8:-1])
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if (target := str(path.readlink())).startswith("socket:["):
+                sockets.add(target[8:-1])
     for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
         lines = Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]
         for fields in map(str.split, lines):
