@@ -20,6 +20,7 @@ from scripts.verify_stack.grafana import (
 )
 from scripts.verify_stack.report import CheckError, Report, until
 from scripts.verify_stack.services import SERVICES, Compose, Programs, Stack
+from scripts.verify_stack.storage import minio
 
 SWEEPS = (
     ("DistilBertModel", "inductor", "none"),
@@ -84,9 +85,10 @@ def after_a_kill(stack: Stack, *, forget: bool) -> str:
 
 def after_a_push(stack: Stack, url: str) -> str:
     before = checks.sent_by_alloy(stack) if "alloy" in stack.services else 0
-    compilewatch(stack, "publish", "--to", "loki", loki=url)
+    for run in stack.outputs.glob("[0-9]*"):
+        compilewatch(stack, "publish", run.name, "--to", "loki", loki=url)
     if url != stack.url("loki"):
-        count = before + checks.lines(stack, newest(stack).name).total()
+        count = before + checks.lines(stack).total()
         until(COLLECTED_SECONDS, partial(checks.alloy_has_sent, stack, count))
     return in_loki(stack)
 
@@ -140,7 +142,23 @@ def verify_grafana(report: Report, stack: Stack, version: str) -> None:
         )
 
 
-def verify(report: Report, stack: Stack) -> None:
+def verify_storage(report: Report, stack: Stack, folder: Path) -> None:
+    kept = "each file of the run is in S3"
+    if shutil.which("minio") is None:
+        report.not_verified(kept, "minio is not installed")
+        return
+
+    def published() -> str:
+        with minio(folder) as storage:
+            stack.environment |= storage.environment
+            for _ in range(2):
+                compilewatch(stack, "publish", "--to", "s3")
+            return f"{storage.has(newest(stack))}, in MinIO {storage.version}"
+
+    report.check(f"{kept}, published twice", published)
+
+
+def verify(report: Report, stack: Stack, folder: Path) -> None:
     if not report.check("the stack starts", lambda: stack.up() or ""):
         return
     versions = {}
@@ -172,6 +190,7 @@ def verify(report: Report, stack: Stack) -> None:
     )
     verify_logs(report, stack)
     verify_grafana(report, stack, versions.get("grafana", "0"))
+    verify_storage(report, stack, folder)
     report.check("ports, at the end", partial(checks.ports_are_the_configured_ones, stack))
 
 
@@ -197,7 +216,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="verify-stack-") as folder:
         stack = kind(Path(folder))
         try:
-            verify(report, stack)
+            verify(report, stack, Path(folder))
         finally:
             report.check("the stack is taken down", lambda: stack.down() or "")
     words = {
