@@ -125,7 +125,7 @@ def verify_logs(report: Report, stack: Stack) -> None:
     report.check(f"{once}, after Loki wrote to its folder", partial(after_a_flush, stack))
 
 
-def verify_grafana(report: Report, stack: Stack, version: str) -> None:
+def verify_grafana(report: Report, stack: Stack) -> None:
     if "grafana" not in stack.services:
         report.not_verified("Grafana's password and dashboards", "grafana is not installed")
         return
@@ -134,11 +134,10 @@ def verify_grafana(report: Report, stack: Stack, version: str) -> None:
     loaded = partial(all_dashboards_are_loaded, grafana, stack.checkout / "dashboards" / "json")
     if not report.check("Grafana loads the dashboards", partial(until, COLLECTED_SECONDS, loaded)):
         return
-    old = int(version.split(".")[0]) < 10
     for uid, dashboard in grafana.dashboards().items():
         report.check(
             f"the panels of {dashboard['title']}",
-            partial(panels_answer, grafana, uid, dashboard, no_auto=old),
+            partial(panels_answer, grafana, uid, dashboard),
         )
 
 
@@ -161,17 +160,12 @@ def verify_storage(report: Report, stack: Stack, folder: Path) -> None:
 def verify(report: Report, stack: Stack, folder: Path) -> None:
     if not report.check("the stack starts", lambda: stack.up() or ""):
         return
-    versions = {}
     for service in SERVICES:
         if service not in stack.services:
             report.not_verified(service, "it is not installed")
             continue
 
-        def healthy(service: str = service) -> str:
-            versions[service] = checks.version(stack, service)
-            return versions[service]
-
-        report.check(f"{service} is healthy", healthy)
+        report.check(f"{service} is healthy", partial(checks.version, stack, service))
     report.check("ports", partial(checks.ports_are_the_configured_ones, stack))
     if not {"pushgateway", "prometheus"} <= set(stack.services):
         report.not_verified("a run", "it takes at least pushgateway and prometheus")
@@ -189,7 +183,7 @@ def verify(report: Report, stack: Stack, folder: Path) -> None:
         ),
     )
     verify_logs(report, stack)
-    verify_grafana(report, stack, versions.get("grafana", "0"))
+    verify_grafana(report, stack)
     verify_storage(report, stack, folder)
     report.check("ports, at the end", partial(checks.ports_are_the_configured_ones, stack))
 

@@ -119,11 +119,11 @@ ROWS = {"frames": [{"data": {"values": [[1], [2]]}}]}
 def test_panels_are_asked_with_every_variable_filled_in() -> None:
     client: Any = Panels(ROWS)
     for uid, dashboard in DASHBOARDS.items():
-        grafana.panels_answer(client, uid, dashboard, no_auto=True)
+        grafana.panels_answer(client, uid, dashboard)
     own = {f"${name}" for name in ("__interval", "__rate_interval", "__range", "__auto")}
     for query in client.asked:
         text = json.dumps(query["expr"])
-        for name in own - {"$__auto"}:
+        for name in own:
             text = text.replace(name, "")
         assert "$" not in text.replace("$1", ""), query["expr"]
 
@@ -133,12 +133,13 @@ def test_panels_are_asked_with_every_variable_filled_in() -> None:
     [({"frames": []}, "empty"), ({"error": "parse error\nat"}, "parse error")],
 )
 def test_a_panel_that_is_empty_or_cannot_be_asked_is_a_fault(
-    result: dict[str, Any], said: str
+    monkeypatch: pytest.MonkeyPatch, result: dict[str, Any], said: str
 ) -> None:
+    monkeypatch.setattr(grafana, "SCRAPES_SECONDS", -1.0)
     uid = "compilewatch-overview"
     client: Any = Panels(result)
     with pytest.raises(CheckError) as caught:
-        grafana.panels_answer(client, uid, DASHBOARDS[uid], no_auto=False)
+        grafana.panels_answer(client, uid, DASHBOARDS[uid])
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
