@@ -33,9 +33,10 @@ MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
 
 PIXELS = 1600
 """Of a browser's window: as many points does a panel of its full width ask for."""
-RECENT_MILLISECONDS = 15 * 60_000
+SCRAPE_MILLISECONDS = 120_000
+"""From one scrape of the Pushgateway to the next."""
 SCRAPES_SECONDS = 150.0
-"""A little more than the two minutes from one scrape, and from one point of a trend, to the next."""
+"""In which there is one, and a point of a trend after it."""
 CHOICES = 10
 """Values tried of a variable that holds one value."""
 
@@ -90,20 +91,21 @@ def panels_answer(grafana: Grafana, uid: str, dashboard: Json) -> str:
     """
     start, end = (_time(dashboard["time"][side]) for side in ("from", "to"))
     choices = list(islice(_choices(grafana, dashboard, start, end), CHOICES))
+    patience = time.monotonic() + SCRAPES_SECONDS
     panels = [panel for panel in _panels(dashboard) if panel.get("targets")]
     allowed = {title for of, title in MAY_BE_EMPTY if of == uid}
     wrong, empty = [], 0
     for panel in panels:
         title = panel["title"]
         try:
-            if sum(_ask(grafana, panel, values, start, end) for values in choices):
+            step = _step(panel, end - start)
+            if sum(_ask(grafana, panel, values, (start, end), step) for values in choices):
                 continue
             if title in allowed:
                 empty += 1
                 continue
-            until(SCRAPES_SECONDS, partial(_has_recent, grafana, panel, choices))
-            minutes = _step(panel, end - start) / 60_000
-            wrong.append(f"{title}: shows a run only after up to {minutes:.0f} minutes")
+            until(patience - time.monotonic(), partial(_has_recent, grafana, panel, choices))
+            wrong.append(f"{title}: shows a run only after up to {step / 60_000:.0f} minutes")
         except CheckError as error:
             wrong.append(f"{title}: {error}")
     if wrong:
@@ -112,18 +114,18 @@ def panels_answer(grafana: Grafana, uid: str, dashboard: Json) -> str:
 
 
 def _has_recent(grafana: Grafana, panel: Json, choices: list[Json]) -> str:
-    """Over the last minutes only, with a step that is as short. Raises CheckError."""
+    """In the last minutes, at each scrape. Raises CheckError."""
     end = _time("now")
-    start = end - RECENT_MILLISECONDS
-    if not sum(_ask(grafana, panel, values, start, end) for values in choices):
+    times = (end - 15 * SCRAPE_MILLISECONDS, end)
+    if not sum(_ask(grafana, panel, values, times, SCRAPE_MILLISECONDS) for values in choices):
         raise CheckError("empty")
     return ""
 
 
-def _ask(grafana: Grafana, panel: Json, values: Json, start: int, end: int) -> int:
+def _ask(grafana: Grafana, panel: Json, values: Json, times: tuple[int, int], step: int) -> int:
     """How many rows the panel has. Raises CheckError with the data source's words."""
-    queries = list(_queries(panel, values, _step(panel, end - start)))
-    body = {"queries": queries, "from": str(start), "to": str(end)}
+    start, end = map(str, times)
+    body = {"queries": list(_queries(panel, values, step)), "from": start, "to": end}
     answer = grafana.ask("/api/ds/query", body)
     results = answer.get("results", {})
     errors = [one["error"] for one in results.values() if one.get("error")]
@@ -166,6 +168,7 @@ def _queries(panel: Json, values: Json, step: int) -> Iterator[Json]:
                 "type": target["datasource"]["type"],
             },
             "intervalMs": step,
+            "interval": f"{step}ms",
             "maxDataPoints": _points(panel),
         }
 
