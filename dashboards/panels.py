@@ -7,6 +7,7 @@ is there by both names, as each ignores the other's.
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Sequence
 from typing import Any
@@ -109,12 +110,25 @@ def thresholds(steps: Steps) -> Json:
 
 def now(expr: str, legend: str = "") -> Json:
     """Ask Prometheus for the newest value."""
-    return {**ever(expr, legend), "instant": True, "range": False}
+    made = {"datasource": PROMETHEUS, "expr": expr, "legendFormat": legend}
+    return made | {"instant": True, "range": False}
 
 
 def ever(expr: str, legend: str = "") -> Json:
-    """Ask Prometheus for the time shown."""
-    return {"datasource": PROMETHEUS, "expr": expr, "legendFormat": legend, "range": True}
+    """Ask Prometheus for the time shown, the newest value included."""
+    made = {"datasource": PROMETHEUS, "expr": within_each_step(expr), "legendFormat": legend}
+    return made | {"range": True}
+
+
+def within_each_step(expr: str) -> str:
+    """Of a query over time: have each point show the newest value until the next point.
+
+    Grafana asks at full multiples of the step, seven hours for a number over 30 days, and
+    Prometheus looks back from there: what was published since the last full multiple would not be
+    shown at all. Looking ahead by a step (a negative offset), the last point reaches to now.
+    """
+    selector = r"(\w+\{[^}]*\})( @ end\(\))?(?!\s*[\[\w{])"
+    return re.sub(selector, r"last_over_time(\1[$__rate_interval]\2 offset -$__interval)", expr)
 
 
 def cells(expr: str) -> Json:

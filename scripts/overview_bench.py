@@ -151,6 +151,7 @@ def step(query: Query) -> int:
 def address(query: Query, end: int, choice: dict[str, str]) -> str:
     """What Grafana asks Prometheus for."""
     expr = query.expr.replace("$__range", f"{DAYS}d").replace("$__interval", f"{step(query)}s")
+    expr = expr.replace("$__rate_interval", f"{max(step(query) + 120, 480)}s")
     given: dict[str, Any] = {"query": filled(expr, **choice)}
     window = {"start": end - DAYS * DAY, "end": end}
     if label := LABEL_VALUES.fullmatch(query.raw):

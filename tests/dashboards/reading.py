@@ -17,7 +17,7 @@ DASHBOARDS: dict[str, Json] = {
 }
 PUBLIC = "compilewatch-public"
 
-INTERVALS = {"$__interval": "1s", "$__range": "1h"}
+INTERVALS = {"$__interval": "1s", "$__range": "1h", "$__rate_interval": "4s"}
 """What Grafana puts in; short, so that a Prometheus that has just begun has an answer."""
 
 

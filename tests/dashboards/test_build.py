@@ -190,7 +190,7 @@ def test_the_public_dashboard_can_be_shared():
     used = {target["datasource"]["uid"] for p in panels(made) for target in p["targets"]}
     assert used == {"prometheus"}
     text = (build.FOLDER / f"{PUBLIC}.json").read_text()
-    assert set(re.findall(r"\$\w+", text)) == {"$__range"}
+    assert set(re.findall(r"\$\w+", text)) == {"$__range", "$__interval", "$__rate_interval"}
     assert not list(links(made))
     assert "/d/" not in text
 

@@ -105,7 +105,16 @@ def test_links_use_columns_that_are_shown(uid: str):
             assert column in columns(panel), where
 
 
-BUILT_IN = {"__all", "__interval", "__range", "__auto", "__url_time_range", "__data", "__field"}
+BUILT_IN = {
+    "__all",
+    "__interval",
+    "__rate_interval",
+    "__range",
+    "__auto",
+    "__url_time_range",
+    "__data",
+    "__field",
+}
 
 
 @pytest.mark.parametrize("uid", DASHBOARDS)

@@ -91,3 +91,9 @@ def test_tables_and_numbers_ask_for_now_and_trends_for_the_time_shown(query: Que
     kind = query.panel["type"]
     if kind != "stat":  # which draws its trend behind it, or has none
         assert query.instant != (kind in ("timeseries", "state-timeline"))
+
+
+@pytest.mark.parametrize("query", [q for q in queries("prometheus") if not q.instant], ids=str)
+def test_a_query_over_time_reaches_to_now(query: Query) -> None:
+    """At full multiples of the step, looking back, it would show a run hours after it ended."""
+    assert query.expr.count("{") == query.expr.count("offset -$__interval") > 0
