@@ -260,6 +260,7 @@ def overview() -> Json:
             row("What changed since the baseline?"),
             [changed_families(), changed_models()],
         ],
+        since="now-7d",
         variables=[
             *shared(),
             family(),

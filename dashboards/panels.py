@@ -227,8 +227,8 @@ def trend(
         "lineInterpolation": "stepAfter",
         "lineWidth": 2,
         "fillOpacity": 60 if stacked else 0,
-        "showPoints": "auto",
-        "pointSize": 7,
+        "showPoints": "always",
+        "pointSize": 4,
         "spanNulls": BRIDGED_MS,
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
     }

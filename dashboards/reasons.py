@@ -29,7 +29,9 @@ LEGEND = "{{target}} {{mode}}"
 
 
 def _numbers() -> list[Json]:
-    first = f"min(min_over_time(timestamp({HITS})[$__range:$__interval])) * 1000"
+    # In steps of an hour; of a reason that is newer than the last full hour, now.
+    newest = f"timestamp({HITS})"
+    first = f"(min(min_over_time({newest}[$__range:1h])) or min({newest})) * 1000"
     return [
         tiles(
             "Models",

@@ -22,6 +22,7 @@ MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
     ("compilewatch-cost", "Out of line"): "no model of the three is far slower than before",
     ("compilewatch-cost", "Least speed-up"): "speed is not measured by a sweep",
     ("compilewatch-health", "Alerts"): "nothing is wrong",
+    ("compilewatch-health", "Overhead"): "the newest run may have reused every result",
     ("compilewatch-health", "Trouble of the monitor"): "nothing went wrong",
     ("compilewatch-overview", "Changed families"): "nothing changed since the baseline",
     ("compilewatch-overview", "Changed models"): "nothing changed since the baseline",
