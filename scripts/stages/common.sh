@@ -80,7 +80,7 @@ sweep_part() { # ARCHIVE ARGUMENTS...: sweeps, for `limit` at most, and packs it
 }
 
 adopt() { # ARCHIVE...: joins packed runs into one of $output and notes its id
-  local archive folder text parts=()
+  local archive folder text status=0 parts=()
   for archive in "$@"; do
     folder=$build/parts/$(basename "$archive" .tar.gz)
     rm -rf "$folder" && mkdir -p "$folder"
@@ -93,7 +93,8 @@ adopt() { # ARCHIVE...: joins packed runs into one of $output and notes its id
   [ ${#parts[@]} -gt 0 ] || fail "no shard left results: see the stage Sweep for why"
   # 3: results are missing, which the run and the stage Publish say.
   text=$(COMPILEWATCH_BASELINE=${BASELINE:-auto} quietly compilewatch merge "${parts[@]}" \
-    --output "$output") || [ $? -eq 3 ]
+    --output "$output") || status=$?
+  if [ $status -ne 0 ] && [ $status -ne 3 ]; then return $status; fi
   echo "$text"
   grep -oE '[0-9]{8}-[0-9]{6}-[0-9a-f]{4}' <<<"$text" | tail -n 1 >>"$build/runs"
 }

@@ -14,7 +14,9 @@ while read -r run; do
     say "$run is compared with nothing: it is the first of its selection, or BASELINE is none"
     continue
   fi
-  compilewatch compare "$base" "$run" --output "$output" || [ $? -eq 3 ] # results are missing
+  status=0
+  compilewatch compare "$base" "$run" --output "$output" || status=$?
+  if [ $status -ne 0 ] && [ $status -ne 3 ]; then exit $status; fi # 3: results are missing
   status=0
   compilewatch compare "$base" "$run" --output "$output" --fail-on regression --json \
     >"$build/compare/$run.json" || status=$?

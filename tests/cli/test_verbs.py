@@ -71,7 +71,7 @@ def test_sweep_prints_a_table_and_where_the_report_is(
 ) -> None:
     done = compilewatch("sweep", "--source", "manifest")
     assert done.returncode == 0
-    assert "1 of 2 verdicts compile whole" in done.stdout
+    assert "1 of 2 models compiles without graph breaks" in done.stdout
     assert "report/index.html" in done.stdout
     assert "\x1b[" not in done.stdout + done.stderr
 

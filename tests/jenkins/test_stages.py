@@ -143,7 +143,7 @@ def test_a_missing_shard_is_named_and_the_rest_archived_but_not_published(
     leave_shard(tmp_path, 1)
     done = stage("merge")
     assert done.returncode == 0
-    assert "shards missing from this merge: 2/2" in done.stdout
+    assert "merge it again with the missing shards 2/2" in done.stdout
     refused = stage("publish", COMPILEWATCH_PUSHGATEWAY_URL="http://127.0.0.1:1")
     assert refused.returncode == 0
     assert "is not published, it lacks shards (2/2)" in refused.stdout
@@ -158,7 +158,7 @@ def test_a_torn_archive_is_left_out(tmp_path: Path, stage: Stage) -> None:
     done = stage("merge")
     assert done.returncode == 0
     assert "2.tar.gz cannot be read and is left out" in done.stderr
-    assert "missing from this merge: 2/2" in done.stdout
+    assert "merge it again with the missing shards 2/2" in done.stdout
 
 
 def test_no_shard_left_results(tmp_path: Path, stage: Stage) -> None:
