@@ -86,7 +86,7 @@ MEANINGS: dict[str, str] = {
     "after": "status in this run; null: not asked here",
     "causes": "what else differs and may be why, such as `torch 2.12 -> 2.13`",
     "baseline": "the run compared with; null: none",
-    "kind": "`fixed`, `new`, `gone`, `newly_tested`, `no_longer_tested`",
+    "kind": ", ".join(f"`{kind}`" for kind in ChangeKind if kind is not ChangeKind.REGRESSION),
     "sink": "where the run was not published to",
     "wall_seconds": "how long the run took",
     "statuses": "how many results there are of each status",
