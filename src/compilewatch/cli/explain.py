@@ -63,6 +63,9 @@ def command(
         (completed,) = launcher.run([request], Path(scratch))
         if keep is not None and completed.artifacts is not None:
             shutil.copytree(completed.artifacts, keep, dirs_exist_ok=True)
+            for path in Path(keep).rglob("*"):
+                if path.is_file():
+                    path.chmod(0o644)  # torch makes its trace readable to nobody else
     result = completed.result
     if keep is None:
         # What they name is gone with the scratch folder.
