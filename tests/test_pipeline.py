@@ -241,7 +241,7 @@ def test_another_selection_is_no_baseline_unless_named(tmp_path: Path) -> None:
     assert run_sweep(tmp_path, specs=MODELS[:1], selection={"models": ["A"]}).baseline is None
     named = run_sweep(tmp_path, specs=MODELS[:1], settings={"baseline": first.run.id})
     assert named.baseline is not None
-    assert {c.kind for c in named.changes} == {"gone"}
+    assert {c.kind for c in named.changes} == {"not_selected"}
     assert (
         run_sweep(tmp_path, selection={"top": 25}, settings={"baseline": "none"}).baseline is None
     )
