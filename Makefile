@@ -46,7 +46,7 @@ generate: setup-dev ## rewrite the generated pages of docs/ and the dashboards
 bench: setup-dev ## measure what docs/benchmarks.md states, one JSON line each
 	@$(BIN)/python scripts/bench.py $(ARGS)
 
-lock: setup-dev ## newest versions into requirements/*.txt
+lock: setup-dev ## newest versions into requirements/*.txt, torch and transformers as a pair that works
 	scripts/lock.sh
 
 clean: ## remove the environment and caches, never outputs/

@@ -3,7 +3,7 @@
 #
 # torch and transformers move together, to the newest pair that works: the newest torch first, with
 # the newest transformers that fits, is installed as the environment `lock-trial` (in the user's
-# cache folder, 6 GB with the CUDA build) and has to give a verdict for each of the 25 most used
+# cache folder, 6 GB with the CUDA build, removed after) and has to give a verdict for each of the 25 most used
 # architectures. A torch that fails is passed over for the one before it, down to the pinned one.
 #
 #   TORCH=2.14.1   try this version alone
@@ -14,7 +14,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=$(mktemp -d)
-trap 'rm -rf "$tools"' EXIT
+cache=${COMPILEWATCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/compilewatch}
+trap 'rm -rf "$tools" "$cache/environments/lock-trial"' EXIT
 .venv/bin/python -m venv "$tools/venv"
 "$tools/venv/bin/pip" install --quiet pip-tools
 cp -r requirements pyproject.toml "$tools/"
