@@ -3,8 +3,9 @@
 #
 # torch and transformers move together, to the newest pair that works: the newest torch first, with
 # the newest transformers that fits, is installed as the environment `lock-trial` (in the user's
-# cache folder, 6 GB with the CUDA build, removed after) and has to give a verdict for each of the 25 most used
-# architectures. A torch that fails is passed over for the one before it, down to the pinned one.
+# cache folder, 6 GB with the CUDA build, removed after) and has to give a verdict for each of the
+# 25 most used architectures. A torch that fails is passed over for the one before it, down to the
+# pinned one.
 #
 #   TORCH=2.14.1   try this version alone
 #

@@ -66,7 +66,7 @@ import importlib.metadata as m, sys
 sys.exit(m.version('torch').split('+')[0] != '${torch_pin#torch==}')" 2>/dev/null; then
     echo "setup: installing $torch_pin (the long part, once)"
     if [ -z "${TORCH_INDEX:-}" ] && [ "$(uname -s)" = Linux ]; then
-      echo "setup: the CUDA build, which people deploy with: 6 GB on disk; the CPU build is 1.4 GB:"
+      echo "setup: the CUDA build, which people deploy with: 6 GB on disk; the CPU build about 1.4 GB:"
       echo "setup: TORCH_INDEX=https://download.pytorch.org/whl/cpu make setup"
     fi
     "$1" "${pip[@]}" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$torch_pin"
