@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.sinks.loki import LokiSink
 from compilewatch.sinks.loki_push import LogPusher
 from compilewatch.sinks.pushgateway import PushgatewaySink

@@ -18,7 +18,9 @@ from compilewatch.events import EVENTS, LABELS, MEANINGS
 from compilewatch.sinks.metric_definitions import metrics_page
 
 DOCS = Path(__file__).parent.parent / "docs"
-RECORD_MODULES = ("base", "asked", "breaks", "details", "neuron", "answered", "runs")
+RECORD_MODULES = (
+    *("base", "requests", "breaks", "details.measured", "details.neuron", "results", "runs"),
+)
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from compilewatch import sinks
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError
-from compilewatch.expectations import Expectations, load_expectations
-from compilewatch.planning import Plan
-from compilewatch.publishing import load_sinks, publish
+from compilewatch.plan.expectations import Expectations, load_expectations
+from compilewatch.records.plans import Plan
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
-from compilewatch.viewing import view
+from compilewatch.workflows.publish import load_sinks, publish
+from compilewatch.workflows.view import view
 from tests import factories, sweeping
 from tests.sweeping import events, run_sweep, settings, store
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from compilewatch import sinks
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError, UnreachableError
-from compilewatch.planning import parse_shard
-from compilewatch.publishing import MAX_REFUSALS, Published, load_sinks, publish
+from compilewatch.plan.requests import parse_shard
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
-from compilewatch.viewing import view
+from compilewatch.workflows.publish import MAX_REFUSALS, Published, load_sinks, publish
+from compilewatch.workflows.view import view
 from tests.sweeping import events, run_sweep, store
 
 

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from compilewatch.cli import panel, pieces, render
-from compilewatch.cli.excerpt import SourceLine
+from compilewatch.cli.rendering import panel, pieces
+from compilewatch.cli.rendering import tables as render
+from compilewatch.cli.rendering.excerpt import SourceLine
 from compilewatch.records import FullgraphVerdict, Phase, Status, Target
 from tests import factories
 from tests.sinks import example_run

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.records import Mode, Performance, Target
+from compilewatch.records.views import RunView
 from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from dashboards.queries import FAILED, STALE_SECONDS

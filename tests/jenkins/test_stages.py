@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from compilewatch.launchers.fake import FakeLauncher
-from compilewatch.planning import Shard
 from compilewatch.records import Request, Result
+from compilewatch.records.plans import Shard
 from tests import factories
 from tests.jenkins.conftest import ROOT
 from tests.sweeping import breaking, run_sweep, store

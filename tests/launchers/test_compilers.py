@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from compilewatch.contract.targets import deadlines_of
 from compilewatch.launchers import Completed
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import (
     Deadlines,
     FactoryBuild,
@@ -74,7 +75,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Completed]:
             ("ok", Deadlines()),
             ("kill", Deadlines()),
             # Long enough for the compiler to be started, which is what is to be ended.
-            ("hang", Deadlines(neuron_compile_seconds=10.0).of_target("neuron")),
+            ("hang", deadlines_of("neuron", Deadlines(neuron_compile_seconds=10.0))),
         )
     ]
     with pytest.MonkeyPatch.context() as patch:

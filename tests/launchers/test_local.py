@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.launchers import Completed
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Mode, Phase, Status, Target, Tier
 from tests.launchers.conftest import chaos_request, hurried
 
@@ -150,7 +150,7 @@ def test_train_mode_runs_too(warm_launcher: LocalLauncher, scratch: Path) -> Non
 def test_the_parent_has_one_more_process_only(warm_launcher: LocalLauncher, scratch: Path) -> None:
     """After a run the server is idle: no child of any request is left."""
     list(warm_launcher.run([chaos_request("ok")], scratch))
-    (server,) = _children(os.getpid(), "compilewatch.worker.server")
+    (server,) = _children(os.getpid(), "compilewatch.worker.process.server")
     assert _children(server, "") == []
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from compilewatch import environments
+from compilewatch.contract.messages import Abandon, Exited, Kill, NotStarted, Start, Started
 from compilewatch.environments import Interpreter
 from compilewatch.errors import InterpreterError, LauncherError
-from compilewatch.launchers import local
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local import launcher as local
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Depth, Phase, Request, Result, Status, Target, Tier
-from compilewatch.worker.protocol import Abandon, Exited, Kill, NotStarted, Start, Started
 from tests.launchers.conftest import bare_request, chaos_request, hurried
 
 Make = Callable[..., LocalLauncher]
@@ -144,7 +144,7 @@ import sys
 from pathlib import Path
 from compilewatch import environments
 from compilewatch.environments import Interpreter
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from tests.launchers.test_processes import ask
 environments.INTERPRETERS["bare"] = Interpreter(executable=sys.argv[1])
 for answer in LocalLauncher(1, ("bare",)).run([ask("hang")], Path(sys.argv[2])):
@@ -282,7 +282,7 @@ def test_a_kill_by_a_kernel_out_of_memory_is_oom(
     bare_launcher: Make, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter(range(100))
-    monkeypatch.setattr("compilewatch.launchers.watch.oom_kills", lambda: next(counts))
+    monkeypatch.setattr("compilewatch.launchers.local.task.oom_kills", lambda: next(counts))
 
     def script(start: Start) -> list[Any]:
         ended = Exited(id=start.id, at=2.0, peak_memory_bytes=2**30, signal=signal.SIGKILL)

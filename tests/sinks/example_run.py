@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
+from compilewatch.contract.targets import default_environment
 from compilewatch.records import (
-    HOMES,
     Attempt,
     Change,
     ChangeKind,
@@ -37,6 +36,7 @@ from compilewatch.records import (
     Tier,
     XlaDetail,
 )
+from compilewatch.records.views import RunView
 from compilewatch.sinks.html import HtmlSink
 from compilewatch.store import RunFolder
 from tests import factories
@@ -84,7 +84,7 @@ def row() -> tuple[Result, ...]:
     refused = ExportVariant(exported=False, duration_seconds=0.5, code="fallback", reason="no")
 
     def on(name: str, status: Status = Status.PASS, **fields: Any) -> Result:
-        target = Target(name=name, environment=HOMES.get(name, "default"))
+        target = Target(name=name, environment=default_environment(name))
         given = {"family": "row", "fullgraph": None, "tier": Tier.REAL, "downloads": 7_000}
         return factories.result("RowModel", status, target=target, **{**given, **fields})
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.events import LABELS, LINE_ONLY, TEXT_LENGTH
 from compilewatch.sinks import loki_client

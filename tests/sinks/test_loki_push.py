@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import UsageError
 from compilewatch.launchers.fake import FakeLauncher, passing
-from compilewatch.publishing import load_sinks, publish
 from compilewatch.records import Request, Result
+from compilewatch.records.views import RunView
 from compilewatch.sinks import loki_client, loki_push
 from compilewatch.sinks.loki_push import LogPusher
-from compilewatch.viewing import view
+from compilewatch.workflows.publish import load_sinks, publish
+from compilewatch.workflows.view import view
 from tests.doubles.loki import Fault, LokiDouble, loki
 from tests.sinks.run_folder import line, stamp
 from tests.sweeping import MODELS, run_sweep, store

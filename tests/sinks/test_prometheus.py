@@ -5,9 +5,9 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from compilewatch.analysis.labels import mode_label_value
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.records import Mode, Status, Target, XlaDetail
+from compilewatch.records.labels import mode_label_value
 from compilewatch.sinks import metric_definitions, prometheus
 from compilewatch.sinks.metric_definitions import Group
 from compilewatch.store import RunFolder

@@ -21,7 +21,7 @@ import requests
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 from moto.server import ThreadedMotoServer
 
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.sinks import s3
 from compilewatch.sinks.s3 import PART_BYTES, S3Sink, content_type
@@ -300,7 +300,7 @@ KILLED = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    from compilewatch.config import Settings
+    from compilewatch.config.settings import Settings
     from compilewatch.sinks import s3
     from tests.sinks.run_folder import VIEW, Folder
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from compilewatch.config.paths import Places
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.sources import SOURCES, loading
-from compilewatch.sources.hub import HubSource
-from compilewatch.sources.library import LibrarySource
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.hub.source import HubSource
 from compilewatch.sources.loading import choose_source, other_sources, source_class, source_names
 from compilewatch.sources.manifest import ManifestSource
-from compilewatch.sources.places import Places
-from compilewatch.sources.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.transformers.source import LibrarySource
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ import pytest
 
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.records import ConfigBuild, ModelSpec
-from compilewatch.sources import pull as pulling
-from compilewatch.sources.hub import HubSource
-from compilewatch.sources.patience import Patience
+from compilewatch.sources.hub import pull as pulling
+from compilewatch.sources.hub.pull import PullReport, pull
+from compilewatch.sources.hub.pulled import read_pulled
+from compilewatch.sources.hub.retry import Patience
+from compilewatch.sources.hub.source import HubSource
 from compilewatch.sources.popularity import read_popularity
-from compilewatch.sources.pull import PullReport, pull
-from compilewatch.sources.pulled import read_pulled
 
 from .hub_double import HubDouble, HubModel, serving
 
@@ -170,7 +170,7 @@ def test_a_token_opens_gated_models(
 def test_endpoint_and_token_of_the_environment(hub: HubDouble, listing: Path) -> None:
     script = (
         "from pathlib import Path\n"
-        "from compilewatch.sources.pull import pull\n"
+        "from compilewatch.sources.hub.pull import pull\n"
         f"print(pull(top=2, output=Path({str(listing)!r})).configs)"
     )
     environment = os.environ | {

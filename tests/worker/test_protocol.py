@@ -5,8 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.records import Phase
-from compilewatch.worker.protocol import (
+from compilewatch.contract.messages import (
     PHASES_FILE,
     RESULT_FILE,
     Lines,
@@ -17,6 +16,7 @@ from compilewatch.worker.protocol import (
     read_marks,
     write_atomically,
 )
+from compilewatch.records import Phase
 
 
 def test_lines_are_cut_where_they_end_not_where_they_arrive() -> None:

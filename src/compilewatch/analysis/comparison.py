@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from compilewatch.analysis.reasons import reason_label, source_line
 from compilewatch.analysis.summary import MISSING_SHARDS
+from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
 from compilewatch.records import (
     Change,
@@ -26,8 +26,8 @@ from compilewatch.records import (
     Run,
     Status,
     Target,
-    target_label,
 )
+from compilewatch.records.labels import reason_label, source_line
 
 Pair = tuple[str, str]
 

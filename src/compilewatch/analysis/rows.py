@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from compilewatch.analysis.reasons import reason_label
 from compilewatch.analysis.summary import downloads_of
-from compilewatch.analysis.view import RunView
-from compilewatch.records import Mode, ModelSpec, Phase, Result, Status, Target, target_label
+from compilewatch.contract.targets import in_default_environment, target_label
+from compilewatch.records import Mode, ModelSpec, Phase, Result, Status, Target
+from compilewatch.records.labels import reason_label
+from compilewatch.records.views import RunView
 
 
 class Layer(StrEnum):
@@ -46,7 +47,7 @@ class Way:
 
     @classmethod
     def of(cls, target: Target) -> Way:
-        away = None if target.at_home else target.environment
+        away = None if in_default_environment(target) else target.environment
         return cls(mode=target.mode, dynamic=target.dynamic, environment=away)
 
     @property
@@ -107,7 +108,13 @@ def target_order(target: Target) -> tuple[int, str, bool, bool, str]:
     """Sorts targets by layer, then eval before train, static before dynamic, home before away."""
     names = [layer.value for layer in LAYERS]
     layer = names.index(target.name) if target.name in names else len(names)
-    return layer, target.mode.value, target.dynamic, not target.at_home, target.environment
+    return (
+        layer,
+        target.mode.value,
+        target.dynamic,
+        not in_default_environment(target),
+        target.environment,
+    )
 
 
 def targets_in_order(results: Iterable[Result]) -> tuple[str, ...]:

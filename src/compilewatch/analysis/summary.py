@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from compilewatch.analysis.reasons import reason_label
-from compilewatch.analysis.view import RunView
 from compilewatch.records import ModelSpec, Phase, Result, Status
+from compilewatch.records.labels import reason_label
+from compilewatch.records.views import RunView
 
 MISSING_SHARDS = "missing_shards"
 """The key of `Run.settings` under which a merged run names the shards it lacks."""

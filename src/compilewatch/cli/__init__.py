@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         command: Any = importlib.import_module(
-            f"compilewatch.cli.{cmd_name.replace('-', '_')}"
+            f"compilewatch.cli.verbs.{cmd_name.replace('-', '_')}"
         ).command
         assert isinstance(command, click.Command)
         return command

@@ -25,7 +25,8 @@ from typing import TextIO
 
 import msgspec
 
-from compilewatch.config import CHECKOUT
+from compilewatch.config.settings import CHECKOUT
+from compilewatch.contract import targets
 from compilewatch.environments import (
     INTERPRETERS,
     STAMP_FILE,
@@ -36,7 +37,7 @@ from compilewatch.environments import (
     read_stamp,
 )
 from compilewatch.errors import InterpreterError, UsageError
-from compilewatch.records import HOMES, Environment
+from compilewatch.records import Environment
 
 REQUIREMENTS = CHECKOUT / "requirements"
 
@@ -80,9 +81,9 @@ def recipe_of(name: str, torch: str | None = None) -> Recipe:
         raise UsageError(f"{name!r} is the interpreter that runs compilewatch: make setup")
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is None:
         raise UsageError(f"environment {name!r}: use letters, digits, dots and dashes")
-    if name not in HOMES.values():
+    if name not in targets.environments():
         if torch is None:
-            own = ", ".join(sorted(HOMES.values()))
+            own = ", ".join(sorted(targets.environments()))
             raise UsageError(
                 f"environment {name!r} needs --torch VERSION, such as --torch 2.9.0; "
                 f"those with a recipe of their own: {own}"

@@ -11,7 +11,7 @@ from compilewatch.errors import LauncherError
 from compilewatch.records import Environment, Request, Result
 
 LAUNCHERS: dict[str, str] = {
-    "local": "compilewatch.launchers.local:LocalLauncher",
+    "local": "compilewatch.launchers.local.launcher:LocalLauncher",
     "ray": "compilewatch.launchers.ray.launcher:RayLauncher",
     "fake": "compilewatch.launchers.fake:FakeLauncher",
 }

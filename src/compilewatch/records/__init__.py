@@ -10,25 +10,6 @@ These modules import nothing of the package but one another: the worker and the 
 
 from __future__ import annotations
 
-from compilewatch.records.answered import (
-    Attempt,
-    Result,
-    TensorSummary,
-)
-from compilewatch.records.asked import (
-    DEFAULT_ENVIRONMENT,
-    HOMES,
-    Build,
-    ChaosBuild,
-    ClassBuild,
-    ConfigBuild,
-    Deadlines,
-    FactoryBuild,
-    ModelSpec,
-    Request,
-    Target,
-    target_label,
-)
 from compilewatch.records.base import (
     HARNESS_VERSION,
     SCHEMA_VERSION,
@@ -46,7 +27,7 @@ from compilewatch.records.breaks import (
     GraphBreak,
     StackFrame,
 )
-from compilewatch.records.details import (
+from compilewatch.records.details.measured import (
     DraftExport,
     DraftFailure,
     ExportDetail,
@@ -59,12 +40,29 @@ from compilewatch.records.details import (
     Performance,
     XlaDetail,
 )
-from compilewatch.records.neuron import (
+from compilewatch.records.details.neuron import (
     NeffHeader,
     NeuronDetail,
     NeuronFailure,
     NeuronOperator,
     NeuronSupport,
+)
+from compilewatch.records.requests import (
+    DEFAULT_ENVIRONMENT,
+    Build,
+    ChaosBuild,
+    ClassBuild,
+    ConfigBuild,
+    Deadlines,
+    FactoryBuild,
+    ModelSpec,
+    Request,
+    Target,
+)
+from compilewatch.records.results import (
+    Attempt,
+    Result,
+    TensorSummary,
 )
 from compilewatch.records.runs import (
     Change,
@@ -75,7 +73,6 @@ from compilewatch.records.runs import (
 __all__ = [
     "DEFAULT_ENVIRONMENT",
     "HARNESS_VERSION",
-    "HOMES",
     "SCHEMA_VERSION",
     "Attempt",
     "Build",
@@ -119,5 +116,4 @@ __all__ = [
     "TensorSummary",
     "Tier",
     "XlaDetail",
-    "target_label",
 ]

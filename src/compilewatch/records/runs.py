@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from compilewatch.records.asked import Target
 from compilewatch.records.base import HARNESS_VERSION, SCHEMA_VERSION, ChangeKind, Record, Status
+from compilewatch.records.requests import Target
 
 
 class Environment(Record, frozen=True, kw_only=True):

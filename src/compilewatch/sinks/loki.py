@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tenacity import RetryCallState
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.loki_client import (
     Emitter,

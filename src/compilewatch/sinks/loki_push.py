@@ -12,7 +12,7 @@ from typing import ClassVar
 from logging_loki import LokiHandler
 from tenacity import RetryCallState
 
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.sinks.loki_client import (
     Batch,
     Emitter,

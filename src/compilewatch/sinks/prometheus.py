@@ -21,19 +21,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from compilewatch.analysis import rows, summary
-from compilewatch.analysis.labels import mode_label_value, target_label_value
-from compilewatch.analysis.reasons import reason_label
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
+from compilewatch.contract.targets import entry, target_label_value
 from compilewatch.records import ChangeKind, Phase, Result
+from compilewatch.records.labels import mode_label_value, reason_label
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.metric_definitions import DEFINITIONS
 
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
-
-WHOLE = frozenset({"export", "neuron"})
-"""Targets that take a model as one graph or not at all: the number of graphs says nothing."""
 
 Key = tuple[str, ...]
 """The values of a group's labels: (source, target), or (source,) for the run as a whole."""
@@ -167,7 +164,7 @@ def _of_answer(result: Result) -> Iterator[Sample]:
     captured = xla if xla is not None and result.graph_breaks is not None else None
     batches = speed or xla
     measured: dict[str, float | None] = {
-        "compilewatch_graphs": None if target.name in WHOLE else result.graphs,
+        "compilewatch_graphs": None if entry(target.name).single_graph else result.graphs,
         "compilewatch_ops": result.ops,
         "compilewatch_guards": result.guards,
         "compilewatch_fullgraph_accepted": result.fullgraph.accepted if result.fullgraph else None,

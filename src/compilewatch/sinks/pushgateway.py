@@ -18,9 +18,9 @@ import tenacity
 from prometheus_client import CollectorRegistry, push_to_gateway
 from prometheus_client.exposition import basic_auth_handler
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.metric_definitions import GROUP_LABELS, Group
 from compilewatch.sinks.prometheus import Sample, groups, registry

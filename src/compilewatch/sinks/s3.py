@@ -32,9 +32,9 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as NoConnectionError
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 from compilewatch.store.runs import RUN_FILE
 

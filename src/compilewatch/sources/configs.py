@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from compilewatch.errors import ConfigError
-from compilewatch.identity import config_sha256
 from compilewatch.records import ConfigBuild, Record
-from compilewatch.sources.library import concrete_classes, primary_classes, task_group
-from compilewatch.sources.scan import Library, ModelClass
+from compilewatch.records.digests import config_sha256
+from compilewatch.sources.transformers.scan import Library, ModelClass
+from compilewatch.sources.transformers.source import concrete_classes, primary_classes, task_group
 
 
 class Configured(Record, frozen=True, kw_only=True):

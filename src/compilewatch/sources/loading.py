@@ -8,10 +8,10 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, cast
 
+from compilewatch.config.paths import Places
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.sources import SOURCES, Source
-from compilewatch.sources.places import Places
-from compilewatch.sources.pulled import pulled_path, read_pulled
+from compilewatch.sources.hub.pulled import pulled_path, read_pulled
 
 ENTRY_POINTS = "compilewatch.sources"
 """The group in which other packages offer sources, `name = "module:Class"`."""

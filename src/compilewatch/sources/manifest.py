@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import msgspec
 
+from compilewatch.config.paths import inputs_folder
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.records import SCHEMA_VERSION, FactoryBuild, ModelSpec
 from compilewatch.sources.configs import Resolver, read_config
-from compilewatch.sources.places import inputs_folder
-from compilewatch.sources.scan import read_library
+from compilewatch.sources.transformers.scan import read_library
 
 FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """`package.module:callable`."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from compilewatch.store.files import failed, lock, sync_folder
+from compilewatch.files import failed, lock, sync_folder
 from compilewatch.store.runs import RESULTS_FILE
 
 DELETED_PREFIX = ".deleted-"

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from compilewatch.errors import StoreError
-from compilewatch.planning import Plan
 from compilewatch.records import SCHEMA_VERSION, Result, Run
+from compilewatch.records.plans import Plan
 
 T = TypeVar("T", Run, Result, Plan)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import StoreError
-from compilewatch.planning import Plan
+from compilewatch.files import failed
 from compilewatch.records import Result, Run
-from compilewatch.store.files import failed
+from compilewatch.records.plans import Plan
 from compilewatch.store.formats import DamagedError, decode
 
 RUN_FILE = "run.json"

@@ -12,16 +12,17 @@ from types import TracebackType
 
 import msgspec
 
-from compilewatch.events import Event, now
-from compilewatch.records import Result, Run
-from compilewatch.store.artifacts import keep_artifacts, link_artifacts
-from compilewatch.store.files import (
+from compilewatch.events import Event
+from compilewatch.files import (
     failed,
     lock,
     sync,
     write_atomically,
     write_whole,
 )
+from compilewatch.records import Result, Run
+from compilewatch.records.clock import now
+from compilewatch.store.artifacts import keep_artifacts, link_artifacts
 from compilewatch.store.runs import PLAN_FILE, RESULTS_FILE, RUN_FILE
 
 

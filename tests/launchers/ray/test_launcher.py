@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from compilewatch.config import load_settings
+from compilewatch.config.settings import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.launchers.ray.cluster import Node, _reach, load_ray
 from compilewatch.launchers.ray.driver import Driver, check_equal
 from compilewatch.launchers.ray.launcher import RayLauncher
 from compilewatch.launchers.ray.node import Description
 from compilewatch.launchers.ray.protocol import Connect, Done
-from compilewatch.pipeline import sweep
 from compilewatch.records import FactoryBuild, ModelSpec, Phase, Status, Target
 from compilewatch.store import Store
+from compilewatch.workflows.sweep import sweep
 from tests import factories
 from tests.launchers.conftest import SOON_DEAD, bare_request, hurried
 from tests.launchers.test_processes import gone
@@ -212,7 +212,7 @@ def _workers_at_work() -> set[int]:
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"compilewatch.worker.server" not in path.read_bytes():
+            if b"compilewatch.worker.process.server" not in path.read_bytes():
                 continue
             server = int(path.parent.name)
             owner = int(_status(server, "PPid"))

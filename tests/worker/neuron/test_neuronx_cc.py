@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from compilewatch.errors import CompilerError
+from compilewatch.neuron import neuronx_cc
+from compilewatch.neuron.neuronx_cc import Compilation, Compiler
 from compilewatch.records import NeuronDetail
-from compilewatch.worker.neuron import neuronx_cc
-from compilewatch.worker.neuron.neuronx_cc import Compilation, Compiler
 from tests.doubles import BIN, has_ended, is_running
 
 

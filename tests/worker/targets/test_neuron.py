@@ -17,14 +17,16 @@ import torch
 from conftest import MakeSubject
 from torch import Tensor, nn
 
+from compilewatch.contract.targets import BACKENDS
 from compilewatch.errors import UsageError
+from compilewatch.neuron import device, neuronx_cc
 from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
-from compilewatch.worker.neuron import device, neuronx_cc
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import BACKENDS, FakeUnsupportedError, Outcome, neuron
-from compilewatch.worker.targets.export import VARIANTS
-from compilewatch.worker.targets.neuron import NeuronTarget
-from compilewatch.worker.targets.neuron_trace import support_of
+from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets.export.target import VARIANTS
+from compilewatch.worker.targets.neuron import target as neuron
+from compilewatch.worker.targets.neuron.target import NeuronTarget
+from compilewatch.worker.targets.neuron.trace import support_of
 from tests.doubles import FOLDER, neuron_variables
 
 pytestmark = pytest.mark.torch

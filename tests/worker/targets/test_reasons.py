@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch._dynamo import exc
 
-from compilewatch.worker.targets.reasons import (
+from compilewatch.worker.targets.dynamo.reasons import (
     CODES,
     classify,
     documentation_url,

@@ -20,13 +20,12 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
+from compilewatch.contract.failures import one_line
+from compilewatch.contract.processes import PeakMemory
 from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Status, Tier
-from compilewatch.worker import numerics
-from compilewatch.worker.failures import one_line
-from compilewatch.worker.memory import PeakMemory
-from compilewatch.worker.module_state import preserved
+from compilewatch.worker.model.state import preserved
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome, numerics
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
 from compilewatch.worker.targets.execution import (
     Call,

@@ -1,0 +1,1 @@
+"""What single targets found beyond their verdict: one file a target."""
