@@ -25,7 +25,8 @@ def team(tmp_path: Path) -> Path:
     (tmp_path / "acorn" / "config.json").write_text('{"model_type": "acorn"}')
     (tmp_path / "code" / "pkg").mkdir(parents=True)
     (tmp_path / "code" / "pkg" / "__init__.py").write_text("raise RuntimeError('imported')")
-    (tmp_path / "code" / "pkg" / "nets.py").write_text("raise RuntimeError('imported')")
+    nets = "raise RuntimeError('imported')\nmake = inputs = 1\n"
+    (tmp_path / "code" / "pkg" / "nets.py").write_text(nets)
     (tmp_path / "saved.toml").write_text("")
     return tmp_path
 
@@ -80,14 +81,14 @@ def test_editing_the_factory_or_a_file_beside_it_changes_its_digest(team: Path) 
 
     first = digest()
     assert digest() == first
-    (team / "code" / "pkg" / "nets.py").write_text("changed = 1")
+    (team / "code" / "pkg" / "nets.py").write_text("make = 1")
     second = digest()
     (team / "code" / "pkg" / "layers.py").write_text("")
     assert len({first, second, digest()}) == 3
 
 
 def test_a_factory_of_an_installed_package_is_found_without_importing_it(team: Path) -> None:
-    text = '[[model]]\nname = "n"\nfactory = "jinja2.nodes:make"\n'
+    text = '[[model]]\nname = "n"\nfactory = "jinja2.nodes:Node"\n'
     (spec,) = models(team, text)
     assert isinstance(spec.build, FactoryBuild)
     assert spec.build.path is None
@@ -150,7 +151,7 @@ def test_an_entry_that_makes_no_sense_is_that_models_error_alone(
 ) -> None:
     (team / "broken").mkdir()
     (team / "broken" / "config.json").write_text("{,}")
-    good = '\n[[model]]\nname = "good"\nfactory = "json:loads"\n'
+    good = '\n[[model]]\nname = "good"\nfactory = "json:JSONDecoder"\n'
     wrong, other = models(team, MODEL + entry + good, miniature)
     assert (wrong.name, other.name, other.error) == ("a", "good", None)
     assert wrong.error is not None

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,13 +106,13 @@ def test_a_folder_with_a_configuration(
         assert found.build.config_file == str(tmp_path / "config.json")
         assert found.build.class_name == "AcornForCausalLM"
         assert found.name == name
-    with pytest.raises(ConfigError, match=r"has no config\.json"):
+    with pytest.raises(ConfigError, match=r"there is no folder .*elsewhere"):
         select(LIBRARY, names=[str(tmp_path / "elsewhere")])
 
 
 def test_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "ours.py").write_text(textwrap.dedent("raise RuntimeError('imported')"))
+    (tmp_path / "ours.py").write_text("raise RuntimeError('imported')\nmake = 1\n")
     (found,) = select(LIBRARY, names=["ours:make"])
     assert isinstance(found.build, FactoryBuild)
     assert (found.build.factory, found.build.path) == ("ours:make", str(tmp_path))

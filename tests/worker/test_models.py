@@ -350,5 +350,5 @@ def test_what_a_factory_raises_is_its_own(factory: Callable[[str], FactoryBuild]
 
 
 def test_a_factory_returns_a_module(factory: Callable[[str], FactoryBuild]) -> None:
-    with pytest.raises(TypeError, match=r"returned int, not a torch\.nn\.Module"):
+    with pytest.raises(ConfigError, match=r"returned int, not a torch\.nn\.Module"):
         _build(factory("return 3"))

@@ -90,9 +90,8 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
     build = request.model.build
     if isinstance(build, FactoryBuild):
         module_name, _, function = build.factory.partition(":")
-        path = [f"sys.path.insert(0, {build.path!r})"] if build.path else []
+        path = [f"sys.path[:0] = {list(build.python_path)!r}"] if build.path else []
         return [
-            "import sys",
             *path,
             f"from {module_name} import {function}",
             f"model = {function}()",
@@ -132,6 +131,7 @@ def script(request: Request) -> str:
         f'"""{title}, in plain PyTorch {torch.__version__}."""',
         "",
         "import json",
+        "import sys",
         "",
         "import torch",
         "import torch._dynamo",

@@ -78,7 +78,8 @@ def _title(result: Result) -> Text:
     line = plain(model.name, "bold")
     line.append_text(plain(f"  {target_label(result.request.target)}  "))
     line.append_text(plain(wording.status_words(result), f"bold {STYLES[outcome(result)]}"))
-    line.append_text(plain(f"  ({model.family}, {model.task})", "dim"))
+    if known := [text for text in (model.family, model.task) if text != "unknown"]:
+        line.append_text(plain(f"  ({', '.join(known)})", "dim"))
     return line
 
 

@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 
 from compilewatch.cli import conditions, options
-from compilewatch.cli.rendering.excerpt import source_excerpt
+from compilewatch.cli.rendering.excerpt import excerpt_of
 from compilewatch.cli.rendering.panel import model_panel
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.verbs.sweep import local_launcher
@@ -42,9 +42,10 @@ def command(
 ) -> int:
     """Check one MODEL now and show its breaks with their source lines.
 
-    MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, a
-    folder with a config.json, or package.module:factory. Nothing is stored. Exit status 3 where
-    the model got no verdict.
+    MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, or one
+    of your own: a folder with a config.json, ./FILE.py, ./FILE.py:NAME, or MODULE:FACTORY, where
+    the name is a function without arguments that returns the module. Nothing is stored. Exit
+    status 3 where the model got no verdict.
     """
     request, settings = options.one_request(
         model,
@@ -73,5 +74,5 @@ def command(
     if as_json:
         options.print_json(result)
     else:
-        console().print(model_panel(result, source_excerpt))
+        console().print(model_panel(result, excerpt_of(request)))
     return conditions.exit_status_of(result, fail_on)

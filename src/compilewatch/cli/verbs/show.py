@@ -12,7 +12,7 @@ import click
 
 from compilewatch.analysis.rows import target_order
 from compilewatch.cli import options
-from compilewatch.cli.rendering.excerpt import source_excerpt
+from compilewatch.cli.rendering.excerpt import excerpt_of
 from compilewatch.cli.rendering.panel import model_panel, row_panel
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.config.settings import load_settings
@@ -61,7 +61,7 @@ def command(
     for number, result in enumerate(results):
         if number:
             click.echo()
-        console().print(model_panel(result, source_excerpt))
+        console().print(model_panel(result, excerpt_of(result.request)))
     page = next(iter(sorted((stored.path / "report" / "models").glob(f"{model}*.html"))), None)
     if page is not None:
         click.echo(f"\nPage: {page}")
