@@ -84,8 +84,11 @@ def result(
     return Result(**{**given, **fields})
 
 
-def error(code: str = "backend_error", type: str = "builtins.ValueError") -> ErrorRecord:
-    return ErrorRecord(type=type, message="it failed", code=code, head="Traceback", tail="")
+def error(
+    code: str = "backend_error", type: str = "builtins.ValueError", **fields: Any
+) -> ErrorRecord:
+    given = {"message": "it failed", "head": "Traceback", **fields}
+    return ErrorRecord(type=type, code=code, **given)
 
 
 def environment(**fields: Any) -> Environment:

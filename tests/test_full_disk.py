@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.errors import CompilewatchError, LauncherError
+from compilewatch.errors import CompilewatchError, LauncherError, StoreError
 from compilewatch.launchers.local import launcher as local
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Status, Target
+from compilewatch.store import Store
 from compilewatch.workflows.sweep import resume
 from tests import factories
 from tests.launchers.conftest import bare_launcher, bare_python
@@ -41,6 +42,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_run_that_could_not_write_anything_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(Store, "lookup_many", full)
+    with pytest.raises(StoreError, match="full"):
+        run_sweep(tmp_path)
+    assert store(tmp_path).scan() == ((), ())
 
 
 def test_a_disk_that_fills_up_and_is_freed_costs_no_answer(

@@ -6,6 +6,8 @@ Each message is one line that says what happened and what to do; the CLI prints 
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class CompilewatchError(Exception):
     """Base: anything compilewatch refuses or fails to do."""
@@ -47,6 +49,18 @@ class CompilerError(CompilewatchError):
 
 class InputsError(CompilewatchError):
     """Example inputs cannot be read, written or made."""
+
+
+class UnknownArgumentsError(InputsError):
+    """The forward needs arguments that nothing makes, `names`; `made` are its other inputs."""
+
+    def __init__(self, model: str, names: tuple[str, ...], made: Any) -> None:
+        super().__init__(
+            f"{model}: nothing tells what {', '.join(names)} should be: `compilewatch inputs "
+            f"{model} --save FILE` writes a file to fill in, for --inputs FILE (or name a callable "
+            "in the manifest)"
+        )
+        self.names, self.made = names, made
 
 
 class SinkError(CompilewatchError):

@@ -9,7 +9,7 @@ from rich.console import Console
 from compilewatch.cli.rendering import panel, pieces
 from compilewatch.cli.rendering import tables as render
 from compilewatch.cli.rendering.excerpt import SourceLine
-from compilewatch.records import FullgraphVerdict, Phase, Status, Target
+from compilewatch.records import Attempt, FullgraphVerdict, Phase, Status, Target, Tier
 from tests import factories
 from tests.sinks import example_run
 
@@ -316,3 +316,43 @@ def test_an_answer_is_shown_with_what_its_target_found():
     assert "An expectation from the documents named here, no verdict" in said
     assert "sort 2 not lowered 2.32.0 https://awsdocs-neuron.readthedocs-hosted.com" in said
     assert "failure device memory code NCC_EVRF009" in said
+
+
+def test_an_error_of_ours_is_one_sentence_unless_one_asks_for_more():
+    error = factories.error(type="InputsError", message="say what x is", head="Traceback\n  ours")
+    result = factories.result("A", status=Status.ERROR, detail="say what x is", error=error)
+    text = piped(panel.model_panel(result))
+    assert text.count("say what x is") == 1
+    assert "ours" not in text
+    assert "InputsError" not in text
+    assert "ours" in piped(panel.model_panel(result, verbose=True))
+
+
+def test_the_stack_of_a_crash_is_shown_from_its_innermost_frame():
+    frames = "\n".join(f'  File "f{n}.py", line 1 in f' for n in range(40))
+    error = factories.error(
+        type="crashed",
+        message="SIGSEGV in eager",
+        tail=f"noise\nFatal Python error: Segmentation fault\n\n{frames}",
+        file="m_segv.py",
+        line=1,
+    )
+    result = factories.result("A", status=Status.CRASHED, detail="SIGSEGV in eager", error=error)
+    text = piped(panel.model_panel(result))
+    assert "m_segv.py:1" in text
+    assert "f0.py" in text
+    assert "f39.py" not in text
+    assert "noise" not in text
+
+
+def test_a_title_leaves_out_what_is_unknown_and_names_keep_their_underscores():
+    attempt = Attempt(
+        tier=Tier.FAKE,
+        status=Status.ERROR,
+        phase=Phase.EAGER,
+        reason="fake_unsupported: in eager, Error: aten._local_scalar_dense.default",
+    )
+    result = factories.result("A", family="unknown", task="unknown", attempts=(attempt,))
+    text = piped(panel.model_panel(result))
+    assert "unknown" not in text
+    assert "fake tensors, error in eager: Error: aten._local_scalar_dense.default" in text

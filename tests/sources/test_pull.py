@@ -298,6 +298,21 @@ def test_nobody_listens(listing: Path, tmp_path: Path) -> None:
     assert not listing.exists()
 
 
+def test_retries_are_told_and_a_host_that_is_not_there_is_tried_once(
+    listing: Path, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    with pytest.raises(SourceError, match="cannot be reached"):
+        pull(
+            output=listing,
+            endpoint="http://127.0.0.1:9",
+            cache=tmp_path,
+            patience=Patience(attempts=3, first_wait_seconds=0.001),
+            notice=told.append,
+        )
+    assert [line.rpartition("; ")[2] for line in told] == ["attempt 2 of 3", "attempt 3 of 3"]
+
+
 def test_something_else_listens(hub: HubDouble, listing: Path, tmp_path: Path) -> None:
     hub.listing = lambda _query: ([{"error": "no list"}], None)
     with pytest.raises(SourceError, match="is not a Hub"):

@@ -11,7 +11,7 @@ import pytest
 
 from compilewatch.errors import StoreError
 from compilewatch.records import Phase, Result, Status
-from compilewatch.store import Store, is_reusable
+from compilewatch.store import Store, index, is_reusable
 from compilewatch.store.index import VERSION
 from tests import factories
 
@@ -173,6 +173,17 @@ def test_an_index_that_cannot_be_used_is_one_line_that_says_what_to_do(
     (store.root / "index.sqlite").mkdir()
     with pytest.raises(StoreError, match="only a cache, so delete it"):
         store.lookup_many(["key of A"])
+
+
+def test_a_full_disk_is_called_that(
+    store: Store, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(factories.result("A"))
+    (store.root / "index.sqlite").mkdir()
+    monkeypatch.setattr(index, "ROOM_BYTES", 2**62)
+    with pytest.raises(StoreError, match="the disk is full") as caught:
+        store.lookup_many(["key of A"])
+    assert "delete it" not in str(caught.value)
 
 
 LOOKUP = """

@@ -112,6 +112,14 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(store: Store, stored
     assert any("damaged" in p for p in problems)
 
 
+def test_a_run_that_cannot_be_read_says_why_when_it_is_named(store: Store, stored: Stored) -> None:
+    broken, _ = stored(), stored()
+    (store.root / broken / "run.json").write_text("{")
+    for reference in (broken, broken[:-1]):
+        with pytest.raises(StoreError, match=r"run\.json"):
+            store.open(reference)
+
+
 def test_the_newest_interrupted_run_is_the_one_to_resume(store: Store, stored: Stored) -> None:
     interrupted = stored(state="interrupted")
     stored()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
+import runpy
 import sys
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from compilewatch.contract.failures import (
     place_in_dump,
     relative_file,
 )
+from compilewatch.errors import InputsError
 
 
 class DataDependentOutputException(Exception):  # noqa: N818  (torch's own name)
@@ -93,6 +96,49 @@ def test_the_place_is_the_innermost_line_of_the_model(
     except ValueError as error:
         record = error_record(error)
     assert (record.file, record.line, record.function) == ("modelcode.py", 3, "forward")
+
+
+def _placed(error: BaseException) -> tuple[str | None, int | None]:
+    record = error_record(error)
+    return record.file, record.line
+
+
+def test_a_syntax_error_is_at_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wrongsyntax.py").write_text("import os\n\ndef f(:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SyntaxError) as caught:
+        importlib.import_module("wrongsyntax")
+    assert _placed(caught.value) == ("wrongsyntax.py", 3)
+
+
+def test_a_persons_own_file_comes_before_what_it_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ctypes` of the standard library and installed packages are not where one can act."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "installedcode.py").write_text("import json\njson.loads('{')\n")
+    (tmp_path / "owncode.py").write_text("import installedcode\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        runpy.run_path(str(tmp_path / "owncode.py"))
+    assert _placed(caught.value) == ("owncode.py", 1)
+
+
+def test_an_error_of_ours_has_no_place_and_keeps_its_traceback() -> None:
+    record = error_record(raised(InputsError("say what x is")))
+    assert (record.file, record.line, record.message) == (None, None, "say what x is")
+    assert "Traceback" in record.head
+
+
+def test_a_dump_names_the_persons_file_relative_to_their_folder() -> None:
+    dump = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
+        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+        '  File "/home/me/nets/inner/m_segv.py", line 8 in forward\n'
+        '  File "/venv/lib/python3.11/site-packages/torch/nn/module.py", line 1 in _call_impl\n'
+    )
+    assert place_in_dump(dump, ("/home/me/nets",)) == ("inner/m_segv.py", 8, "forward")
 
 
 def test_an_exception_that_cannot_be_printed_has_a_record_all_the_same() -> None:

@@ -39,6 +39,7 @@ output = click.option(
 source = click.option(
     "--source", metavar="NAME", help="auto, library, hub, manifest (default auto)."
 )
+verbose = click.option("--verbose", is_flag=True, help="Show tracebacks whole.")
 depth = click.option(
     "--depth",
     type=click.Choice([d.value for d in Depth]),

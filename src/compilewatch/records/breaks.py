@@ -53,7 +53,11 @@ class FullgraphVerdict(Record, frozen=True, kw_only=True):
 
 
 class ErrorRecord(Record, frozen=True, kw_only=True):
-    """A foreign failure. `head` and `tail` hold at least 8 KiB each of the traceback."""
+    """A failure. `head` and `tail` hold at least 8 KiB each of the traceback.
+
+    `file` is None where compilewatch itself raised it, of a type in `compilewatch.errors`: then
+    `message` is all that concerns a reader, and the traceback is kept for us.
+    """
 
     type: str
     message: str

@@ -8,6 +8,7 @@ sweep down. What it says is checked against the line it points to.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,9 @@ TRANSIENT_ERRORS = frozenset(
 """Exceptions that speak about the machine of the day rather than about the model."""
 
 ATTEMPTS = 4
+
+ROOM_BYTES = 2**20
+"""An index that cannot be used where less is free than this has no room to grow."""
 
 T = TypeVar("T")
 
@@ -135,9 +139,14 @@ class Index:
                 self._delete()
             except OSError as error:
                 raise failed("read", self._root, error) from None
+        if (free := shutil.disk_usage(self._root).free) < ROOM_BYTES:
+            raise StoreError(
+                f"cannot write {self.path}: the disk is full ({free // 1024} KiB are left); free "
+                "some space and try again"
+            )
         raise StoreError(
             f"cannot use {self.path} ({problem}): it is only a cache, so delete it and try again; "
-            "where the disk is full or the folder read-only, mend that first"
+            "where the folder is read-only, choose another with --output"
         )
 
     @contextmanager

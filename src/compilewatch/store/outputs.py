@@ -200,12 +200,15 @@ class Store:
     def _full_id(self, text: str) -> str:
         if (self.root / text / RUN_FILE).exists():
             return text
-        ids = [stored.run.id for stored in self.runs()]
+        runs, problems = self.scan()
+        ids = [stored.run.id for stored in runs]
         found = [run_id for run_id in ids if run_id.startswith(text)]
         if len(found) == 1:
             return found[0]
         if found:
             raise UsageError(f"several runs begin with {text!r}: {', '.join(found[:5])}")
+        if unreadable := [line for line in problems if f"{os.sep}{text}" in line]:
+            raise StoreError(unreadable[0])
         near = get_close_matches(text, ids, n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near else "; see `compilewatch runs`"
         raise UsageError(f"no run {text!r} in {self.root}{hint}")

@@ -140,6 +140,10 @@ class RunWriter:
                 (self.path / PLAN_FILE).unlink()
         return run
 
+    def discard(self) -> None:
+        """Delete the run, which holds nothing that anybody would miss."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def close(self) -> None:
         """Release the run. Closing twice does nothing."""
         shutil.rmtree(self.scratch, ignore_errors=True)

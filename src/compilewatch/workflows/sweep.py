@@ -206,6 +206,7 @@ class _Work:
         self._author = Author(writer.run)
         self._environments = {e.name: e for e in writer.run.environments}
         self._resumed = bool(answered)
+        self._evaluated = False
         self._earlier = {_identity(r.request): r for r in answered if r.status in EVALUATED_AGAIN}
         kept = [result for result in answered if result.status not in EVALUATED_AGAIN]
         self._done = len(kept)
@@ -269,6 +270,7 @@ class _Work:
                 result = self._judged(self._with_earlier(completed.result))
                 results = [result, *(r for r, _ in self._shared(result, requests[1:]))]
                 stored = self._writer.append(results, completed.artifacts)
+                self._evaluated = True
                 self._log(stored)
                 for one in stored:
                     self._done += 1
@@ -318,6 +320,9 @@ class _Work:
         self._writer.events([event for r in results for event in self._author.checked(r)])
 
     def _give_up(self, error: BaseException) -> None:
+        if isinstance(error, StoreError) and not self._evaluated and not self._resumed:
+            self._writer.discard()  # nothing that was evaluated is lost: start again
+            return
         # On a full disk this fails as well; the run then reads as interrupted all the same.
         with contextlib.suppress(StoreError):
             self._writer.finish("interrupted")

@@ -138,3 +138,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         with pytest.raises(InputsError, match=message) as caught:
             load_inputs_file(path, None)
         assert "\n" not in str(caught.value)
+
+
+def test_what_is_unknown_is_a_comment_to_fill_in(write) -> None:  # type: ignore[no-untyped-def]
+    text = inputs_to_toml(INPUTS, ("left",))
+    assert load_inputs_file(write(text), None).kwargs.keys() == INPUTS.kwargs.keys()
+    head, _, skeleton = text.partition("what left should be")
+    filled = head + "\n" + "\n".join(line.removeprefix("# ") for line in skeleton.splitlines()[1:])
+    assert load_inputs_file(write(filled), None).kwargs["left"].shape == (2, 8)

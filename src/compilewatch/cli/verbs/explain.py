@@ -27,6 +27,7 @@ from compilewatch.cli.verbs.sweep import local_launcher
     help="Keep the trace and its rendering in this folder.",
 )
 @conditions.option
+@options.verbose
 @options.as_json
 def command(
     *,
@@ -37,6 +38,7 @@ def command(
     inputs_file: str | None,
     keep: str | None,
     fail_on: conditions.Conditions,
+    verbose: bool,
     as_json: bool,
     **flags: Any,
 ) -> int:
@@ -74,5 +76,5 @@ def command(
     if as_json:
         options.print_json(result)
     else:
-        console().print(model_panel(result, excerpt_of(request)))
+        console().print(model_panel(result, excerpt_of(request), verbose=verbose))
     return conditions.exit_status_of(result, fail_on)

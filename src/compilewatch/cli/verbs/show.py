@@ -16,7 +16,7 @@ from compilewatch.cli.rendering.excerpt import excerpt_of
 from compilewatch.cli.rendering.panel import model_panel, row_panel
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.config.settings import load_settings
-from compilewatch.errors import UnknownModelError, UsageError
+from compilewatch.errors import StoreError, UnknownModelError, UsageError
 from compilewatch.records import Result
 from compilewatch.store import Store, StoredRun, restore_artifacts
 
@@ -33,6 +33,7 @@ from compilewatch.store import Store, StoredRun, restore_artifacts
 )
 @click.option("--open", "in_browser", is_flag=True, help="Open tlparse's pages in a browser.")
 @options.output
+@options.verbose
 @options.as_json
 def command(
     model: str,
@@ -40,6 +41,7 @@ def command(
     folder: Path | None,
     in_browser: bool,
     output_dir: str | None,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Show the row of MODEL, which layer fails first, and its result on each target and mode."""
@@ -61,7 +63,7 @@ def command(
     for number, result in enumerate(results):
         if number:
             click.echo()
-        console().print(model_panel(result, excerpt_of(result.request)))
+        console().print(model_panel(result, excerpt_of(result.request), verbose=verbose))
     page = next(iter(sorted((stored.path / "report" / "models").glob(f"{model}*.html"))), None)
     if page is not None:
         click.echo(f"\nPage: {page}")
@@ -86,7 +88,11 @@ def _newest(model: str, runs: tuple[StoredRun, ...]) -> tuple[StoredRun, list[Re
     """Raises UnknownModelError with near names."""
     known: set[str] = set()
     for stored in runs:
-        results = stored.results()
+        try:
+            results = stored.results()
+        except StoreError as error:
+            click.echo(f"compilewatch: {error}; looking at older runs", err=True)
+            continue
         named = {r.request.model.name: r for r in results}
         wanted = {name for name in named if name.lower() == model.lower()}
         found = [r for r in results if r.request.model.name in wanted]

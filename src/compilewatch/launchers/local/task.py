@@ -132,7 +132,8 @@ class Task:
         now = exited.at if exited is not None else time.monotonic()
         kind = verdict.status.value
         stderr = file_tail(self.folder / STDERR_FILE)
-        file, line, function = place_in_dump(stderr) or (None, None, None)
+        folders = getattr(self.request.model.build, "python_path", ())
+        file, line, function = place_in_dump(stderr, folders) or (None, None, None)
         return Result(
             request=self.request,
             status=verdict.status,

@@ -39,7 +39,7 @@ from compilewatch.sources.hub.pulled import (
     write_pulled,
     write_text,
 )
-from compilewatch.sources.hub.retry import HubUnavailableError, Patience, patient_client
+from compilewatch.sources.hub.retry import HubUnavailableError, Notice, Patience, patient_client
 from compilewatch.sources.popularity import figures_of, popularity_csv
 
 SORTS = {"downloads": "downloads", "likes": "likes", "trending": "trending_score"}
@@ -89,6 +89,7 @@ def pull(
     patience: Patience | None = None,
     workers: int = 8,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    notice: Notice = lambda _: None,
 ) -> PullReport:
     """Write the pulled list of the `top` models, with their configurations beside it.
 
@@ -108,7 +109,7 @@ def pull(
     logging.set_verbosity_error()
     api = HfApi(endpoint=endpoint, token=token)
     _check_address(api.endpoint)
-    puller = _Puller(api, path.parent, cache, earlier, patience or Patience())
+    puller = _Puller(api, path.parent, cache, earlier, patience or Patience(), notice)
     puller.list_models(query)
     puller.fetch(workers, progress)
     return _write(path, query, api, puller)
@@ -135,12 +136,14 @@ class _Puller:
         cache: Path | None,
         earlier: PulledList | None,
         patience: Patience,
+        notice: Notice,
     ) -> None:
         self.api = api
         self.folder = folder
         self.cache = cache
         self.earlier = {m.repository: m for m in earlier.model} if earlier else {}
         self.patience = patience
+        self.notice = notice
         self.listed: list[ModelInfo] = []
         self.done: dict[str, PulledModel] = {}
         self.message: str | None = None
@@ -149,7 +152,7 @@ class _Puller:
         """Fill `listed`; pages that came before a failure count. Raises SourceError if none did."""
         tags = [tag for tag in (query.family, query.library) if tag]
         try:
-            with patient_client(self.patience, threading.Event()):
+            with patient_client(self.patience, threading.Event(), self.notice):
                 for info in self.api.list_models(
                     filter=tags or None,
                     pipeline_tag=query.task,
@@ -172,7 +175,8 @@ class _Puller:
         stopped = threading.Event()
         failed_in_a_row = 0
         futures: list[Future[PulledModel]] = []
-        with patient_client(self.patience, stopped), ThreadPoolExecutor(workers) as pool:
+        retrying = patient_client(self.patience, stopped, self.notice)
+        with retrying, ThreadPoolExecutor(workers) as pool:
             try:
                 futures += [pool.submit(self._fetch_one, info) for info in self.listed]
                 for count, future in enumerate(as_completed(futures), 1):

@@ -9,7 +9,7 @@ sleeps as long as `Retry-After` says, five times over, and lists without any tim
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,9 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from compilewatch.errors import SourceError
 from compilewatch.records import Record
+
+Notice = Callable[[str], None]
+"""Told, in one line, each time that a request failed and is made again."""
 
 _TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -50,7 +53,7 @@ class _TransientError(Exception):
 
 
 class _PatientClient(httpx2.Client):
-    def __init__(self, patience: Patience, stopped: threading.Event) -> None:
+    def __init__(self, patience: Patience, stopped: threading.Event, notice: Notice) -> None:
         super().__init__(
             event_hooks={"request": [hf_request_event_hook]},
             follow_redirects=True,
@@ -58,6 +61,9 @@ class _PatientClient(httpx2.Client):
         )
         self._patience = patience
         self._stopped = stopped
+        self._notice = notice
+        # huggingface_hub asks for more than what it is asked for: not each with all its attempts.
+        self._unreachable: dict[str, str] = {}
 
     def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
         # Calls pass timeout=None, which switches the client's own timeout off.
@@ -67,16 +73,22 @@ class _PatientClient(httpx2.Client):
             stop=stop_after_attempt(self._patience.attempts),
             wait=self._wait,
             sleep=self._sleep,
+            before_sleep=lambda state: self._tell(request.url.host, state),
             reraise=True,
         )
         try:
             return retrying(self._attempt, request, **kwargs)
         except _TransientError as exc:
-            raise HubUnavailableError(f"{request.url.host}: {exc}") from exc
+            said = f"{request.url.host}: {exc}"
+            if isinstance(exc.__cause__, httpx2.ConnectError):
+                self._unreachable[request.url.host] = said
+            raise HubUnavailableError(said) from exc
 
     def _attempt(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
         if self._stopped.is_set():
             raise HubUnavailableError(f"{request.url.host}: given up")
+        if (said := self._unreachable.get(request.url.host)) is not None:
+            raise HubUnavailableError(said)
         try:
             response = super().send(request, **kwargs)
         except httpx2.TimeoutException as exc:
@@ -108,6 +120,11 @@ class _PatientClient(httpx2.Client):
         doubled = self._patience.first_wait_seconds * 2.0 ** (state.attempt_number - 1)
         return min(doubled, self._patience.longest_wait_seconds)
 
+    def _tell(self, host: str, state: RetryCallState) -> None:
+        failure = state.outcome.exception() if state.outcome else None
+        last = self._patience.attempts
+        self._notice(f"{host}: {failure}; attempt {state.attempt_number + 1} of {last}")
+
     def _sleep(self, seconds: float) -> None:
         # Ends early where the whole pull is given up.
         self._stopped.wait(seconds)
@@ -123,13 +140,15 @@ def _asked_wait(response: httpx2.Response) -> float | None:
 
 
 @contextmanager
-def patient_client(patience: Patience, stopped: threading.Event) -> Iterator[None]:
-    """Within it, all of huggingface_hub's requests keep to `patience`.
+def patient_client(
+    patience: Patience, stopped: threading.Event, notice: Notice = lambda _: None
+) -> Iterator[None]:
+    """Within it, all of huggingface_hub's requests keep to `patience`; `notice` hears of retries.
 
     Once `stopped` is set no further request is made and waits end; a rate limit that outlasts
     patience sets it.
     """
-    set_client_factory(lambda: _PatientClient(patience, stopped))
+    set_client_factory(lambda: _PatientClient(patience, stopped, notice))
     try:
         yield
     finally:
