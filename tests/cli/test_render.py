@@ -356,3 +356,15 @@ def test_a_title_leaves_out_what_is_unknown_and_names_keep_their_underscores():
     text = piped(panel.model_panel(result))
     assert "unknown" not in text
     assert "fake tensors, error in eager: Error: aten._local_scalar_dense.default" in text
+
+
+def test_what_was_not_run_is_told_with_what_to_type():
+    why = "needs the environment 'neuron': compilewatch env create neuron"
+    results = [
+        factories.result(name, status=Status.UNSUPPORTED, phase=Phase.SETUP, detail=why)
+        for name in ("A", "B")
+    ]
+    text = piped(render.summary_table(factories.view(*results)))
+    assert text.count(why) == 1
+    assert "2                 " + why in text
+    assert "Errors and no answers" not in text

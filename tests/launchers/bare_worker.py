@@ -63,7 +63,7 @@ def answer(request, tier, folder, mark):
     return Answer(result=result, fake_failure="SomeError in eager" if failed else None)
 
 
-def warm_up(targets):
+def warm_up(targets, *, single=False):
     """As many idle threads beside the main one as a test asks for."""
     for _ in range(int(os.environ.get("BARE_WORKER_THREADS", "0"))):
         threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()

@@ -11,11 +11,12 @@ import click
 import msgspec
 
 from compilewatch import environments
+from compilewatch.cli.worker_call import check_backends
 from compilewatch.config.paths import Places
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import InputsError, UsageError
 from compilewatch.plan.placement import place, wanted
-from compilewatch.plan.requests import plan
+from compilewatch.plan.requests import check_targets, plan, targets_of
 from compilewatch.records import (
     Depth,
     Environment,
@@ -23,7 +24,6 @@ from compilewatch.records import (
     Mode,
     ModelSpec,
     Request,
-    Target,
     Tier,
 )
 from compilewatch.records.plans import Options
@@ -38,6 +38,9 @@ output = click.option(
 )
 source = click.option(
     "--source", metavar="NAME", help="auto, library, hub, manifest (default auto)."
+)
+fresh = click.option(
+    "--fresh", is_flag=True, help="Ask the environments again, though nothing about them changed."
 )
 verbose = click.option("--verbose", is_flag=True, help="Show tracebacks whole.")
 depth = click.option(
@@ -177,7 +180,7 @@ def one_request(
         _check_inputs(Path(inputs_file))
         spec = msgspec.structs.replace(spec, inputs_file=str(Path(inputs_file).absolute()))
     overrides = Path(settings.overrides_dir)
-    known = described([target], settings)
+    known = described([target.partition(":")[0]], settings)
     operators = Path(settings.neuron_operators_file)
     options = Options(
         environments=known,
@@ -189,8 +192,10 @@ def one_request(
         neuron_operators=str(operators) if operators.is_file() else None,
         inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
     )
-    asked = Target(name=target, mode=Mode(mode), dynamic=bool(dynamic))
-    placed = place([asked], settings.environments, known)
+    asked = targets_of([target], [Mode(mode)], bool(dynamic))
+    check_targets(asked)
+    check_backends(asked, settings)
+    placed = place(asked, settings.environments, known)
     if len(placed) > 1:
         raise UsageError("one model is asked in one environment: name one with --environment")
     made = plan([spec], placed, options)

@@ -212,6 +212,10 @@ class Script(Record, frozen=True, kw_only=True):
 
 
 class Readiness(Record, frozen=True, kw_only=True):
-    """What each registered target lacks in an environment, None where it can run."""
+    """What each registered target lacks in an environment, None where it can run.
+
+    `backends` are those of `torch.compile` there.
+    """
 
     missing: dict[str, str | None]
+    backends: tuple[str, ...] = ()

@@ -60,7 +60,7 @@ def command(
     stderr = Console(stderr=True)
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
-        local_launcher(settings, [request.target.environment]) as launcher,
+        local_launcher(settings, [request.target.environment], single=True) as launcher,
         stderr.status(f"compiling {request.model.name}"),
     ):
         (completed,) = launcher.run([request], Path(scratch))

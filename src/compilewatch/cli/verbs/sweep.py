@@ -16,12 +16,13 @@ from compilewatch.cli import conditions, options
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import ProgressBar
 from compilewatch.cli.rendering.tables import summary_table
+from compilewatch.cli.worker_call import check_backends
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UsageError
 from compilewatch.launchers import LAUNCHERS, Launcher
 from compilewatch.plan.placement import wanted
-from compilewatch.plan.requests import parse_shard, targets_of
+from compilewatch.plan.requests import check_targets, parse_shard, targets_of
 from compilewatch.records import Change, Depth, Record, Run
 from compilewatch.records.views import RunView
 from compilewatch.store import Store
@@ -42,11 +43,16 @@ class Report(Record, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def local_launcher(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
+def local_launcher(
+    settings: Settings, names: Sequence[str], *, single: bool = False
+) -> Iterator[Launcher]:
     """The launcher of this machine for these environments, closed at the end."""
     module, _, name = LAUNCHERS["local"].partition(":")
     launcher = getattr(importlib.import_module(module), name)(
-        jobs=settings.jobs, environments=tuple(names), cache=settings.cache_folder
+        jobs=settings.jobs,
+        environments=tuple(names),
+        cache=settings.cache_folder,
+        single=single,
     )
     with launcher:
         yield launcher
@@ -175,6 +181,10 @@ def command(
     settings = load_settings(flags)
     store = Store(Path(settings.output_dir))
     part = parse_shard(shard) if shard else None
+    targets_asked = targets_of(settings.targets, settings.modes, settings.dynamic)
+    if resumed is None and settings.launcher == "local":
+        check_targets(targets_asked)
+        check_backends(targets_asked, settings)
     names = _environments(store, settings, resumed)
     bar = ProgressBar(quiet=as_json)
     try:
@@ -204,7 +214,7 @@ def command(
                     store,
                     launcher,
                     specs,
-                    targets_of(settings.targets, settings.modes, settings.dynamic),
+                    targets_asked,
                     settings,
                     source=specs[0].source,
                     selection=selection,

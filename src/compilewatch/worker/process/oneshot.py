@@ -55,7 +55,9 @@ def readiness() -> Readiness:
             missing[name] = load_target(name).unable()
         except Exception as error:  # noqa: BLE001  (a target that this torch cannot import)
             missing[name] = one_line(error)
-    return Readiness(missing=missing)
+    import torch._dynamo
+
+    return Readiness(missing=missing, backends=tuple(torch._dynamo.list_backends(exclude_tags=())))
 
 
 def answer(verb: str) -> Record:
