@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +52,7 @@ class Watcher:
         self.said: list[Any] = []
         self._on_result = on_result
 
-    def on_plan(self, total: int, reused: int) -> None:
+    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
         self.said.append((total, reused))
 
     def on_result(self, result: Result, done: int, total: int) -> None:

@@ -61,8 +61,11 @@ EVALUATED_AGAIN = frozenset({Status.CRASHED, Status.TIMEOUT, Status.OOM})
 class Observer(Protocol):
     """Told how a sweep goes, in the sweep's own thread."""
 
-    def on_plan(self, total: int, reused: int) -> None:
-        """What there is to do: `total` requests, of which `reused` are answered already."""
+    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
+        """What there is to do: `total` requests, of which `reused` are answered already.
+
+        `waiting` are those that will be run.
+        """
         ...
 
     def on_result(self, result: Result, done: int, total: int) -> None:
@@ -73,8 +76,8 @@ class Observer(Protocol):
 class Silent:
     """An observer that says nothing."""
 
-    def on_plan(self, total: int, reused: int) -> None:
-        del total, reused
+    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
+        del total, reused, waiting
 
     def on_result(self, result: Result, done: int, total: int) -> None:
         del result, done, total
@@ -255,7 +258,8 @@ class _Work:
             )
         self._log(skipped)
         self._log(self._store_all(reused))
-        self._observer.on_plan(self._plan.total, len(reused))
+        waiting = [requests[0] for requests in self._open.values()]
+        self._observer.on_plan(self._plan.total, len(reused), waiting)
 
     def _ask(self) -> None:
         """Run one request a question and store the answer for all that share it."""

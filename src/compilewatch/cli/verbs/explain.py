@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
 
 from compilewatch.cli import conditions, options
 from compilewatch.cli.rendering.excerpt import excerpt_of
 from compilewatch.cli.rendering.panel import model_panel
 from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.verbs.sweep import local_launcher
 
 
@@ -57,11 +57,10 @@ def command(
         inputs_file=inputs_file,
         flags=flags | {"jobs": 1},
     )
-    stderr = Console(stderr=True)
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
         local_launcher(settings, [request.target.environment], single=True) as launcher,
-        stderr.status(f"compiling {request.model.name}"),
+        spinner(f"checking {request.model.name}", launcher),
     ):
         (completed,) = launcher.run([request], Path(scratch))
         if keep is not None and completed.artifacts is not None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from compilewatch.cli import options
 from compilewatch.cli.conditions import INCOMPLETE
 from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.worker_call import call_worker
 from compilewatch.contract.messages import MadeInputs
 from compilewatch.errors import StoreError
@@ -48,7 +49,8 @@ def command(
         inputs_file=inputs_file,
         flags=flags,
     )
-    made = call_worker("inputs", request, MadeInputs, settings.cache_folder)
+    with spinner(f"starting worker and making inputs of {request.model.name}"):
+        made = call_worker("inputs", request, MadeInputs, settings.cache_folder)
     if save is not None:
         try:
             Path(save).write_text(made.toml)

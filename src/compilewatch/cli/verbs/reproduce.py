@@ -11,6 +11,7 @@ import msgspec
 
 from compilewatch import environments
 from compilewatch.cli import options
+from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.worker_call import call_worker
 from compilewatch.contract.messages import Script
 from compilewatch.errors import StoreError
@@ -46,7 +47,8 @@ def command(
         flags=flags,
     )
     request = msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
-    script = call_worker("reproduce", request, Script, settings.cache_folder).text
+    with spinner(f"starting worker and capturing {request.model.name}"):
+        script = call_worker("reproduce", request, Script, settings.cache_folder).text
     if save is not None:
         try:
             Path(save).write_text(script)

@@ -14,7 +14,7 @@ import msgspec
 from compilewatch.analysis.summary import Summary, summarise
 from compilewatch.cli import conditions, options
 from compilewatch.cli.rendering.pieces import console
-from compilewatch.cli.rendering.progress import ProgressBar
+from compilewatch.cli.rendering.progress import ProgressBar, known_durations
 from compilewatch.cli.rendering.tables import summary_table
 from compilewatch.cli.worker_call import check_backends
 from compilewatch.config.settings import Settings, load_settings
@@ -186,9 +186,10 @@ def command(
         check_targets(targets_asked)
         check_backends(targets_asked, settings)
     names = _environments(store, settings, resumed)
-    bar = ProgressBar(quiet=as_json)
+    bar = ProgressBar(quiet=as_json, known=lambda: known_durations(store))
     try:
         with launcher_of(settings, names) as launcher, bar:
+            bar.watch(launcher)
             settings = msgspec.structs.replace(settings, jobs=launcher.jobs)
             if resumed is not None:
                 _refuse_selection(top, every, models, families, shard)

@@ -38,7 +38,7 @@ from compilewatch.contract.messages import (
 )
 from compilewatch.environments import describe, forget, interpreter
 from compilewatch.errors import LauncherError
-from compilewatch.launchers import Completed, by_environment
+from compilewatch.launchers import Completed, Running, by_environment
 from compilewatch.launchers.local.server import ServerProcess
 from compilewatch.launchers.local.task import GRACE_SECONDS, Task, Verdict
 from compilewatch.records import Attempt, Environment, Request, Result, Status, Tier
@@ -81,6 +81,7 @@ class LocalLauncher:
         self._cache = cache
         self._described: dict[str, Environment] = {}
         self._server: ServerProcess | None = None
+        self._batch: _Batch | None = None
         self._ids = count(1)
         self._warn = warn
         self._single = single
@@ -106,7 +107,18 @@ class LocalLauncher:
         """See `Launcher.run`. Leaving early ends the server as well as its children."""
         for name, asked in by_environment(requests, self._names, "this launcher has").items():
             if asked:
-                yield from _Batch(self, name, deque(asked), scratch.resolve()).run()
+                self._batch = _Batch(self, name, deque(asked), scratch.resolve())
+                yield from self._batch.run()
+
+    def running(self) -> list[Running]:
+        """See `Launcher`."""
+        batch, server = self._batch, self._server
+        if batch is None or server is None or not server.alive:
+            return []
+        if server.environment is None:
+            return [Running(name="", doing="starting worker", seconds=server.age_seconds())]
+        now = time.monotonic()
+        return [task.running(now) for task in list(batch.sent.values()) if task.pid is not None]
 
     def _describe(self, name: str) -> Environment:
         if name not in self._described:

@@ -60,6 +60,10 @@ class ServerProcess:
         self._heard_at = self._started_at = time.monotonic()
         self._pinged_at: float | None = None
 
+    def age_seconds(self) -> float:
+        """How long ago it was started."""
+        return time.monotonic() - self._started_at
+
     def send(self, order: Order) -> None:
         """Send one order; a server that is gone is noticed at the next `receive`."""
         self._peer.send(order)

@@ -20,7 +20,7 @@ from compilewatch.contract.messages import (
     durations,
     read_marks,
 )
-from compilewatch.launchers import Completed
+from compilewatch.launchers import Completed, Running
 from compilewatch.records import (
     Attempt,
     Depth,
@@ -92,6 +92,12 @@ class Task:
     def phase(self) -> Phase:
         marks = read_marks(self.folder)
         return marks[-1][0] if marks else Phase.SETUP
+
+    def running(self, now: float) -> Running:
+        """What its child does."""
+        marks = read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
+        phase, begun = marks[-1]
+        return Running(name=self.request.model.name, doing=phase.value, seconds=now - begun)
 
     def overdue(self, now: float) -> Verdict | None:
         """A verdict where the child has spent its time or its memory."""
