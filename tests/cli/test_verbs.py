@@ -14,7 +14,7 @@ import pytest
 
 from compilewatch.cli import VERBS
 from compilewatch.records import Result, Status
-from tests.cli.conftest import Compilewatch
+from tests.cli.conftest import MODULE, Compilewatch
 
 pytestmark = pytest.mark.torch
 
@@ -191,8 +191,13 @@ def test_reproduce_shows_the_same_break_in_plain_pytorch(
     ran = subprocess.run(
         [sys.executable, "r.py"], capture_output=True, text=True, cwd=team, check=True
     )
-    assert "breaks: 1" in ran.stdout
-    assert "fullgraph: refused" in ran.stdout
+    line = next(n for n, text in enumerate(MODULE.splitlines(), 1) if "graph_break()" in text)
+    found = f"2 graphs, 1 break at team.py:{line} (1), fullgraph refused"
+    assert f"graph break 1: team.py:{line}: " in ran.stdout
+    assert ran.stdout.splitlines()[-2:] == [f"expected: {found}", f"got:      {found}"]
+    (team / "r.py").write_text(script.replace("expected = words(2, ", "expected = words(3, "))
+    ran = subprocess.run([sys.executable, "r.py"], capture_output=True, text=True, cwd=team)
+    assert ran.returncode == 1, ran.stderr
 
 
 def test_doctor_tells_facts_and_advice(compilewatch: Compilewatch) -> None:
