@@ -88,8 +88,9 @@ def place(stack, otherwise=None):
     library = sysconfig.get_paths()["stdlib"]
     for frame in reversed(stack):
         file = frame.filename
+        if file == run.__code__.co_filename:
+            break
         inside = file.startswith((library, "<frozen")) and "-packages" not in file
-        inside = inside or file == run.__code__.co_filename
         calls = file.endswith("torch/nn/modules/module.py") and frame.name.endswith("_call_impl")
         if not inside and not calls and "torch/_dynamo/" not in file:
             return f"{base(file)}:{frame.lineno}"
