@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from compilewatch import environments
+from compilewatch.cli import completion
 from compilewatch.cli.worker_call import check_backends
 from compilewatch.config.paths import Places
 from compilewatch.config.settings import Settings, load_settings
@@ -59,9 +60,15 @@ dynamic = click.option("--dynamic", is_flag=True, default=None, help="Compile wi
 def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a single model is asked."""
     decorators: Sequence[Decorator] = (
-        click.argument("model"),
+        click.argument("model", shell_complete=completion.models),
         source,
-        click.option("--target", default="dynamo", show_default=True, help="The compile target."),
+        click.option(
+            "--target",
+            default="dynamo",
+            show_default=True,
+            shell_complete=completion.targets,
+            help="The compile target.",
+        ),
         click.option(
             "--mode",
             type=click.Choice([m.value for m in Mode]),

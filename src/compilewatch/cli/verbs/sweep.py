@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from compilewatch.analysis.summary import Summary, summarise
-from compilewatch.cli import conditions, options
+from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import ProgressBar, known_durations
 from compilewatch.cli.rendering.tables import summary_table
@@ -111,11 +111,17 @@ def _near(path: Path) -> Path:
 @options.source
 @click.option("--top", type=click.IntRange(min=1), help="The N most used (default 25).")
 @click.option("--all", "every", is_flag=True, help="Every model of the source.")
-@click.option("--models", metavar="A,B", help="These: class, family, org/model, folder, factory.")
+@click.option(
+    "--models",
+    metavar="A,B",
+    shell_complete=completion.models,
+    help="These: class, family, org/model, folder, ./FILE.py, MODULE:FACTORY.",
+)
 @click.option("--families", metavar="A,B", help="Only models of these families.")
 @click.option("--heads", type=click.Choice(["default", "all"]), help="Classes of the library.")
 @click.option(
     "--targets",
+    shell_complete=completion.targets,
     metavar="A,B",
     help="Compile targets (default dynamo), or all; NAME:BACKEND for one of a target's backends.",
 )
@@ -142,13 +148,19 @@ def _near(path: Path) -> Path:
 @click.option(
     "--resume",
     "resumed",
+    shell_complete=completion.runs,
     is_flag=False,
     flag_value="",
     metavar="[RUN]",
     help="Finish an interrupted run (the newest one by default).",
 )
 @click.option("--shard", metavar="I/N", help="Only part I of N; `merge` joins the parts.")
-@click.option("--baseline", metavar="RUN", help="Compare with RUN, auto (default) or none.")
+@click.option(
+    "--baseline",
+    metavar="RUN",
+    shell_complete=completion.runs,
+    help="Compare with RUN, auto (default) or none.",
+)
 @conditions.option
 @options.output
 @options.as_json
