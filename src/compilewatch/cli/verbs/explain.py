@@ -57,6 +57,8 @@ def command(
         inputs_file=inputs_file,
         flags=flags | {"jobs": 1},
     )
+    # A trace that nobody keeps need not be written and rendered.
+    request = msgspec.structs.replace(request, keep_artifacts=keep is not None)
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
         local_launcher(settings, [request.target.environment], single=True) as launcher,

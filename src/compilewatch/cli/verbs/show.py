@@ -18,7 +18,6 @@ from compilewatch.cli.rendering.panel import model_panel, row_panel
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import ConfigError, StoreError, UnknownModelError, UsageError
-from compilewatch.files import safe_name
 from compilewatch.records import Build, ConfigBuild, FactoryBuild, ModelSpec, Result
 from compilewatch.sources.own import dotted_model, own_model
 from compilewatch.sources.select import in_pool
@@ -73,9 +72,10 @@ def command(
         if number:
             click.echo()
         console().print(model_panel(result, excerpt_of(result.request), verbose=verbose))
-    pages = (stored.path / "report" / "models").glob(f"{safe_name(results[0].request.model.name)}*")
-    page = next(iter(sorted(pages)), None)
-    if page is not None:
+    from compilewatch.report.pages import file_name
+
+    page = stored.path / "report" / "models" / file_name(results[0].request.model.name, set())
+    if page.exists():
         click.echo(f"\nPage: {page}")
 
 
