@@ -54,6 +54,7 @@ def test_a_run_that_could_not_write_anything_leaves_none(
     with pytest.raises(StoreError, match="full"):
         run_sweep(tmp_path)
     assert store(tmp_path).scan() == ((), ())
+    assert not (tmp_path / "outputs" / "latest").is_symlink()
 
 
 def test_a_disk_that_fills_up_and_is_freed_costs_no_answer(

@@ -143,6 +143,9 @@ class RunWriter:
     def discard(self) -> None:
         """Delete the run, which holds nothing that anybody would miss."""
         shutil.rmtree(self.path, ignore_errors=True)
+        latest = self.path.parent / "latest"
+        if not latest.exists():  # it named this run: the newest that is left counts instead
+            latest.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release the run. Closing twice does nothing."""
