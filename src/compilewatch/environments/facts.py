@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import shutil
 import site
 import sys
 from collections.abc import Callable, Iterator
@@ -92,8 +93,9 @@ def _digest(chosen: Interpreter) -> str:
     for path in _looked_at(chosen):
         with contextlib.suppress(OSError):
             times.append((str(path), path.stat().st_mtime_ns))
-    variables = [os.environ.get(name, "") for name in ("PATH", "PYTHONPATH", "CXX")]
-    facts = [__version__, HARNESS_VERSION, dict(chosen.variables), variables, sorted(set(times))]
+    programs = [shutil.which(name) for name in (os.environ.get("CXX", "g++"), "neuronx-cc")]
+    seen = [dict(chosen.variables), os.environ.get("PYTHONPATH", ""), programs]
+    facts = [__version__, HARNESS_VERSION, seen, sorted(set(times))]
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
 
 
