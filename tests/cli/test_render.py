@@ -223,6 +223,14 @@ def test_a_model_is_shown_with_each_break_and_its_line_marked():
     assert "compilewatch reproduce BertModel" in text
 
 
+def test_the_stored_lines_come_before_those_of_the_installed_source():
+    stored = factories.graph_break(line=412, source_start=412, source=("if x:", "    return"))
+    text = piped(panel.model_panel(factories.result(breaks=(stored,)), excerpt))
+    assert "> 412 | if x:\n" in text
+    assert "413 |     return\n" in text
+    assert "self.mask" not in text
+
+
 def test_indented_text_wraps_within_eighty_columns_and_is_not_padded():
     shown = panel.model_panel(example_run.results()[0], excerpt)
     assert max(map(len, narrow(shown))) <= 80

@@ -248,6 +248,8 @@ def _result(request: Request, tier: Tier, progress: _Progress, outcome: Outcome)
         unattributed=outcome.unattributed,
         ops=outcome.ops,
         guards=outcome.guards,
+        graph_ops=outcome.graph_ops,
+        graph_ends=outcome.graph_ends,
         fullgraph=outcome.fullgraph,
         breaks=outcome.breaks,
         parameters=progress.parameters,
