@@ -167,6 +167,15 @@ def may_be_baseline(run: Run) -> bool:
     return run.state == "finished" and not run.settings.get(MISSING_SHARDS)
 
 
+def same_settings(run: Run, other: Run) -> bool:
+    """Whether two runs evaluated models of one source alike, whichever models they were."""
+
+    def settings(side: Run) -> tuple[object, ...]:
+        return side.source, side.shard, side.settings.get("depth"), side.settings.get("tier")
+
+    return settings(run) == settings(other)
+
+
 def scope(run: Run) -> tuple[object, ...]:
     """What a run asked about, whatever the versions were. Not hashable."""
     asked: Callable[[str], object] = run.settings.get

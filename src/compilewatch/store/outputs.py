@@ -19,7 +19,7 @@ from compilewatch.records import Run
 from compilewatch.records.plans import Plan
 from compilewatch.store.deletion import clear_deleted, delete_run
 from compilewatch.store.folder import RunFolder
-from compilewatch.store.index import Answer, Index
+from compilewatch.store.index import Answer, Found, Index
 from compilewatch.store.runs import PLAN_FILE, RUN_FILE, StoredRun
 from compilewatch.store.spool import Spool
 from compilewatch.store.writer import RunWriter, earlier_seconds
@@ -99,6 +99,10 @@ class Store:
         if not keys or not self.root.is_dir():
             return {}
         return self._index.find(keys)
+
+    def outcomes(self, runs: Sequence[str]) -> list[Found]:
+        """What these runs found, in the order of their ids. Raises StoreError."""
+        return self._index.outcomes(runs) if runs else []
 
     def rebuild_index(self) -> None:
         """Build index.sqlite anew from the runs."""
