@@ -314,13 +314,13 @@ def test_the_row_of_a_model_names_the_first_failing_layer_and_disagreements():
     assert [line.split()[0] for line in lines[2:8]] == layers
     assert "<- fails first" in lines[3]
     assert sum("<- fails first" in line for line in lines) == 1
-    assert any("torch.export takes it, strict=True does not: GB0170" in line for line in lines)
+    assert any("torch.export exports it, strict=True rejects it: GB0170" in line for line in lines)
 
 
 def test_an_answer_is_shown_with_what_its_target_found():
     text = "\n".join(piped(panel.model_panel(result)) for result in example_run.row())
     said = " ".join(text.split())
     assert "cold compile 21.5 s" in said
-    assert "An expectation from the documents named here, no verdict" in said
+    assert "Expected from the documents named here; this is no verdict" in said
     assert "sort 2 not lowered 2.32.0 https://awsdocs-neuron.readthedocs-hosted.com" in said
     assert "failure device memory code NCC_EVRF009" in said

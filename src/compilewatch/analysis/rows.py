@@ -1,8 +1,8 @@
 """A model as a row of layers: what it passes, which layer fails first, where two disagree.
 
-A row is one *way* to ask about a model: mode, static or dynamic shapes, and where it was asked
-(each target at home, or all in one named environment). Layers stand in the order in which a model
-must pass them. What was not asked, skipped or is unsupported has neither failed nor passed.
+A row is one *way* to evaluate a model: mode, static or dynamic shapes, and environment (each
+target's default one, or one for all that is named). Layers stand in the order in which a model
+must pass them. What was not evaluated, skipped or is unsupported has neither failed nor passed.
 """
 
 from __future__ import annotations
@@ -221,18 +221,18 @@ def _disagreements(results: Iterable[Result]) -> Iterable[str]:
         return
     detail = export.export
     if dynamo is not None and dynamo.fullgraph is not None and detail.non_strict is not None:
-        whole, exported = dynamo.fullgraph, detail.non_strict
+        single, exported = dynamo.fullgraph, detail.non_strict
         note = _unlike(dynamo, export)
-        if whole.accepted and not exported.exported:
-            yield f"fullgraph=True accepts it, torch.export does not: {exported.code}{note}"
-        elif exported.exported and not whole.accepted:
-            why = whole.code or "no reason given"
-            yield f"torch.export takes it, fullgraph=True does not: {why}{note}"
+        if single.accepted and not exported.exported:
+            yield f"fullgraph=True accepts it, torch.export rejects it: {exported.code}{note}"
+        elif exported.exported and not single.accepted:
+            why = single.code or "no reason given"
+            yield f"torch.export exports it, fullgraph=True rejects it: {why}{note}"
     if detail.disagrees and detail.non_strict is not None and detail.strict is not None:
         if detail.non_strict.exported:
-            yield f"torch.export takes it, strict=True does not: {detail.strict.code}"
+            yield f"torch.export exports it, strict=True rejects it: {detail.strict.code}"
         else:
-            yield f"torch.export refuses it, strict=True does not: {detail.non_strict.code}"
+            yield f"torch.export rejects it, strict=True exports it: {detail.non_strict.code}"
 
 
 def _unlike(dynamo: Result, export: Result) -> str:
@@ -240,4 +240,4 @@ def _unlike(dynamo: Result, export: Result) -> str:
     if (dynamo.tier, dynamo.depth) == (export.tier, export.depth):
         return ""
     sides = (f"{r.tier.value} tensors, {r.depth.value} depth" for r in (dynamo, export))
-    return f" (asked otherwise: {' and '.join(sides)})"
+    return f" (evaluated differently: {' and '.join(sides)})"

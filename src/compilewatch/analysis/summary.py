@@ -196,6 +196,17 @@ def slowest(view: RunView, count: int = 10) -> tuple[Result, ...]:
     return tuple(sorted(ran, key=lambda r: (-spent(r), r.request.model.name))[:count])
 
 
+def phase_seconds(view: RunView) -> dict[str, float]:
+    """Seconds by phase, in their order, of all that ran in this run, attempts included."""
+    total: Counter[str] = Counter()
+    for result in view.results:
+        if result.reused_from is None:
+            for durations in (result.durations, *(a.durations for a in result.attempts)):
+                total.update(durations)
+    order = [phase.value for phase in Phase]
+    return {phase: total[phase] for phase in sorted(total, key=order.index)}
+
+
 def spent(result: Result) -> float:
     """Seconds in all phases of all attempts."""
     return result.duration_seconds + sum(sum(a.durations.values()) for a in result.attempts)

@@ -92,10 +92,15 @@ class Result(Record, frozen=True, kw_only=True):
     @property
     def is_verdict(self) -> bool:
         """True where the target answered: pass, break, mismatch, or an error of the compiler."""
-        if self.status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
-            return True
-        return self.status is Status.ERROR and self.phase in (Phase.COMPILE, Phase.COMPARE)
+        return is_verdict(self.status, self.phase)
 
     @property
     def duration_seconds(self) -> float:
         return sum(self.durations.values())
+
+
+def is_verdict(status: Status, phase: Phase) -> bool:
+    """Whether a result that ended so is the compiler's answer; see `Result.is_verdict`."""
+    if status is Status.ERROR:
+        return phase in (Phase.COMPILE, Phase.COMPARE)
+    return status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH)
