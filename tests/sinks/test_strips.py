@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from compilewatch.report.strips import strip
+from compilewatch.report.strips import DESK_PIXELS, DIGIT_PIXELS, PHONE_PIXELS, strip
 from tests import factories
 
+STYLES_ON_PHONE, STYLES_ON_DESK = ("",), ("", "wide")
+STYLES = {STYLES_ON_PHONE: PHONE_PIXELS, STYLES_ON_DESK: DESK_PIXELS}
 BREAKS = (factories.graph_break("f", line=7), factories.graph_break("g", line=9))
 
 
@@ -17,6 +21,9 @@ def test_graphs_are_as_wide_as_their_operations_and_fill_the_strip():
     assert (first.cut, second.cut) == (2, 0)
     assert [(number, break_.line, times) for number, break_, times in found.cuts] == [(2, 9, 1)]
     place = "transformers/models/bert/modeling_bert.py:9"
+    assert found.elsewhere == 0
+    broken = factories.result(breaks=BREAKS, graphs=2, graph_ops=(1, 3), graph_ends=(1, -1))
+    assert strip(broken).elsewhere == 1
     assert found.described == f"100 operations, graph break at {place}; 300 operations"
 
 
@@ -26,7 +33,12 @@ def test_of_two_hundred_graphs_all_can_be_seen_and_numbers_do_not_overlap():
     assert min(segment.width for segment in found.segments) > 0.1
     last = found.segments[-1]
     assert last.x + last.width < 100
-    assert not [s for s in found.segments if s.ops_shown == "" or s.cut_shown == ""]
+    assert not [each for each in found.segments if each.ops_shown is not None]
+    shown = {style: [s.cut_x for s in found.segments if s.cut_shown in style] for style in STYLES}
+    for style, pixels in STYLES.items():
+        gaps = [after - before for before, after in pairwise(shown[style])]
+        assert min(gaps) * pixels / 100 >= 2 * DIGIT_PIXELS
+    assert len(shown[STYLES_ON_DESK]) > len(shown[STYLES_ON_PHONE]) > 10
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def source_code(found: GraphBreak) -> Markup:
     """The stored lines around a break, numbered, its own marked."""
     lines = source_lines(found)
     width = len(str(lines[-1][0])) if lines else 0
-    return Markup("\n").join(
+    return Markup().join(
         (_MARKED_LINE if number == found.line else _LINE).format(
             f"{number:>{width}}", wording.printable(text)
         )

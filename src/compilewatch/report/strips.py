@@ -36,11 +36,15 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Strip:
-    """The graphs of a result in order; `cuts` are (number, break, how often) in the strip."""
+    """The graphs of a result in order; `cuts` are (number, break, how often) in the strip.
+
+    `elsewhere` counts breaks that ended no graph: of frames that Dynamo did not capture at all.
+    """
 
     segments: tuple[Segment, ...]
     cut_width: float
     cuts: tuple[tuple[int, GraphBreak, int], ...]
+    elsewhere: int
 
     @property
     def described(self) -> str:
@@ -62,33 +66,37 @@ def strip(result: Result) -> Strip | None:
     gap, least = min(1.2, 40 / count), min(0.8, 30 / count)
     scale = (100 - gap * count - least * count) / (sum(result.graph_ops) or 1)
     segments: list[Segment] = []
-    x = last = 0.0
+    x, last = 0.0, {"": -100.0, "wide": -100.0}
     for ops, end in zip(result.graph_ops, ends, strict=True):
         width = least + ops * scale
         cut_x = x + width + gap / 3
         found = result.breaks[end] if end >= 0 else None
+        cut_shown = _shown(end + 1, cut_x - last[""], cut_x - last["wide"]) if found else None
+        for style in {None: (), "wide": ("wide",), "": ("", "wide")}[cut_shown]:
+            last[style] = cut_x
         segments.append(
             Segment(
                 x=x,
                 width=width,
                 ops=ops,
-                ops_shown=_shown(ops, width),
+                ops_shown=_shown(ops, width, width),
                 cut=end + 1,
                 cut_x=cut_x,
-                cut_shown=_shown(end + 1, cut_x - last),
+                cut_shown=cut_shown,
                 place=f"{found.file}:{found.line}" if found else "",
             )
         )
-        last = cut_x if found else last
         x += width + gap
     counts = Counter(end for end in ends if end >= 0)
     cuts = tuple((end + 1, result.breaks[end], counts[end]) for end in sorted(counts))
-    return Strip(segments=tuple(segments), cut_width=gap / 3, cuts=cuts)
+    total = result.graph_breaks or 0
+    elsewhere = total - counts.total() if result.graphs == count else 0
+    return Strip(segments=tuple(segments), cut_width=gap / 3, cuts=cuts, elsewhere=elsewhere)
 
 
-def _shown(number: int, room: float) -> str | None:
-    """The style class of a number where there are `room` percent of the strip for it."""
-    needed = (len(str(number)) + 1) * DIGIT_PIXELS
-    if room / 100 * PHONE_PIXELS >= needed:
-        return ""
-    return "wide" if room / 100 * DESK_PIXELS >= needed else None
+def _shown(number: int, on_phone: float, on_desk: float) -> str | None:
+    """The style class of a number that has so many percent of the strip on either page."""
+    needed = 100 * (len(str(number)) + 1) * DIGIT_PIXELS
+    if on_desk * DESK_PIXELS < needed:
+        return None
+    return "" if on_phone * PHONE_PIXELS >= needed else "wide"
