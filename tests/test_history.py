@@ -81,6 +81,17 @@ def test_results_of_the_baseline_are_kept_where_something_changed(store: Store) 
     assert seen.before == {("A", Target()): broken}
 
 
+def test_results_of_the_baseline_are_kept_where_a_break_moved(store: Store) -> None:
+    moved, same = (factories.graph_break(p, source_start=12, source=("if x:",)) for p in "fg")
+    rewritten = factories.graph_break("f", source_start=12, source=("if x > 0:",))
+    before = factories.result("A", breaks=(moved,))
+    base = stored(store, before, factories.result("B", breaks=(same,)))
+    results = factories.result("A", breaks=(rewritten,)), factories.result("B", breaks=(same,))
+    seen = view(store, store.open(stored(store, *results)), baseline=base)
+    assert seen.changes == ()
+    assert seen.before == {("A", Target()): before}
+
+
 def test_an_index_that_cannot_be_used_costs_the_history_only(store: Store) -> None:
     stored(store, factories.result("A"))
     last = stored(store, factories.result("A"))

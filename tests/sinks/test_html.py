@@ -343,6 +343,19 @@ def test_a_change_shows_the_code_before_and_after(pages, report):
     assert "no graph break here Now : unbacked symint modeling_bert.py:77 75 76 height" in text
 
 
+def test_a_moved_break_is_shown_though_no_result_has_changed():
+    sides = [
+        factories.result(breaks=(factories.graph_break(source_start=12, source=(code,)),))
+        for code in ("if x:", "if x > 0:")
+    ]
+    before = {("BertModel", Target()): sides[0]}
+    found = rendered(sides[1], baseline=factories.run("20260101-030405-0001"), before=before)
+    text = found["changes.html"].text
+    assert "No result has changed. Moved 1 Graph breaks at other code" in text
+    assert "BertModel dynamo Code before and after" in text
+    assert "12 if x: Now : Data-dependent branching modeling_bert.py:12 12 if x > 0:" in text
+
+
 def test_a_trend_needs_three_runs_and_a_family_chart_families_of_several(pages, report):
     text = pages[report / "index.html"].text
     assert "Without graph breaks: last 3 runs" in text

@@ -39,7 +39,7 @@ _BEFORE_COMPILING = frozenset({Phase.SETUP, Phase.CREATE, Phase.INPUTS, Phase.EA
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How the layers of a row were asked. `environment` is None where each target was at home."""
+    """How a row was evaluated. `environment` is None where each target was in its default one."""
 
     mode: Mode
     dynamic: bool
@@ -62,8 +62,8 @@ class Way:
 class Cell:
     """One layer of a row.
 
-    `result` is the answer; of the layer eager it is one that ended before its compiler was asked,
-    or None where eager mode was passed: no target's answer says that alone.
+    Of the layer eager, `result` is one that ended before its compiler ran, or None where eager mode
+    passed: no target's result says that alone.
     """
 
     layer: Layer
@@ -73,7 +73,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One model on one way. `cells` has the layers that were asked, eager first.
+    """One model on one way. `cells` has the layers that were evaluated, eager first.
 
     `disagreements` are lines that say where export and compile, or the variants of export, differ.
     """
@@ -118,9 +118,9 @@ def target_order(target: Target) -> tuple[int, str, bool, bool, str]:
 
 
 def targets_in_order(results: Iterable[Result]) -> tuple[str, ...]:
-    """The labels of all targets asked, each once, in the order of the layers."""
-    asked = sorted({result.request.target for result in results}, key=target_order)
-    return tuple(dict.fromkeys(target_label(target) for target in asked))
+    """The labels of all targets evaluated, each once, in the order of the layers."""
+    targets = sorted({result.request.target for result in results}, key=target_order)
+    return tuple(dict.fromkeys(target_label(target) for target in targets))
 
 
 def rows(results: Iterable[Result]) -> tuple[Row, ...]:
@@ -205,7 +205,7 @@ def _wrong(result: Result) -> bool:
 
 
 def _ended_before_compiling(result: Result) -> bool:
-    """An error, timeout, crash or lack of memory before the compiler had been asked."""
+    """An error, timeout, crash or lack of memory before the compiler ran."""
     return _wrong(result) and result.phase in _BEFORE_COMPILING
 
 
@@ -215,8 +215,8 @@ def _failed(result: Result) -> bool:
 
 
 def _disagreements(results: Iterable[Result]) -> Iterable[str]:
-    asked = {result.request.target.name: result for result in results}
-    dynamo, export = asked.get(Layer.DYNAMO), asked.get(Layer.EXPORT)
+    by_name = {result.request.target.name: result for result in results}
+    dynamo, export = by_name.get(Layer.DYNAMO), by_name.get(Layer.EXPORT)
     if export is None or export.export is None:
         return
     detail = export.export

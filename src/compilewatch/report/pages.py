@@ -281,12 +281,17 @@ class Report:
         own = Earlier(self.view.run.id, result.status, result.phase)
         return (*earlier, own) if earlier else ()
 
+    @cached_property
+    def moved(self) -> tuple[tuple[str, Target], ...]:
+        """Models and targets whose breaks are at other code than in the baseline, and no change."""
+        changed = {(change.model, change.target) for change in self.view.changes}
+        return tuple(key for key in self.view.before if key not in changed)
+
     def changed_breaks(
-        self, change: Change
+        self, model: str, target: Target
     ) -> tuple[tuple[GraphBreak | None, GraphBreak | None], ...]:
         """Breaks before and after a change, where either side kept its code."""
-        key = (change.model, change.target)
-        old, new = self.view.before.get(key), self._results.get(key)
+        old, new = self.view.before.get((model, target)), self._results.get((model, target))
         if old is None or new is None:
             return ()
         pairs = changed_breaks(old, new)

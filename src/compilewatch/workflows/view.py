@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
+from compilewatch.analysis.changed_breaks import changed_breaks
 from compilewatch.analysis.comparison import (
     between_environments,
     compare,
@@ -21,7 +22,7 @@ from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.launchers import LOSSES
 from compilewatch.plan.expectations import Expectations, stale_note
-from compilewatch.records import Phase, Result, Run, Status
+from compilewatch.records import Change, Phase, Result, Run, Status, Target
 from compilewatch.records.views import Earlier, RunView, TrendPoint
 from compilewatch.store import Store, StoredRun
 
@@ -66,15 +67,13 @@ def view(
         return replace(seen, notes=tuple(notes))
     compared = compare(other.run, other.results(), run, results)
     notes += (f"baseline: {line}" for line in other.damaged)
-    changed = {(change.model, change.target) for change in compared.changes}
-    held = ((r.request.model.name, r.request.target) for r in other.results())
     return replace(
         seen,
         changes=compared.changes,
         baseline=other.run,
         differences=compared.differences,
         notes=tuple(notes),
-        before={key: r for key, r in zip(held, other.results(), strict=True) if key in changed},
+        before=_before(other.results(), results, compared.changes),
     )
 
 
@@ -96,6 +95,20 @@ def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> 
         differences=compared.differences,
         notes=tuple(dict.fromkeys([*base.damaged, *stored.damaged])),
     )
+
+
+def _before(
+    olds: Iterable[Result], news: Iterable[Result], changes: Iterable[Change]
+) -> dict[tuple[str, Target], Result]:
+    """The baseline's results that a change is about, or whose breaks are at other code now."""
+    changed = {(change.model, change.target) for change in changes}
+    after = {(r.request.model.name, r.request.target): r for r in news}
+    before = {(r.request.model.name, r.request.target): r for r in olds}
+    return {
+        key: old
+        for key, old in before.items()
+        if key in changed or (key in after and changed_breaks(old, after[key]))
+    }
 
 
 def _past(
