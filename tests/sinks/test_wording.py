@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from compilewatch.records import Depth, Mode, Phase, Status, Target
+from compilewatch.records import Attempt, Depth, Mode, Phase, Status, Target, Tier
 from compilewatch.records.views import Earlier
 from compilewatch.report import wording
 from compilewatch.report.wording import Outcome
@@ -189,6 +189,13 @@ def test_why_is_the_message_and_a_code_only_where_it_has_a_meaning():
     assert len(said) == wording.MESSAGE_CHARACTERS
     silent = msgspec.structs.replace(error, message=" ")
     assert wording.why(factories.result(status=ERROR, error=silent)) == ("builtins.ValueError",)
+
+
+def test_an_attempt_keeps_the_names_in_its_reason():
+    reason = "fake_unsupported: in eager, aten._local_scalar_dense.default"
+    ended = Attempt(tier=Tier.FAKE, status=ERROR, phase=Phase.EAGER, reason=reason)
+    said = "error in eager, fake unsupported: in eager, aten._local_scalar_dense.default"
+    assert wording.attempt_words(ended) == said
 
 
 def test_the_compile_trace_is_its_index_or_all_of_it_packed():

@@ -129,6 +129,7 @@ def _environment() -> jinja2.Environment:
         wording.plural,
         wording.history_words,
         wording.message,
+        wording.attempt_words,
         wording.cell_words,
         wording.cause_words,
         wording.why,

@@ -38,7 +38,7 @@ class Segment:
 class Strip:
     """The graphs of a result in order; `cuts` are (number, break, how often) in the strip.
 
-    `elsewhere` counts breaks that ended no graph: of frames that Dynamo did not capture at all.
+    `elsewhere` counts breaks that ended no graph, since nothing had been captured before them.
     """
 
     segments: tuple[Segment, ...]

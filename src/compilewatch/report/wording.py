@@ -12,6 +12,7 @@ from compilewatch.analysis import summary
 from compilewatch.analysis.rows import Cell, TargetReason
 from compilewatch.contract.targets import in_default_environment, target_label
 from compilewatch.records import (
+    Attempt,
     ChangeKind,
     Depth,
     Environment,
@@ -158,7 +159,7 @@ def headline(view: RunView) -> str:
     total, passed = summary.planned(view), summary.summarise(view).passed
     targets = {r.request.target for r in view.results} | set(view.run.targets)
     unit = "model" if len(targets) <= 1 else "request"
-    verb = "compiles" if passed == 1 else "compile"
+    verb = "compiles" if 1 in (passed, total) else "compile"
     if total != 1:
         unit += "s"
     counts = Counter(outcome(result) for result in view.results)
@@ -201,6 +202,13 @@ def message(result: Result) -> str:
     if not result.error.code.islower():  # `NCC_EVRF009`, where `value_error` only names a class
         text = f"{result.error.code}: {text}"
     return text if len(text) <= MESSAGE_CHARACTERS else text[: MESSAGE_CHARACTERS - 1] + "…"
+
+
+def attempt_words(attempt: Attempt) -> str:
+    """`error in eager, fake unsupported: in eager, … aten._local_scalar_dense.default`."""
+    code, colon, text = attempt.reason.partition(":")
+    ended = f"{attempt.status.value} in {attempt.phase.value}"
+    return f"{ended}, {code.replace('_', ' ')}{colon}{text}"
 
 
 def first_place(result: Result) -> str:
