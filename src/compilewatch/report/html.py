@@ -48,17 +48,7 @@ SYMBOLS: dict[Outcome, str] = {
     Outcome.NOT_RUN: "–",
 }
 
-STATUS_CLASSES: dict[Status, Outcome] = {
-    Status.PASS: Outcome.PASS,
-    Status.GRAPH_BREAK: Outcome.GRAPH_BREAK,
-    Status.MISMATCH: Outcome.MISMATCH,
-    Status.ERROR: Outcome.COMPILE_ERROR,
-    Status.TIMEOUT: Outcome.NO_VERDICT,
-    Status.OOM: Outcome.NO_VERDICT,
-    Status.CRASHED: Outcome.NO_VERDICT,
-    Status.SKIPPED: Outcome.NOT_RUN,
-    Status.UNSUPPORTED: Outcome.NOT_RUN,
-}
+STATUS_CLASSES = wording.OUTCOME_OF | {Status.ERROR: Outcome.COMPILE_ERROR}
 """The colour of a status alone, where a change has no phase to go with it."""
 
 

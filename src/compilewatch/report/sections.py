@@ -22,7 +22,7 @@ from compilewatch.records import (
     XlaDetail,
 )
 from compilewatch.records.labels import reason_label
-from compilewatch.report.wording import memory, seconds
+from compilewatch.report.wording import memory, plural, seconds
 
 Fact = tuple[str, str]
 
@@ -141,7 +141,7 @@ def _variant(found: ExportVariant) -> str:
 def _draft(found: DraftExport) -> str:
     if not found.exported:
         return f"rejected: {found.reason or 'no reason given'}"
-    return f"exported, {len(found.failures):,} findings"
+    return f"exported, {plural(len(found.failures), 'finding')}"
 
 
 # --- Inductor ----------------------------------------------------------------------------------

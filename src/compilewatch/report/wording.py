@@ -63,13 +63,14 @@ OUTCOME_LABELS: dict[Outcome, str] = {
 }
 """In the order in which columns and bars show them."""
 
-_OUTCOMES = dict.fromkeys(Status, Outcome.NO_VERDICT) | {
+OUTCOME_OF: dict[Status, Outcome] = dict.fromkeys(Status, Outcome.NO_VERDICT) | {
     Status.PASS: Outcome.PASS,
     Status.GRAPH_BREAK: Outcome.GRAPH_BREAK,
     Status.MISMATCH: Outcome.MISMATCH,
     Status.SKIPPED: Outcome.NOT_RUN,
     Status.UNSUPPORTED: Outcome.NOT_RUN,
 }
+"""The group of each status, but for an error of the compiler."""
 
 OTHER_OUTCOMES: dict[Outcome, tuple[str, str]] = {
     Outcome.GRAPH_BREAK: ("with graph breaks", "with graph breaks"),
@@ -124,7 +125,7 @@ def outcome(result: Result | Earlier) -> Outcome:
     """The one group a result is counted in."""
     if result.status is Status.ERROR and is_verdict(result.status, result.phase):
         return Outcome.COMPILE_ERROR
-    return _OUTCOMES[result.status]
+    return OUTCOME_OF[result.status]
 
 
 def history_words(history: Sequence[Earlier]) -> str:
