@@ -1,4 +1,4 @@
-"""Grafana's API: who may log in, and what every panel answers."""
+"""Grafana's API: who may log in, and the data of every panel."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from scripts.verify_stack.services import Stack
 Json = dict[str, Any]
 
 MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
-    ("compilewatch-cost", "Out of line"): "no model of the three is far slower than before",
+    ("compilewatch-cost", "Outliers"): "no model of the three is far slower than before",
     ("compilewatch-cost", "Least speed-up"): "speed is not measured by a sweep",
-    ("compilewatch-health", "Alerts"): "nothing is wrong",
+    ("compilewatch-health", "Alerts"): "no alert is active",
     ("compilewatch-health", "Overhead"): "the newest run may have reused every result",
-    ("compilewatch-health", "Trouble of the monitor"): "nothing went wrong",
+    ("compilewatch-health", "Problems of the monitor"): "nothing went wrong",
     ("compilewatch-overview", "Changed families"): "nothing changed since the baseline",
     ("compilewatch-overview", "Changed models"): "nothing changed since the baseline",
-    ("compilewatch-targets", "Neuron failures by class"): "Neuron is not asked",
-    ("compilewatch-targets", "Outside XLA, and expected to fail on Neuron"): "XLA is not asked",
+    ("compilewatch-targets", "Neuron failures by class"): "Neuron does not run",
+    ("compilewatch-targets", "XLA fallbacks and expected Neuron failures"): "XLA does not run",
 }
-"""Panels, by the dashboard's uid and the panel's title, that are rightly empty after the sweep."""
+"""Panels, by the dashboard's uid and the panel's title, that may be empty after the sweep."""
 
 PIXELS = 1600
 """Of a browser's window: as many points does a panel of its full width ask for."""
