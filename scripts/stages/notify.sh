@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tells of regressions, recoveries and failures of the monitor, by e-mail or webhook as configured:
-# see scripts/notify.py for the variables.
+# Sends notifications of regressions, recoveries and failures of the monitor by e-mail or webhook;
+# scripts/notify.py documents the variables.
 . "$(dirname "$0")/common.sh"
 if ! begun; then rm -rf "$build/compare"; fi
 mkdir -p "$build"
