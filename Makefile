@@ -1,4 +1,4 @@
-# compilewatch: `make sweep` and `make test` are all you need; the rest is for those who build it.
+# compilewatch: `make sweep` and `make test` are enough for users; the other targets are for contributors.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
@@ -7,35 +7,37 @@ export TORCH_INDEX PYTHON
 
 .PHONY: help setup setup-dev sweep pipeline test quality format generate bench lock clean
 
-help: ## this list
+help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: ## prepare .venv (quick when nothing changed)
+setup: ## prepare .venv (quick if nothing has changed)
 	@scripts/setup.sh
 
 setup-dev:
 	@scripts/setup.sh dev
 
-sweep: setup ## the 25 most-used architectures through Dynamo, with a report (ARGS=... for more)
+sweep: setup ## check the 25 most used architectures with Dynamo and write a report (ARGS=... for more)
 	@$(BIN)/compilewatch sweep $(ARGS)
 
-pipeline: ## every stage of the Jenkins job, here and without Jenkins (SHARDS=4 TARGETS=... for more)
+pipeline: ## run every stage of the Jenkins job locally, without Jenkins (SHARDS=4 TARGETS=... for more)
 	@scripts/pipeline.sh
 
-test: setup-dev ## every test that this machine can run
+test: setup-dev ## run every test that this machine can run
 	@$(BIN)/python -m pytest $(ARGS)
 
-quality: setup-dev ## lint, format, types, generated files, the configuration of the stack
+quality: setup-dev ## lint, format, types, spelling, links, generated files, the configuration of the stack
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/python -m scripts.check_links
 	$(BIN)/python scripts/generate.py --check
 	$(BIN)/python -m dashboards.build --check
 	scripts/groovy_lint.sh
 	$(BIN)/python -m scripts.check_alloy
 	scripts/check_stack.sh
 
-format: setup-dev ## let ruff rewrite what it can
+format: setup-dev ## format and fix the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -43,11 +45,11 @@ generate: setup-dev ## rewrite the generated pages of docs/ and the dashboards
 	$(BIN)/python scripts/generate.py
 	$(BIN)/python -m dashboards.build
 
-bench: setup-dev ## measure what docs/benchmarks.md states, one JSON line each
+bench: setup-dev ## run the benchmarks of docs/benchmarks.md, one JSON line each
 	@$(BIN)/python scripts/bench.py $(ARGS)
 
-lock: setup-dev ## newest versions into requirements/*.txt, torch and transformers as a pair that works
+lock: setup-dev ## update requirements/*.txt to the newest versions, torch and transformers as a tested pair
 	scripts/lock.sh
 
-clean: ## remove the environment and caches, never outputs/
+clean: ## remove the environments and caches, never outputs/
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
