@@ -5,7 +5,7 @@ BIN := .venv/bin
 ARGS ?=
 export TORCH_INDEX PYTHON
 
-.PHONY: help setup setup-dev sweep pipeline test quality format generate bench lock clean
+.PHONY: help setup setup-dev sweep pipeline test quality format generate docs bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -45,6 +45,17 @@ generate: setup-dev ## rewrite the generated pages of docs/ and the dashboards
 	$(BIN)/python scripts/generate.py
 	$(BIN)/python -m dashboards.build
 
+docs: .venv-docs/complete ## build the documentation site in build/site/, which works offline
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+	@if grep -rnE '<(script|link|img|iframe)[^>]+(src|href)="(https?:)?//' build/site --include='*.html'; then \
+	  echo "docs: these pages would load something from the network" >&2; exit 1; fi
+	@echo "docs: build/site/index.html; with search: python3 -m http.server --directory build/site"
+
+.venv-docs/complete: requirements/docs.txt
+	@if [ ! -x .venv-docs/bin/python ]; then $${PYTHON:-python3} -m venv .venv-docs; fi
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/docs.txt
+	@touch $@
+
 bench: setup-dev ## run the benchmarks of docs/benchmarks.md, one JSON line each
 	@$(BIN)/python scripts/bench.py $(ARGS)
 
@@ -52,4 +63,4 @@ lock: setup-dev ## update requirements/*.txt to the newest versions, torch and t
 	scripts/lock.sh
 
 clean: ## remove the environments and caches, never outputs/
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-docs .mypy_cache .ruff_cache .pytest_cache
