@@ -53,7 +53,7 @@ def library(output: Path, modes: str, limit_minutes: float, fresh: bool = True) 
     return {
         "wall_seconds": round(wall, 1),
         "limit_seconds": limit_minutes * 60,
-        "requests": summary["asked"],
+        "requests": summary["planned"],
         "verdicts": summary["verdicts"],
         "coverage": round(summary["verdicts"] / summary["planned"], 4),
         "reused": summary["reused"],
@@ -91,7 +91,7 @@ def row(output: Path, target: str, top: int, depth: str, limit_minutes: float) -
     return {
         "wall_seconds": round(wall, 1),
         "limit_seconds": limit_minutes * 60,
-        "requests": summary["asked"],
+        "requests": summary["planned"],
         "verdicts": summary["verdicts"],
         "coverage": round(coverage, 4),
         "coverage_limit": 0.95,
