@@ -107,7 +107,7 @@ def variable(
 ) -> Json:
     """A choice among values that Prometheus knows; with `every`, several and all of them.
 
-    Values of a `regex` stay in the order of the response. "All" is `.*`, which costs Prometheus less
+    Values of a `regex` keep the order of the response. "All" is `.*`, which costs Prometheus less
     than a list of a thousand names, unless the query picks a few on purpose.
     """
     chosen = {"text": ["All"], "value": ["$__all"]}

@@ -1,8 +1,8 @@
 """The kinds of panels that the dashboards are made of, in Grafana's own JSON.
 
 Every panel is one expression: what it is called, what it says of itself, how large it is, what it
-needs. Grafana's format: classic dashboards. A property that two versions of Grafana name differently
-is there by both names, as each ignores the other's.
+needs. Grafana's format: classic dashboards. A property that versions of Grafana name differently
+is written under both names, as each version ignores the other's.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     make bench                     # all, about two hours on two cores
     make bench ARGS="deepseek_v3"  # some, by name
 
-Every figure is of whole commands, as a person runs them, in a fresh outputs folder.
+Every figure is of complete commands, as a user runs them, in a fresh outputs folder.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def compilewatch(*arguments: str) -> tuple[float, dict[str, Any]]:
 
 
 def library(output: Path, modes: str, limit_minutes: float, fresh: bool = True) -> dict[str, Any]:
-    """The whole library at reduced depth."""
+    """The complete library at reduced depth."""
     wall, run = compilewatch(
         *("sweep", "--source", "library", "--all", "--depth", "reduced", "--modes", modes),
         *("--jobs", str(JOBS), "--output", str(output), *(["--fresh"] if fresh else [])),
@@ -118,7 +118,7 @@ def xla_25(output: Path) -> dict[str, Any]:
 def ray_100(output: Path) -> dict[str, Any]:
     """The 100 most used architectures, one after the other: locally and on Ray, on this machine.
 
-    15 % slower, the start of a cluster included. RAY_MODELS asks about fewer.
+    15 % slower, the start of a cluster included. RAY_MODELS selects fewer models.
     """
     models = os.environ.get("RAY_MODELS", "100")
     walls: dict[str, float] = {}
@@ -215,7 +215,7 @@ def publish_scale(output: Path) -> dict[str, Any]:
 
 
 def loki_10k(output: Path) -> dict[str, Any]:
-    """10,000 log lines to a double of Loki's push API, pushed and from the file: 10 s each."""
+    """10,000 log lines to a mock of Loki's push API, pushed and from the file: 10 s each."""
     lines = [line(stamp(nanoseconds=n), f"org/model-{n}", detail="x" * 500) for n in range(10_000)]
     figures: dict[str, Any] = {"limit_seconds": 10, "lines": len(lines)}
     for way in ("pushed", "published"):

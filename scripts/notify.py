@@ -1,22 +1,21 @@
-"""Tells people when something got worse, recovered, or when the monitor itself failed.
+"""Notifies people of regressions, of recoveries, and of a monitor that failed.
 
     RESULT=SUCCESS python scripts/notify.py build
 
-Called at the end of a pipeline with the folder its stages share. Says nothing where nothing
-changed: a regression is told of once, and once more when it is fixed. Which ones are open is kept
-in `notified.json` of that folder; without it, only recoveries are missed.
+Called at the end of a pipeline with the folder that its stages share. Sends nothing if nothing has
+changed: a regression is reported once, and again when it is fixed. Open regressions are stored in
+`notified.json` of that folder; without it, only recoveries are missed.
 
 RESULT                how the build ended: SUCCESS, UNSTABLE, FAILURE or ABORTED
-BUILD_URL             where it can be seen; Jenkins sets it
+BUILD_URL             the address of the build; Jenkins sets it
 NOTIFY_WEBHOOK        a URL that takes {"text": …} by POST, such as an incoming webhook of a chat
-NOTIFY_MAIL_TO        A,B: who gets an e-mail
-NOTIFY_MAIL_FROM      from whom (compilewatch@localhost)
+NOTIFY_MAIL_TO        A,B: recipients of an e-mail
+NOTIFY_MAIL_FROM      its sender (compilewatch@localhost)
 NOTIFY_SMTP           host:port of the mail server (localhost:25)
-NOTIFY_SMTP_USER      who to log in as, with STARTTLS; empty: without
+NOTIFY_SMTP_USER      user name for the login, with STARTTLS; empty: no login
 NOTIFY_SMTP_PASSWORD  that user's password
 
-Exit status 2, with one line, where a message could not be delivered; it is then tried again with
-the next build.
+Exit status 2, with one line, if a message could not be delivered; the next build tries again.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ SHOWN = 20
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What people were told and is still so: regressions by `model [target]`, and a failure."""
+    """What was reported and still holds: regressions by `model [target]`, and a failure."""
 
     open: dict[str, str] = field(default_factory=dict)
     failed: bool = False
 
 
 def read_state(path: Path) -> State:
-    """The state of the last build; an empty one where there is none or it cannot be read."""
+    """The state of the last build; an empty one if there is none or it cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return State(open=dict(found["open"]), failed=bool(found["failed"]))
@@ -69,7 +68,7 @@ def changes_of(folder: Path) -> list[Change]:
 
 
 def after(state: State, changes: Iterable[Change], result: str) -> tuple[State, str]:
-    """The state after a build and what to tell, empty for nothing."""
+    """The state after a build and the text to send, empty if there is nothing to report."""
     still = dict(state.open)
     worse: list[str] = []
     better: list[str] = []
@@ -104,7 +103,7 @@ def section(title: str, lines: list[str]) -> str:
 
 
 def send(text: str, environ: Mapping[str, str]) -> list[str]:
-    """Deliver by every way that is configured; one line for each that failed."""
+    """Deliver by every configured way; returns one line for each failure."""
     problems = []
     if url := environ.get("NOTIFY_WEBHOOK"):
         try:
