@@ -49,7 +49,9 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
 def cli_page() -> str:
     """Every verb's own help, as a page."""
     lines = ["# Command line\n"]
-    context = click.Context(group, info_name="compilewatch", terminal_width=100)
+    context = click.Context(
+        group, info_name="compilewatch", terminal_width=100, **group.context_settings
+    )
     lines.append(f"```\n{group.get_help(context)}\n```\n")
     for verb in VERBS:
         command = group.get_command(context, verb)
