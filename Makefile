@@ -36,12 +36,13 @@ quality: setup-dev ## lint, format, types, spelling, links, generated files, the
 	scripts/groovy_lint.sh
 	$(BIN)/python -m scripts.check_alloy
 	scripts/check_stack.sh
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 
 format: setup-dev ## format and fix the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generate: setup-dev ## rewrite the generated pages of docs/ and the dashboards
+generate: setup-dev ## rewrite the generated pages and schemas of docs/ and the dashboards
 	$(BIN)/python scripts/generate.py
 	$(BIN)/python -m dashboards.build
 
