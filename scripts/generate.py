@@ -19,7 +19,8 @@ from compilewatch.sinks.metric_definitions import metrics_page
 
 DOCS = Path(__file__).parent.parent / "docs"
 RECORD_MODULES = (
-    *("base", "requests", "breaks", "details.measured", "details.neuron", "results", "runs"),
+    *("base", "requests", "breaks", "details.numerics", "details.export", "details.performance"),
+    *("details.xla", "details.neuron", "results", "runs"),
 )
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
@@ -77,7 +78,8 @@ def records_page() -> str:
     enums = [each for each in found if issubclass(each, StrEnum)]
     lines = [
         "# Records\n",
-        f"Schema version {records.SCHEMA_VERSION}. A field that is null was not measured.\n",
+        f"Versions: results {records.RESULT_VERSION}, runs {records.RUN_VERSION}, other files "
+        f"{records.SCHEMA_VERSION}. A field that is null was not measured.\n",
     ]
     for enum in enums:
         values = ", ".join(f"`{member.value}`" for member in enum)

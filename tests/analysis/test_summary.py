@@ -17,7 +17,7 @@ from compilewatch.analysis.summary import (
     top_reasons,
     untestable_share,
 )
-from compilewatch.records import Attempt, Mode, Phase, Status, Target, Tier
+from compilewatch.records import Attempt, AttemptCode, Mode, Phase, Status, Target, Tier
 from tests.factories import graph_break, result, spec, view
 
 BRANCH = graph_break("a")
@@ -87,6 +87,7 @@ def test_overhead_is_wall_times_jobs_over_time_inside() -> None:
         tier=Tier.FAKE,
         status=Status.ERROR,
         phase=Phase.COMPILE,
+        code=AttemptCode.TRANSIENT,
         reason="x",
         durations={"create": 2.0},
     )
@@ -178,6 +179,7 @@ def test_the_slowest_are_those_that_ran_here() -> None:
         tier=Tier.FAKE,
         status=Status.ERROR,
         phase=Phase.COMPILE,
+        code=AttemptCode.TRANSIENT,
         reason="x",
         durations={"create": 9.0},
     )

@@ -63,7 +63,7 @@ def manifest() -> RunView:
             f"team/{n}",
             target=Target(name="inductor"),
             source="manifest",
-            performance=Performance(cold_compile_seconds=seconds, warm_compile_seconds=0.5),
+            details=Performance(cold_compile_seconds=seconds, warm_compile_seconds=0.5),
         )
         for n, seconds in enumerate((1.0, 1.0, 10.0))
     ]

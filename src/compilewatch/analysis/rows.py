@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.contract.targets import in_default_environment, target_label
-from compilewatch.records import Mode, ModelSpec, Phase, Result, Status, Target
+from compilewatch.records import ExportDetail, Mode, ModelSpec, Phase, Result, Status, Target
 from compilewatch.records.labels import reason_label
 from compilewatch.records.views import RunView
 
@@ -217,9 +217,9 @@ def _failed(result: Result) -> bool:
 def _disagreements(results: Iterable[Result]) -> Iterable[str]:
     asked = {result.request.target.name: result for result in results}
     dynamo, export = asked.get(Layer.DYNAMO), asked.get(Layer.EXPORT)
-    if export is None or export.export is None:
+    if export is None or not isinstance(export.details, ExportDetail):
         return
-    detail = export.export
+    detail = export.details
     if dynamo is not None and dynamo.fullgraph is not None and detail.non_strict is not None:
         whole, exported = dynamo.fullgraph, detail.non_strict
         note = _unlike(dynamo, export)

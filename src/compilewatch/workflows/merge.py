@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.config.settings import Settings
 from compilewatch.errors import UsageError
 from compilewatch.events import Author
@@ -52,7 +51,7 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
         writer.events([author.started(reused=0, skipped=skipped, duplicates=0)])
         writer.events([event for result in results for event in author.checked(result)])
         expectations = load_expectations(Path(settings.expectations_file))
-        state = "incomplete" if run.settings.get(MISSING_SHARDS) else "finished"
+        state = "incomplete" if run.missing_shards else "finished"
         seen = conclude(
             store, writer, settings, expectations, state=state, wall_seconds=run.wall_seconds
         )
@@ -89,10 +88,7 @@ def _joined(runs: Sequence[Run]) -> Run:
     planned = next((run.plan_total for run in runs if run.plan_total is not None), counted)
     jobs = sum(run.jobs for run in runs)
     seconds = sum((run.wall_seconds or 0.0) * run.jobs for run in runs)
-    settings = dict(runs[-1].settings)
     environments = {(e.name, e.digest): e for run in runs for e in run.environments}
-    if missing:
-        settings[MISSING_SHARDS] = missing
     return msgspec.structs.replace(
         runs[-1],
         id="",
@@ -101,7 +97,7 @@ def _joined(runs: Sequence[Run]) -> Run:
         state="running",
         environments=tuple(environments.values()),
         planned=planned,
-        settings=settings,
+        missing_shards=tuple(missing),
         shard=None,
         baseline=None,
         jobs=jobs,

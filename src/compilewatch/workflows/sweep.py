@@ -25,6 +25,7 @@ from compilewatch.plan.placement import place
 from compilewatch.plan.requests import plan
 from compilewatch.records import (
     Attempt,
+    AttemptCode,
     Environment,
     ModelSpec,
     Request,
@@ -290,6 +291,7 @@ class _Work:
             tier=earlier.tier,
             status=earlier.status,
             phase=earlier.phase,
+            code=AttemptCode.RESUMED,
             reason=earlier.detail,
             durations=earlier.durations,
         )

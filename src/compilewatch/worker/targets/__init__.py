@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from compilewatch.contract.targets import entry
 from compilewatch.records import (
+    Details,
     ErrorRecord,
-    ExportDetail,
     FullgraphVerdict,
     GraphBreak,
-    NeuronDetail,
     Numerics,
-    Performance,
     Status,
     Tier,
-    XlaDetail,
 )
 
 if TYPE_CHECKING:
@@ -39,10 +36,7 @@ class Outcome:
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
     numerics: Numerics | None = None
-    export: ExportDetail | None = None
-    performance: Performance | None = None
-    xla: XlaDetail | None = None
-    neuron: NeuronDetail | None = None
+    details: Details | None = None
     error: ErrorRecord | None = None
     artifacts: tuple[str, ...] = ()
 

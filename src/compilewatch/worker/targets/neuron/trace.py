@@ -262,11 +262,11 @@ def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: Outcome) -> O
     except Exception as error:  # noqa: BLE001  (model code, called more often than it expects)
         compiler_failure(error, ())
         return replace(outcome, detail=f"{outcome.detail}; measuring stopped at {one_line(error)}")
-    assert outcome.neuron is not None
+    assert isinstance(outcome.details, NeuronDetail)
     measured = msgspec.structs.replace(
-        outcome.neuron,
+        outcome.details,
         eager_latency_seconds=host,
         latency_seconds=core,
         latency_samples=samples,
     )
-    return replace(outcome, neuron=measured)
+    return replace(outcome, details=measured)
