@@ -65,7 +65,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     loki_url: str = ""
     loki_username: str = ""
     loki_password: str = ""
-    loki_push: bool = False
     s3_url: str = ""
     s3_endpoint_url: str = ""
     publish_timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0
