@@ -26,7 +26,7 @@ TABLES = {
     "launchers": LAUNCHERS,
     "sinks": SINKS,
 }
-SHARED = ("records", "errors", "contract", "neuron")
+SHARED = ("records", "errors", "files", "plugins", "contract", "neuron")
 """Packages that the worker may import beside itself."""
 
 NOT_IN_KEYS = {

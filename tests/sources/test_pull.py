@@ -357,7 +357,7 @@ def test_threads_share_one_client_and_leave_none_behind(
     ("text", "says"),
     [
         ("endpoint = \n", "at line 1"),
-        ("schema_version = 99\n", "schema 99 is not 1: pull again"),
+        ("schema_version = 99\n", "schema_version 99 is newer"),
         ('endpoint = "e"\npulled_at = "t"\n[query]\ntop = "x"\n', "Expected `int`"),
         (
             'endpoint = "e"\npulled_at = "t"\n[query]\ntop = 1\n'

@@ -36,7 +36,7 @@ def test_a_profile_that_is_not_there(world: World) -> None:
 
 
 def test_a_region_that_is_no_word_of_aws(world: World) -> None:
-    with pytest.raises(TrainiumError, match=r"no region 'us east 1' .*did you mean us-east-1"):
+    with pytest.raises(TrainiumError, match=r"no region 'us east 1' .*did you mean 'us-east-1'"):
         world.operation(trainium_region="us east 1").up()
 
 

@@ -14,7 +14,16 @@ from enum import StrEnum
 
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.contract.targets import in_default_environment, target_label
-from compilewatch.records import ExportDetail, Mode, ModelSpec, Phase, Result, Status, Target
+from compilewatch.records import (
+    NOT_RUN,
+    ExportDetail,
+    Mode,
+    ModelSpec,
+    Phase,
+    Result,
+    Status,
+    Target,
+)
 from compilewatch.records.labels import reason_label
 from compilewatch.records.views import RunView
 
@@ -32,7 +41,6 @@ class Layer(StrEnum):
 
 LAYERS = tuple(Layer)
 
-NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
 
 _BEFORE_COMPILING = frozenset({Phase.SETUP, Phase.CREATE, Phase.INPUTS, Phase.EAGER})
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from compilewatch.errors import ConfigError
+from compilewatch.errors import ConfigError, did_you_mean
 from compilewatch.records import Deadlines, Depth, Mode, Tier
 
 FILE = "compilewatch.toml"
@@ -235,8 +234,7 @@ def _rooted(text: str, home: Path) -> str:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"unknown setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"unknown setting {name!r}{did_you_mean(name, known)}"
 
 
 def _types(struct: type[msgspec.Struct]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch import files
 from compilewatch.contract import processes
-from compilewatch.contract.messages import write_atomically
 from compilewatch.errors import CompilerError
 from compilewatch.neuron import error_classes
 from compilewatch.neuron.neff import NeffError, read_header
@@ -201,7 +201,7 @@ class Compilation:
             compiler_peak_memory_bytes=self._peak,
         )
         found = self._answered(found)
-        write_atomically(self.folder / DETAIL_FILE, msgspec.json.encode(found))
+        files.replace(self.folder / DETAIL_FILE, msgspec.json.encode(found))
         return found
 
     def _answered(self, found: NeuronDetail) -> NeuronDetail:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from compilewatch.records.base import (
     HARNESS_VERSION,
+    NOT_RUN,
     RESULT_VERSION,
     RUN_VERSION,
     SCHEMA_VERSION,
@@ -79,6 +80,7 @@ from compilewatch.records.runs import (
 __all__ = [
     "DEFAULT_ENVIRONMENT",
     "HARNESS_VERSION",
+    "NOT_RUN",
     "RESULT_VERSION",
     "RUN_VERSION",
     "SCHEMA_VERSION",

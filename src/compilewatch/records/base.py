@@ -46,6 +46,10 @@ class Phase(StrEnum):
     DONE = "done"
 
 
+NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
+"""What these say of is neither passed nor failed."""
+
+
 class Mode(StrEnum):
     EVAL = "eval"
     TRAIN = "train"

@@ -15,7 +15,6 @@ import msgspec
 from compilewatch.events import Event
 from compilewatch.files import (
     failed,
-    lock,
     sync,
     write_atomically,
     write_whole,
@@ -23,7 +22,7 @@ from compilewatch.files import (
 from compilewatch.records import Result, Run
 from compilewatch.records.clock import now
 from compilewatch.store.artifacts import keep_artifacts, link_artifacts
-from compilewatch.store.runs import PLAN_FILE, RESULTS_FILE, RUN_FILE
+from compilewatch.store.runs import PLAN_FILE, RESULTS_FILE, RUN_FILE, hold
 
 
 class RunWriter:
@@ -43,7 +42,7 @@ class RunWriter:
         self._results = _open(path / RESULTS_FILE)
         self._log = -1
         try:
-            lock(self._results, path)
+            hold(self._results, path)
             self._log = _open(path / "logs" / f"{run.id}.jsonl")
         except BaseException:
             self.close()

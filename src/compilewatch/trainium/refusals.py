@@ -5,13 +5,11 @@ Codes are those of the EC2 API reference ("Error codes for the Amazon EC2 API").
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import boto3
 from botocore import exceptions
 from botocore.exceptions import BotoCoreError, ClientError, WaiterError
 
-from compilewatch.errors import TrainiumError, TrainiumUnavailableError
+from compilewatch.errors import TrainiumError, TrainiumUnavailableError, did_you_mean
 
 CAPACITY = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
 WRONG_STATE = "IncorrectInstanceState"
@@ -121,8 +119,7 @@ def _unreachable(error: Exception, region: str) -> TrainiumError:
     known = boto3.Session().get_available_regions("ec2")
     if region in known:
         return TrainiumUnavailableError(f"EC2 in {region} cannot be reached: {error}")
-    near = get_close_matches(region, known, n=2)
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    meant = did_you_mean(region, known, most=2)
     return TrainiumError(f"AWS has no region {region!r} that this boto3 knows{meant} ({error})")
 
 

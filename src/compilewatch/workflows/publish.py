@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 
+from compilewatch import plugins
 from compilewatch.config.settings import Settings
 from compilewatch.errors import CompilewatchError, SinkError, UnreachableError, UsageError
 from compilewatch.records.clock import now
@@ -43,16 +42,13 @@ def load_sinks(names: Iterable[str], settings: Settings) -> tuple[Sink, ...]:
     """Import sinks by name. Raises UsageError for one that is unknown or has no address."""
     sinks: list[Sink] = []
     for name in names:
-        if name not in SINKS:
-            raise UsageError(f"no sink {name!r}; known: {', '.join(sorted(SINKS))}")
+        made = plugins.find("sink", SINKS, name)
         if (setting := ADDRESSES.get(name)) and not getattr(settings, setting):
             raise UsageError(
                 f"{name} has no address: set {setting} in compilewatch.toml, or "
                 f"COMPILEWATCH_{setting.upper()}"
             )
-        module_name, _, class_name = SINKS[name].partition(":")
-        made: Any = getattr(importlib.import_module(module_name), class_name)(settings)
-        sinks.append(made)
+        sinks.append(made(settings))
     return tuple(sinks)
 
 

@@ -28,6 +28,7 @@ from huggingface_hub.hf_api import ModelInfo
 from huggingface_hub.utils import disable_progress_bars, logging
 
 from compilewatch.errors import ConfigError, SourceError, UsageError
+from compilewatch.files import write_atomically
 from compilewatch.records import Record
 from compilewatch.sources.configs import parse_config
 from compilewatch.sources.hub.pulled import (
@@ -37,7 +38,6 @@ from compilewatch.sources.hub.pulled import (
     pulled_path,
     read_pulled,
     write_pulled,
-    write_text,
 )
 from compilewatch.sources.hub.retry import HubUnavailableError, RetryLimits, retrying_client
 from compilewatch.sources.popularity import figures_of, popularity_csv
@@ -217,7 +217,7 @@ class _Puller:
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
             return msgspec.structs.replace(listed, problem=_problem(exc))
         where = Path("configs") / info.id.replace("/", "--") / revision[:12] / "config.json"
-        write_text(self.folder / where, text)
+        write_atomically(self.folder / where, text.encode())
         model_type = config.get("model_type")
         return msgspec.structs.replace(
             listed,
@@ -311,7 +311,7 @@ def _write(path: Path, query: Query, api: HfApi, puller: _Puller) -> PullReport:
     figures = None
     if query.sort == "downloads" and not query.is_filtered and not partial:
         figures = path.with_name("popularity.csv")
-        write_text(figures, _figures(models, api.endpoint, now))
+        write_atomically(figures, _figures(models, api.endpoint, now).encode())
     return PullReport(
         path=str(path),
         models=len(models),

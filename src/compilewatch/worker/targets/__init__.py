@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from compilewatch import plugins
 from compilewatch.contract.targets import entry
 from compilewatch.records import (
     Details,
@@ -76,6 +76,4 @@ class FakeUnsupportedError(Exception):
 
 def load_target(name: str) -> CompileTarget:
     """Import one target. Raises UsageError for a name that is not registered."""
-    module_name, _, class_name = entry(name).implementation.partition(":")
-    target: Any = getattr(importlib.import_module(module_name), class_name)
-    return target()  # type: ignore[no-any-return]
+    return plugins.load(entry(name).implementation)()  # type: ignore[no-any-return]
