@@ -157,11 +157,6 @@ def by_family(view: RunView) -> tuple[Group, ...]:
     return _groups(view.results, lambda model: model.family)
 
 
-def by_task(view: RunView) -> tuple[Group, ...]:
-    """Verdicts by task, most downloaded first."""
-    return _groups(view.results, lambda model: model.task)
-
-
 def top_reasons(view: RunView, by: str = "models") -> tuple[Reason, ...]:
     """Causes of graph breaks, by number of `models` affected or by their `downloads`.
 

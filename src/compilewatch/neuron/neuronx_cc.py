@@ -100,19 +100,6 @@ def folder_of(hlo: Path, target: str) -> Path:
     return hlo.with_name(f"{hlo.name.removesuffix(HLO_SUFFIX)}.{target}")
 
 
-def refusal(hlo: Path) -> str | None:
-    """Why a capture must not be compiled for other inputs, or None.
-
-    An operator that ran outside XLA leaves its result of the example inputs in the graph.
-    """
-    beside = hlo.with_name(hlo.name.removesuffix(HLO_SUFFIX) + ".parameters.json")
-    try:
-        ready = json.loads(beside.read_bytes()).get("ready", True)
-    except (OSError, ValueError, AttributeError):
-        return None  # no capture of ours
-    return None if ready else "an operator ran outside XLA: the HLO holds values of its inputs"
-
-
 class Compilation:
     """One HLO on its way through the compiler, in a folder of its own.
 

@@ -100,11 +100,6 @@ class Store:
             return {}
         return self._index.find(keys)
 
-    def rebuild_index(self) -> None:
-        """Build index.sqlite anew from the runs."""
-        if self.root.is_dir():
-            self._index.rebuild()
-
     # --- writing ---
 
     def create_run(self, run: Run, plan: Plan) -> RunWriter:
