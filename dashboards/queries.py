@@ -5,7 +5,7 @@ docs/metrics.md and docs/events.md explain the metrics and labels.
 
 from __future__ import annotations
 
-from compilewatch.sinks.wording import REGISTRY_PAGE
+from compilewatch.report.wording import REGISTRY_PAGE
 
 STALE_SECONDS = 26 * 3600
 """A day, and two hours for the run itself: runs are daily unless someone changes the schedule."""

@@ -17,20 +17,23 @@ import msgspec
 
 from compilewatch import records
 from compilewatch.cli import VERBS, group
-from compilewatch.config import FILE, Settings
+from compilewatch.config.settings import FILE, Settings
 from compilewatch.events import EVENTS, LABELS, MEANINGS
-from compilewatch.expectations import Expectations
+from compilewatch.plan.expectations import Expectations
 from compilewatch.sinks.metric_definitions import metrics_page
-from compilewatch.sources.hub import RemoteCode
+from compilewatch.sources.hub.pulled import PulledList
+from compilewatch.sources.hub.source import RemoteCode
 from compilewatch.sources.manifest import Manifest
-from compilewatch.sources.pulled import PulledList
-from compilewatch.trainium.prices import _File as Prices
-from compilewatch.worker.neuron_operators import NeuronOperators
-from compilewatch.worker.overrides import Overrides
+from compilewatch.trainium.prices import Prices
+from compilewatch.worker.model.overrides import Overrides
+from compilewatch.worker.targets.xla.operators import NeuronOperators
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-RECORD_MODULES = ("base", "asked", "breaks", "details", "neuron", "answered", "runs")
+RECORD_MODULES = (
+    *("base", "requests", "breaks", "details.numerics", "details.export", "details.performance"),
+    *("details.xla", "details.neuron", "results", "runs"),
+)
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
 SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
@@ -101,7 +104,8 @@ def records_page() -> str:
     enums = [each for each in found if issubclass(each, StrEnum)]
     lines = [
         "# Records\n",
-        f"Schema version {records.SCHEMA_VERSION}. A field that is null was not measured.\n",
+        f"Versions: results {records.RESULT_VERSION}, runs {records.RUN_VERSION}, other files "
+        f"{records.SCHEMA_VERSION}. A field that is null was not measured.\n",
     ]
     for enum in enums:
         values = ", ".join(f"`{member.value}`" for member in enum)

@@ -32,7 +32,8 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.records import Change, ChangeKind, target_label
+from compilewatch.contract.targets import target_label
+from compilewatch.records import Change, ChangeKind
 
 TIMEOUT_SECONDS = 30.0
 SHOWN = 20

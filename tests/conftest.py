@@ -7,7 +7,7 @@ import os
 import pytest
 
 from compilewatch import environments
-from compilewatch.config import load_settings
+from compilewatch.config.settings import load_settings
 
 MADE = {
     "xla": "compilewatch env create xla",

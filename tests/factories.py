@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from compilewatch.analysis.view import RunView
 from compilewatch.records import (
     ClassBuild,
     Depth,
@@ -21,6 +20,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
+from compilewatch.records.views import RunView
 
 
 def spec(name: str = "BertModel", **fields: Any) -> ModelSpec:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch import config
-from compilewatch.config import FILE, Settings, load_settings
+from compilewatch.config import settings as config
+from compilewatch.config.settings import FILE, Settings, load_settings
 from compilewatch.errors import ConfigError
 from compilewatch.records import Deadlines, Depth, Mode
 

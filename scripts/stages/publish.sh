@@ -7,7 +7,7 @@
 . "$(dirname "$0")/common.sh"
 
 [ -s "$build/runs" ] || fail "there is no run to publish: run scripts/stages/merge.sh first"
-services=$(python -c 'from compilewatch.config import load_settings
+services=$(python -c 'from compilewatch.config.settings import load_settings
 from compilewatch.sinks import remote_sinks
 print(*remote_sinks(load_settings()))')
 if [ -z "$services" ]; then

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from compilewatch.cli import panel, pieces, render
-from compilewatch.cli.excerpt import SourceLine
+from compilewatch.cli.rendering import panel, pieces
+from compilewatch.cli.rendering import tables as render
+from compilewatch.cli.rendering.excerpt import SourceLine
 from compilewatch.records import FullgraphVerdict, Phase, Status, Target
 from tests import factories
 from tests.sinks import example_run
@@ -270,7 +271,7 @@ def test_earlier_attempts_expectation_and_reuse_are_told():
     text = piped(panel.model_panel(example_run.results()[2]))
     assert "real tensors · reduced depth" in text
     assert "answered by 20260101-030405-0001" in text
-    assert "before it: fake tensors, error in create: fake unsupported" in text
+    assert "before it: fake tensors, error in create: it reads a value" in text
     expected = piped(panel.model_panel(example_run.results()[5]))
     assert "error in create" in expected
     assert "expected: needs timm" in expected

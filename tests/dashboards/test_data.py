@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.records import Mode, Performance, Target
+from compilewatch.records.views import RunView
 from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from dashboards.queries import FAILED, STALE_SECONDS
@@ -63,7 +63,7 @@ def manifest() -> RunView:
             f"team/{n}",
             target=Target(name="inductor"),
             source="manifest",
-            performance=Performance(cold_compile_seconds=seconds, warm_compile_seconds=0.5),
+            details=Performance(cold_compile_seconds=seconds, warm_compile_seconds=0.5),
         )
         for n, seconds in enumerate((1.0, 1.0, 10.0))
     ]

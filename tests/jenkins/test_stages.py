@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from compilewatch.launchers.fake import FakeLauncher
-from compilewatch.planning import Shard
 from compilewatch.records import Request, Result
+from compilewatch.records.plans import Shard
 from tests import factories
 from tests.jenkins.conftest import ROOT
 from tests.sweeping import breaking, run_sweep, store
@@ -188,7 +188,7 @@ def test_an_aborted_build_archives_what_its_shards_left(tmp_path: Path, stage: S
     assert stage("archive").returncode == 0
     assert "runs/RUN/results.jsonl" in archived(tmp_path)
     (run,) = merged(tmp_path)
-    assert store(tmp_path).open(run).run.settings["missing_shards"] == ["1/2"]
+    assert store(tmp_path).open(run).run.missing_shards == ("1/2",)
 
 
 def test_nothing_of_an_earlier_build_is_archived(tmp_path: Path, stage: Stage) -> None:

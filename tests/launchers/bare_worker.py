@@ -15,9 +15,10 @@ import threading
 import time
 from pathlib import Path
 
+from compilewatch.contract.messages import Answer
 from compilewatch.records import Depth, Phase, Result, Status, Tier
-from compilewatch.worker import phases, warmup
-from compilewatch.worker.protocol import Answer
+from compilewatch.worker import phases
+from compilewatch.worker.process import warmup
 
 
 def answer(request, tier, folder, mark):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from compilewatch.launchers.watch import resident_bytes
+from compilewatch.launchers.local.task import resident_bytes
 
 PROGRAM = """
 import os

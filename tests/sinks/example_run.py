@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
+from compilewatch.contract.targets import default_environment
 from compilewatch.records import (
-    HOMES,
     Attempt,
+    AttemptCode,
     Change,
     ChangeKind,
     Depth,
@@ -37,6 +37,7 @@ from compilewatch.records import (
     Tier,
     XlaDetail,
 )
+from compilewatch.records.views import RunView
 from compilewatch.sinks.html import HtmlSink
 from compilewatch.store import RunFolder
 from tests import factories
@@ -84,7 +85,7 @@ def row() -> tuple[Result, ...]:
     refused = ExportVariant(exported=False, duration_seconds=0.5, code="fallback", reason="no")
 
     def on(name: str, status: Status = Status.PASS, **fields: Any) -> Result:
-        target = Target(name=name, environment=HOMES.get(name, "default"))
+        target = Target(name=name, environment=default_environment(name))
         given = {"family": "row", "fullgraph": None, "tier": Tier.REAL, "downloads": 7_000}
         return factories.result("RowModel", status, target=target, **{**given, **fields})
 
@@ -93,7 +94,7 @@ def row() -> tuple[Result, ...]:
         on(
             "export",
             ops=321,
-            export=ExportDetail(
+            details=ExportDetail(
                 non_strict=non_strict,
                 strict=strict,
                 draft=DraftExport(
@@ -108,7 +109,7 @@ def row() -> tuple[Result, ...]:
         on(
             "inductor",
             numerics=Numerics(deterministic=True, matches=True, max_abs_error=0.0, atol=1e-5),
-            performance=Performance(
+            details=Performance(
                 cold_compile_seconds=21.5,
                 warm_compile_seconds=4.2,
                 eager_latency_seconds=0.008,
@@ -122,7 +123,7 @@ def row() -> tuple[Result, ...]:
         on(
             "xla",
             breaks=(factories.graph_break("lowered", gb_id=None, code="xla_fallback"),),
-            xla=XlaDetail(
+            details=XlaDetail(
                 operators={"dot": 12, "sort": 2},
                 fallbacks={"aten::nonzero": 3},
                 hlo="export",
@@ -149,7 +150,7 @@ def row() -> tuple[Result, ...]:
             "neuron",
             Status.ERROR,
             error=factories.error("NCC_EVRF009"),
-            neuron=NeuronDetail(
+            details=NeuronDetail(
                 target="trn1",
                 route="neuronx-cc",
                 flags=("--model-type", "transformer"),
@@ -178,7 +179,7 @@ def row() -> tuple[Result, ...]:
             family="row",
             target=Target(name="neuron", environment="neuron"),
             fullgraph=None,
-            neuron=NeuronDetail(
+            details=NeuronDetail(
                 target="trn1",
                 route="torch_neuronx.trace",
                 compiled=True,
@@ -239,7 +240,8 @@ def results() -> tuple[Result, ...]:
                     tier=Tier.FAKE,
                     status=Status.ERROR,
                     phase=Phase.CREATE,
-                    reason="fake_unsupported",
+                    code=AttemptCode.FAKE_UNSUPPORTED,
+                    reason="it reads a value",
                     durations={"create": 0.25},
                 ),
             ),

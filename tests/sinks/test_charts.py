@@ -4,8 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from compilewatch.sinks import charts
-from compilewatch.sinks.wording import OUTCOME_LABELS
+from compilewatch.report import charts
+from compilewatch.report.wording import OUTCOME_LABELS
 
 LEGEND = {outcome.value: label for outcome, label in OUTCOME_LABELS.items()}
 NAMESPACE = {"svg": charts.SVG}

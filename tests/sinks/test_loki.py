@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.config import Settings
+from compilewatch import retry
+from compilewatch.config.settings import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.events import LABELS, LINE_ONLY, TEXT_LENGTH
 from compilewatch.sinks import loki_client
@@ -29,7 +30,7 @@ def server() -> Iterator[LokiDouble]:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loki_client, "LONGEST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "LONGEST_WAIT_SECONDS", 0.01)
 
 
 def sink(server: LokiDouble, **changes: Any) -> LokiSink:

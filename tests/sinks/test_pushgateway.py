@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError, UnreachableError
 from compilewatch.records import Status, Target
+from compilewatch.records.views import RunView
 from compilewatch.sinks.prometheus import exposition, groups
 from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
 from compilewatch.store import RunFolder

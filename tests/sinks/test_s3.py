@@ -21,7 +21,7 @@ import requests
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 from moto.server import ThreadedMotoServer
 
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.sinks import s3
 from compilewatch.sinks.s3 import PART_BYTES, S3Sink, content_type
@@ -300,7 +300,7 @@ KILLED = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    from compilewatch.config import Settings
+    from compilewatch.config.settings import Settings
     from compilewatch.sinks import s3
     from tests.sinks.run_folder import VIEW, Folder
 
@@ -354,13 +354,15 @@ def test_no_bucket(endpoint: str, folder: Folder) -> None:
 def test_no_credentials(endpoint: str, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(SinkError, match="no credentials: set AWS_ACCESS_KEY_ID and"):
+    with pytest.raises(
+        SinkError, match="AWS finds no credentials here: set AWS_PROFILE, or AWS_ACCESS_KEY_ID"
+    ):
         sink(endpoint).publish(VIEW, folder)
 
 
 def test_no_such_profile(endpoint: str, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "absent")
-    with pytest.raises(SinkError, match="there is no such AWS profile"):
+    with pytest.raises(SinkError, match=r"absent.* could not be found: check AWS_PROFILE"):
         sink(endpoint).publish(VIEW, folder)
 
 
@@ -385,8 +387,8 @@ def test_an_address_that_is_none(url: str) -> None:
     ("status", "code", "kind", "said"),
     [
         (403, "AccessDenied", SinkError, "need s3:ListBucket, s3:GetObject and s3:PutObject"),
-        (403, "InvalidAccessKeyId", SinkError, "the credentials are refused"),
-        (403, "ExpiredToken", SinkError, "the credentials are refused"),
+        (403, "InvalidAccessKeyId", SinkError, "AWS rejects these credentials"),
+        (403, "ExpiredToken", SinkError, "AWS rejects these credentials"),
         (400, "IllegalLocationConstraintException", SinkError, "set AWS_DEFAULT_REGION to"),
         (503, "SlowDown", UnreachableError, "too busy or in trouble"),
         (500, "InternalError", UnreachableError, "too busy or in trouble"),
@@ -431,7 +433,9 @@ def test_a_bucket_that_a_user_may_not_write_to(
         with pytest.raises(SinkError, match=r"denied \(PutObject\): the credentials need") as e:
             sink(endpoint).publish(VIEW, folder)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAUNKNOWN")
-        with pytest.raises(SinkError, match=r"the credentials are refused \(InvalidAccessKeyId\)"):
+        with pytest.raises(
+            SinkError, match=r"AWS rejects these credentials \(InvalidAccessKeyId\)"
+        ):
             sink(endpoint).publish(VIEW, folder)
     finally:
         requests.post(f"{endpoint}/moto-api/reset-auth", data=b"inf", timeout=10)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from compilewatch.records import Depth, Mode, Phase, Status, Target
-from compilewatch.sinks import wording
-from compilewatch.sinks.wording import Outcome
+from compilewatch.report import wording
+from compilewatch.report.wording import Outcome
 from tests import factories
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import StoreError
-from compilewatch.store.files import (
+from compilewatch.files import (
     NAME_LENGTH,
     failed,
     safe_name,

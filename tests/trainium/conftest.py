@@ -21,7 +21,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.exceptions import EC2ClientError
 from moto.server import ThreadedMotoServer
 
-from compilewatch.config import Settings, load_settings
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.trainium.operation import Operation
 
 REGION = "us-east-1"

@@ -79,7 +79,7 @@ def test_an_idle_machine_goes_down_after_an_hour(machine: Machine) -> None:
         "jenkins  make sweep",
         "root      /usr/bin/python3 /opt/x/bin/neuronx-cc compile model.hlo_module.pb",
         "ubuntu    /home/ubuntu/.venv/bin/python /home/ubuntu/.venv/bin/compilewatch sweep",
-        "ubuntu    python -P /x/bootstrap.py compilewatch.worker.server",
+        "ubuntu    python -P /x/bootstrap.py compilewatch.worker.process.server",
         "ubuntu    sshd: ubuntu@pts/0",
         "ubuntu    sshd-session: ubuntu@notty",
         "jenkins  sshd: jenkins@pts/1",

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from compilewatch.analysis.reasons import reason_label, source_line
-from compilewatch.analysis.summary import MISSING_SHARDS
+from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
 from compilewatch.records import (
     Change,
@@ -26,8 +25,8 @@ from compilewatch.records import (
     Run,
     Status,
     Target,
-    target_label,
 )
+from compilewatch.records.labels import reason_label, source_line
 
 Pair = tuple[str, str]
 
@@ -164,7 +163,7 @@ def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
 
 def may_be_baseline(run: Run) -> bool:
     """Whether a run has an answer to all that it was asked."""
-    return run.state == "finished" and not run.settings.get(MISSING_SHARDS)
+    return run.state == "finished" and not run.missing_shards
 
 
 def scope(run: Run) -> tuple[object, ...]:

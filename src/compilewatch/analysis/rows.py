@@ -12,10 +12,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from compilewatch.analysis.reasons import reason_label
 from compilewatch.analysis.summary import downloads_of
-from compilewatch.analysis.view import RunView
-from compilewatch.records import Mode, ModelSpec, Phase, Result, Status, Target, target_label
+from compilewatch.contract.targets import in_default_environment, target_label
+from compilewatch.records import (
+    NOT_RUN,
+    ExportDetail,
+    Mode,
+    ModelSpec,
+    Phase,
+    Result,
+    Status,
+    Target,
+)
+from compilewatch.records.labels import reason_label
+from compilewatch.records.views import RunView
 
 
 class Layer(StrEnum):
@@ -31,7 +41,6 @@ class Layer(StrEnum):
 
 LAYERS = tuple(Layer)
 
-NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
 
 _BEFORE_COMPILING = frozenset({Phase.SETUP, Phase.CREATE, Phase.INPUTS, Phase.EAGER})
 
@@ -46,7 +55,7 @@ class Way:
 
     @classmethod
     def of(cls, target: Target) -> Way:
-        away = None if target.at_home else target.environment
+        away = None if in_default_environment(target) else target.environment
         return cls(mode=target.mode, dynamic=target.dynamic, environment=away)
 
     @property
@@ -107,7 +116,13 @@ def target_order(target: Target) -> tuple[int, str, bool, bool, str]:
     """Sorts targets by layer, then eval before train, static before dynamic, home before away."""
     names = [layer.value for layer in LAYERS]
     layer = names.index(target.name) if target.name in names else len(names)
-    return layer, target.mode.value, target.dynamic, not target.at_home, target.environment
+    return (
+        layer,
+        target.mode.value,
+        target.dynamic,
+        not in_default_environment(target),
+        target.environment,
+    )
 
 
 def targets_in_order(results: Iterable[Result]) -> tuple[str, ...]:
@@ -210,9 +225,9 @@ def _failed(result: Result) -> bool:
 def _disagreements(results: Iterable[Result]) -> Iterable[str]:
     asked = {result.request.target.name: result for result in results}
     dynamo, export = asked.get(Layer.DYNAMO), asked.get(Layer.EXPORT)
-    if export is None or export.export is None:
+    if export is None or not isinstance(export.details, ExportDetail):
         return
-    detail = export.export
+    detail = export.details
     if dynamo is not None and dynamo.fullgraph is not None and detail.non_strict is not None:
         whole, exported = dynamo.fullgraph, detail.non_strict
         note = _unlike(dynamo, export)

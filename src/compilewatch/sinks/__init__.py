@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
+from compilewatch.records.views import RunView
 
 SINKS: dict[str, str] = {
     "html": "compilewatch.sinks.html:HtmlSink",

@@ -31,13 +31,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from compilewatch.analysis.summary import planned
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
-from compilewatch.records import Change, ChangeKind, Result, Run, Status, target_label
+from compilewatch.config.settings import Settings
+from compilewatch.contract.targets import target_label
+from compilewatch.records import NOT_RUN, Change, ChangeKind, Result, Run, Status
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 
 FAILURES = frozenset({Status.GRAPH_BREAK, Status.MISMATCH})
-NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
 
 # What XML 1.0 section 2.2 does not allow, escaped or not: one such character and Jenkins
 # refuses the whole file. Model output reaches us in error messages.

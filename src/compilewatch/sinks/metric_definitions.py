@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from compilewatch.analysis.rows import Layer
+from compilewatch.neuron.error_classes import KINDS
 from compilewatch.records import ChangeKind, Phase, Status
-from compilewatch.worker.neuron.error_classes import KINDS
 
 
 class Group(StrEnum):

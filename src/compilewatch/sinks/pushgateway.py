@@ -14,13 +14,13 @@ from datetime import datetime
 from functools import partial
 from urllib.parse import urlsplit
 
-import tenacity
 from prometheus_client import CollectorRegistry, push_to_gateway
 from prometheus_client.exposition import basic_auth_handler
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.records.views import RunView
+from compilewatch.retry import retrying
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.metric_definitions import GROUP_LABELS, Group
 from compilewatch.sinks.prometheus import Sample, groups, registry
@@ -93,15 +93,11 @@ class _Gateway:
             username=settings.pushgateway_username or None,
             password=settings.pushgateway_password,
         )
-        self._retry = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(UnreachableError),
-            stop=tenacity.stop_after_delay(settings.publish_retry_seconds if retry else 0),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=5, jitter=0.2),
-            reraise=True,
-        )
+        seconds = settings.publish_retry_seconds if retry else 0.0
+        self._retry = retrying(UnreachableError, seconds=seconds, first_wait_seconds=0.2)
 
     def replace(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:
-        """PUT one group. Raises UnreachableError, once patience is over, or SinkError."""
+        """PUT one group. Raises UnreachableError, when time is up, or SinkError."""
         self._retry(self._put, job, key, metrics)
 
     def _put(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:

@@ -17,14 +17,14 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from compilewatch.contract.failures import DISK_FAILURE
 from compilewatch.errors import StoreError
-from compilewatch.records import HARNESS_VERSION, SCHEMA_VERSION, Phase, Result, Status
-from compilewatch.store.files import failed
+from compilewatch.files import failed
+from compilewatch.records import HARNESS_VERSION, RESULT_VERSION, Phase, Result, Status
 from compilewatch.store.formats import DamagedError, decode
 from compilewatch.store.runs import RESULTS_FILE, answer_spans
-from compilewatch.worker.failures import DISK_FAILURE
 
-VERSION = SCHEMA_VERSION * 1000 + HARNESS_VERSION * 10 + 1
+VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 1
 """Kept in `PRAGMA user_version`; an index of another version is built anew."""
 
 SCHEMA = """

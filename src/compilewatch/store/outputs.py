@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.planning import Plan
+from compilewatch.files import failed, point_latest, sync_folder, write_atomically
 from compilewatch.records import Run
+from compilewatch.records.plans import Plan
 from compilewatch.store.deletion import clear_deleted, delete_run
-from compilewatch.store.files import failed, point_latest, sync_folder, write_atomically
 from compilewatch.store.folder import RunFolder
 from compilewatch.store.index import Answer, Index
 from compilewatch.store.runs import PLAN_FILE, RUN_FILE, StoredRun
@@ -99,11 +99,6 @@ class Store:
         if not keys or not self.root.is_dir():
             return {}
         return self._index.find(keys)
-
-    def rebuild_index(self) -> None:
-        """Build index.sqlite anew from the runs."""
-        if self.root.is_dir():
-            self._index.rebuild()
 
     # --- writing ---
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import TrainiumError, UsageError
 from compilewatch.records import Record
 from compilewatch.trainium import session

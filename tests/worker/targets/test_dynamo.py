@@ -20,8 +20,8 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
 from compilewatch.records import Mode, Phase, Status, Tier
 from compilewatch.worker.targets import FakeUnsupportedError, Outcome
-from compilewatch.worker.targets.dynamo import DynamoTarget, loss_of
-from compilewatch.worker.targets.reasons import CODES, registry
+from compilewatch.worker.targets.dynamo.reasons import CODES, registry
+from compilewatch.worker.targets.dynamo.target import DynamoTarget, loss_of
 
 pytestmark = pytest.mark.torch
 
@@ -362,7 +362,7 @@ def test_a_model_without_breaks_keeps_none(make_subject: MakeSubject, tmp_path: 
 def test_without_tlparse_the_log_is_kept_and_said(
     make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compilewatch.worker.targets.trace_log.find_tlparse", lambda: None)
+    monkeypatch.setattr("compilewatch.worker.targets.dynamo.trace_log.find_tlparse", lambda: None)
     outcome = DynamoTarget().run(make_subject(module_of(explicit), keep_artifacts=True))
     assert len(outcome.artifacts) == 1
     assert "tlparse is not installed" in outcome.detail

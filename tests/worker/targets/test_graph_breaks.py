@@ -7,7 +7,7 @@ from traceback import FrameSummary
 import pytest
 
 from compilewatch.records import StackFrame
-from compilewatch.worker.targets.graph_breaks import (
+from compilewatch.worker.targets.dynamo.graph_breaks import (
     BreakLog,
     BreakReport,
     fingerprint,
@@ -112,7 +112,7 @@ def test_a_reason_names_the_exceptions_and_leaves_out_the_stack_of_torch() -> No
 def test_a_stack_leaves_out_the_harness_and_keeps_a_forward_in_a_forward() -> None:
     import torch
 
-    from compilewatch.worker.targets import capture
+    from compilewatch.worker.targets.dynamo import capture
 
     module = torch.nn.modules.module.__file__
     stack = [

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
+from compilewatch.contract.processes import descendants
 from compilewatch.records import Phase, TensorSummary
-from compilewatch.worker.memory import descendants
-from compilewatch.worker.targets.isolation import (
+from compilewatch.worker.targets.xla.isolation import (
     Enter,
     StepDiedError,
     StepFailedError,
@@ -110,7 +110,7 @@ def test_a_step_with_a_limit_is_ended() -> None:
 @pytest.mark.parametrize(("code", "expected"), [(-11, -11), (-9, -9), (7, 7), (0, 70)])
 def test_dying_alike(code: int, expected: int) -> None:
     program = (
-        "from compilewatch.worker.targets.isolation import StepDiedError, die_alike\n"
+        "from compilewatch.worker.targets.xla.isolation import StepDiedError, die_alike\n"
         f"die_alike(StepDiedError({code}))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, timeout=120)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from compilewatch.records import Mode, Status, Tier
-from compilewatch.worker.targets import Outcome, joint_graph
-from compilewatch.worker.targets.dynamo import DynamoTarget
+from compilewatch.worker.targets import Outcome
+from compilewatch.worker.targets.dynamo.target import DynamoTarget, joint_graph
 
 pytestmark = [
     pytest.mark.torch,
