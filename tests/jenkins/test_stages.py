@@ -134,7 +134,6 @@ def test_a_regression_is_found_and_its_state_is_a_parameter(tmp_path: Path, stag
     (run,) = merged(tmp_path)
     report = json.loads((tmp_path / "build" / "compare" / f"{run}.json").read_text())
     assert [c["model"] for c in report["changes"] if c["kind"] == "regression"] == ["M3"]
-    assert "new regressions: 1" in stage("notify").stdout
 
 
 def test_a_missing_shard_is_named_and_the_rest_archived_but_not_published(
