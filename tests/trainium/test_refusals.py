@@ -26,7 +26,7 @@ def test_with_half_of_the_credentials(world: World, monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_region(world: World) -> None:
-    with pytest.raises(TrainiumError, match=r"set AWS_REGION; see .*trainium_region"):
+    with pytest.raises(TrainiumError, match=r"set AWS_REGION; see .*trainium.region"):
         world.operation(trainium_region="").up()
 
 
@@ -59,7 +59,7 @@ def test_only_a_region_that_exists_is_worth_another_try() -> None:
 def test_a_region_of_others_has_no_such_instance(world: World) -> None:
     with pytest.raises(TrainiumError, match="no instance in eu-west-1 has the tag compilewatch="):
         world.operation(trainium_region="eu-west-1").up()
-    with pytest.raises(TrainiumError, match=r"eu-west-1 has no such instance .*trainium_region"):
+    with pytest.raises(TrainiumError, match=r"eu-west-1 has no such instance .*trainium.region"):
         world.operation(trainium_region="eu-west-1", trainium_instance=world.instance).up()
 
 

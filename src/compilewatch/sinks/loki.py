@@ -24,17 +24,17 @@ class LokiSink:
     """Sends every line of `logs/<run>.jsonl`; sent again, Loki keeps each of them once.
 
     Lines that Loki refuses do not keep the others from being sent. Raises SinkError where one
-    was refused; UnreachableError where a batch was not taken for `publish_retry_seconds`.
+    was refused; UnreachableError where a batch was not taken for `publish.retry_seconds`.
     """
 
     name = "loki"
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ConfigError where `loki_url` is no address."""
-        self._retry_seconds = settings.publish_retry_seconds
-        limit = settings.publish_timeout_seconds
-        auth = credentials(settings.loki_username, settings.loki_password)
-        self._emitter = Emitter(settings.loki_url, auth=auth, limits=(min(2.0, limit), limit))
+        """Raises ConfigError where `loki.url` is no address."""
+        self._retry_seconds = settings.publish.retry_seconds
+        limit = settings.publish.timeout_seconds
+        auth = credentials(settings.loki.username, settings.loki.password)
+        self._emitter = Emitter(settings.loki.url, auth=auth, limits=(min(2.0, limit), limit))
 
     def publish(self, view: RunView, files: RunFiles) -> str:
         path = files.path(f"logs/{view.run.id}.jsonl")
