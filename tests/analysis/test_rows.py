@@ -36,7 +36,7 @@ def variant(code: str | None = None) -> ExportVariant:
 def exported(non_strict: str | None = None, strict: str | None = None, **fields):
     detail = ExportDetail(non_strict=variant(non_strict), strict=variant(strict))
     status = Status.PASS if non_strict is None else Status.ERROR
-    return on("export", status, export=detail, **fields)
+    return on("export", status, details=detail, **fields)
 
 
 def test_layers_stand_in_the_order_in_which_a_model_passes_them():

@@ -279,7 +279,7 @@ def test_earlier_attempts_expectation_and_reuse_are_told():
     text = piped(panel.model_panel(example_run.results()[2]))
     assert "real tensors · reduced depth" in text
     assert "answered by 20260101-030405-0001" in text
-    assert "before it: fake tensors, error in create: fake unsupported" in text
+    assert "before it: fake tensors, error in create: it reads a value" in text
     expected = piped(panel.model_panel(example_run.results()[5]))
     assert "error in create" in expected
     assert "expected: needs timm" in expected

@@ -9,6 +9,7 @@ from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import default_environment
 from compilewatch.records import (
     Attempt,
+    AttemptCode,
     Change,
     ChangeKind,
     Depth,
@@ -111,7 +112,7 @@ def row() -> tuple[Result, ...]:
         on(
             "export",
             ops=321,
-            export=ExportDetail(
+            details=ExportDetail(
                 non_strict=non_strict,
                 strict=strict,
                 draft=DraftExport(
@@ -126,7 +127,7 @@ def row() -> tuple[Result, ...]:
         on(
             "inductor",
             numerics=Numerics(deterministic=True, matches=True, max_abs_error=0.0, atol=1e-5),
-            performance=Performance(
+            details=Performance(
                 cold_compile_seconds=21.5,
                 warm_compile_seconds=4.2,
                 eager_latency_seconds=0.008,
@@ -140,7 +141,7 @@ def row() -> tuple[Result, ...]:
         on(
             "xla",
             breaks=(factories.graph_break("lowered", gb_id=None, code="xla_fallback"),),
-            xla=XlaDetail(
+            details=XlaDetail(
                 operators={"dot": 12, "sort": 2},
                 fallbacks={"aten::nonzero": 3},
                 hlo="export",
@@ -167,7 +168,7 @@ def row() -> tuple[Result, ...]:
             "neuron",
             Status.ERROR,
             error=factories.error("NCC_EVRF009"),
-            neuron=NeuronDetail(
+            details=NeuronDetail(
                 target="trn1",
                 route="neuronx-cc",
                 flags=("--model-type", "transformer"),
@@ -196,7 +197,7 @@ def row() -> tuple[Result, ...]:
             family="row",
             target=Target(name="neuron", environment="neuron"),
             fullgraph=None,
-            neuron=NeuronDetail(
+            details=NeuronDetail(
                 target="trn1",
                 route="torch_neuronx.trace",
                 compiled=True,
@@ -259,7 +260,8 @@ def results() -> tuple[Result, ...]:
                     tier=Tier.FAKE,
                     status=Status.ERROR,
                     phase=Phase.CREATE,
-                    reason="fake_unsupported",
+                    code=AttemptCode.FAKE_UNSUPPORTED,
+                    reason="it reads a value",
                     durations={"create": 0.25},
                 ),
             ),

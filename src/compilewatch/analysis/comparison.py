@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
 from compilewatch.records import (
@@ -164,7 +163,7 @@ def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
 
 def may_be_baseline(run: Run) -> bool:
     """Whether a run has a result of all that it planned."""
-    return run.state == "finished" and not run.settings.get(MISSING_SHARDS)
+    return run.state == "finished" and not run.missing_shards
 
 
 def same_settings(run: Run, other: Run) -> bool:

@@ -14,7 +14,16 @@ from enum import StrEnum
 
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.contract.targets import in_default_environment, target_label
-from compilewatch.records import Mode, ModelSpec, Phase, Result, Status, Target
+from compilewatch.records import (
+    NOT_RUN,
+    ExportDetail,
+    Mode,
+    ModelSpec,
+    Phase,
+    Result,
+    Status,
+    Target,
+)
 from compilewatch.records.labels import reason_label
 from compilewatch.records.views import RunView
 
@@ -32,7 +41,6 @@ class Layer(StrEnum):
 
 LAYERS = tuple(Layer)
 
-NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
 
 _BEFORE_COMPILING = frozenset({Phase.SETUP, Phase.CREATE, Phase.INPUTS, Phase.EAGER})
 
@@ -217,9 +225,9 @@ def _failed(result: Result) -> bool:
 def _disagreements(results: Iterable[Result]) -> Iterable[str]:
     by_name = {result.request.target.name: result for result in results}
     dynamo, export = by_name.get(Layer.DYNAMO), by_name.get(Layer.EXPORT)
-    if export is None or export.export is None:
+    if export is None or not isinstance(export.details, ExportDetail):
         return
-    detail = export.export
+    detail = export.details
     if dynamo is not None and dynamo.fullgraph is not None and detail.non_strict is not None:
         single, exported = dynamo.fullgraph, detail.non_strict
         note = _unlike(dynamo, export)

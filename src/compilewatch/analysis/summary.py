@@ -15,9 +15,6 @@ from compilewatch.records import ModelSpec, Phase, Result, Status
 from compilewatch.records.labels import reason_label
 from compilewatch.records.views import RunView
 
-MISSING_SHARDS = "missing_shards"
-"""The key of `Run.settings` under which a merged run names the shards it lacks."""
-
 MEASURED = (Phase.CREATE, Phase.INPUTS, Phase.EAGER, Phase.COMPILE)
 """The phases that overhead is measured against: what a result cannot do without."""
 
@@ -111,7 +108,7 @@ def planned(view: RunView) -> int:
 def is_complete(view: RunView) -> bool:
     """Whether every request of the plan has a result, those of all shards included."""
     evaluated = len(view.results) >= view.run.planned
-    return evaluated and not view.run.settings.get(MISSING_SHARDS)
+    return evaluated and not view.run.missing_shards
 
 
 def passed_share(view: RunView) -> float | None:
@@ -158,11 +155,6 @@ def status_counts(results: Iterable[Result]) -> dict[Status, int]:
 def by_family(view: RunView) -> tuple[Group, ...]:
     """Verdicts by model family, most downloaded first."""
     return _groups(view.results, lambda model: model.family)
-
-
-def by_task(view: RunView) -> tuple[Group, ...]:
-    """Verdicts by task, most downloaded first."""
-    return _groups(view.results, lambda model: model.task)
 
 
 def top_reasons(view: RunView, by: str = "models") -> tuple[Reason, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from compilewatch.records.base import (
     HARNESS_VERSION,
-    SCHEMA_VERSION,
+    RESULT_VERSION,
+    AttemptCode,
     Depth,
     Phase,
     Record,
@@ -12,8 +13,8 @@ from compilewatch.records.base import (
     Tier,
 )
 from compilewatch.records.breaks import ErrorRecord, FullgraphVerdict, GraphBreak
-from compilewatch.records.details.measured import ExportDetail, Numerics, Performance, XlaDetail
-from compilewatch.records.details.neuron import NeuronDetail
+from compilewatch.records.details import Details
+from compilewatch.records.details.numerics import Numerics
 from compilewatch.records.requests import Request
 
 
@@ -27,16 +28,15 @@ class TensorSummary(Record, frozen=True, kw_only=True):
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """One child that ran for a request before the one that gave the answer, and why it ended.
+    """One child that ran for a request before the one that gave the result, and why it ended.
 
-    The reason is `fake_unsupported` (the model reads values) or a transient failure; on a cluster
-    also `node_lost`, `worker_lost`, `connection_lost` or `node_out_of_memory`, whose phase is not
-    known (`setup`).
+    `reason` is one sentence for people. The phase of what a cluster lost is not known: `setup`.
     """
 
     tier: Tier
     status: Status
     phase: Phase
+    code: AttemptCode
     reason: str
     durations: dict[str, float] = {}
 
@@ -58,7 +58,7 @@ class Result(Record, frozen=True, kw_only=True):
     phase: Phase
     tier: Tier
     depth: Depth
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = RESULT_VERSION
     harness_version: int = HARNESS_VERSION
     detail: str = ""
     graphs: int | None = None
@@ -75,10 +75,7 @@ class Result(Record, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     parameters: int | None = None
     numerics: Numerics | None = None
-    export: ExportDetail | None = None
-    performance: Performance | None = None
-    xla: XlaDetail | None = None
-    neuron: NeuronDetail | None = None
+    details: Details | None = None
     error: ErrorRecord | None = None
     inputs: tuple[TensorSummary, ...] = ()
     inputs_strategy: str = ""

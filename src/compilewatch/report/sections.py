@@ -54,13 +54,18 @@ class Section:
 
 def details(result: Result) -> tuple[Section, ...]:
     """The sections that a result has something to say in."""
-    sections = [
-        *([_export(result.export)] if result.export else []),
-        *([_performance(result.performance)] if result.performance else []),
-        *([_xla(result.xla, captured=result.graph_breaks is not None)] if result.xla else []),
-        *([_neuron(result.neuron)] if result.neuron else []),
-        *([_numerics(result.numerics)] if result.numerics else []),
-    ]
+    found = result.details
+    sections: list[Section] = []
+    if isinstance(found, ExportDetail):
+        sections.append(_export(found))
+    elif isinstance(found, Performance):
+        sections.append(_performance(found))
+    elif isinstance(found, XlaDetail):
+        sections.append(_xla(found, captured=result.graph_breaks is not None))
+    elif isinstance(found, NeuronDetail):
+        sections.append(_neuron(found))
+    if result.numerics is not None:
+        sections.append(_numerics(result.numerics))
     return tuple(section for section in sections if section.facts or section.listings)
 
 

@@ -33,13 +33,12 @@ from collections.abc import Iterable
 from compilewatch.analysis.summary import planned
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import target_label
-from compilewatch.records import Change, ChangeKind, GraphBreak, Result, Run, Status
+from compilewatch.records import NOT_RUN, Change, ChangeKind, GraphBreak, Result, Run, Status
 from compilewatch.records.labels import source_lines
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 
 FAILURES = frozenset({Status.GRAPH_BREAK, Status.MISMATCH})
-NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
 
 # What XML 1.0 section 2.2 does not allow, escaped or not: one such character and Jenkins
 # refuses the whole file. Model output reaches us in error messages.

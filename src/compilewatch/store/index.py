@@ -23,11 +23,11 @@ from compilewatch.contract.failures import DISK_FAILURE
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.files import failed
-from compilewatch.records import HARNESS_VERSION, SCHEMA_VERSION, Phase, Result, Status
+from compilewatch.records import HARNESS_VERSION, RESULT_VERSION, Phase, Result, Status
 from compilewatch.store.formats import DamagedError, decode
 from compilewatch.store.runs import RESULTS_FILE, answer_spans
 
-VERSION = SCHEMA_VERSION * 1000 + HARNESS_VERSION * 10 + 2
+VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 2
 """Kept in `PRAGMA user_version`; an index of another version is built anew."""
 
 SCHEMA = """

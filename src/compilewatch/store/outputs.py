@@ -104,11 +104,6 @@ class Store:
         """What these runs found, in the order of their ids. Raises StoreError."""
         return self._index.outcomes(runs) if runs else []
 
-    def rebuild_index(self) -> None:
-        """Build index.sqlite anew from the runs."""
-        if self.root.is_dir():
-            self._index.rebuild()
-
     # --- writing ---
 
     def create_run(self, run: Run, plan: Plan) -> RunWriter:

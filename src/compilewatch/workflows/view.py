@@ -17,12 +17,10 @@ from compilewatch.analysis.comparison import (
     same_settings,
     scope,
 )
-from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
-from compilewatch.launchers import LOSSES
 from compilewatch.plan.expectations import Expectations, stale_note
-from compilewatch.records import Change, Phase, Result, Run, Status, Target
+from compilewatch.records import AttemptCode, Change, Phase, Result, Run, Status, Target
 from compilewatch.records.views import Earlier, RunView, TrendPoint
 from compilewatch.store import Store, StoredRun
 
@@ -45,10 +43,9 @@ def view(
     run = stored.run
     results = stored.results()
     notes = list(stored.damaged)
-    if missing := run.settings.get(MISSING_SHARDS):
-        notes.append(
-            f"this run is incomplete: merge it again with the missing shards {', '.join(missing)}"
-        )
+    if run.missing_shards:
+        missing = ", ".join(run.missing_shards)
+        notes.append(f"this run is incomplete: merge it again with the missing shards {missing}")
     if len(results) < run.planned:
         notes.append(f"{run.state}: {len(results)} of {run.planned} requests have a result")
     notes += _lost(results)
@@ -140,8 +137,12 @@ def _lost(results: Iterable[Result]) -> list[str]:
     """What a cluster lost under way in this run, and what became of it."""
     own = [result for result in results if result.reused_from is None]
     notes = []
-    for loss, what in LOSSES.items():
-        again = sum(any(a.reason.startswith(loss) for a in r.attempts) for r in own)
+    losses = {
+        AttemptCode.NODE_LOST: "a node of the cluster",
+        AttemptCode.CONNECTION_LOST: "the connection to the cluster",
+    }
+    for loss, what in losses.items():
+        again = sum(any(a.code is loss for a in r.attempts) for r in own)
         requests = "1 request was" if again == 1 else f"{again} requests were"
         notes += [f"{requests} asked again: {what} was lost"] if again else []
     return notes

@@ -177,8 +177,8 @@ def _how(result: Result) -> list[RenderableType]:
         parts.append(plain(f"input {tensor.name}: {shape or tensor.value}", "dim"))
     for attempt in result.attempts:
         ended = f"{attempt.status.value} in {attempt.phase.value}"
-        why = attempt.reason.replace("_", " ")
-        parts.append(plain(f"before it: {attempt.tier.value} tensors, {ended}: {why}", "dim"))
+        text = f"before it: {attempt.tier.value} tensors, {ended}: {attempt.reason}"
+        parts.append(plain(text, "dim"))
     first, others = wording.main_artifacts(result.artifacts)
     parts += [plain(f"artifact {path}", "dim") for path in first]
     if others:
