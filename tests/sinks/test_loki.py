@@ -230,7 +230,7 @@ def test_nobody_there(tmp_path: Path) -> None:
 
 def test_a_server_without_tls_is_said_at_once(tmp_path: Path, server: LokiDouble) -> None:
     wrong = sink(server, loki_url=server.url.replace("http:", "https:"))
-    with pytest.raises(SinkError, match="no TLS that is trusted: check loki.url"):
+    with pytest.raises(SinkError, match=r"no TLS that is trusted: check loki.url"):
         wrong.publish(VIEW, with_log(tmp_path, lines(1)))
 
 

@@ -255,7 +255,7 @@ def test_user_and_password_are_sent_and_never_told() -> None:
     given = {"pushgateway_username": "me", "pushgateway_password": "secret"}
     with (
         answering(200, 401) as (url, got),
-        pytest.raises(SinkError, match="set pushgateway.username") as refused,
+        pytest.raises(SinkError, match=r"set pushgateway.username") as refused,
     ):
         push(factories.view(factories.result()), url, **given)
     assert [path for path, _ in got] == [

@@ -348,7 +348,7 @@ def test_an_upload_that_was_killed_goes_on_and_its_parts_are_given_up(
 
 
 def test_no_bucket(endpoint: str, folder: Folder) -> None:
-    with pytest.raises(SinkError, match="there is no bucket absent: create it, or set s3.url"):
+    with pytest.raises(SinkError, match=r"there is no bucket absent: create it, or set s3.url"):
         sink(endpoint, "s3://absent").publish(VIEW, folder)
 
 
@@ -373,7 +373,7 @@ def test_nobody_there(folder: Folder) -> None:
 
 
 def test_an_endpoint_that_is_none(folder: Folder) -> None:
-    with pytest.raises(SinkError, match="check s3.url and s3.endpoint_url"):
+    with pytest.raises(SinkError, match=r"check s3.url and s3.endpoint_url"):
         sink("nonsense").publish(VIEW, folder)
 
 

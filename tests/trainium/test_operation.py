@@ -307,7 +307,7 @@ def test_an_instance_without_an_address_needs_a_host(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compilewatch.trainium.ec2._address", lambda raw: "")
-    with pytest.raises(TrainiumError, match="has no address: set trainium.host"):
+    with pytest.raises(TrainiumError, match=r"has no address: set trainium.host"):
         world.operation(trainium_host="").up()
     assert world.state() == "stopped"
 
