@@ -38,7 +38,7 @@ def makespan(
 ) -> float:
     """Seconds until the last of these requests is stored, in their order, by list scheduling.
 
-    Every core starts a server first. One writer stores answers one after another.
+    Every core starts a server first. One writer stores results one after another.
     """
     free = [start_seconds] * min(cores, len(seconds))
     ended = []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.records import (
     ClassBuild,
     Depth,
@@ -127,3 +129,8 @@ def view(*results: Result, **fields: Any) -> RunView:
     own = {k: fields.pop(k) for k in list(fields) if k in RunView.__dataclass_fields__}
     made = run(**{"planned": len(results), **fields})
     return RunView(**{"run": made, "results": results, **own})
+
+
+def settings(**changes: Any) -> Settings:
+    """The default settings but for these, named as variables name them: `loki_url`."""
+    return load_settings(changes, folder=Path("/"), environ={})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ TABLES = {
     "launchers": LAUNCHERS,
     "sinks": SINKS,
 }
-SHARED = ("records", "errors", "contract", "neuron")
+SHARED = ("records", "errors", "files", "plugins", "contract", "neuron")
 """Packages that the worker may import beside itself."""
 
 NOT_IN_KEYS = {
@@ -108,6 +109,34 @@ def test_the_parent_never_imports_torch() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {}
+
+
+def arrows() -> dict[str, set[str]]:
+    """Package -> the packages it imports; a module at the root counts as a package."""
+    found: dict[str, set[str]] = {}
+    for module in modules():
+        package = package_of(module)
+        if package is not None:
+            others = {package_of(name) for name in imports(module)} - {None, package, "__version__"}
+            found.setdefault(package, set()).update(filter(None, others))
+    return found
+
+
+def test_packages_build_on_each_other_in_few_layers_without_cycles() -> None:
+    graph = arrows()
+    layers = 0
+    while graph:
+        lowest = {name for name, others in graph.items() if not others & graph.keys()}
+        assert lowest, f"a cycle among {', '.join(sorted(graph))}"
+        graph = {name: others for name, others in graph.items() if name not in lowest}
+        layers += 1
+    assert layers <= 8
+
+
+def test_the_documents_name_every_package() -> None:
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", page, re.MULTILINE))
+    assert named == set(arrows())
 
 
 @pytest.mark.parametrize("module", PARENT)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.records import Result
 from compilewatch.records.clock import now
 from compilewatch.records.plans import Plan
@@ -82,7 +81,7 @@ def test_with_both_rules_a_run_stays_that_either_keeps(store: Store) -> None:
 def test_only_finished_and_complete_runs_supersede(store: Store) -> None:
     finished = add(store)
     add(store, state="interrupted")
-    incomplete = add(store, settings=factories.run().settings | {MISSING_SHARDS: ["1/2"]})
+    incomplete = add(store, missing_shards=("1/2",))
     assert superseded(store) == []
     interrupted = add(store, state="interrupted")
     newest = add(store)

@@ -111,7 +111,7 @@ def test_a_baseline_that_is_gone_is_a_note(tmp_path: Path) -> None:
 def test_a_baseline_that_cannot_be_read_is_a_note(tmp_path: Path) -> None:
     first = run_sweep(tmp_path)
     results = store(tmp_path).root / first.run.id / "results.jsonl"
-    results.write_bytes(results.read_bytes().replace(b'"schema_version":1', b'"schema_version":2'))
+    results.write_bytes(results.read_bytes().replace(b'"schema_version":2', b'"schema_version":9'))
     second = run_sweep(tmp_path)
     assert second.baseline is None
     assert "not compared with" in second.notes[0]

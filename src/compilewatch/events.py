@@ -208,7 +208,7 @@ class ExpectationStale(ModelEvent, frozen=True, kw_only=True, tag="expectation_s
 
 
 class SinkFailed(Event, frozen=True, kw_only=True, tag="sink_failed"):
-    """A sink did not take the run; `loki_push`: lines did not arrive while it ran."""
+    """A sink did not take the run."""
 
     sink: str
     detail: str

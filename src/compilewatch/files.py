@@ -1,4 +1,4 @@
-"""Files of outputs/: atomic writes, safe names, and errors in words."""
+"""Files: atomic writes, locks, TOML with worded errors, safe names."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ import fcntl
 import hashlib
 import os
 import re
+import threading
 import time
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar, get_args
 
-from compilewatch.errors import StoreError
+import msgspec
+
+from compilewatch.errors import ConfigError, StoreError, did_you_mean
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 NAME_LENGTH = 120
 """Longest file name made from a model's name; file systems allow 255 bytes."""
-
-LOCK_PATIENCE_SECONDS = 1.0
-"""A reader that looks whether a run is being written holds its lock for an instant."""
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free some space and continue with --resume",
@@ -52,21 +57,27 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def lock(descriptor: int, path: Path) -> None:
-    """Hold the lock of the run at `path`, by its open results file. Raises StoreError."""
-    patience = time.monotonic() + LOCK_PATIENCE_SECONDS
+def lock(descriptor: int, *, seconds: float, told: Callable[[], None] | None = None) -> bool:
+    """Take the exclusive lock (flock) of an open file.
+
+    Args:
+        seconds: how long to wait for another process that holds it.
+        told: called once where there is another.
+
+    Returns: False where the other still holds it then. Raises OSError.
+    """
+    until = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            return True
         except BlockingIOError:
-            if time.monotonic() > patience:
-                raise StoreError(
-                    f"{path} is being written by another process: wait for it to end"
-                ) from None
-            time.sleep(0.02)
-        except OSError as error:
-            raise failed("lock", path, error) from None
+            if time.monotonic() > until:
+                return False
+        if told is not None:
+            told()
+            told = None
+        time.sleep(0.02)
 
 
 def write_whole(descriptor: int, data: bytes) -> None:
@@ -90,19 +101,71 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
     Not `durable`: a power cut may lose it, and it costs no wait for the disk.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, data, durable=durable)
+    except OSError as error:
+        raise failed("write", path, error) from None
+
+
+def replace(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """As `write_atomically`, into a folder that exists. Raises OSError."""
+    # Two threads or processes may write the same file at once: each renames its own.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
         with temporary.open("wb") as file:
             file.write(data)
             if durable:
                 file.flush()
                 sync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
+    except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise failed("write", path, error) from None
+        raise
+
+
+def read_toml(path: Path, kind: type[T], *, version: int = 1) -> T:
+    """A TOML file as a struct of msgspec.
+
+    Raises ConfigError that names the file and the line or field, and for a `schema_version` that is
+    newer than `version`.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: no valid TOML: {error}") from None
+    written = values.get("schema_version", version)
+    if isinstance(written, int) and written > version:
+        raise ConfigError(
+            f"{path}: schema_version {written} is newer than this compilewatch, which reads "
+            f"{version}: upgrade compilewatch"
+        )
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}{_near_field(str(error), kind)}") from None
+
+
+def _near_field(message: str, kind: type) -> str:
+    """`; did you mean 'factory'?` for a field that neither the file nor a table of it has."""
+    unknown = re.search(r"unknown field [`'\"](\w+)", message)
+    known = {
+        field.name
+        for struct in (kind, *_element_types(kind))
+        for field in msgspec.structs.fields(struct)
+    }
+    return did_you_mean(unknown[1], known) if unknown else ""
+
+
+def _element_types(kind: type) -> Iterator[type]:
+    """The structs that the fields of a struct are lists of."""
+    for field in msgspec.structs.fields(kind):
+        for part in get_args(field.type):
+            if isinstance(part, type) and issubclass(part, msgspec.Struct):
+                yield part
 
 
 def safe_name(name: str) -> str:

@@ -73,6 +73,8 @@ abstract class Jenkinsfile extends Script {
         publishHTML: [['target'], ['target'], 'target'],
         parallel: [null, [], null],
         script: [[], [], null],
+        mail: [['to', 'cc', 'bcc', 'from', 'replyTo', 'subject', 'body', 'charset', 'mimeType'],
+               ['subject', 'body'], null],
     ]
     static final List HTML = ['reportDir', 'reportFiles', 'reportName', 'reportTitles', 'allowMissing',
                               'alwaysLinkToLastBuild', 'keepAll', 'includes', 'escapeUnderscores']
@@ -325,6 +327,10 @@ abstract class Jenkinsfile extends Script {
         say(event: 'unstash', name: given.name as String, label: nodes.last().label)
     }
 
+    def do_mail(Map given, Closure body) {
+        say(event: 'mail', to: given.to as String, subject: given.subject as String, body: given.body as String)
+    }
+
     def do_timeout(Map given, Closure body) {
         units(given)
         timeouts++
@@ -417,7 +423,7 @@ def answers = new JsonSlurper().parse(new File(args[0])).collectEntries { name, 
     Jenkinsfile.timeouts = 0
     String error = null
     try {
-        def binding = new Binding([env: [:], scm: 'scm', none: 'none', currentBuild: new CurrentBuild()])
+        def binding = new Binding([env: [NOTIFY_MAIL_TO: 'team@example.org', BUILD_NUMBER: '7', BUILD_URL: 'http://jenkins/7/'], scm: 'scm', none: 'none', currentBuild: new CurrentBuild()])
         new GroovyShell(Jenkinsfile.classLoader, binding, settings).evaluate(asked.jenkinsfile as String, 'Pipeline.groovy')
     } catch (Wrong | MissingPropertyException | MissingMethodException | CompilationFailedException wrong) {
         error = wrong.message

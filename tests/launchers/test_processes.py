@@ -19,7 +19,7 @@ from compilewatch.environments import Interpreter
 from compilewatch.errors import InterpreterError, LauncherError
 from compilewatch.launchers.local import launcher as local
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.records import Depth, Phase, Request, Result, Status, Target, Tier
+from compilewatch.records import AttemptCode, Depth, Phase, Request, Result, Status, Target, Tier
 from tests.launchers.conftest import bare_request, chaos_request, hurried
 
 Make = Callable[..., LocalLauncher]
@@ -82,7 +82,9 @@ def test_a_fake_failure_is_asked_again_with_real_tensors(
 ) -> None:
     (result,) = results(bare_launcher(), [ask("wants_real")], scratch).values()
     assert result.tier is Tier.REAL
-    assert [a.reason for a in result.attempts] == ["fake_unsupported: SomeError in eager"]
+    assert [(a.code, a.reason) for a in result.attempts] == [
+        (AttemptCode.FAKE_UNSUPPORTED, "SomeError in eager")
+    ]
 
 
 def test_a_request_for_the_real_tier_is_never_faked(bare_launcher: Make, scratch: Path) -> None:

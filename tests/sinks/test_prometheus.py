@@ -218,7 +218,7 @@ def test_first_failing_layers_are_counted_with_zeros():
 
 
 def test_fallbacks_are_absent_where_nothing_was_captured():
-    lost = factories.result(status=Status.ERROR, xla=XlaDetail())
+    lost = factories.result(status=Status.ERROR, details=XlaDetail())
     found = samples(factories.view(lost))
     assert "compilewatch_fallbacks" not in found
     assert "compilewatch_expected_to_fail_on_neuron" not in found

@@ -34,7 +34,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def settings(url: str, **given: Any) -> Settings:
-    return Settings(**{"pushgateway_url": url, "publish_retry_seconds": 0.0, **given})
+    return factories.settings(**{"pushgateway_url": url, "publish_retry_seconds": 0.0, **given})
 
 
 def push(view: RunView, url: str, **given: Any) -> str:
@@ -193,7 +193,7 @@ def test_a_gateway_that_is_down_is_said_in_one_line() -> None:
     [
         ("pushgateway:9091", "is no address: write http://host:9091"),
         ("http://", "is no address"),
-        ("http://me:secret@host:9091", "use pushgateway_username"),
+        ("http://me:secret@host:9091", "use pushgateway.username"),
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str, message: str) -> None:
@@ -255,7 +255,7 @@ def test_user_and_password_are_sent_and_never_told() -> None:
     given = {"pushgateway_username": "me", "pushgateway_password": "secret"}
     with (
         answering(200, 401) as (url, got),
-        pytest.raises(SinkError, match="set pushgateway_username") as refused,
+        pytest.raises(SinkError, match=r"set pushgateway.username") as refused,
     ):
         push(factories.view(factories.result()), url, **given)
     assert [path for path, _ in got] == [

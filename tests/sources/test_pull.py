@@ -16,7 +16,7 @@ from compilewatch.records import ConfigBuild, ModelSpec
 from compilewatch.sources.hub import pull as pulling
 from compilewatch.sources.hub.pull import PullReport, pull
 from compilewatch.sources.hub.pulled import read_pulled
-from compilewatch.sources.hub.retry import Patience
+from compilewatch.sources.hub.retry import RetryLimits
 from compilewatch.sources.hub.source import HubSource
 from compilewatch.sources.popularity import read_popularity
 
@@ -24,8 +24,8 @@ from .hub_double import HubDouble, HubModel, serving
 
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
 REMOTE = {"model_type": "oak", "architectures": ["OakModel"], "auto_map": {"AutoModel": "m.Oak"}}
-HASTY = Patience(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.05)
-HURRIED = Patience(attempts=1, timeout_seconds=1.0)
+HASTY = RetryLimits(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.05)
+HURRIED = RetryLimits(attempts=1, timeout_seconds=1.0)
 
 
 def model(name: str, downloads: int, config: Any = None, **more: Any) -> HubModel:
@@ -69,7 +69,7 @@ def pull_from(hub: HubDouble, listing: Path, tmp_path: Path) -> Callable[..., Pu
             "endpoint": hub.endpoint,
             "output": listing,
             "cache": tmp_path / "hub-cache",
-            "patience": HASTY,
+            "limits": HASTY,
             "token": False,
         }
         return pull(**(settings | arguments))
@@ -252,8 +252,8 @@ def test_an_outage_is_reported_and_what_there_is_is_kept(
     hub.models["org/fresh"] = model("fresh", 999, ACORN | {"hidden_size": 9})
     hub.models["org/fresher"] = model("fresher", 998, ACORN | {"hidden_size": 10})
     hub.fail("/org/(deleted|diffuser|fresher|gated|malformed)/resolve/", status, **headers)
-    patience = HASTY if status else HURRIED
-    report = pull_from(top=8, workers=1 if status else 4, patience=patience)
+    limits = HASTY if status else HURRIED
+    report = pull_from(top=8, workers=1 if status else 4, limits=limits)
     assert report.partial
     assert report.message is not None
     assert says in report.message
@@ -266,7 +266,7 @@ def test_an_outage_is_reported_and_what_there_is_is_kept(
     after = listing.read_text()
     hub.fail("^/api/models$", status, **headers)
     with pytest.raises(SourceError, match=r"127\.0\.0\.1"):
-        pull_from(top=8, patience=patience)
+        pull_from(top=8, limits=limits)
     assert listing.read_text() == after != before
 
 
@@ -293,7 +293,7 @@ def test_nobody_listens(listing: Path, tmp_path: Path) -> None:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(SourceError, match=r"127\.0\.0\.1: cannot be reached") as caught:
-            pull(endpoint=endpoint, output=listing, cache=tmp_path / "c", patience=HASTY)
+            pull(endpoint=endpoint, output=listing, cache=tmp_path / "c", limits=HASTY)
     assert "\n" not in str(caught.value)
     assert not listing.exists()
 
@@ -307,7 +307,7 @@ def test_retries_are_told_and_a_host_that_is_not_there_is_tried_once(
             output=listing,
             endpoint="http://127.0.0.1:9",
             cache=tmp_path,
-            patience=Patience(attempts=3, first_wait_seconds=0.001),
+            limits=RetryLimits(attempts=3, first_wait_seconds=0.001),
             notice=told.append,
         )
     assert [line.rpartition("; ")[2] for line in told] == ["attempt 2 of 3", "attempt 3 of 3"]
@@ -316,7 +316,7 @@ def test_retries_are_told_and_a_host_that_is_not_there_is_tried_once(
 def test_something_else_listens(hub: HubDouble, listing: Path, tmp_path: Path) -> None:
     hub.listing = lambda _query: ([{"error": "no list"}], None)
     with pytest.raises(SourceError, match="is not a Hub"):
-        pull(endpoint=hub.endpoint, output=listing, cache=tmp_path / "c", patience=HASTY)
+        pull(endpoint=hub.endpoint, output=listing, cache=tmp_path / "c", limits=HASTY)
 
 
 def test_an_interrupted_pull_keeps_what_it_has(
@@ -372,7 +372,7 @@ def test_threads_share_one_client_and_leave_none_behind(
     ("text", "says"),
     [
         ("endpoint = \n", "at line 1"),
-        ("schema_version = 99\n", "schema 99 is not 1: pull again"),
+        ("schema_version = 99\n", "schema_version 99 is newer"),
         ('endpoint = "e"\npulled_at = "t"\n[query]\ntop = "x"\n', "Expected `int`"),
         (
             'endpoint = "e"\npulled_at = "t"\n[query]\ntop = 1\n'

@@ -73,7 +73,7 @@ def test_log_lines_are_appended(store: Store) -> None:
 def test_a_second_writer_of_one_run_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compilewatch.files.LOCK_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("compilewatch.store.runs.LOCK_WAIT_SECONDS", 0.0)
     with store.create_run(FRESH, EMPTY) as writer:
         stored = store.open(writer.run.id)
         with pytest.raises(StoreError, match="written by another process"):

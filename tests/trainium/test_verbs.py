@@ -84,7 +84,7 @@ def test_exit_statuses(world: World) -> None:
     assert world.state() == "stopped"
     wrong = run(world, "status", COMPILEWATCH_TRAINIUM_SSH_PORT="0")
     assert wrong.returncode == 2
-    assert "trainium_ssh_port: expected `int` >= 1" in wrong.stderr
+    assert "trainium.ssh_port: expected `int` >= 1" in wrong.stderr
 
 
 @contextlib.contextmanager

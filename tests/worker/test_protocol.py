@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch import files
 from compilewatch.contract.messages import (
     PHASES_FILE,
     RESULT_FILE,
@@ -14,7 +15,6 @@ from compilewatch.contract.messages import (
     durations,
     read_answer,
     read_marks,
-    write_atomically,
 )
 from compilewatch.records import Phase
 
@@ -51,9 +51,9 @@ def test_a_phase_entered_twice_counts_both_times() -> None:
 def test_what_a_child_did_not_write_or_finish_is_nothing(tmp_path: Path) -> None:
     assert read_marks(tmp_path) == ()
     assert read_answer(tmp_path) is None
-    write_atomically(tmp_path / PHASES_FILE, b'[["create",1.')
-    write_atomically(tmp_path / RESULT_FILE, b'{"result":{"status":"pass"')
+    files.replace(tmp_path / PHASES_FILE, b'[["create",1.')
+    files.replace(tmp_path / RESULT_FILE, b'{"result":{"status":"pass"')
     assert read_marks(tmp_path) == ()
     assert read_answer(tmp_path) is None
-    write_atomically(tmp_path / PHASES_FILE, b'[["create",1.5]]')
+    files.replace(tmp_path / PHASES_FILE, b'[["create",1.5]]')
     assert read_marks(tmp_path) == ((Phase.CREATE, 1.5),)

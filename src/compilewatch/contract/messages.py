@@ -158,13 +158,6 @@ class Lines:
         return lines
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Not synced: a scratch file need not outlive the machine, only the process."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
-
-
 def read_marks(folder: Path) -> Marks:
     """The phases a child entered so far; empty before the first."""
     try:

@@ -10,7 +10,6 @@ interpreter does not run is removed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -37,6 +36,7 @@ from compilewatch.environments import (
     read_stamp,
 )
 from compilewatch.errors import InterpreterError, UsageError
+from compilewatch.files import lock, replace
 from compilewatch.records import Environment
 
 REQUIREMENTS = CHECKOUT / "requirements"
@@ -136,9 +136,8 @@ def create(
         made = describe_interpreter(name, chosen)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         stamp = Stamp(name=name, recipe=wanted, created=now, python=made.python)
-        temporary = folder / f"{STAMP_FILE}.tmp"
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n")
-        temporary.replace(folder / STAMP_FILE)
+        text = msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n"
+        replace(folder / STAMP_FILE, text)
         return made, True
 
 
@@ -217,12 +216,12 @@ def _alone(folder: Path) -> Iterator[None]:
     """Hold the environment's folder, made if need be: two checkouts share one cache."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        file = (folder / "lock").open("w")
     except OSError as error:
         raise InterpreterError(
             f"{folder} cannot be written ({error.strerror}): set COMPILEWATCH_CACHE to a folder "
             "that can"
         ) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with file:
+        lock(file.fileno(), seconds=float("inf"))
         yield

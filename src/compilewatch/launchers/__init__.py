@@ -16,12 +16,6 @@ LAUNCHERS: dict[str, str] = {
     "fake": "compilewatch.launchers.fake:FakeLauncher",
 }
 
-NODE_LOST = "node_lost"
-CONNECTION_LOST = "connection_lost"
-
-LOSSES = {NODE_LOST: "a node of the cluster", CONNECTION_LOST: "the connection to the cluster"}
-"""Beginnings of an attempt's reason, through no fault of the request, and what was lost."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:

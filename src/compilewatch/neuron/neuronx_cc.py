@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch import files
 from compilewatch.contract import processes
-from compilewatch.contract.messages import write_atomically
 from compilewatch.errors import CompilerError
 from compilewatch.neuron import error_classes
 from compilewatch.neuron.neff import NeffError, read_header
@@ -98,19 +98,6 @@ def ask(path: str) -> Compiler:
 def folder_of(hlo: Path, target: str) -> Path:
     """Where what is compiled from an HLO lies: `graph.trn1` beside `graph.hlo_module.pb`."""
     return hlo.with_name(f"{hlo.name.removesuffix(HLO_SUFFIX)}.{target}")
-
-
-def refusal(hlo: Path) -> str | None:
-    """Why a capture must not be compiled for other inputs, or None.
-
-    An operator that ran outside XLA leaves its result of the example inputs in the graph.
-    """
-    beside = hlo.with_name(hlo.name.removesuffix(HLO_SUFFIX) + ".parameters.json")
-    try:
-        ready = json.loads(beside.read_bytes()).get("ready", True)
-    except (OSError, ValueError, AttributeError):
-        return None  # no capture of ours
-    return None if ready else "an operator ran outside XLA: the HLO holds values of its inputs"
 
 
 class Compilation:
@@ -201,7 +188,7 @@ class Compilation:
             compiler_peak_memory_bytes=self._peak,
         )
         found = self._answered(found)
-        write_atomically(self.folder / DETAIL_FILE, msgspec.json.encode(found))
+        files.replace(self.folder / DETAIL_FILE, msgspec.json.encode(found))
         return found
 
     def _answered(self, found: NeuronDetail) -> NeuronDetail:

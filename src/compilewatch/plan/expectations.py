@@ -14,7 +14,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compilewatch.contract.targets import target_label
-from compilewatch.errors import ConfigError
+from compilewatch.files import read_toml
 from compilewatch.records import (
     ClassBuild,
     ConfigBuild,
@@ -108,15 +108,7 @@ def load_expectations(path: Path | None) -> Expectations:
     """Read an expectations file; no path or no such file means none. Raises ConfigError."""
     if path is None or not path.exists():
         return Expectations()
-    try:
-        found = msgspec.toml.decode(path.read_bytes(), type=Expectations)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if found.schema_version != 1:
-        raise ConfigError(f"{path}: schema_version {found.schema_version} is not known; expected 1")
-    return found
+    return read_toml(path, Expectations)
 
 
 def stale_note(expected: Expectation, result: Result) -> str:

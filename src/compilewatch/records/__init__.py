@@ -12,7 +12,11 @@ from __future__ import annotations
 
 from compilewatch.records.base import (
     HARNESS_VERSION,
+    NOT_RUN,
+    RESULT_VERSION,
+    RUN_VERSION,
     SCHEMA_VERSION,
+    AttemptCode,
     ChangeKind,
     Depth,
     Mode,
@@ -27,18 +31,12 @@ from compilewatch.records.breaks import (
     GraphBreak,
     StackFrame,
 )
-from compilewatch.records.details.measured import (
+from compilewatch.records.details import Details
+from compilewatch.records.details.export import (
     DraftExport,
     DraftFailure,
     ExportDetail,
     ExportVariant,
-    HloParameter,
-    HloParameters,
-    NeuronConcern,
-    Numerics,
-    OpenXla,
-    Performance,
-    XlaDetail,
 )
 from compilewatch.records.details.neuron import (
     NeffHeader,
@@ -46,6 +44,15 @@ from compilewatch.records.details.neuron import (
     NeuronFailure,
     NeuronOperator,
     NeuronSupport,
+)
+from compilewatch.records.details.numerics import Numerics
+from compilewatch.records.details.performance import Performance
+from compilewatch.records.details.xla import (
+    HloParameter,
+    HloParameters,
+    NeuronConcern,
+    OpenXla,
+    XlaDetail,
 )
 from compilewatch.records.requests import (
     DEFAULT_ENVIRONMENT,
@@ -73,8 +80,12 @@ from compilewatch.records.runs import (
 __all__ = [
     "DEFAULT_ENVIRONMENT",
     "HARNESS_VERSION",
+    "NOT_RUN",
+    "RESULT_VERSION",
+    "RUN_VERSION",
     "SCHEMA_VERSION",
     "Attempt",
+    "AttemptCode",
     "Build",
     "Change",
     "ChangeKind",
@@ -83,6 +94,7 @@ __all__ = [
     "ConfigBuild",
     "Deadlines",
     "Depth",
+    "Details",
     "DraftExport",
     "DraftFailure",
     "Environment",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from compilewatch.records.base import (
     HARNESS_VERSION,
-    SCHEMA_VERSION,
+    RESULT_VERSION,
+    AttemptCode,
     Depth,
     Phase,
     Record,
@@ -12,8 +13,8 @@ from compilewatch.records.base import (
     Tier,
 )
 from compilewatch.records.breaks import ErrorRecord, FullgraphVerdict, GraphBreak
-from compilewatch.records.details.measured import ExportDetail, Numerics, Performance, XlaDetail
-from compilewatch.records.details.neuron import NeuronDetail
+from compilewatch.records.details import Details
+from compilewatch.records.details.numerics import Numerics
 from compilewatch.records.requests import Request
 
 
@@ -27,16 +28,15 @@ class TensorSummary(Record, frozen=True, kw_only=True):
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """One child that ran for a request before the one that gave the answer, and why it ended.
+    """One child that ran for a request before the one that gave the result, and why it ended.
 
-    The reason is `fake_unsupported` (the model reads values) or a transient failure; on a cluster
-    also `node_lost`, `worker_lost`, `connection_lost` or `node_out_of_memory`, whose phase is not
-    known (`setup`).
+    `reason` is one sentence for people. The phase of what a cluster lost is not known: `setup`.
     """
 
     tier: Tier
     status: Status
     phase: Phase
+    code: AttemptCode
     reason: str
     durations: dict[str, float] = {}
 
@@ -46,8 +46,11 @@ class Result(Record, frozen=True, kw_only=True):
 
     `detail` is one line for people. `graph_breaks` is the total of occurrences and equals the sum
     over `breaks`; `unattributed` is how many of them have no reason of torch's (each still stands
-    in `breaks`, with code `unattributed`). `durations` is seconds by phase. `reused_from` is the
-    run whose answer this is. `artifacts` are paths relative to the run folder.
+    in `breaks`, with code `unattributed`). `graph_ops` counts the operations of each captured
+    graph, in order, and `graph_ends` is the index in `breaks` of the break that ended it (-1 for
+    none): of the first graphs only, and empty in runs of earlier versions. `durations` is seconds
+    by phase. `reused_from` is the run whose answer this is. `artifacts` are paths relative to the
+    run folder.
     """
 
     request: Request
@@ -55,7 +58,7 @@ class Result(Record, frozen=True, kw_only=True):
     phase: Phase
     tier: Tier
     depth: Depth
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = RESULT_VERSION
     harness_version: int = HARNESS_VERSION
     detail: str = ""
     graphs: int | None = None
@@ -64,16 +67,15 @@ class Result(Record, frozen=True, kw_only=True):
     unattributed: int | None = None
     ops: int | None = None
     guards: int | None = None
+    graph_ops: tuple[int, ...] = ()
+    graph_ends: tuple[int, ...] = ()
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
     durations: dict[str, float] = {}
     peak_memory_bytes: int | None = None
     parameters: int | None = None
     numerics: Numerics | None = None
-    export: ExportDetail | None = None
-    performance: Performance | None = None
-    xla: XlaDetail | None = None
-    neuron: NeuronDetail | None = None
+    details: Details | None = None
     error: ErrorRecord | None = None
     inputs: tuple[TensorSummary, ...] = ()
     inputs_strategy: str = ""
@@ -87,10 +89,15 @@ class Result(Record, frozen=True, kw_only=True):
     @property
     def is_verdict(self) -> bool:
         """True where the target answered: pass, break, mismatch, or an error of the compiler."""
-        if self.status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
-            return True
-        return self.status is Status.ERROR and self.phase in (Phase.COMPILE, Phase.COMPARE)
+        return is_verdict(self.status, self.phase)
 
     @property
     def duration_seconds(self) -> float:
         return sum(self.durations.values())
+
+
+def is_verdict(status: Status, phase: Phase) -> bool:
+    """Whether a result that ended so is the compiler's answer; see `Result.is_verdict`."""
+    if status is Status.ERROR:
+        return phase in (Phase.COMPILE, Phase.COMPARE)
+    return status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH)

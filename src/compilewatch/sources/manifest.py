@@ -6,8 +6,6 @@ returns a module (`factory`). Relative paths are relative to the manifest. See d
 
 from __future__ import annotations
 
-import re
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +13,7 @@ import msgspec
 
 from compilewatch.config.paths import inputs_folder
 from compilewatch.errors import ConfigError, SourceError
+from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, FactoryBuild, ModelSpec
 from compilewatch.sources.own import factory_spec, folder_spec
 
@@ -56,11 +55,6 @@ class ManifestSource:
         if not self.path.exists():
             raise SourceError(f"there is no {self.path}: write one, or choose another --source")
         manifest = read_toml(self.path, Manifest)
-        if manifest.schema_version > SCHEMA_VERSION:
-            raise ConfigError(
-                f"{self.path}: schema_version {manifest.schema_version} is newer than this "
-                f"compilewatch, which reads {SCHEMA_VERSION}: upgrade compilewatch"
-            )
         if not manifest.model:
             raise ConfigError(f"{self.path}: no [[model]] in it")
         names = [entry.name for entry in manifest.model]
@@ -142,20 +136,3 @@ def _factory(entry: Entry, base: Path, origin: str) -> ModelSpec:
         task=entry.task or "unknown",
         downloads=entry.downloads,
     )
-
-
-def read_toml(path: Path, kind: type[T]) -> T:
-    """A TOML file as a struct. Raises ConfigError with the line (syntax) or the place (content)."""
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=kind)
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
-    except (UnicodeDecodeError, msgspec.DecodeError) as exc:
-        raise ConfigError(f"{path}: {exc}{_near_field(str(exc))}") from exc
-
-
-def _near_field(message: str) -> str:
-    """`; did you mean 'factory'?` for a field of a model that is unknown."""
-    unknown = re.search(r"unknown field [`'\"](\w+)", message)
-    near = get_close_matches(unknown[1], Entry.__struct_fields__, n=1) if unknown else []
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -79,7 +79,7 @@ def folder_spec(
         trust_remote_code=trust,
     )
     reason = found.skip_reason
-    if reason is not None and reason.startswith("remote code"):
+    if reason is not None and found.needs_remote_code:
         reason = "remote code: set `trust = true` in the manifest if you have read it"
     return ModelSpec(
         source="manifest",

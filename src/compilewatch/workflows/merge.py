@@ -8,10 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.config.settings import Settings
 from compilewatch.errors import UsageError
-from compilewatch.events import Author
 from compilewatch.plan.expectations import load_expectations
 from compilewatch.plan.requests import parse_shard
 from compilewatch.records import Result, Run, Status, Target
@@ -20,7 +18,8 @@ from compilewatch.records.plans import Plan
 from compilewatch.records.views import RunView
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
-from compilewatch.workflows.publish import conclude, load_sinks
+from compilewatch.workflows.finish import RunInProgress
+from compilewatch.workflows.publish import load_sinks
 
 
 def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunView:
@@ -46,15 +45,19 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
                 newest[identity] = result, stored.path
     run = _joined([stored.run for stored in parts])
     with store.create_run(run, Plan(requests=(), skipped=(), digest=run.plan_digest)) as writer:
+        progress = RunInProgress(
+            store=store,
+            writer=writer,
+            settings=settings,
+            expectations=load_expectations(Path(settings.expectations_file)),
+        )
         results = writer.adopt(list(newest.values()))
-        author = Author(writer.run)
         skipped = sum(r.status is Status.SKIPPED for r in results)
-        writer.events([author.started(reused=0, skipped=skipped, duplicates=0)])
-        writer.events([event for result in results for event in author.checked(result)])
-        expectations = load_expectations(Path(settings.expectations_file))
-        state = "incomplete" if run.settings.get(MISSING_SHARDS) else "finished"
-        seen = conclude(
-            store, writer, settings, expectations, state=state, wall_seconds=run.wall_seconds
+        writer.events([progress.author.started(reused=0, skipped=skipped, duplicates=0)])
+        progress.log_results(results)
+        seen = progress.finish(
+            state="incomplete" if run.missing_shards else "finished",
+            wall_seconds=run.wall_seconds,
         )
     damaged = [line for stored in parts for line in stored.damaged]
     return replace(seen, notes=(*damaged, *seen.notes))
@@ -89,10 +92,7 @@ def _joined(runs: Sequence[Run]) -> Run:
     planned = next((run.plan_total for run in runs if run.plan_total is not None), counted)
     jobs = sum(run.jobs for run in runs)
     seconds = sum((run.wall_seconds or 0.0) * run.jobs for run in runs)
-    settings = dict(runs[-1].settings)
     environments = {(e.name, e.digest): e for run in runs for e in run.environments}
-    if missing:
-        settings[MISSING_SHARDS] = missing
     return msgspec.structs.replace(
         runs[-1],
         id="",
@@ -101,7 +101,7 @@ def _joined(runs: Sequence[Run]) -> Run:
         state="running",
         environments=tuple(environments.values()),
         planned=planned,
-        settings=settings,
+        missing_shards=tuple(missing),
         shard=None,
         baseline=None,
         jobs=jobs,

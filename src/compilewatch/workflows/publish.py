@@ -1,27 +1,22 @@
-"""Handing stored runs to the sinks: at the end of a run, again, and what waits in the spool."""
+"""Handing stored runs to the sinks, and what waits in the spool."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 
-from compilewatch.analysis.summary import status_counts, summarise
-from compilewatch.config.settings import Settings
+from compilewatch import plugins
+from compilewatch.config.settings import Settings, value_of, where_to_set
 from compilewatch.errors import CompilewatchError, SinkError, UnreachableError, UsageError
-from compilewatch.events import Author, Event, RunFinished, SinkFailed
-from compilewatch.plan.expectations import Expectations, stale_note
-from compilewatch.records import ChangeKind
 from compilewatch.records.clock import now
 from compilewatch.records.views import RunView
 from compilewatch.sinks import ADDRESSES, SINKS, Sink, remote_sinks
 from compilewatch.sinks.pushgateway import Health, push_health
-from compilewatch.store import RunWriter, Spool, Spooled, Store, StoredRun
+from compilewatch.store import Spool, Spooled, Store, StoredRun
 from compilewatch.workflows.view import view
 
 MAX_REFUSALS = 5
@@ -47,16 +42,10 @@ def load_sinks(names: Iterable[str], settings: Settings) -> tuple[Sink, ...]:
     """Import sinks by name. Raises UsageError for one that is unknown or has no address."""
     sinks: list[Sink] = []
     for name in names:
-        if name not in SINKS:
-            raise UsageError(f"no sink {name!r}; known: {', '.join(sorted(SINKS))}")
-        if (setting := ADDRESSES.get(name)) and not getattr(settings, setting):
-            raise UsageError(
-                f"{name} has no address: set {setting} in compilewatch.toml, or "
-                f"COMPILEWATCH_{setting.upper()}"
-            )
-        module_name, _, class_name = SINKS[name].partition(":")
-        made: Any = getattr(importlib.import_module(module_name), class_name)(settings)
-        sinks.append(made)
+        made = plugins.find("sink", SINKS, name)
+        if (setting := ADDRESSES.get(name)) and not value_of(settings, setting):
+            raise UsageError(f"{name} has no address: set {where_to_set(setting)}")
+        sinks.append(made(settings))
     return tuple(sinks)
 
 
@@ -83,7 +72,7 @@ def publish(store: Store, seen: RunView, sinks: Sequence[Sink]) -> Published:
 
 def report_health(store: Store, settings: Settings, published: Published) -> None:
     """Tell the Pushgateway, if there is one, how publishing went; in vain where it is down."""
-    if not settings.pushgateway_url:
+    if not settings.pushgateway.url:
         return
     failed = Counter(sink for sink, _ in published.failures)
     spool = store.spool
@@ -99,39 +88,6 @@ def report_health(store: Store, settings: Settings, published: Published) -> Non
                 for sink in remote_sinks(settings)
             },
         )
-
-
-def conclude(
-    store: Store,
-    writer: RunWriter,
-    settings: Settings,
-    expectations: Expectations,
-    *,
-    state: str = "finished",
-    wall_seconds: float | None = None,
-) -> RunView:
-    """End a run whose plan is done (`state` finished): compare it, log what changed, publish it.
-
-    A shard is written but not sent anywhere: the run that it is merged into is.
-    """
-    run = writer.finish(state, wall_seconds)
-    seen = view(store, store.open(run.id), baseline=settings.baseline, expectations=expectations)
-    if seen.baseline is not None:
-        seen = replace(seen, run=writer.update(baseline=seen.baseline.id))
-    author = Author(seen.run)
-    events: list[Event] = []
-    if seen.baseline is not None:
-        events += (author.changed(change, seen.baseline.id) for change in seen.changes)
-    for expected, result in expectations.stale(seen.results, run.environments):
-        events.append(author.stale(stale_note(expected, result), result))
-    written = publish(store, seen, load_sinks(settings.sinks, settings))
-    writer.events([*events, *_failed(author, written), _finished(author, seen)])
-    if run.shard is not None:
-        return replace(seen, notes=(*seen.notes, *written.notes))
-    sent = publish(store, seen, load_sinks(remote_sinks(settings), settings))
-    report_health(store, settings, sent)
-    writer.events(_failed(author, sent))
-    return replace(seen, notes=(*seen.notes, *written.notes, *sent.notes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,24 +156,3 @@ def _keep(spool: Spool, sink: str, spooled: Spooled, outcome: _Outcome) -> str:
     kept = msgspec.structs.replace(spooled, attempts=attempts, why=outcome.line)
     spool.put(sink, kept)
     return f"kept, and sent with the next publish, or: {again}"
-
-
-def _failed(author: Author, published: Published) -> list[SinkFailed]:
-    return [
-        SinkFailed(**author.stamp("error"), sink=sink, detail=why)
-        for sink, why in published.failures
-    ]
-
-
-def _finished(author: Author, seen: RunView) -> RunFinished:
-    kinds = [change.kind for change in seen.changes]
-    return RunFinished(
-        **author.stamp(),
-        planned=seen.run.planned,
-        reused=summarise(seen).reused,
-        wall_seconds=round(seen.run.wall_seconds or 0.0, 3),
-        statuses={s.value: n for s, n in status_counts(seen.results).items()},
-        regressions=kinds.count(ChangeKind.REGRESSION),
-        fixed=kinds.count(ChangeKind.FIXED),
-        baseline=seen.baseline.id if seen.baseline else None,
-    )

@@ -6,81 +6,33 @@ whatever is shown at the end is read from the store.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-import msgspec
+from typing import Any
 
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import target_label
-from compilewatch.errors import LauncherError, StoreError, UsageError
-from compilewatch.events import Author, RunInterrupted, RunResumed, SinkFailed
+from compilewatch.errors import UsageError
+from compilewatch.events import Author, RunResumed
 from compilewatch.launchers import Launcher
-from compilewatch.plan.expectations import Expectations, load_expectations
+from compilewatch.plan.expectations import load_expectations
 from compilewatch.plan.keys import target_sha256
 from compilewatch.plan.placement import place
 from compilewatch.plan.requests import plan
 from compilewatch.records import (
-    Attempt,
     Environment,
     ModelSpec,
-    Request,
-    Result,
     Run,
-    Status,
     Target,
 )
 from compilewatch.records.clock import now
-from compilewatch.records.plans import Options, Plan, Shard
+from compilewatch.records.plans import Options, Shard
 from compilewatch.records.views import RunView
 from compilewatch.sinks import remote_sinks
-from compilewatch.store import RunWriter, Store, StoredRun
-from compilewatch.workflows.merge import merge
-from compilewatch.workflows.publish import conclude, load_sinks
-
-if TYPE_CHECKING:
-    from compilewatch.sinks.loki_push import LogPusher
-
-__all__ = [
-    "Observer",
-    "Silent",
-    "merge",
-    "options_of",
-    "resume",
-    "sweep",
-]
-
-
-EVALUATED_AGAIN = frozenset({Status.CRASHED, Status.TIMEOUT, Status.OOM})
-"""What a resumed run does not take for the last word: the machine may have been the cause."""
-
-
-class Observer(Protocol):
-    """Told how a sweep goes, in the sweep's own thread."""
-
-    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
-        """What there is to do: `total` requests, of which `reused` are answered already.
-
-        `waiting` are those that will be run.
-        """
-        ...
-
-    def on_result(self, result: Result, done: int, total: int) -> None:
-        """One request was answered by running it; `done` counts all that are answered by now."""
-        ...
-
-
-class Silent:
-    """An observer that says nothing."""
-
-    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
-        del total, reused, waiting
-
-    def on_result(self, result: Result, done: int, total: int) -> None:
-        del result, done, total
+from compilewatch.store import Store, StoredRun
+from compilewatch.workflows.evaluation import Evaluation, Observer, Silent
+from compilewatch.workflows.finish import RunInProgress
+from compilewatch.workflows.publish import load_sinks
 
 
 def sweep(
@@ -134,11 +86,12 @@ def sweep(
         targets=placed,
         plan_total=len(specs) * len(placed),
     )
-    with store.create_run(run, made) as writer, _pushing(writer, settings) as pusher:
-        work = _Work(store, writer, launcher, made, expectations, observer or Silent())
-        work.do()
-        seen = conclude(store, writer, settings, expectations)
-        return seen if pusher is None else _pushed(store, writer, pusher, seen)
+    with store.create_run(run, made) as writer:
+        progress = RunInProgress(
+            store=store, writer=writer, settings=settings, expectations=expectations
+        )
+        Evaluation(progress, made, launcher, observer or Silent()).run()
+        return progress.finish()
 
 
 def resume(
@@ -158,7 +111,7 @@ def resume(
     """
     _check_sinks(settings)
     stored = store.unfinished() if reference is None else store.open(reference)
-    with store.resume_run(stored) as writer, _pushing(writer, settings) as pusher:
+    with store.resume_run(stored) as writer:
         made = stored.plan()
         _check_unchanged(writer.run, launcher)
         expectations = load_expectations(Path(settings.expectations_file))
@@ -166,10 +119,11 @@ def resume(
         answered = StoredRun(stored.path).results()
         stamp = Author(writer.run).stamp()
         writer.events([RunResumed(**stamp, planned=made.total, answered=len(answered))])
-        work = _Work(store, writer, launcher, made, expectations, observer or Silent(), answered)
-        work.do()
-        seen = conclude(store, writer, settings, expectations)
-        return seen if pusher is None else _pushed(store, writer, pusher, seen)
+        progress = RunInProgress(
+            store=store, writer=writer, settings=settings, expectations=expectations
+        )
+        Evaluation(progress, made, launcher, observer or Silent(), answered).run()
+        return progress.finish()
 
 
 def options_of(settings: Settings, environments: Iterable[Environment]) -> Options:
@@ -187,196 +141,9 @@ def options_of(settings: Settings, environments: Iterable[Environment]) -> Optio
     )
 
 
-class _Work:
-    """What is left of a plan, and doing it."""
-
-    def __init__(
-        self,
-        store: Store,
-        writer: RunWriter,
-        launcher: Launcher,
-        made: Plan,
-        expectations: Expectations,
-        observer: Observer,
-        answered: Sequence[Result] = (),
-    ) -> None:
-        self._store = store
-        self._writer = writer
-        self._launcher = launcher
-        self._plan = made
-        self._expectations = expectations
-        self._observer = observer
-        self._author = Author(writer.run)
-        self._environments = {e.name: e for e in writer.run.environments}
-        self._resumed = bool(answered)
-        self._evaluated = False
-        self._earlier = {_identity(r.request): r for r in answered if r.status in EVALUATED_AGAIN}
-        kept = [result for result in answered if result.status not in EVALUATED_AGAIN]
-        self._done = len(kept)
-        self._answers = {r.request.key: r for r in kept if r.status is not Status.SKIPPED}
-        held = {_identity(result.request) for result in kept}
-        self._skipped = [r for r in made.skipped if _identity(r.request) not in held]
-        self._open: dict[str, list[Request]] = {}
-        for request in made.requests:
-            if _identity(request) not in held:
-                self._open.setdefault(request.key, []).append(request)
-
-    def do(self) -> None:
-        """Answer everything that is open; leaves an interrupted run where that is cut short."""
-        try:
-            self._take_what_is_known()
-            self._ask()
-        except BaseException as error:
-            self._give_up(error)
-            raise
-
-    def _take_what_is_known(self) -> None:
-        """Store what needs no asking: skipped models, answers of this run and of earlier ones."""
-        skipped = self._store_all([(r, None) for r in self._skipped])
-        known: list[tuple[Result, Path | None]] = []
-        for key in self._open.keys() & self._answers.keys():
-            known += self._shared(self._answers[key], self._open.pop(key))
-        self._store_all(known)
-        reused: list[tuple[Result, Path | None]] = []
-        if not self._writer.run.settings.get("fresh"):
-            for key, answer in self._store.lookup_many(list(self._open)).items():
-                origin = answer.result.reused_from or answer.run
-                folder = self._store.root / answer.run
-                reused += [
-                    (self._rehomed(answer.result, request, origin), folder)
-                    for request in self._open.pop(key)
-                ]
-        if not self._resumed:
-            self._writer.events(
-                [
-                    self._author.started(
-                        reused=len(reused),
-                        skipped=len(skipped),
-                        duplicates=self._plan.duplicates,
-                    )
-                ]
-            )
-        self._log(skipped)
-        self._log(self._store_all(reused))
-        waiting = [requests[0] for requests in self._open.values()]
-        self._observer.on_plan(self._plan.total, len(reused), waiting)
-
-    def _ask(self) -> None:
-        """Run one request a question and store the answer for all that share it."""
-        if not self._open:
-            return
-        answers = self._launcher.run(
-            [r[0] for r in self._open.values()], self._writer.make_scratch()
-        )
-        try:
-            for completed in answers:
-                requests = self._open.pop(completed.result.request.key)
-                result = self._judged(self._with_earlier(completed.result))
-                results = [result, *(r for r, _ in self._shared(result, requests[1:]))]
-                stored = self._writer.append(results, completed.artifacts)
-                self._evaluated = True
-                self._log(stored)
-                for one in stored:
-                    self._done += 1
-                    self._observer.on_result(one, self._done, self._plan.total)
-        finally:
-            # A generator that is left early ends its children here, not when it is collected.
-            with contextlib.suppress(AttributeError):
-                answers.close()  # type: ignore[attr-defined]
-        if self._open:
-            left = sum(map(len, self._open.values()))
-            raise LauncherError(f"the launcher ended with {left} requests unanswered: use --resume")
-
-    def _with_earlier(self, result: Result) -> Result:
-        """A result with what an earlier part of this run saw of its request, as an attempt."""
-        earlier = self._earlier.get(_identity(result.request))
-        if earlier is None:
-            return result
-        attempt = Attempt(
-            tier=earlier.tier,
-            status=earlier.status,
-            phase=earlier.phase,
-            reason=earlier.detail,
-            durations=earlier.durations,
-        )
-        attempts = (*earlier.attempts, attempt, *result.attempts)
-        return msgspec.structs.replace(result, attempts=attempts)
-
-    def _shared(self, answer: Result, requests: Sequence[Request]) -> list[tuple[Result, None]]:
-        """The answer of this run for others who ask the same."""
-        return [(self._rehomed(answer, r, self._writer.run.id), None) for r in requests]
-
-    def _rehomed(self, answer: Result, request: Request, origin: str) -> Result:
-        return self._judged(msgspec.structs.replace(answer, request=request, reused_from=origin))
-
-    def _judged(self, result: Result) -> Result:
-        return self._expectations.judge(
-            result, self._environments[result.request.target.environment]
-        )
-
-    def _store_all(self, results: Sequence[tuple[Result, Path | None]]) -> list[Result]:
-        self._done += len(results)
-        foreign = [(r, folder) for r, folder in results if folder is not None]
-        own = [r for r, folder in results if folder is None]
-        return [*self._writer.append(own), *self._writer.adopt(foreign)]
-
-    def _log(self, results: Iterable[Result]) -> None:
-        self._writer.events([event for r in results for event in self._author.checked(r)])
-
-    def _give_up(self, error: BaseException) -> None:
-        if isinstance(error, StoreError) and not self._evaluated and not self._resumed:
-            self._writer.discard()  # nothing that was evaluated is lost: start again
-            return
-        # On a full disk this fails as well; the run then reads as interrupted all the same.
-        with contextlib.suppress(StoreError):
-            self._writer.finish("interrupted")
-            event = RunInterrupted(
-                **self._author.stamp("warning"),
-                planned=self._plan.total,
-                answered=self._done,
-                detail=str(error) or type(error).__name__,
-            )
-            self._writer.events([event])
-
-
 def _check_sinks(settings: Settings) -> None:
     """Raises UsageError for a sink that is unknown or has no address."""
-    pushed = ("loki",) if settings.loki_push else ()
-    load_sinks((*settings.sinks, *remote_sinks(settings), *pushed), settings)
-
-
-@contextlib.contextmanager
-def _pushing(writer: RunWriter, settings: Settings) -> Iterator[LogPusher | None]:
-    """Have each line of the log pushed as soon as it is written, where that is set."""
-    if not settings.loki_push:
-        yield None
-        return
-    # Here, since it brings an HTTP client along.
-    from compilewatch.sinks import loki_push
-
-    with contextlib.closing(loki_push.start(settings)) as pusher:
-        writer.on_events = pusher.offer
-        try:
-            yield pusher
-        finally:
-            writer.on_events = None
-
-
-def _pushed(store: Store, writer: RunWriter, pusher: LogPusher, seen: RunView) -> RunView:
-    """Say of a run that is done that Loki has not all of its log, unless it was published since."""
-    writer.on_events = None
-    pusher.close()
-    delivered = store.spool.last("loki")
-    if pusher.lost is None or (delivered is not None and delivered.run == seen.run.id):
-        return seen
-    why = f"{pusher.lost}; all of them: compilewatch publish {seen.run.id} --to loki"
-    stamp = Author(seen.run).stamp("error")
-    writer.events([SinkFailed(**stamp, sink="loki_push", detail=why)])
-    return replace(seen, notes=(*seen.notes, why))
-
-
-def _identity(request: Request) -> tuple[str, Target]:
-    return request.model.name, request.target
+    load_sinks((*settings.sinks, *remote_sinks(settings)), settings)
 
 
 def _check_unchanged(run: Run, launcher: Launcher) -> None:

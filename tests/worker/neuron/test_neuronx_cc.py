@@ -171,16 +171,6 @@ def test_the_persistent_cache_is_looked_into(
     assert not compiled(compiler, hlo).cached
 
 
-def test_a_capture_with_values_in_it_is_refused(tmp_path: Path) -> None:
-    hlo = hlo_of(tmp_path)
-    assert neuronx_cc.refusal(hlo) is None
-    beside = tmp_path / "graph.parameters.json"
-    beside.write_text('{"ready": true}')
-    assert neuronx_cc.refusal(hlo) is None
-    beside.write_text('{"ready": false}')
-    assert "ran outside XLA" in str(neuronx_cc.refusal(hlo))
-
-
 def test_a_compiler_that_does_not_start_is_no_fault_of_the_model(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

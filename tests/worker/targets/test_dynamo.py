@@ -115,6 +115,29 @@ def test_a_break_says_all_that_torch_knows(case: Case, answers: Answers) -> None
 
 
 @by_case
+def test_a_break_keeps_five_lines_and_its_own_is_the_marked_one(
+    case: Case, answers: Answers
+) -> None:
+    file = (CASES_FOLDER / "breaks.py").read_text(encoding="utf-8").splitlines()
+    for each in answers(case).breaks:
+        assert list(each.source) == file[each.line - 3 : each.line + 2]
+        assert each.source_start == each.line - 2
+
+
+def test_the_operations_of_each_graph_are_kept_with_the_break_that_ended_it(
+    answers: Answers,
+) -> None:
+    cases = {case.name: case for case in CASES}
+    for case in CASES:
+        outcome = answers(case)
+        assert len(outcome.graph_ops) == len(outcome.graph_ends) == outcome.graphs
+        assert sum(outcome.graph_ops) == outcome.ops
+    assert answers(cases["explicit"]).graph_ops == (1, 1)
+    assert answers(cases["explicit"]).graph_ends == (0, -1)
+    assert answers(cases["three_kinds"]).graph_ends == (0, 1, 2, -1)
+
+
+@by_case
 def test_fake_tensors_give_the_same_answer_or_none(
     case: Case, answers: Answers, make_subject: MakeSubject
 ) -> None:

@@ -98,8 +98,8 @@ class Resized(nn.Module):
 
 
 def detail_of(outcome: Outcome) -> ExportDetail:
-    assert outcome.export is not None
-    return outcome.export
+    assert isinstance(outcome.details, ExportDetail)
+    return outcome.details
 
 
 def line_of(function: Callable[..., Any], text: str) -> int:

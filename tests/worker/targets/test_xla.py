@@ -78,8 +78,8 @@ class Answered:
 
     @property
     def xla(self) -> XlaDetail:
-        assert self.found.xla is not None, self.found.detail
-        return self.found.xla
+        assert isinstance(self.found.details, XlaDetail), self.found.detail
+        return self.found.details
 
     def kept(self) -> set[str]:
         files = {path.name for path in self.artifacts.iterdir()}

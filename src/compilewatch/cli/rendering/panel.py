@@ -13,7 +13,7 @@ from compilewatch.cli.rendering.excerpt import Excerpt, SourceLine
 from compilewatch.cli.rendering.pieces import STYLES, Indented, block, plain, plain_table, plural
 from compilewatch.contract.targets import target_label
 from compilewatch.records import GraphBreak, Result
-from compilewatch.records.labels import reason_label, source_line
+from compilewatch.records.labels import reason_label, source_line, source_lines
 from compilewatch.report import wording
 from compilewatch.report.sections import Section, details
 from compilewatch.report.wording import Outcome, outcome
@@ -138,13 +138,13 @@ def _break(number: int, graph_break: GraphBreak, excerpt: Excerpt | None) -> Ren
 def _lines(graph_break: GraphBreak, excerpt: Excerpt | None) -> list[RenderableType]:
     here = (graph_break.file, graph_break.line)
     stored = source_line(graph_break)
-    lines = excerpt(*here) if excerpt is not None else ()
-    said = {line.number: line.text.strip() for line in lines}
-    # An installed version other than the one that was run has something else on that line.
-    if stored and said.get(graph_break.line, stored.strip()) != stored.strip():
-        lines = ()
-    if not lines and stored:
-        lines = (SourceLine(graph_break.line, stored),)
+    lines = tuple(SourceLine(*line) for line in source_lines(graph_break))
+    if len(lines) < 2 and excerpt is not None:  # of a run that kept no more than the line itself
+        found = excerpt(*here)
+        said = {line.number: line.text.strip() for line in found}
+        # An installed version other than the one that was run has something else on that line.
+        if not stored or said.get(graph_break.line) == stored.strip():
+            lines = found
     return _source(lines, graph_break.line)
 
 
@@ -194,8 +194,7 @@ def _how(result: Result) -> list[RenderableType]:
         parts.append(plain(f"input {tensor.name}: {shape or tensor.value}", "dim"))
     for attempt in result.attempts:
         ended = f"{attempt.status.value} in {attempt.phase.value}"
-        code, _, said = attempt.reason.partition(": ")
-        why = said.removeprefix(f"in {attempt.phase.value}, ") or code.replace("_", " ")
+        why = attempt.reason.removeprefix(f"in {attempt.phase.value}, ")
         parts.append(plain(f"before it: {attempt.tier.value} tensors, {ended}: {why}", "dim"))
     first, others = wording.main_artifacts(result.artifacts)
     parts += [plain(f"artifact {path}", "dim") for path in first]

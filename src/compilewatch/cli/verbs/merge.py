@@ -10,7 +10,7 @@ from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.verbs.sweep import print_view
 from compilewatch.config.settings import load_settings
 from compilewatch.store import Store
-from compilewatch.workflows.sweep import merge
+from compilewatch.workflows.merge import merge
 
 
 @click.command("merge")

@@ -22,14 +22,13 @@ from compilewatch.report import wording
 
 POLL_SECONDS = 0.1
 
-STYLES = {"compiled": "green", "already": "green", "failed": "red", "refused": "yellow"}
+STYLES = {"compiled": "green", "already": "green", "failed": "red"}
 
 
 class Compiled(Record, frozen=True, kw_only=True):
     """What became of one HLO. `folder` is where its NEFF, logs and neuron.json lie.
 
-    `outcome` is `compiled`, `already` (by the same compiler with the same flags), `failed`, or
-    `refused` (not given to the compiler; `reason` says why).
+    `outcome` is `compiled`, `already` (by the same compiler with the same flags) or `failed`.
     """
 
     hlo: str
@@ -113,7 +112,7 @@ def compile_command(
         options.print_json(done)
     else:
         console().print(_table(done))
-    return 1 if any(each.outcome in ("failed", "refused") for each in done) else 0
+    return 1 if any(each.outcome == "failed" for each in done) else 0
 
 
 def _found(places: Iterable[Path], target: str, output: Path | None) -> list[_Job]:
@@ -171,9 +170,6 @@ def _start(job: _Job, compiler: Compiler, target: str) -> Compilation:
 
 def _known(job: _Job, compiler: Compiler, target: str) -> Compiled | None:
     """The outcome of an HLO that is not given to the compiler."""
-    refused = neuronx_cc.refusal(job.hlo)
-    if refused is not None:
-        return _outcome(job, "refused", refused, None)
     found = neuronx_cc.already(job.folder, compiler, job.hlo, target)
     if found is None:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from compilewatch import plugins
 from compilewatch.analysis.summary import Summary, summarise
 from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.pieces import console
@@ -47,8 +47,7 @@ def local_launcher(
     settings: Settings, names: Sequence[str], *, single: bool = False
 ) -> Iterator[Launcher]:
     """The launcher of this machine for these environments, closed at the end."""
-    module, _, name = LAUNCHERS["local"].partition(":")
-    launcher = getattr(importlib.import_module(module), name)(
+    launcher = plugins.load(LAUNCHERS["local"])(
         jobs=settings.jobs,
         environments=tuple(names),
         cache=settings.cache_folder,

@@ -41,7 +41,7 @@ from compilewatch.errors import LauncherError
 from compilewatch.launchers import Completed, Running, by_environment
 from compilewatch.launchers.local.server import ServerProcess
 from compilewatch.launchers.local.task import GRACE_SECONDS, Task, Verdict
-from compilewatch.records import Attempt, Environment, Request, Result, Status, Tier
+from compilewatch.records import Attempt, AttemptCode, Environment, Request, Result, Status, Tier
 
 MOST_SERVER_DEATHS = 5
 """In a row, with no child ended in between, before the launcher gives up."""
@@ -386,11 +386,12 @@ def cannot_fork(environment: str, threads: int) -> str:
 
 
 def _attempt(task: Task, result: Result, fake_failure: str | None = None) -> Attempt:
-    reason = f"fake_unsupported: {fake_failure}" if fake_failure is not None else result.detail
+    needs_values = fake_failure is not None
     return Attempt(
         tier=task.tier,
         status=result.status,
         phase=result.phase,
-        reason=reason,
+        code=AttemptCode.FAKE_UNSUPPORTED if needs_values else AttemptCode.TRANSIENT,
+        reason=fake_failure or result.detail,
         durations=result.durations,
     )

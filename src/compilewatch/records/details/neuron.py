@@ -57,7 +57,7 @@ class NeuronSupport(Record, frozen=True, kw_only=True):
     unsupported: tuple[NeuronOperator, ...] = ()
 
 
-class NeuronDetail(Record, frozen=True, kw_only=True):
+class NeuronDetail(Record, frozen=True, kw_only=True, tag="neuron"):
     """What compiling for Neuron found; also the file `neuron.json` of `neuron compile`.
 
     `target` is the instance family, `route` is `torch_neuronx.trace` or `neuronx-cc`. `flags` are

@@ -28,6 +28,7 @@ from huggingface_hub.hf_api import ModelInfo
 from huggingface_hub.utils import disable_progress_bars, logging
 
 from compilewatch.errors import ConfigError, SourceError, UsageError
+from compilewatch.files import write_atomically
 from compilewatch.records import Record
 from compilewatch.sources.configs import parse_config
 from compilewatch.sources.hub.pulled import (
@@ -37,9 +38,8 @@ from compilewatch.sources.hub.pulled import (
     pulled_path,
     read_pulled,
     write_pulled,
-    write_text,
 )
-from compilewatch.sources.hub.retry import HubUnavailableError, Notice, Patience, patient_client
+from compilewatch.sources.hub.retry import HubUnavailableError, Notice, RetryLimits, retrying_client
 from compilewatch.sources.popularity import figures_of, popularity_csv
 
 SORTS = {"downloads": "downloads", "likes": "likes", "trending": "trending_score"}
@@ -86,7 +86,7 @@ def pull(
     endpoint: str | None = None,
     token: str | None = None,
     cache: Path | None = None,
-    patience: Patience | None = None,
+    limits: RetryLimits | None = None,
     workers: int = 8,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     notice: Notice = lambda _: None,
@@ -94,7 +94,7 @@ def pull(
     """Write the pulled list of the `top` models, with their configurations beside it.
 
     `HF_ENDPOINT` and `HF_TOKEN` hold where `endpoint` and `token` are None. When the Hub fails
-    for longer than `patience`, or on Ctrl-C, the list is written with what there is, together
+    for longer than `limits`, or on Ctrl-C, the list is written with what there is, together
     with what the earlier list had, and the report says `partial`. Raises SourceError where
     nothing at all was learnt (the earlier list stays as it is), UsageError for a bad argument.
     """
@@ -109,7 +109,7 @@ def pull(
     logging.set_verbosity_error()
     api = HfApi(endpoint=endpoint, token=token)
     _check_address(api.endpoint)
-    puller = _Puller(api, path.parent, cache, earlier, patience or Patience(), notice)
+    puller = _Puller(api, path.parent, cache, earlier, limits or RetryLimits(), notice)
     puller.list_models(query)
     puller.fetch(workers, progress)
     return _write(path, query, api, puller)
@@ -135,14 +135,14 @@ class _Puller:
         folder: Path,
         cache: Path | None,
         earlier: PulledList | None,
-        patience: Patience,
+        limits: RetryLimits,
         notice: Notice,
     ) -> None:
         self.api = api
         self.folder = folder
         self.cache = cache
         self.earlier = {m.repository: m for m in earlier.model} if earlier else {}
-        self.patience = patience
+        self.limits = limits
         self.notice = notice
         self.listed: list[ModelInfo] = []
         self.done: dict[str, PulledModel] = {}
@@ -152,7 +152,7 @@ class _Puller:
         """Fill `listed`; pages that came before a failure count. Raises SourceError if none did."""
         tags = [tag for tag in (query.family, query.library) if tag]
         try:
-            with patient_client(self.patience, threading.Event(), self.notice):
+            with retrying_client(self.limits, threading.Event(), self.notice):
                 for info in self.api.list_models(
                     filter=tags or None,
                     pipeline_tag=query.task,
@@ -175,8 +175,8 @@ class _Puller:
         stopped = threading.Event()
         failed_in_a_row = 0
         futures: list[Future[PulledModel]] = []
-        retrying = patient_client(self.patience, stopped, self.notice)
-        with retrying, ThreadPoolExecutor(workers) as pool:
+        client = retrying_client(self.limits, stopped, self.notice)
+        with client, ThreadPoolExecutor(workers) as pool:
             try:
                 futures += [pool.submit(self._fetch_one, info) for info in self.listed]
                 for count, future in enumerate(as_completed(futures), 1):
@@ -221,7 +221,7 @@ class _Puller:
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
             return msgspec.structs.replace(listed, problem=_problem(exc))
         where = Path("configs") / info.id.replace("/", "--") / revision[:12] / "config.json"
-        write_text(self.folder / where, text)
+        write_atomically(self.folder / where, text.encode())
         model_type = config.get("model_type")
         return msgspec.structs.replace(
             listed,
@@ -315,7 +315,7 @@ def _write(path: Path, query: Query, api: HfApi, puller: _Puller) -> PullReport:
     figures = None
     if query.sort == "downloads" and not query.is_filtered and not partial:
         figures = path.with_name("popularity.csv")
-        write_text(figures, _figures(models, api.endpoint, now))
+        write_atomically(figures, _figures(models, api.endpoint, now).encode())
     return PullReport(
         path=str(path),
         models=len(models),

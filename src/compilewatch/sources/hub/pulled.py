@@ -6,9 +6,6 @@ no network. See docs/formats.md.
 
 from __future__ import annotations
 
-import os
-import tempfile
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,8 @@ import tomli_w
 
 from compilewatch.config.paths import inputs_folder
 from compilewatch.errors import ConfigError, SourceError
+from compilewatch.files import read_toml, write_atomically
 from compilewatch.records import SCHEMA_VERSION
-from compilewatch.sources.manifest import read_toml
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,12 +74,6 @@ def read_pulled(path: Path) -> PulledList:
     """Raises SourceError if there is none, ConfigError if it is malformed or of another schema."""
     if not path.exists():
         raise SourceError(f"there is no pulled list {path}: run `compilewatch pull`")
-    try:
-        version = tomllib.loads(path.read_text(encoding="utf-8")).get("schema_version")
-    except (OSError, ValueError):
-        version = None  # read_toml words it
-    if isinstance(version, int) and version != SCHEMA_VERSION:
-        raise ConfigError(f"{path}: schema {version} is not {SCHEMA_VERSION}: pull again")
     found = read_toml(path, PulledList)
     names = [model.repository for model in found.model]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -95,23 +86,7 @@ def write_pulled(path: Path, found: PulledList) -> None:
         "# Written by `compilewatch pull`; `weights = true` on a model is kept by the next one.\n"
         + tomli_w.dumps(_without_none(msgspec.to_builtins(found)))
     )
-    write_text(path, content)
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write a file whole or not at all. Raises SourceError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, encoding="utf-8", delete=False
-        ) as part:
-            part.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(part.name).chmod(0o666 & ~mask)
-        Path(part.name).replace(path)
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from exc
+    write_atomically(path, content.encode())
 
 
 def _without_none(value: Any) -> Any:

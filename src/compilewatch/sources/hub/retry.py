@@ -1,4 +1,4 @@
-"""How long to bear with the Hub: one bounded retry policy under huggingface_hub's client.
+"""Retries of requests to the Hub: one bounded retry policy under huggingface_hub's client.
 
 huggingface_hub retries by itself, but without bounds that suit a tool somebody waits for: it
 sleeps as long as `Retry-After` says, five times over, and lists without any timeout
@@ -17,10 +17,11 @@ import httpx2
 from huggingface_hub import set_client_factory
 from huggingface_hub.utils import parse_ratelimit_headers
 from huggingface_hub.utils._http import default_client_factory, hf_request_event_hook
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+from tenacity import RetryCallState
 
 from compilewatch.errors import SourceError
 from compilewatch.records import Record
+from compilewatch.retry import TransientError, retrying
 
 Notice = Callable[[str], None]
 """Told, in one line, each time that a request failed and is made again."""
@@ -28,7 +29,7 @@ Notice = Callable[[str], None]
 _TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 
-class Patience(Record, frozen=True, kw_only=True):
+class RetryLimits(Record, frozen=True, kw_only=True):
     """Limits of one request, in seconds; waits double from `first_wait` up to `longest_wait`.
 
     A server that asks for a longer wait (`Retry-After`) than `longest_wait` is given up on.
@@ -41,25 +42,17 @@ class Patience(Record, frozen=True, kw_only=True):
 
 
 class HubUnavailableError(SourceError):
-    """The Hub could not be reached, or refused, for longer than patience allows."""
+    """The Hub could not be reached, or refused, for longer than the limits allow."""
 
 
-class _TransientError(Exception):
-    """One failed attempt; `wait_seconds` is what the server asked for."""
-
-    def __init__(self, what: str, wait_seconds: float | None = None) -> None:
-        super().__init__(what)
-        self.wait_seconds = wait_seconds
-
-
-class _PatientClient(httpx2.Client):
-    def __init__(self, patience: Patience, stopped: threading.Event, notice: Notice) -> None:
+class _RetryingClient(httpx2.Client):
+    def __init__(self, limits: RetryLimits, stopped: threading.Event, notice: Notice) -> None:
         super().__init__(
             event_hooks={"request": [hf_request_event_hook]},
             follow_redirects=True,
-            timeout=patience.timeout_seconds,
+            timeout=limits.timeout_seconds,
         )
-        self._patience = patience
+        self._limits = limits
         self._stopped = stopped
         self._notice = notice
         # huggingface_hub asks for more than what it is asked for: not each with all its attempts.
@@ -67,22 +60,29 @@ class _PatientClient(httpx2.Client):
 
     def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
         # Calls pass timeout=None, which switches the client's own timeout off.
-        request.extensions["timeout"] = httpx2.Timeout(self._patience.timeout_seconds).as_dict()
-        retrying = Retrying(
-            retry=retry_if_exception_type(_TransientError),
-            stop=stop_after_attempt(self._patience.attempts),
-            wait=self._wait,
+        request.extensions["timeout"] = httpx2.Timeout(self._limits.timeout_seconds).as_dict()
+        repeated = retrying(
+            attempts=self._limits.attempts,
+            first_wait_seconds=self._limits.first_wait_seconds,
+            longest_wait_seconds=self._limits.longest_wait_seconds,
             sleep=self._sleep,
-            before_sleep=lambda state: self._tell(request.url.host, state),
-            reraise=True,
-        )
+        ).copy(before_sleep=lambda state: self._tell(request.url.host, state))
         try:
-            return retrying(self._attempt, request, **kwargs)
-        except _TransientError as exc:
+            return repeated(self._attempt, request, **kwargs)
+        except TransientError as exc:
             said = f"{request.url.host}: {exc}"
             if isinstance(exc.__cause__, httpx2.ConnectError):
                 self._unreachable[request.url.host] = said
             raise HubUnavailableError(said) from exc
+
+    def _tell(self, host: str, state: RetryCallState) -> None:
+        failure = state.outcome.exception() if state.outcome else None
+        last = self._limits.attempts
+        self._notice(f"{host}: {failure}; attempt {state.attempt_number + 1} of {last}")
+
+    def _sleep(self, seconds: float) -> None:
+        # Ends early where the whole pull is given up.
+        self._stopped.wait(seconds)
 
     def _attempt(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
         if self._stopped.is_set():
@@ -92,10 +92,10 @@ class _PatientClient(httpx2.Client):
         try:
             response = super().send(request, **kwargs)
         except httpx2.TimeoutException as exc:
-            limit = self._patience.timeout_seconds
-            raise _TransientError(f"no answer within {limit:g} s") from exc
+            limit = self._limits.timeout_seconds
+            raise TransientError(f"no answer within {limit:g} s") from exc
         except httpx2.TransportError as exc:
-            raise _TransientError(f"cannot be reached ({exc})") from exc
+            raise TransientError(f"cannot be reached ({exc})") from exc
         if response.status_code not in _TRANSIENT_STATUS:
             return response
         response.close()
@@ -103,31 +103,15 @@ class _PatientClient(httpx2.Client):
 
     def _refusal(self, response: httpx2.Response) -> Exception:
         if response.status_code != 429:
-            return _TransientError(f"answers {response.status_code} {response.reason_phrase}")
+            return TransientError(f"answers {response.status_code} {response.reason_phrase}")
         wait = _asked_wait(response)
-        if wait is not None and wait > self._patience.longest_wait_seconds:
+        if wait is not None and wait > self._limits.longest_wait_seconds:
             self._stopped.set()
             return HubUnavailableError(
                 f"{response.request.url.host}: rate limit reached, it asks to wait {wait:g} s; "
                 "a token (HF_TOKEN) has a higher limit"
             )
-        return _TransientError("rate limit reached; a token (HF_TOKEN) has a higher limit", wait)
-
-    def _wait(self, state: RetryCallState) -> float:
-        failure = state.outcome.exception() if state.outcome else None
-        if isinstance(failure, _TransientError) and failure.wait_seconds is not None:
-            return failure.wait_seconds
-        doubled = self._patience.first_wait_seconds * 2.0 ** (state.attempt_number - 1)
-        return min(doubled, self._patience.longest_wait_seconds)
-
-    def _tell(self, host: str, state: RetryCallState) -> None:
-        failure = state.outcome.exception() if state.outcome else None
-        last = self._patience.attempts
-        self._notice(f"{host}: {failure}; attempt {state.attempt_number + 1} of {last}")
-
-    def _sleep(self, seconds: float) -> None:
-        # Ends early where the whole pull is given up.
-        self._stopped.wait(seconds)
+        return TransientError("rate limit reached; a token (HF_TOKEN) has a higher limit", wait)
 
 
 def _asked_wait(response: httpx2.Response) -> float | None:
@@ -140,15 +124,15 @@ def _asked_wait(response: httpx2.Response) -> float | None:
 
 
 @contextmanager
-def patient_client(
-    patience: Patience, stopped: threading.Event, notice: Notice = lambda _: None
+def retrying_client(
+    limits: RetryLimits, stopped: threading.Event, notice: Notice = lambda _: None
 ) -> Iterator[None]:
-    """Within it, all of huggingface_hub's requests keep to `patience`; `notice` hears of retries.
+    """Within it, all of huggingface_hub's requests keep to `limits`; `notice` hears of retries.
 
     Once `stopped` is set no further request is made and waits end; a rate limit that outlasts
-    patience sets it.
+    them sets it.
     """
-    set_client_factory(lambda: _PatientClient(patience, stopped, notice))
+    set_client_factory(lambda: _RetryingClient(limits, stopped, notice))
     try:
         yield
     finally:

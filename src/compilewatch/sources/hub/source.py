@@ -9,10 +9,10 @@ import msgspec
 
 from compilewatch.config.paths import inputs_folder
 from compilewatch.errors import ConfigError
+from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, ConfigBuild, ModelSpec
 from compilewatch.sources.configs import Resolver, read_config
 from compilewatch.sources.hub.pulled import PulledModel, pulled_path, read_pulled
-from compilewatch.sources.manifest import read_toml
 from compilewatch.sources.transformers.scan import read_library
 
 Commit = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]

@@ -10,10 +10,10 @@ of every file read.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib.util
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 
 from compilewatch.config.paths import cache_folder
-from compilewatch.errors import SourceError
+from compilewatch.errors import SourceError, StoreError
+from compilewatch.files import write_atomically
 from compilewatch.records import Record
 
 _ROOT_CLASS = "PreTrainedModel"
@@ -104,14 +105,8 @@ def read_library(root: Path | None = None, cache: Path | None = None) -> Library
 
 
 def _keep(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Two sweeps may write it at once: each renames its own complete file.
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
-            part.write(content)
-        Path(part.name).replace(path)
-    except OSError:
-        return
+    with contextlib.suppress(StoreError):
+        write_atomically(path, content, durable=False)
 
 
 def _files(root: Path) -> Iterator[Path]:

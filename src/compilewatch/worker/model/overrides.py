@@ -16,6 +16,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compilewatch.errors import ConfigError
+from compilewatch.files import read_toml
 from compilewatch.records import Depth, Mode, Tier
 
 
@@ -97,12 +98,7 @@ def load_overrides(directory: Path | None) -> Overrides:
         raise ConfigError(f"{directory}: no such folder of input overrides")
     found: list[Override] = []
     for path in sorted(directory.glob("*.toml")):
-        try:
-            found += msgspec.toml.decode(path.read_bytes(), type=Overrides).override
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{path}: {error}") from None
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        found += read_toml(path, Overrides).override
     return Overrides(override=tuple(found))
 
 

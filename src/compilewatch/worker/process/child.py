@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from compilewatch import files
 from compilewatch.contract.messages import (
     ARTIFACTS_FOLDER,
     NO_RESULT,
@@ -26,7 +27,6 @@ from compilewatch.contract.messages import (
     Answer,
     Start,
     durations,
-    write_atomically,
 )
 from compilewatch.records import ChaosBuild, Phase, Tier
 from compilewatch.worker import phases
@@ -87,7 +87,7 @@ def _answer(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
         result=msgspec.structs.replace(answer.result, durations=spent),
         fake_failure=answer.fake_failure,
     )
-    write_atomically(folder / RESULT_FILE, msgspec.json.encode(answer))
+    files.replace(folder / RESULT_FILE, msgspec.json.encode(answer))
     build = start.request.model.build
     if isinstance(build, ChaosBuild):
         from compilewatch.worker.model import chaos
@@ -102,7 +102,7 @@ def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase],
         if marks and marks[-1][0] is phase:
             return  # a target that announces the phase it was called in
         marks.append((phase, time.monotonic()))
-        write_atomically(path, msgspec.json.encode(marks))
+        files.replace(path, msgspec.json.encode(marks))
 
     return mark
 

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch import files
 from compilewatch.contract.messages import (
     START_FILE,
     Abandon,
@@ -39,7 +40,6 @@ from compilewatch.contract.messages import (
     Ready,
     Start,
     Started,
-    write_atomically,
 )
 
 _orders = msgspec.json.Decoder(Order)
@@ -189,7 +189,7 @@ def _spawn(start: Start) -> int:
 
     `posix_spawn` copies no thread and runs none of ours on the way, so it is safe here.
     """
-    write_atomically(Path(start.folder) / START_FILE, msgspec.json.encode(start))
+    files.replace(Path(start.folder) / START_FILE, msgspec.json.encode(start))
     package = "compilewatch.worker.process"
     end = sys.orig_argv.index(f"{package}.server")
     command = [*sys.orig_argv[:end], f"{package}.spawned", start.folder, str(os.getpid())]

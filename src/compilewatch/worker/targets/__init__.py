@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from compilewatch import plugins
 from compilewatch.contract.targets import entry
 from compilewatch.records import (
+    Details,
     ErrorRecord,
-    ExportDetail,
     FullgraphVerdict,
     GraphBreak,
-    NeuronDetail,
     Numerics,
-    Performance,
     Status,
     Tier,
-    XlaDetail,
 )
 
 if TYPE_CHECKING:
@@ -36,13 +33,12 @@ class Outcome:
     unattributed: int | None = None
     ops: int | None = None
     guards: int | None = None
+    graph_ops: tuple[int, ...] = ()
+    graph_ends: tuple[int, ...] = ()
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
     numerics: Numerics | None = None
-    export: ExportDetail | None = None
-    performance: Performance | None = None
-    xla: XlaDetail | None = None
-    neuron: NeuronDetail | None = None
+    details: Details | None = None
     error: ErrorRecord | None = None
     artifacts: tuple[str, ...] = ()
 
@@ -82,6 +78,4 @@ class FakeUnsupportedError(Exception):
 
 def load_target(name: str) -> CompileTarget:
     """Import one target. Raises UsageError for a name that is not registered."""
-    module_name, _, class_name = entry(name).implementation.partition(":")
-    target: Any = getattr(importlib.import_module(module_name), class_name)
-    return target()  # type: ignore[no-any-return]
+    return plugins.load(entry(name).implementation)()  # type: ignore[no-any-return]

@@ -127,7 +127,7 @@ class _Measurement:
             return _failed(error, "")
         graphs, ops = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
         performance = Performance(cold_compile_seconds=cold, compiler_peak_memory_bytes=peak.bytes)
-        outcome = Outcome(status=Status.PASS, graphs=graphs, ops=ops, performance=performance)
+        outcome = Outcome(status=Status.PASS, graphs=graphs, ops=ops, details=performance)
         subject.enter(Phase.COMPARE)
         try:
             found = self._numerics()
@@ -142,7 +142,7 @@ class _Measurement:
             status=Status.MISMATCH if found.deterministic and not found.matches else Status.PASS,
             detail="; ".join(filter(None, (*_remarks(graphs, found, performance), problem))),
             numerics=found,
-            performance=performance,
+            details=performance,
         )
 
     def _first_call(self) -> float:

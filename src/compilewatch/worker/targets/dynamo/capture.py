@@ -40,14 +40,15 @@ _GIVEN_UP = re.compile(r"WON'T CONVERT (?P<function>\S+) (?P<file>.+) line (?P<l
 
 @dataclass
 class Capture:
-    """What one capture gave. `ops` counts the call_function nodes of all graphs, as `explain` does.
+    """What one capture gave. `graph_ops` counts the call_function nodes of each graph.
 
+    Their sum is `ops`, as `explain` has it.
     `guards` counts those of frames that have a graph, as `explain` does. `frames` are the compile
     ids of the frames that Dynamo began to trace, `captured` those of the graphs, each in order;
     `skip_reasons` are of frames it left alone, in its words.
     """
 
-    ops: int = 0
+    graph_ops: list[int] = field(default_factory=list)
     guards: int = 0
     captured: list[str] = field(default_factory=list)
     log: BreakLog = field(default_factory=BreakLog)
@@ -57,6 +58,10 @@ class Capture:
     @property
     def graphs(self) -> int:
         return len(self.captured)
+
+    @property
+    def ops(self) -> int:
+        return sum(self.graph_ops)
 
     @property
     def whole(self) -> bool:
@@ -91,7 +96,7 @@ def capture(
     def recorder(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         compile_id = str(CompileContext.current_compile_id())
         found.captured.append(compile_id)
-        found.ops += sum(node.op == "call_function" for node in graph.graph.nodes)
+        found.graph_ops.append(sum(node.op == "call_function" for node in graph.graph.nodes))
         reason: Any = getattr(graph, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break:
             found.log.broken_graphs.add(compile_id)

@@ -72,7 +72,6 @@ CODES = (*(code for code, _, _ in _TAXONOMY), UNATTRIBUTED, UNREGISTERED, OTHER)
 """Every code of ours. A registry id is the other kind of code."""
 
 _WHILE_HANDLING = "*** While handling this graph break, another graph break occurred: ***"
-_DOCUMENTATION = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb{number}.html"
 _EXPLANATION = re.compile(
     r"^  Explanation: (?P<text>.*?)(?=^  Hint: |^\s*\n  Developer debug context:|\Z)", re.M | re.S
 )
@@ -137,11 +136,6 @@ def short_code(message: str, type_names: Iterable[str] = ()) -> str:
         if re.search(message_pattern, message):
             return code
     return OTHER
-
-
-def documentation_url(gb_id: str) -> str:
-    """The page of a registry entry, in the form that torch's own messages give."""
-    return _DOCUMENTATION.format(number=gb_id.lstrip("GB"))
 
 
 @functools.cache

@@ -293,7 +293,7 @@ def _outcome(subject: Subject, verdict: _Answer, detail: ExportDetail) -> Outcom
         return Outcome(
             status=Status.ERROR,
             detail="; ".join((verdict.detail, *remarks)),
-            export=detail,
+            details=detail,
             error=verdict.error,
             artifacts=(DRAFT_ARTIFACT,) if drafted else (),
         )
@@ -306,7 +306,7 @@ def _outcome(subject: Subject, verdict: _Answer, detail: ExportDetail) -> Outcom
         detail="; ".join((f"{verdict.variant.ops} ops", *remarks)),
         graphs=1,
         ops=verdict.variant.ops,
-        export=detail,
+        details=detail,
         artifacts=(OPS_ARTIFACT,) if keep else (),
     )
 

@@ -23,14 +23,14 @@ def outcome_of(
             status=Status.PASS,
             detail=neuronx_cc.described(found),
             graphs=1,
-            neuron=found,
+            details=found,
             artifacts=artifacts,
         )
     exhausted = problem.kind == error_classes.HOST_MEMORY
     return Outcome(
         status=Status.OOM if exhausted else Status.ERROR,
         detail=neuronx_cc.described(found),
-        neuron=found,
+        details=found,
         error=error or _error(problem, log),
         artifacts=artifacts,
     )

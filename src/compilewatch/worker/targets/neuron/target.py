@@ -186,7 +186,7 @@ def _archived(subject: Subject, target: str) -> Outcome:
         status=Status.UNSUPPORTED,
         detail=f"no neuronx-cc here; its input is among the artifacts, for a machine that has it: "
         f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}",
-        neuron=NeuronDetail(
+        details=NeuronDetail(
             target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo)
         ),
         artifacts=tuple(sorted(file.name for file in subject.artifacts.iterdir())),

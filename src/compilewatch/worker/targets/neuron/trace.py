@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from compilewatch import files
 from compilewatch.contract.failures import one_line
-from compilewatch.contract.messages import write_atomically
 from compilewatch.contract.processes import PeakMemory
 from compilewatch.neuron import error_classes, neuronx_cc
 from compilewatch.neuron.neuronx_cc import Compiler
@@ -114,7 +114,7 @@ class Traced:
             support, remark = _support(sdk, subject, flat, tensors, folder)
             found = msgspec.structs.replace(found, support=support)
         shutil.rmtree(folder / "model" / "weights", ignore_errors=True)  # they are the model's own
-        write_atomically(folder / neuronx_cc.DETAIL_FILE, msgspec.json.encode(found))
+        files.replace(folder / neuronx_cc.DETAIL_FILE, msgspec.json.encode(found))
         outcome = outcome_of(subject, found, _console(folder), record)
         if outcome.status is Status.PASS and self.cores:
             outcome = _on_device(subject, flat, traced, outcome)
@@ -262,11 +262,11 @@ def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: Outcome) -> O
     except Exception as error:  # noqa: BLE001  (model code, called more often than it expects)
         compiler_failure(error, ())
         return replace(outcome, detail=f"{outcome.detail}; measuring stopped at {one_line(error)}")
-    assert outcome.neuron is not None
+    assert isinstance(outcome.details, NeuronDetail)
     measured = msgspec.structs.replace(
-        outcome.neuron,
+        outcome.details,
         eager_latency_seconds=host,
         latency_seconds=core,
         latency_samples=samples,
     )
-    return replace(outcome, neuron=measured)
+    return replace(outcome, details=measured)

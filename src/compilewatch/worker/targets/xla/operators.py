@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.errors import ConfigError
+from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, NeuronConcern
 
 
@@ -67,12 +67,4 @@ def load_neuron_operators(path: Path | None) -> NeuronOperators:
     """
     if path is None:
         return NeuronOperators()
-    try:
-        found = msgspec.toml.decode(path.read_bytes(), type=NeuronOperators)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if found.schema_version > SCHEMA_VERSION:
-        raise ConfigError(f"{path}: schema {found.schema_version} is newer than this compilewatch")
-    return found
+    return read_toml(path, NeuronOperators)

@@ -123,16 +123,16 @@ class _Inquiry:
     def outcome(self) -> Outcome:
         detail = XlaDetail(stablehlo=self._stablehlo())
         outcome = self._verdict(detail)
-        assert outcome.xla is not None
+        assert isinstance(outcome.details, XlaDetail)
         phase = self._phase
-        detail = msgspec.structs.replace(outcome.xla, openxla=self._dynamo())
+        detail = msgspec.structs.replace(outcome.details, openxla=self._dynamo())
         if outcome.status is Status.ERROR:
             self._enter(phase)  # where the error that is told belongs
         artifacts = outcome.artifacts
         if detail.stablehlo is not None and detail.stablehlo.exported and self._keeps:
             artifacts = (*artifacts, STABLEHLO_ARTIFACT)
         remarks = filter(None, (outcome.detail, *_remarks(detail)))
-        return replace(outcome, detail="; ".join(remarks), xla=detail, artifacts=artifacts)
+        return replace(outcome, detail="; ".join(remarks), details=detail, artifacts=artifacts)
 
     def _verdict(self, detail: XlaDetail) -> Outcome:
         """Capture and execution; the first that fails is the verdict."""
@@ -142,7 +142,9 @@ class _Inquiry:
         try:
             captured = self.step(capture_hlo, HloCapture)
         except StepFailedError as error:
-            return Outcome(status=Status.ERROR, detail=str(error), error=error.record, xla=detail)
+            return Outcome(
+                status=Status.ERROR, detail=str(error), error=error.record, details=detail
+            )
         breaks = self._breaks(captured)
         fallbacks, hlo = captured.fallbacks, captured
         if not captured.ready:
@@ -158,7 +160,7 @@ class _Inquiry:
             status=Status.PASS,
             ops=sum(hlo.operators.values()) if hlo.ready else None,
             artifacts=hlo.artifacts,
-            xla=detail,
+            details=detail,
         )
         outcome = _broken(outcome, breaks)
         try:
@@ -304,7 +306,7 @@ def _judged(outcome: Outcome, detail: XlaDetail, ran: Execution) -> Outcome:
         detail="; ".join(phrases),
         graphs=ran.graphs,
         numerics=ran.numerics,
-        xla=msgspec.structs.replace(
+        details=msgspec.structs.replace(
             detail,
             compile_seconds=ran.compile_seconds,
             recompiles_same_inputs=ran.recompiles_same_inputs,
