@@ -10,6 +10,7 @@ import pytest
 
 from tests import services
 from tests.cli.conftest import Compilewatch
+from tests.sharing import free_port
 
 QUICK = {"COMPILEWATCH_PUBLISH_RETRY_SECONDS": "0"}
 
@@ -30,7 +31,7 @@ def test_without_an_address_it_says_what_to_set(
 def test_a_run_that_lies_elsewhere_is_refused(
     compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
 ) -> None:
-    url = f"http://127.0.0.1:{services.free_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     arguments = ("publish", swept["folder"], "--output", str(tmp_path))
     done = compilewatch(*arguments, COMPILEWATCH_PUSHGATEWAY_URL=url)
     assert done.returncode == 2
@@ -39,7 +40,7 @@ def test_a_run_that_lies_elsewhere_is_refused(
 
 
 def test_a_shard_is_not_pushed(compilewatch: Compilewatch, swept: dict[str, Any]) -> None:
-    url = f"http://127.0.0.1:{services.free_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     done = compilewatch("sweep", "--source", "manifest", "--shard", "1/1", "--json")
     run = json.loads(done.stdout)["run"]["id"]
     done = compilewatch("publish", run, COMPILEWATCH_PUSHGATEWAY_URL=url)
@@ -74,7 +75,7 @@ def test_from_a_sweep_to_a_query(
 def test_what_waited_is_sent_when_the_gateway_is_back(
     compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
 ) -> None:
-    port = services.free_port()
+    port = free_port()
     address = {"COMPILEWATCH_PUSHGATEWAY_URL": f"http://127.0.0.1:{port}", **QUICK}
     swept_again = compilewatch("sweep", "--source", "manifest", **address)
     assert swept_again.returncode == 0, swept_again.stderr

@@ -17,7 +17,7 @@ from compilewatch.sinks import loki_client
 from compilewatch.sinks.loki import LokiSink
 from compilewatch.sinks.loki_client import Emitter, RefusedError, log_record
 from tests.doubles.loki import Fault, LokiDouble, loki
-from tests.services import free_port
+from tests.sharing import free_port
 from tests.sinks.run_folder import RUN, VIEW, line, stamp, with_log
 
 

@@ -22,6 +22,7 @@ from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from tests import factories, services
 from tests.services import Service
+from tests.sharing import free_port
 from tests.sinks import example_run
 
 Labels = frozenset[tuple[str, str]]
@@ -183,7 +184,7 @@ def test_a_gateway_that_comes_back_within_the_patience_gets_all(tmp_path: Path) 
 
 
 def test_a_gateway_that_is_down_is_said_in_one_line() -> None:
-    url = f"http://127.0.0.1:{services.free_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(UnreachableError, match=f"no Pushgateway answers at {url} .*refused"):
         push(factories.view(factories.result()), url)
 

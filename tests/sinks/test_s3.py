@@ -25,7 +25,7 @@ from compilewatch.config import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.sinks import s3
 from compilewatch.sinks.s3 import PART_BYTES, S3Sink, content_type
-from tests.services import free_port
+from tests.sharing import free_port
 from tests.sinks.run_folder import RUN, VIEW, Folder
 from tests.sweeping import run_sweep, store
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests import services
+from tests.sharing import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -193,7 +194,7 @@ def test_alertmanager_starts_as_compose_starts_it(model: dict[str, Any], tmp_pat
     program = services.program("prometheus-alertmanager", package="prometheus-alertmanager")
     own = shutil.ignore_patterns("own.yml")
     shutil.copytree(ROOT / "stack" / "alertmanager", tmp_path / "etc", ignore=own)
-    port = services.free_port()
+    port = free_port()
     (line,) = service["command"]
     for there, here in {
         "/etc/alertmanager/": f"{tmp_path}/etc/",

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests import services
+from tests.sharing import free_port
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60.0
@@ -86,7 +87,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "STACK_DATA": str(tmp_path / "data"),
-    } | {name: str(services.free_port()) for name in PORTS}
+    } | {name: str(free_port()) for name in PORTS}
     made = Stack(root=root, environment=environment)
     yield made
     made.run("down")

@@ -7,7 +7,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError
 from compilewatch.trainium import refusals
-from tests.services import free_port
+from tests.sharing import free_port
 from tests.trainium.conftest import World
 
 

@@ -30,7 +30,7 @@ from compilewatch.store import Store
 from tests import factories
 from tests.launchers.conftest import SOON_DEAD, bare_request, hurried
 from tests.launchers.test_processes import gone
-from tests.services import free_port
+from tests.sharing import free_port
 
 Make = Callable[..., RayLauncher]
 
