@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,34 +10,42 @@ from compilewatch.launchers.local import LocalLauncher
 from compilewatch.records import Depth, Request, Result, Target, Tier
 from compilewatch.sources.library import LibrarySource
 from compilewatch.sources.select import by_name
+from tests.sharing import jobs
 
-pytestmark = pytest.mark.torch
+# The first test waits for all answers, which are of many models with --matrix.
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 OVERRIDES = Path(__file__).parents[1] / "inputs" / "overrides"
 
-# Of each modality, with and without breaks; small enough to run for real at reduced size.
-SAMPLE = (
+SAMPLE = {
+    "BertModel": "text, an encoder",
+    "LlamaForCausalLM": "text, a decoder with a cache",
+    "T5Model": "text to text, two inputs that depend on each other",
+    "ViTModel": "images",
+    "CLIPModel": "images and text together, and an output that is no tensor",
+    "Wav2Vec2Model": "sound, whose lengths pass through convolutions",
+    "PeAudioModel": "sound, with breaks of three causes, one outside of the tracer",
+    "SeamlessM4TModel": "sound and text, with one break met twice",
+}
+"""Model -> the way of failing that it alone can show; small enough to run for real when reduced."""
+
+MATRIX = (
     "AlbertModel",
     "BartForConditionalGeneration",
-    "BertModel",
-    "CLIPModel",
     "ConvNextModel",
     "DistilBertModel",
     "GPT2LMHeadModel",
     "HubertModel",
     "LayoutLMModel",
-    "LlamaForCausalLM",
-    "SeamlessM4TModel",
     "MBartModel",
     "MistralForCausalLM",
-    "PeAudioModel",
     "Qwen2ForCausalLM",
     "ResNetModel",
     "SwinModel",
-    "T5Model",
-    "ViTModel",
-    "Wav2Vec2Model",
 )
+"""Near relatives of those, which `make test-all` asks as well."""
+
+EACH = [*SAMPLE, *(pytest.param(name, marks=pytest.mark.matrix) for name in MATRIX)]
 
 Asked = dict[tuple[str, Tier, Depth], Result]
 SETTINGS = (
@@ -49,8 +56,9 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Asked:
-    specs = by_name(LibrarySource().models(), SAMPLE)
+def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    asked = (*SAMPLE, *MATRIX) if request.config.getoption("--matrix") else tuple(SAMPLE)
+    specs = by_name(LibrarySource().models(), asked)
     requests = [
         Request(
             model=spec,
@@ -64,7 +72,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Asked:
         for spec in specs
         for tier, depth in SETTINGS
     ]
-    with LocalLauncher(jobs=os.cpu_count()) as launcher:
+    with LocalLauncher(jobs=jobs()) as launcher:
         results = [
             done.result for done in launcher.run(requests, tmp_path_factory.mktemp("scratch"))
         ]
@@ -75,7 +83,7 @@ def reasons(result: Result) -> set[str]:
     return {found.fingerprint for found in result.breaks}
 
 
-@pytest.mark.parametrize("model", SAMPLE)
+@pytest.mark.parametrize("model", EACH)
 def test_tiers_agree(model: str, answers: Asked) -> None:
     fake, real = (answers[model, tier, Depth.REDUCED] for tier in (Tier.FAKE, Tier.REAL))
     assert (fake.tier, real.tier) == (Tier.FAKE, Tier.REAL)
@@ -88,7 +96,7 @@ def test_tiers_agree(model: str, answers: Asked) -> None:
     assert fake.fullgraph.accepted is real.fullgraph.accepted
 
 
-@pytest.mark.parametrize("model", SAMPLE)
+@pytest.mark.parametrize("model", EACH)
 def test_depths_have_the_same_reasons(model: str, answers: Asked) -> None:
     full, reduced = (answers[model, Tier.FAKE, depth] for depth in Depth)
     assert full.status is reduced.status, full.detail
