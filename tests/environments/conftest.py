@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -37,12 +38,13 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def index(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def index(wheels: Path) -> Iterator[Path]:
     """pip sees these wheels and nothing else."""
-    for variable in ("PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "TORCH_INDEX"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    return wheels
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "TORCH_INDEX"):
+            patch.delenv(variable, raising=False)
+        patch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(wheels))
+        yield wheels

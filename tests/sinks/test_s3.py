@@ -19,12 +19,12 @@ import boto3
 import pytest
 import requests
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
-from moto.server import ThreadedMotoServer
 
 from compilewatch.config import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.sinks import s3
 from compilewatch.sinks.s3 import PART_BYTES, S3Sink, content_type
+from tests import aws
 from tests.sharing import free_port
 from tests.sinks.run_folder import RUN, VIEW, Folder
 from tests.sweeping import run_sweep, store
@@ -42,21 +42,14 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with aws.moto() as address:
+        yield address
 
 
 @pytest.fixture(autouse=True)
 def _credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of whoever runs the tests is used."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    aws.no_configuration(tmp_path, monkeypatch)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")

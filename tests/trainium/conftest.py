@@ -15,24 +15,21 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.loaders import create_loader
 from moto.backends import get_backend
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.exceptions import EC2ClientError
-from moto.server import ThreadedMotoServer
 
 from compilewatch.config import Settings, load_settings
 from compilewatch.trainium.operation import Operation
+from tests import aws
 
 REGION = "us-east-1"
 TYPE = "trn1.2xlarge"
 IMAGE = "ami-12c6146b"
 """One of those that moto always has."""
-LOADER = create_loader()
 ACCESS = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "testing",
-    "AWS_EC2_METADATA_DISABLED": "true",
 }
 PRICES = """
 schema_version = 1
@@ -137,11 +134,8 @@ Refuse = Callable[..., list[str]]
 
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with aws.moto() as address:
+        yield address
 
 
 @pytest.fixture(scope="session")
@@ -173,16 +167,8 @@ def world(
 ) -> World:
     for name, value in ACCESS.items():
         monkeypatch.setenv(name, value)
-    for name, value in {
-        "AWS_ENDPOINT_URL_EC2": moto_endpoint,
-        "AWS_CONFIG_FILE": str(tmp_path / "no config"),
-        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "no credentials"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    # The real loader of boto3's models, which are megabytes, but one for all clients.
-    monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
-    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+    aws.no_configuration(tmp_path, monkeypatch)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", moto_endpoint)
     return World(client, tmp_path, sshd)
 
 
