@@ -62,10 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return  # The process that started this one has done the rest, for both.
-    config.stash[LEFT_BEHIND] = LeftBehind()
     folder = Path(tempfile.mkdtemp(prefix="compilewatch-tests-"))
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     _offer_cache(config, cache_folder(), folder / "compilewatch")
+    config.stash[LEFT_BEHIND] = LeftBehind()
     for name in list(os.environ):
         if name.startswith(FOREIGN) or name.lower().endswith("_proxy"):
             del os.environ[name]

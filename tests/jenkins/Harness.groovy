@@ -14,6 +14,7 @@ import groovy.json.JsonOutput
 import groovy.json.JsonSlurper
 import org.codehaus.groovy.control.CompilationFailedException
 import org.codehaus.groovy.control.CompilerConfiguration
+import org.codehaus.groovy.runtime.InvokerHelper
 
 class StepFailed extends RuntimeException { StepFailed(String why) { super(why) } }
 class AgentLost extends RuntimeException { AgentLost(String why) { super(why) } }
@@ -408,6 +409,8 @@ class CurrentBuild {
 }
 
 def settings = new CompilerConfiguration(scriptBaseClass: Jenkinsfile.name)
+// Compiling takes most of the time, and most scenarios are of one text.
+Map<String, Class> compiled = [:]
 def answers = new JsonSlurper().parse(new File(args[0])).collectEntries { name, asked ->
     Jenkinsfile.scenario = [params: [:], labels: [], offline: [], rules: []] + asked
     Jenkinsfile.trace = []
@@ -418,7 +421,10 @@ def answers = new JsonSlurper().parse(new File(args[0])).collectEntries { name, 
     String error = null
     try {
         def binding = new Binding([env: [:], scm: 'scm', none: 'none', currentBuild: new CurrentBuild()])
-        new GroovyShell(Jenkinsfile.classLoader, binding, settings).evaluate(asked.jenkinsfile as String, 'Pipeline.groovy')
+        Class script = compiled.computeIfAbsent(asked.jenkinsfile as String) { text ->
+            new GroovyShell(Jenkinsfile.classLoader, settings).parse(text, 'Pipeline.groovy').class
+        }
+        InvokerHelper.createScript(script, binding).run()
     } catch (Wrong | MissingPropertyException | MissingMethodException | CompilationFailedException wrong) {
         error = wrong.message
     }

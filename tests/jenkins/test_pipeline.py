@@ -90,8 +90,9 @@ def test_neuron_is_asked_only_if_wanted_and_never_costs_the_rest(pipeline: Run) 
     ],
 )
 def test_how_it_ends(pipeline: Run, fail: str, status: int, last: str, told: str) -> None:
-    assert pipeline(FAIL=fail)[0] == status
-    assert pipeline(FAIL=fail)[1][-3:] == [last, "archive", f"notify {told}"]
+    ended, ran = pipeline(FAIL=fail)
+    assert ended == status
+    assert ran[-3:] == [last, "archive", f"notify {told}"]
 
 
 @pytest.mark.parametrize("where", ["setup", "sweep 1", "merge", "publish"])
