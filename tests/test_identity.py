@@ -117,8 +117,11 @@ def test_everything_that_can_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         _key(environment=factories.environment(transformers="5.24.0")),
         _key(environment=factories.environment(digest="other packages")),
         # A launcher that forgets the digest must not make two torches one.
+        _key(environment=factories.environment(digest="")),
         _key(environment=factories.environment(digest="", torch="2.14.0")),
         _key(environment=factories.environment(digest="", torch="2.15.0")),
+        _key(environment=factories.environment(digest="", python="3.12.1")),
+        _key(environment=factories.environment(digest="", device="cuda")),
         _key(inputs_file=inputs),
         _key(inputs_file=others),
         _key(operators_file=inputs),
@@ -148,8 +151,10 @@ def test_a_configuration_is_its_content_not_its_place() -> None:
     assert len({_key(spec) for spec in different}) == len(different)
 
 
-def test_weights_and_remote_code_are_those_of_a_revision() -> None:
-    build = ConfigBuild(config_file="/a", config_sha256="c", repo="org/a", weights=True)
+@pytest.mark.parametrize("what", ["weights", "trust_remote_code"])
+def test_weights_and_remote_code_are_those_of_a_revision(what: str) -> None:
+    given: dict[str, Any] = {"config_file": "/a", "config_sha256": "c", "repo": "org/a"}
+    build = ConfigBuild(**given, **{what: True})
     one, two = (factories.spec("org/a", build=build, revision=r) for r in ("r1", "r2"))
     assert _key(one) != _key(two)
 

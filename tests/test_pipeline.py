@@ -307,6 +307,24 @@ def test_expectations_are_met_skipped_and_outlived(tmp_path: Path) -> None:
     assert [line["model"] for line in stale] == ["A"]
 
 
+def test_a_reused_answer_is_judged_by_the_expectations_of_today(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in" / "expectations.toml"
+    file.write_text(EXPECTATIONS.replace('"error"', '"graph_break"'))
+    broken = sweeping.breaking({"A": [factories.graph_break()]})
+    met = run_sweep(tmp_path, FakeLauncher(answers=broken))
+    assert [r.expectation for r in met.results if r.request.model.name == "A"] == [
+        "needs a package"
+    ]
+    file.unlink()
+    launcher = FakeLauncher(answers=broken)
+    again = run_sweep(tmp_path, launcher)
+    (reused,) = (r for r in again.results if r.request.model.name == "A")
+    assert "A" not in seen(launcher)
+    assert reused.reused_from == met.run.id
+    assert reused.expectation is None
+
+
 # --- cut short ---
 
 

@@ -20,6 +20,7 @@ from compilewatch.records import (
     ChangeKind,
     ConfigBuild,
     Depth,
+    Environment,
     FullgraphVerdict,
     GraphBreak,
     Mode,
@@ -202,6 +203,25 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> Comparison:
     before = run("1", environments=(factories.environment(**old),))
     after = run("2", environments=(factories.environment(**new),))
     return compare(before, [PASS], after, [BROKEN])
+
+
+def test_what_differs_is_named_of_all_environments_and_for_each_model_of_its_own() -> None:
+    def both(default: str, nightly: str) -> tuple[Environment, ...]:
+        named = {"default": default, "nightly": nightly}
+        return tuple(factories.environment(name=n, torch=t) for n, t in named.items())
+
+    before = run("1", environments=both("2.12.0", "2.14.0"))
+    after = run("2", environments=both("2.13.0", "2.15.0"))
+    target = Target(environment="nightly")
+    compared = compare(
+        before, [PASS, result(target=target)], after, [BROKEN, result(breaks=(A,), target=target)]
+    )
+    assert compared.differences == ("torch 2.12.0 -> 2.13.0", "torch 2.14.0 -> 2.15.0")
+    causes = {c.target.environment: c.causes for c in compared.changes}
+    assert causes == {
+        "default": ("torch 2.12.0 -> 2.13.0",),
+        "nightly": ("torch 2.14.0 -> 2.15.0",),
+    }
 
 
 def test_what_differs_between_the_environments_is_named() -> None:

@@ -74,7 +74,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Completed]:
             ("ok", Deadlines()),
             ("kill", Deadlines()),
             # Long enough for the compiler to be started, which is what is to be ended.
-            ("hang", Deadlines(neuron_compile_seconds=10.0).of_target("neuron")),
+            ("hang", Deadlines(neuron_compile_seconds=4.0).of_target("neuron")),
         )
     ]
     with pytest.MonkeyPatch.context() as patch:
@@ -110,6 +110,6 @@ def test_a_compiler_that_hangs_is_a_timeout_and_ends_with_the_child(
 ) -> None:
     result, artifacts = answers["hang"].result, answers["hang"].artifacts
     assert (result.status, result.phase) == (Status.TIMEOUT, Phase.COMPILE)
-    assert result.detail == "no end of compile after 10 s"
+    assert result.detail == "no end of compile after 4 s"
     assert artifacts is not None
     assert has_ended(int((artifacts / "graph.trn1" / "hanging").read_text()))

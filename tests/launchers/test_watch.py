@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from pathlib import Path
 
-from compilewatch.launchers.watch import resident_bytes
+import pytest
+
+from compilewatch.launchers import watch
+from compilewatch.launchers.watch import Task, resident_bytes
+from compilewatch.records import Deadlines, Phase, Status, Tier
+from tests import factories
 
 PROGRAM = """
 import os
@@ -35,3 +42,33 @@ def test_a_process_that_is_gone_holds_nothing() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
     assert resident_bytes(child.pid) == 0
+
+
+LIMIT = 2**30
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """A child in its first phase, which may take 10 s of 100 s in all."""
+    deadlines = Deadlines(setup_seconds=10.0, total_seconds=100.0)
+    request = factories.request(deadlines=deadlines, memory_limit_bytes=LIMIT)
+    made = Task(id=1, request=request, tier=Tier.FAKE, folder=tmp_path)
+    made.started(4711, time.monotonic())
+    monkeypatch.setattr(watch, "resident_bytes", lambda pid: 0)
+    return made
+
+
+@pytest.mark.parametrize(("used", "status"), [(LIMIT, None), (LIMIT + 1, Status.OOM)])
+def test_a_child_is_given_its_limit_of_memory_and_no_byte_more(
+    task: Task, used: int, status: Status | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "resident_bytes", lambda pid: used if pid == 4711 else 0)
+    verdict = task.overdue(task.started_monotonic)
+    assert (verdict.status if verdict else None) is status
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(10.0, None), (10.5, Status.TIMEOUT)])
+def test_a_phase_is_given_its_deadline(task: Task, seconds: float, status: Status | None) -> None:
+    verdict = task.overdue(task.started_monotonic + seconds)
+    assert (verdict.status if verdict else None) is status
+    assert verdict is None or verdict.phase is Phase.SETUP

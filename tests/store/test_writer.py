@@ -27,6 +27,24 @@ def test_an_answer_is_a_line_on_disk_when_append_returns(store: Store) -> None:
         assert data == msgspec.json.encode(result) + b"\n"
 
 
+def test_an_answer_is_synced_when_append_returns(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut would lose: nothing that has been written and not yet synced."""
+    synced: dict[int, int] = {}
+
+    def note(descriptor: int) -> None:
+        opened = os.fstat(descriptor)
+        synced[opened.st_ino] = opened.st_size
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    with store.create_run(FRESH, EMPTY) as writer:
+        for name in ("A", "B"):
+            writer.append([factories.result(name)])
+            written = (writer.path / "results.jsonl").stat()
+            assert synced[written.st_ino] == written.st_size > 0
+
+
 def test_artifacts_are_named_by_all_results_that_share_them(store: Store, tmp_path: Path) -> None:
     with store.create_run(FRESH, EMPTY) as writer:
         folder = writer.make_scratch() / "child"

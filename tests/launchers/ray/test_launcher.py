@@ -194,7 +194,8 @@ def test_an_error_of_our_own_is_not_taken_for_rays(bare_ray: Make) -> None:
 
 def _until(true: Callable[[], bool]) -> None:
     until = time.monotonic() + 60
-    while not true() and time.monotonic() < until:
+    while not true():
+        assert time.monotonic() < until, "what the test waits for did not happen within 60 s"
         time.sleep(0.02)
 
 

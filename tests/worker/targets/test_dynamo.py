@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
 from compilewatch.records import Mode, Phase, Status, Tier
-from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import FakeUnsupportedError, Outcome, dynamo
+from compilewatch.worker.targets.capture import Capture
 from compilewatch.worker.targets.dynamo import DynamoTarget, loss_of
 from compilewatch.worker.targets.reasons import CODES, registry
 
@@ -98,7 +99,7 @@ def test_every_break_is_found_with_its_cause_and_line(
     )
 
 
-@by_case
+@pytest.mark.parametrize("case", [c for c in CASES if c.breaks], ids=lambda case: case.name)
 def test_a_break_says_all_that_torch_knows(case: Case, answers: Answers) -> None:
     for each in answers(case).breaks:
         assert each.file == "breaks.py"
@@ -196,6 +197,17 @@ class BrokenInTraining(Network):
         y = torch.relu(self.into(x))
         torch._dynamo.graph_break()  # the only one
         return {"loss": self.out(y).square().mean()}
+
+
+@pytest.mark.parametrize(("frames", "derived"), [(["0/0"], True), (["0/0", "1/0"], False)])
+def test_fullgraph_is_asked_where_another_frame_was_traced_too(
+    make_subject: MakeSubject, frames: list[str], derived: bool
+) -> None:
+    """Given as a finding: no small module makes the installed torch trace a second frame."""
+    found = Capture(captured=["0/0"], frames=frames)
+    assert found.whole
+    verdict = dynamo._fullgraph(make_subject(module_of(whole)), found)
+    assert (verdict.accepted, verdict.derived) == (True, derived)
 
 
 @pytest.mark.parametrize("tier", [Tier.REAL, Tier.FAKE])

@@ -51,6 +51,16 @@ def test_two_lines_of_a_function_share_a_fingerprint_but_not_an_entry() -> None:
     assert (first.line, second.line) == (3, 9)
 
 
+def test_two_causes_that_no_registry_knows_are_two_breaks_of_one_place() -> None:
+    """As on a torch that is newer than its registry: the type is all that tells them apart."""
+    one, two = (f"{name}\n  Explanation: New.\n  Hint: No.\n\n  Dev" for name in ("Odd", "Even"))
+    first, second = _log(_report("0/0", one), _report("1/0", two)).breaks()
+    assert (first.gb_id, second.gb_id) == (None, None)
+    assert first.code == second.code
+    assert (first.gb_type, second.gb_type) == ("Odd", "Even")
+    assert first.fingerprint != second.fingerprint
+
+
 def test_a_fingerprint_survives_line_drift_and_nothing_else() -> None:
     at = StackFrame(file="a.py", line=1, function="f")
     moved = StackFrame(file="a.py", line=99, function="f")
@@ -69,6 +79,7 @@ def test_a_fingerprint_survives_line_drift_and_nothing_else() -> None:
         (_log(_report("0/0"), frames_given_up=2, give_ups_reported=1), 1),
         (_log(_report("0/0"), broken_graphs={"0/0", "1/0"}), 1),  # type: ignore[arg-type]
         (_log(frames_given_up=1), 1),
+        (_log(frames_given_up=1, broken_graphs={"0/0"}), 2),  # type: ignore[arg-type]
     ],
 )
 def test_the_sum_is_what_the_counts_prove(log: BreakLog, missing: int) -> None:
