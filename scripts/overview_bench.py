@@ -144,7 +144,7 @@ def backfill(folder: Path, models: int, end: int) -> tuple[int, int]:
 
 def step(query: Query) -> int:
     """The step of a query over these days, in seconds, in whole scrapes."""
-    exact = DAYS * DAY / query.panel.get("maxDataPoints", POINTS)
+    exact: float = DAYS * DAY / query.panel.get("maxDataPoints", POINTS)
     return math.ceil(exact / SCRAPE) * SCRAPE
 
 

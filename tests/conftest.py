@@ -14,7 +14,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 
 from compilewatch import environments
@@ -58,6 +60,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The same examples each time, and nothing written; others where there is time for the matrix.
+    hypothesis.settings.register_profile(
+        "tests", deadline=None, database=None, derandomize=not config.getoption("--matrix")
+    )
+    hypothesis.settings.load_profile("tests")
     # A shell that starts `make test &` hands on an ignored SIGINT, which tests send to processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
@@ -87,16 +94,20 @@ def _offer_cache(config: pytest.Config, users: Path, ours: Path) -> None:
     scans = kept.mkdir("transformers-scans")
     for scan in scans.iterdir():
         shutil.copy(scan, ours)
-    config.add_cleanup(lambda: [shutil.copy(scan, scans) for scan in ours.glob("library-*.json")])
+
+    def keep() -> None:
+        for scan in ours.glob("library-*.json"):
+            shutil.copy(scan, scans)
+
+    config.add_cleanup(keep)
 
 
 def _is_there(marker: str) -> bool:
     return environments.read_stamp(MADE[marker].split()[3]) is not None
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the matrix out, skip what needs an environment that is not there, form groups."""
+    """Leave the matrix out, and skip what needs an environment that is not there."""
     if not config.getoption("--matrix"):
         long = [item for item in items if item.get_closest_marker("matrix")]
         config.hook.pytest_deselected(items=long)
@@ -109,19 +120,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{len(marked)} tests need an environment: {command}")
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs an environment: {command}"))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
     if hasattr(config, "workerinput"):
         items.sort(key=_rank)
 
 
-def _group(item: pytest.Item) -> str:
-    path = item.path.relative_to(ROOT / "tests").as_posix()
-    return next((group for group in GROUPS if f"{path}/".startswith(f"{group}/")), path)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, whole groups; `loadgroup` of 3.8 does nothing under pytest 9.2."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid.partition("::")[0])
+
+    return Scheduling(config, log)
+
+
+def _group(path: str) -> str:
+    inside = path.removeprefix("tests/")
+    return next((group for group in GROUPS if f"{inside}/".startswith(f"{group}/")), path)
 
 
 def _rank(item: pytest.Item) -> int:
-    group = _group(item)
+    group = _group(item.path.relative_to(ROOT).as_posix())
     return GROUPS.index(group) if group in GROUPS else len(GROUPS)
 
 

@@ -77,7 +77,7 @@ def wait_until_ready(service: Service, path: str = "/-/ready") -> None:
             time.sleep(0.02)
         else:
             return
-    raise AssertionError(f"{service.process.args} did not start:\n{service.log.read_text()}")
+    raise AssertionError(f"{service.process.args!r} did not start:\n{service.log.read_text()}")
 
 
 @contextmanager

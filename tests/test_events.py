@@ -20,7 +20,7 @@ def _line(event: Event) -> dict[str, object]:
     return line
 
 
-def _subclasses(kind: type) -> set[type]:
+def _subclasses(kind: type[Event]) -> set[type[Event]]:
     return {kind}.union(*map(_subclasses, kind.__subclasses__()))
 
 

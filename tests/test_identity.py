@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compilewatch import identity
 from compilewatch.errors import ConfigError
@@ -82,6 +85,48 @@ def test_sub_configurations_are_cleaned_too() -> None:
     assert canonical_config(inner) == {"text_config": {"hidden_size": 8}}
 
 
+VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
+KEYS = st.sampled_from(sorted(identity.METADATA)) | st.text(min_size=1, max_size=4)
+
+
+def configurations(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """A config.json: known keys of the types that they have, metadata, and any others."""
+    labels = st.dictionaries(st.text(max_size=2), st.text(max_size=2), max_size=3)
+    known = st.fixed_dictionaries(
+        {},
+        optional={
+            "id2label": labels | st.none(),
+            "num_labels": st.integers(0, 9),
+            "torch_dtype": st.sampled_from(["float32", "bfloat16"]),
+            "dtype": st.sampled_from(["float32", "bfloat16"]),
+        },
+    )
+    others = st.dictionaries(KEYS, inner, max_size=4)
+    return st.tuples(known, others).map(lambda two: {**two[1], **two[0]})
+
+
+CONFIGURATIONS = configurations(st.recursive(VALUES, configurations, max_leaves=4))
+
+
+@given(CONFIGURATIONS, st.randoms(use_true_random=False))
+def test_no_order_of_any_configuration_matters(config: dict[str, Any], random: Random) -> None:
+    def shuffled(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        keys = list(value)
+        random.shuffle(keys)
+        return {key: shuffled(value[key]) for key in keys}
+
+    assert config_sha256(shuffled(config)) == config_sha256(config)
+
+
+@given(CONFIGURATIONS)
+def test_a_canonical_configuration_stays_as_it_is(config: dict[str, Any]) -> None:
+    canonical = canonical_config(config)
+    assert canonical_config(canonical) == canonical
+    assert not identity.METADATA & canonical.keys()
+
+
 def _key(spec: ModelSpec | None = None, target: Target | None = None, **changes: Any) -> str:
     given: dict[str, Any] = {
         "environment": factories.environment(),
@@ -154,7 +199,7 @@ def test_a_configuration_is_its_content_not_its_place() -> None:
 @pytest.mark.parametrize("what", ["weights", "trust_remote_code"])
 def test_weights_and_remote_code_are_those_of_a_revision(what: str) -> None:
     given: dict[str, Any] = {"config_file": "/a", "config_sha256": "c", "repo": "org/a"}
-    build = ConfigBuild(**given, **{what: True})
+    build = ConfigBuild(**{**given, what: True})
     one, two = (factories.spec("org/a", build=build, revision=r) for r in ("r1", "r2"))
     assert _key(one) != _key(two)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from compilewatch.planning import Options, Plan, Shard, parse_shard, plan, targe
 from compilewatch.records import (
     ConfigBuild,
     Deadlines,
+    Depth,
     Mode,
     ModelSpec,
     Phase,
@@ -44,7 +46,9 @@ def test_every_model_and_target_is_asked_once_in_order() -> None:
 
 def test_requests_carry_how_they_are_asked() -> None:
     options = Options(
-        environments=(factories.environment(name="nightly"),), memory_limit_bytes=5, depth="reduced"
+        environments=(factories.environment(name="nightly"),),
+        memory_limit_bytes=5,
+        depth=Depth.REDUCED,
     )
     nightly = [Target(environment="nightly")]
     (request,) = _plan(SPECS[:1], targets=nightly, options=options).requests
@@ -111,7 +115,7 @@ def test_two_environments_are_two_questions_and_two_names_of_one_are_one() -> No
 def test_an_expectation_skips_only_where_it_says_so() -> None:
     def expecting(skip: bool) -> Plan:
         line = Expectation(
-            model="M0", status=Status.OOM, reason="takes the machine down", date="2026-01-01",
+            model="M0", status=Status.OOM, reason="takes the machine down", date=date(2026, 1, 1),
             target="dynamo/train", skip=skip,
         )  # fmt: skip
         return _plan(SPECS[:2], expectations=Expectations(expectation=(line,)))
@@ -200,7 +204,7 @@ def test_targets_are_named_once() -> None:
     assert len(targets_of(["dynamo", "dynamo"], [Mode.EVAL, Mode.EVAL], dynamic=True)) == 1
 
 
-def test_a_target_may_name_its_backend():
+def test_a_target_may_name_its_backend() -> None:
     plain, other = targets_of(["export", "export:non_strict"], [Mode.EVAL], dynamic=False)
     assert (plain.backend, other.name, other.backend) == (None, "export", "non_strict")
     assert target_label(other) == "export:non_strict"

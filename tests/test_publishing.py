@@ -41,7 +41,7 @@ class Faulty(Local):
     name = "faulty"
 
     def publish(self, view: RunView, files: RunFiles) -> str:
-        return str({}["missing"])
+        return {"there": "it"}["missing"]
 
 
 @pytest.fixture(autouse=True)

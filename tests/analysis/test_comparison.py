@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compilewatch.analysis.comparison import (
     Comparison,
@@ -114,6 +116,39 @@ def test_breaks_are_compared_by_fingerprint(
     assert _kind(result(breaks=before), result(breaks=after)) is kind
 
 
+RESULTS = st.sampled_from(
+    [PASS, MISMATCH, COMPILE_ERROR, CREATE_ERROR, TIMEOUT, SKIPPED, UNSUPPORTED]
+) | st.lists(st.sampled_from([A, B, C, OTHER]), min_size=1, max_size=4, unique=True).map(
+    lambda breaks: result(breaks=tuple(breaks))
+)
+TURNED: dict[ChangeKind | None, set[ChangeKind | None]] = {
+    # Of as many breaks, one that is of another cause is a regression in both directions.
+    REGRESSION: {FIXED, REGRESSION, None},
+    FIXED: {REGRESSION},
+    ChangeKind.NEWLY_TESTED: {ChangeKind.NO_LONGER_TESTED},
+    ChangeKind.NO_LONGER_TESTED: {ChangeKind.NEWLY_TESTED},
+    None: {None, REGRESSION},
+}
+"""What a change may be when the runs are exchanged."""
+
+
+@given(RESULTS, RESULTS, st.booleans())
+def test_any_change_turned_round_is_its_opposite(old: Result, new: Result, by_place: bool) -> None:
+    kinds = []
+    for pair in ((old, new), (new, old)):
+        judged = judge(*pair, by_place=by_place)
+        kinds.append(judged[0] if judged else None)
+    assert kinds[1] in TURNED[kinds[0]]
+    if REGRESSION in kinds:
+        assert old.is_verdict
+        assert new.is_verdict
+
+
+@given(RESULTS, st.booleans())
+def test_nothing_changes_against_itself(same: Result, by_place: bool) -> None:
+    assert judge(same, same, by_place=by_place) is None
+
+
 def test_a_regression_names_the_new_causes() -> None:
     new = graph_break("b", "GB0059")
     judged = judge(BROKEN, result(breaks=(A, new)))
@@ -142,7 +177,9 @@ def test_every_model_and_target_is_in_exactly_one_bucket() -> None:
     """Over all pairs of states a model can be in, and in any order."""
     states = [None, PASS, BROKEN, MISMATCH, COMPILE_ERROR, CREATE_ERROR, TIMEOUT, SKIPPED]
     targets = [Target(), Target(mode=Mode.TRAIN)]
-    before, after, expected = [], [], set()
+    before: list[Result] = []
+    after: list[Result] = []
+    expected = set()
     for number, (old, new) in enumerate(itertools.product(states, states)):
         for target in targets:
             for state, side in ((old, before), (new, after)):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from compilewatch.analysis import rows
@@ -19,12 +21,12 @@ from tests import factories
 HOME = {"xla": "xla", "neuron": "neuron"}
 
 
-def on(name: str, status: Status = Status.PASS, model: str = "BertModel", **fields):
+def on(name: str, status: Status = Status.PASS, model: str = "BertModel", **fields: Any) -> Any:
     target = Target(name=name, environment=HOME.get(name, "default"))
     return factories.result(model, status, **{"target": target, **fields})
 
 
-def only_row(*results):
+def only_row(*results: Any) -> Any:
     (row,) = rows.rows(results)
     return row
 
@@ -33,20 +35,20 @@ def variant(code: str | None = None) -> ExportVariant:
     return ExportVariant(exported=code is None, duration_seconds=1.0, code=code)
 
 
-def exported(non_strict: str | None = None, strict: str | None = None, **fields):
+def exported(non_strict: str | None = None, strict: str | None = None, **fields: Any) -> Any:
     detail = ExportDetail(non_strict=variant(non_strict), strict=variant(strict))
     status = Status.PASS if non_strict is None else Status.ERROR
     return on("export", status, export=detail, **fields)
 
 
-def test_layers_stand_in_the_order_in_which_a_model_passes_them():
+def test_layers_stand_in_the_order_in_which_a_model_passes_them() -> None:
     asked = [on(name) for name in ("neuron", "xla", "export", "dynamo", "inductor")]
     row = only_row(*asked)
     assert [cell.layer for cell in row.cells] == list(Layer)
     assert row.first_failing is None
 
 
-def test_the_first_layer_that_fails_is_named_and_what_did_not_run_has_not_failed():
+def test_the_first_layer_that_fails_is_named_and_what_did_not_run_has_not_failed() -> None:
     row = only_row(
         on("dynamo"),
         on("export", Status.UNSUPPORTED),
@@ -61,7 +63,7 @@ def test_the_first_layer_that_fails_is_named_and_what_did_not_run_has_not_failed
 
 
 @pytest.mark.parametrize("status", [Status.ERROR, Status.TIMEOUT, Status.OOM, Status.CRASHED])
-def test_what_ends_before_the_compiler_in_any_target_fails_in_eager(status):
+def test_what_ends_before_the_compiler_in_any_target_fails_in_eager(status: Any) -> None:
     row = only_row(on("dynamo"), on("xla", status, phase=Phase.EAGER))
     first = row.first_failing
     assert first is not None
@@ -69,13 +71,13 @@ def test_what_ends_before_the_compiler_in_any_target_fails_in_eager(status):
     assert not row.cell(Layer.XLA).failed
 
 
-def test_where_nothing_ran_eager_neither_passed_nor_failed():
+def test_where_nothing_ran_eager_neither_passed_nor_failed() -> None:
     row = only_row(on("dynamo", Status.SKIPPED), on("neuron", Status.UNSUPPORTED))
     assert row.cell(Layer.EAGER) is None
     assert row.first_failing is None
 
 
-def test_modes_shapes_and_environments_are_rows_of_their_own():
+def test_modes_shapes_and_environments_are_rows_of_their_own() -> None:
     found = rows.rows(
         [
             on("dynamo"),
@@ -88,7 +90,7 @@ def test_modes_shapes_and_environments_are_rows_of_their_own():
     assert [cell.layer for cell in found[0].cells] == [Layer.EAGER, Layer.DYNAMO, Layer.XLA]
 
 
-def test_where_compile_and_export_disagree_is_said_both_ways():
+def test_where_compile_and_export_disagree_is_said_both_ways() -> None:
     refused = FullgraphVerdict(accepted=False, code="GB0170")
     whole = on("dynamo", fullgraph=FullgraphVerdict(accepted=True))
     assert only_row(whole, exported("data_dependent_guard", "x")).disagreements == (
@@ -100,7 +102,7 @@ def test_where_compile_and_export_disagree_is_said_both_ways():
     assert only_row(whole, exported()).disagreements == ()
 
 
-def test_strict_and_non_strict_export_may_disagree():
+def test_strict_and_non_strict_export_may_disagree() -> None:
     assert only_row(exported(strict="GB0001")).disagreements == (
         "torch.export takes it, strict=True does not: GB0001",
     )
@@ -109,13 +111,13 @@ def test_strict_and_non_strict_export_may_disagree():
     )
 
 
-def test_a_disagreement_says_where_the_two_were_asked_otherwise():
+def test_a_disagreement_says_where_the_two_were_asked_otherwise() -> None:
     whole = on("dynamo", fullgraph=FullgraphVerdict(accepted=True))
     (line,) = only_row(whole, exported("other", "x", tier=Tier.REAL)).disagreements
     assert line.endswith("(asked otherwise: fake tensors, full depth and real tensors, full depth)")
 
 
-def test_first_failures_are_counted_with_zero_for_layers_that_never_are_first():
+def test_first_failures_are_counted_with_zero_for_layers_that_never_are_first() -> None:
     found = rows.rows(
         [on("dynamo"), on("export", Status.ERROR), on("dynamo", model="B"), on("export", model="B")]
     )
@@ -127,7 +129,7 @@ def test_first_failures_are_counted_with_zero_for_layers_that_never_are_first():
     }
 
 
-def test_reasons_are_ranked_for_each_target_with_breaks_and_codes_apart():
+def test_reasons_are_ranked_for_each_target_with_breaks_and_codes_apart() -> None:
     view = factories.view(
         on("xla", Status.UNSUPPORTED),
         on("export", Status.ERROR, error=factories.error("constant")),

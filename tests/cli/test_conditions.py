@@ -9,7 +9,7 @@ import pytest
 
 from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.cli.conditions import Conditions, exit_status, exit_status_of, option
-from compilewatch.records import Change, ChangeKind, Phase, Status, Target
+from compilewatch.records import Change, ChangeKind, Phase, Result, Status, Target
 from tests.factories import graph_break, result, view
 
 PASS, BROKEN = result("Passing"), result("Broken", breaks=(graph_break("a"),))
@@ -44,7 +44,7 @@ def conditions(text: str) -> Conditions:
         ("", (BROKEN, FAILED), 0),
     ],
 )
-def test_a_condition_that_is_met_is_1(text: str, results: tuple, status: int) -> None:
+def test_a_condition_that_is_met_is_1(text: str, results: tuple[Result, ...], status: int) -> None:
     assert exit_status(view(*results), conditions(text)) == status
 
 

@@ -13,7 +13,8 @@ import pytest
 from compilewatch import environments
 from compilewatch.cli import doctor
 from compilewatch.cli.worker_call import try_environment
-from compilewatch.environments import Interpreter, InterpreterError
+from compilewatch.environments import Interpreter
+from compilewatch.errors import InterpreterError
 from tests.launchers.conftest import bare_python
 
 __all__ = ["bare_python"]

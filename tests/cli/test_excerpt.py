@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,7 @@ from compilewatch.cli.excerpt import source_excerpt
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An importable package that would betray that it was imported."""
     folder = tmp_path / "excerptpackage"
     (folder / "inner").mkdir(parents=True)
@@ -20,7 +22,7 @@ def package(tmp_path, monkeypatch):
     return folder
 
 
-def test_lines_around_a_place_are_found_without_an_import(package):
+def test_lines_around_a_place_are_found_without_an_import(package: Any) -> None:
     assert source_excerpt("excerptpackage/inner/code.py", 3, around=1) == (
         (2, "two"),
         (3, "three"),
@@ -29,12 +31,12 @@ def test_lines_around_a_place_are_found_without_an_import(package):
     assert "excerptpackage" not in sys.modules
 
 
-def test_the_ends_of_a_file_cut_the_excerpt_short(package):
+def test_the_ends_of_a_file_cut_the_excerpt_short(package: Any) -> None:
     assert [line.number for line in source_excerpt("excerptpackage/inner/code.py", 1)] == [1, 2, 3]
     assert [line.number for line in source_excerpt("excerptpackage/inner/code.py", 5)] == [3, 4, 5]
 
 
-def test_a_module_without_a_package_is_found(package):
+def test_a_module_without_a_package_is_found(package: Any) -> None:
     assert source_excerpt("excerptmodule.py", 1) == ((1, "alone"),)
 
 
@@ -53,11 +55,11 @@ def test_a_module_without_a_package_is_found(package):
         ("/etc/hostname", 1),
     ],
 )
-def test_what_cannot_be_found_gives_nothing(package, file, line):
+def test_what_cannot_be_found_gives_nothing(package: Any, file: Any, line: Any) -> None:
     assert source_excerpt(file, line) == ()
 
 
-def test_transformers_is_read_without_importing_it_or_torch():
+def test_transformers_is_read_without_importing_it_or_torch() -> None:
     program = (
         "import sys; from compilewatch.cli.excerpt import source_excerpt;"
         "lines = source_excerpt('transformers/models/bert/modeling_bert.py', 1);"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,29 +10,30 @@ from rich.console import Console
 from compilewatch.cli import panel, pieces, render
 from compilewatch.cli.excerpt import SourceLine
 from compilewatch.records import FullgraphVerdict, Phase, Status, Target
+from compilewatch.sinks import wording
 from tests import factories
 from tests.sinks import example_run
 
 
-def piped(renderable) -> str:
+def piped(renderable: Any) -> str:
     stream = io.StringIO()
     pieces.console(stream).print(renderable)
     return stream.getvalue()
 
 
-def narrow(renderable) -> list[str]:
+def narrow(renderable: Any) -> list[str]:
     stream = io.StringIO()
     Console(file=stream, width=80).print(renderable)
     return stream.getvalue().splitlines()
 
 
-def many_families(count: int):
+def many_families(count: int) -> Any:
     return [
         factories.result(f"Model{i}", family=f"family{i}", downloads=1000 - i) for i in range(count)
     ]
 
 
-def test_the_summary_counts_verdicts_by_family_and_in_all():
+def test_the_summary_counts_verdicts_by_family_and_in_all() -> None:
     text = piped(render.summary_table(example_run.view()))
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
     header = "Family pass breaks mismatch error no verdict not run"
@@ -41,7 +43,7 @@ def test_the_summary_counts_verdicts_by_family_and_in_all():
     assert rows["all"] == ["7", "3", "2", "1", "1", "5", "2"]
 
 
-def test_small_families_are_added_up():
+def test_small_families_are_added_up() -> None:
     twice = factories.result("Again", family="family0", downloads=1000)
     text = piped(render.summary_table(factories.view(*many_families(18), twice)))
     assert "3 other families 3" in " ".join(text.split())
@@ -51,7 +53,7 @@ def test_small_families_are_added_up():
     assert "Family" not in piped(render.summary_table(factories.view(*many_families(18))))
 
 
-def test_reasons_are_ranked_by_models_and_shown_once():
+def test_reasons_are_ranked_by_models_and_shown_once() -> None:
     a, b = factories.graph_break(), factories.graph_break(gb_id="GB0001")
     results = [
         factories.result("One", breaks=(a,), source="hub", downloads=1),
@@ -64,7 +66,7 @@ def test_reasons_are_ranked_by_models_and_shown_once():
     assert "downloads affected" not in text
 
 
-def test_the_end_of_a_sweep_names_what_does_not_pass_with_its_line():
+def test_the_end_of_a_sweep_names_what_does_not_pass_with_its_line() -> None:
     a = factories.graph_break(gb_id="GB0170", gb_type="Data-dependent branching")
     failed = factories.result(
         "Failed", status=Status.ERROR, phase=Phase.CREATE, detail="no weights at /data/x"
@@ -85,14 +87,14 @@ def test_the_end_of_a_sweep_names_what_does_not_pass_with_its_line():
     assert "Look closer: compilewatch explain Broken" in text
 
 
-def test_the_list_of_what_does_not_pass_is_short():
+def test_the_list_of_what_does_not_pass_is_short() -> None:
     broken = [factories.result(f"B{n}", breaks=(factories.graph_break(),)) for n in range(13)]
     text = piped(render.summary_table(factories.view(*broken)))
     assert "3 more in the report" in text
     assert "Does not pass" not in piped(render.summary_table(factories.view(factories.result())))
 
 
-def test_the_summary_names_the_baseline_and_puts_regressions_first():
+def test_the_summary_names_the_baseline_and_puts_regressions_first() -> None:
     text = piped(render.summary_table(example_run.view()))
     counted = "against 20260101-030405-0001: 1 regression, 1 fixed, 1 new, 1 gone"
     assert counted in text
@@ -101,13 +103,13 @@ def test_the_summary_names_the_baseline_and_puts_regressions_first():
     assert "pass -> graph_break; revision aaaa -> bbbb" in text
 
 
-def test_without_a_baseline_no_change_is_spoken_of():
+def test_without_a_baseline_no_change_is_spoken_of() -> None:
     text = piped(render.summary_table(factories.view(factories.result())))
     assert "regression" not in text
     assert piped(render.changes_table(factories.view())) == "no baseline to compare with\n"
 
 
-def test_the_summary_says_what_has_no_result_and_no_verdict():
+def test_the_summary_says_what_has_no_result_and_no_verdict() -> None:
     text = piped(render.summary_table(example_run.view()))
     assert "3 of 17 requests compile without graph breaks (17.6 %); 2 with graph breaks;" in text
     assert "; 3 without a result\n" in text
@@ -116,7 +118,7 @@ def test_the_summary_says_what_has_no_result_and_no_verdict():
     assert "with 2 jobs" in text
 
 
-def test_changes_shows_every_kind():
+def test_changes_shows_every_kind() -> None:
     text = piped(render.changes_table(example_run.view()))
     headings = ["Regressions", "Fixed", "New", "Removed", "Newly tested", "No longer tested"]
     places = [text.index(f"\n{heading} ") for heading in headings]
@@ -126,7 +128,7 @@ def test_changes_shows_every_kind():
     assert "run      20260102-030405-0001  library, " in text
 
 
-def test_text_of_others_is_neither_markup_nor_commands_to_the_terminal():
+def test_text_of_others_is_neither_markup_nor_commands_to_the_terminal() -> None:
     view = example_run.view()
     shown = [render.summary_table(view), *map(panel.model_panel, view.results)]
     text = "".join(map(piped, shown))
@@ -136,7 +138,7 @@ def test_text_of_others_is_neither_markup_nor_commands_to_the_terminal():
     assert "\x00" not in text
 
 
-def test_piped_output_neither_cuts_nor_folds_a_name():
+def test_piped_output_neither_cuts_nor_folds_a_name() -> None:
     name = "organisation/" + "a-very-long-name-" * 20
     result = factories.result(name, breaks=(example_run.BRANCH,))
     assert name in piped(panel.model_panel(result))
@@ -155,7 +157,7 @@ def test_piped_output_neither_cuts_nor_folds_a_name():
         assert "…" not in piped(table)
 
 
-def test_tables_fit_eighty_columns_with_every_outcome():
+def test_tables_fit_eighty_columns_with_every_outcome() -> None:
     view = example_run.view()
     for table in (
         render.summary_table(view),
@@ -167,7 +169,7 @@ def test_tables_fit_eighty_columns_with_every_outcome():
     assert "not run" in row
 
 
-def test_colour_is_for_terminals_and_no_color_is_honoured(monkeypatch):
+def test_colour_is_for_terminals_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     table = render.summary_table(example_run.view())
     stream = io.StringIO()
     Console(file=stream, force_terminal=True, color_system="standard", width=80).print(table)
@@ -178,7 +180,7 @@ def test_colour_is_for_terminals_and_no_color_is_honoured(monkeypatch):
     assert "\x1b[3" not in piped(table)
 
 
-def test_runs_are_listed_in_the_order_given():
+def test_runs_are_listed_in_the_order_given() -> None:
     runs = [
         factories.run("20260102-030405-0001", shard="1/4"),
         factories.run("20260101-030405-0001", state="interrupted", wall_seconds=None),
@@ -206,7 +208,7 @@ def excerpt(file: str, line: int) -> tuple[SourceLine, ...]:
     return tuple(SourceLine(n, code[n]) for n in sorted(code)) if line == 412 else ()
 
 
-def test_a_model_is_shown_with_each_break_and_its_line_marked():
+def test_a_model_is_shown_with_each_break_and_its_line_marked() -> None:
     lines = piped(panel.model_panel(example_run.results()[0], excerpt)).splitlines()
     text = "\n".join(line.strip() for line in lines)
     assert lines[0].startswith("BertModel  dynamo  graph break")
@@ -222,7 +224,7 @@ def test_a_model_is_shown_with_each_break_and_its_line_marked():
     assert "compilewatch reproduce BertModel" in text
 
 
-def test_indented_text_wraps_within_eighty_columns_and_is_not_padded():
+def test_indented_text_wraps_within_eighty_columns_and_is_not_padded() -> None:
     shown = panel.model_panel(example_run.results()[0], excerpt)
     assert max(map(len, narrow(shown))) <= 80
     indented = [line for line in piped(shown).splitlines() if line.startswith("   ")]
@@ -230,14 +232,14 @@ def test_indented_text_wraps_within_eighty_columns_and_is_not_padded():
     assert not [line for line in indented if line != line.rstrip()]
 
 
-def test_of_many_artifacts_those_to_open_are_named():
+def test_of_many_artifacts_those_to_open_are_named() -> None:
     text = piped(panel.model_panel(example_run.results()[0]))
     assert "artifact artifacts/BertModel/dynamo/tlparse/index.html" in text
     assert "graph_2.txt" not in text
     assert "and 1 more artifact\n" in text
 
 
-def test_the_stored_line_is_shown_where_the_installed_source_is_another_version():
+def test_the_stored_line_is_shown_where_the_installed_source_is_another_version() -> Any:
     def other_version(file: str, line: int) -> tuple[SourceLine, ...]:
         return (SourceLine(412, "something else entirely"),) if line == 412 else ()
 
@@ -247,9 +249,9 @@ def test_the_stored_line_is_shown_where_the_installed_source_is_another_version(
         assert "something else" not in text
 
 
-def test_what_torchs_reason_says_already_is_not_said_again():
+def test_what_torchs_reason_says_already_is_not_said_again() -> None:
     said = factories.graph_break(
-        reason="Explanation. Hint: do that. See " + render.wording.registry_page("GB0170"),
+        reason=f"Explanation. Hint: do that. See {wording.registry_page('GB0170')}",
         hints=("do that.", "do this."),
     )
     text = piped(panel.model_panel(factories.result(breaks=(said,))))
@@ -258,7 +260,7 @@ def test_what_torchs_reason_says_already_is_not_said_again():
     assert "hint: do this." in text
 
 
-def test_an_error_shows_type_place_and_the_end_of_its_traceback():
+def test_an_error_shows_type_place_and_the_end_of_its_traceback() -> None:
     text = piped(panel.model_panel(example_run.results()[3]))
     assert "builtins.TypeError (type_error)" in text
     assert "transformers/models/bert/modeling_bert.py:100 in forward" in text
@@ -266,7 +268,7 @@ def test_an_error_shows_type_place_and_the_end_of_its_traceback():
     assert "first frames" not in text
 
 
-def test_earlier_attempts_expectation_and_reuse_are_told():
+def test_earlier_attempts_expectation_and_reuse_are_told() -> None:
     text = piped(panel.model_panel(example_run.results()[2]))
     assert "real tensors · reduced depth" in text
     assert "answered by 20260101-030405-0001" in text
@@ -276,30 +278,30 @@ def test_earlier_attempts_expectation_and_reuse_are_told():
     assert "expected: needs timm" in expected
 
 
-def test_a_refusal_of_fullgraph_without_a_break_says_why():
+def test_a_refusal_of_fullgraph_without_a_break_says_why() -> None:
     refused = FullgraphVerdict(accepted=False, code="GB0001", reason="because of that")
     text = piped(panel.model_panel(factories.result(fullgraph=refused)))
     assert "fullgraph=True refuses it:\n   because of that" in text
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_every_status_can_be_shown(status):
+def test_every_status_can_be_shown(status: Any) -> None:
     result = factories.result(status=status, phase=Phase.SETUP, target=Target(dynamic=True))
     assert piped(panel.model_panel(result)).startswith("BertModel  dynamo/eval/dynamic")
 
 
-def test_the_end_of_a_sweep_has_verdicts_first_failures_and_reasons_by_target():
+def test_the_end_of_a_sweep_has_verdicts_first_failures_and_reasons_by_target() -> None:
     text = " ".join(piped(render.summary_table(factories.view(*example_run.row()))).split())
     assert "dynamo · 1 · export 1 · · inductor 1 · · xla · 1 · neuron 1 · 1" in text
     assert "eager eval 0 dynamo eval 1 export eval 0" in text
     assert "neuron NCC_EVRF009 in compile 1 7,000" in text
 
 
-def test_with_one_target_nothing_is_said_by_target():
+def test_with_one_target_nothing_is_said_by_target() -> None:
     assert "Target" not in piped(render.summary_table(factories.view(factories.result())))
 
 
-def test_the_row_of_a_model_names_the_first_failing_layer_and_disagreements():
+def test_the_row_of_a_model_names_the_first_failing_layer_and_disagreements() -> None:
     lines = piped(panel.row_panel(example_run.row()[:5])).splitlines()
     layers = ["eager", "dynamo", "export", "inductor", "xla", "neuron"]
     assert [line.split()[0] for line in lines[2:8]] == layers
@@ -308,7 +310,7 @@ def test_the_row_of_a_model_names_the_first_failing_layer_and_disagreements():
     assert any("torch.export takes it, strict=True does not: GB0170" in line for line in lines)
 
 
-def test_an_answer_is_shown_with_what_its_target_found():
+def test_an_answer_is_shown_with_what_its_target_found() -> None:
     text = "\n".join(piped(panel.model_panel(result)) for result in example_run.row())
     said = " ".join(text.split())
     assert "cold compile 21.5 s" in said

@@ -39,7 +39,7 @@ OTHER_WORDS = {
 """What panels say instead of "not run", and why that is truer."""
 
 
-def test_the_committed_dashboards_are_those_that_the_code_makes():
+def test_the_committed_dashboards_are_those_that_the_code_makes() -> None:
     made = {f"{d['uid']}.json": build.text(d) for d in (each() for each in build.DASHBOARDS)}
     committed = {path.name: path.read_text() for path in build.FOLDER.glob("*.json")}
     assert committed == made, "run `make generate`"
@@ -47,7 +47,7 @@ def test_the_committed_dashboards_are_those_that_the_code_makes():
 
 def test_check_says_what_is_out_of_date_and_writing_mends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     monkeypatch.setattr(build, "FOLDER", tmp_path)
     (tmp_path / "retired.json").write_text("{}")
     monkeypatch.setattr(sys, "argv", ["build", "--check"])
@@ -62,7 +62,7 @@ def test_check_says_what_is_out_of_date_and_writing_mends_it(
     assert build.main() == 0
 
 
-def test_uids_are_fixed_and_the_format_is_the_classic_one():
+def test_uids_are_fixed_and_the_format_is_the_classic_one() -> None:
     assert set(DASHBOARDS) == set(frame.TITLES)
     for made in DASHBOARDS.values():
         assert made["schemaVersion"] == 42
@@ -70,7 +70,7 @@ def test_uids_are_fixed_and_the_format_is_the_classic_one():
 
 
 @EVERY
-def test_no_two_panels_overlap_and_every_line_fills_the_width(uid: str):
+def test_no_two_panels_overlap_and_every_line_fills_the_width(uid: str) -> None:
     placed = [panel["gridPos"] for panel in DASHBOARDS[uid]["panels"]]
     for one, other in itertools.combinations(placed, 2):
         apart = (
@@ -91,7 +91,7 @@ def test_no_two_panels_overlap_and_every_line_fills_the_width(uid: str):
 
 
 @EVERY
-def test_ids_are_unique_and_refs_too(uid: str):
+def test_ids_are_unique_and_refs_too(uid: str) -> None:
     made = DASHBOARDS[uid]
     ids = [*{id(p): p["id"] for p in [*made["panels"], *panels(made)]}.values()]
     assert len(set(ids)) == len(ids)
@@ -102,18 +102,18 @@ def test_ids_are_unique_and_refs_too(uid: str):
 
 
 @EVERY
-def test_what_is_not_there_is_said_in_words(uid: str):
+def test_what_is_not_there_is_said_in_words(uid: str) -> None:
     for panel in panels(DASHBOARDS[uid]):
         said = panel["fieldConfig"]["defaults"]["noValue"]
         assert said == NOT_RUN or said in OTHER_WORDS, panel["title"]
 
 
-def test_no_query_makes_a_zero_of_nothing():
+def test_no_query_makes_a_zero_of_nothing() -> None:
     for path in build.FOLDER.glob("*.json"):
         assert "vector(0)" not in path.read_text()
 
 
-def test_the_overview_begins_with_the_answer_and_says_once_whether_the_monitor_lives():
+def test_the_overview_begins_with_the_answer_and_says_once_whether_the_monitor_lives() -> None:
     shown = panels(DASHBOARDS["compilewatch-overview"])
     assert [panel["title"] for panel in shown][:4] == [
         "Models without graph breaks",
@@ -124,7 +124,7 @@ def test_the_overview_begins_with_the_answer_and_says_once_whether_the_monitor_l
 
 
 @EVERY
-def test_the_shortest_step_is_that_of_the_scrape(uid: str):
+def test_the_shortest_step_is_that_of_the_scrape(uid: str) -> None:
     alloy = (Path(build.__file__).parents[1] / "alloy" / "config.alloy").read_text()
     scrape = alloy.partition('prometheus.scrape "pushgateway"')[2].partition("}\n\n")[0]
     assert f'scrape_interval = "{SCRAPE}"' in scrape
@@ -147,7 +147,7 @@ def mapped(value: object) -> Iterator[tuple[str, str]]:
             yield from mapped(one)
 
 
-def test_a_status_has_the_same_words_symbol_and_colour_everywhere():
+def test_a_status_has_the_same_words_symbol_and_colour_everywhere() -> None:
     wanted = {state.text: state.colour for state in states.STATES}
     assert {state.status for state in states.STATES} == set(Status)
     assert len({state.text for state in states.STATES}) == len(states.STATES)
@@ -161,19 +161,19 @@ def test_a_status_has_the_same_words_symbol_and_colour_everywhere():
 
 
 @EVERY
-def test_no_timeline_merges_its_states_by_threshold(uid: str):
+def test_no_timeline_merges_its_states_by_threshold(uid: str) -> None:
     """Grafana 9 shows one grey bar then, without a name."""
     for panel in panels(DASHBOARDS[uid]):
         if panel["type"] == "state-timeline":
             assert panel["fieldConfig"]["defaults"]["color"]["mode"] == "palette-classic"
 
 
-def test_nothing_is_used_that_the_oldest_grafana_does_not_know():
+def test_nothing_is_used_that_the_oldest_grafana_does_not_know() -> None:
     for path in build.FOLDER.glob("*.json"):
         assert not re.search("palette-classic-by-name|__auto", path.read_text()), path
 
 
-def test_versions_are_marked_on_every_dashboard_but_the_public_one():
+def test_versions_are_marked_on_every_dashboard_but_the_public_one() -> None:
     for uid, made in DASHBOARDS.items():
         marks = made["annotations"].get("list", [])
         assert bool(marks) == (uid != PUBLIC)
@@ -181,7 +181,7 @@ def test_versions_are_marked_on_every_dashboard_but_the_public_one():
             assert all(name in mark["expr"] for name in ("torch", "transformers", "harness"))
 
 
-def test_the_public_dashboard_can_be_shared():
+def test_the_public_dashboard_can_be_shared() -> None:
     """grafana.com, "Externally shared dashboards": no variables, no annotations but Grafana's."""
     made = DASHBOARDS[PUBLIC]
     assert variables(made) == {}
@@ -195,12 +195,12 @@ def test_the_public_dashboard_can_be_shared():
     assert "/d/" not in text
 
 
-def test_a_line_that_does_not_fill_the_width_is_refused():
+def test_a_line_that_does_not_fill_the_width_is_refused() -> None:
     with pytest.raises(ValueError, match="7 columns"):
         frame.place([[tiles("t", "d", (7, 4), now("up"))]])
 
 
-def test_modules_stay_readable():
+def test_modules_stay_readable() -> None:
     for path in Path(build.__file__).parent.glob("*.py"):
         source = path.read_text()
         assert len(source.splitlines()) <= 400, path

@@ -107,7 +107,7 @@ def answer(prometheus: Service, query: Query, choice: dict[str, str]) -> list[An
 
 
 @pytest.mark.parametrize("query", [*queries("prometheus"), *around()], ids=str)
-def test_a_query_has_data(prometheus: Service, query: Query):
+def test_a_query_has_data(prometheus: Service, query: Query) -> None:
     found = [series for choice in CHOICES for series in answer(prometheus, query, choice)]
     assert bool(found) == ((query.uid, query.where) not in NO_ANSWER), query.expr
 
@@ -130,7 +130,7 @@ def number(prometheus: Service, title: str, **choice: str) -> list[tuple[dict[st
     return [(series["metric"], float(series["value"][1])) for series in found]
 
 
-def test_a_run_that_was_never_compared_has_no_changes_and_not_none(prometheus: Service):
+def test_a_run_that_was_never_compared_has_no_changes_and_not_none(prometheus: Service) -> None:
     queried = next(q for q in queries("prometheus") if q.where == "Since the baseline")
     both, compared = queried.expr, queried.expr.replace('source=~"$source"', 'source="manifest"')
     assert both != compared
@@ -138,7 +138,7 @@ def test_a_run_that_was_never_compared_has_no_changes_and_not_none(prometheus: S
     assert number(prometheus, "Since the baseline") == [({}, 1.0)]
 
 
-def test_only_a_complete_run_has_a_last_success(prometheus: Service):
+def test_only_a_complete_run_has_a_last_success(prometheus: Service) -> None:
     (_, age), *more = number(prometheus, "Last complete run")
     assert more == []
     assert age > STALE_SECONDS
@@ -148,7 +148,7 @@ def test_only_a_complete_run_has_a_last_success(prometheus: Service):
     assert {series["value"][1] for series in found} == {"1"}
 
 
-def test_the_share_is_passes_of_verdicts_and_zero_where_nothing_passes(prometheus: Service):
+def test_the_share_is_passes_of_verdicts_and_zero_where_nothing_passes(prometheus: Service) -> None:
     shares = {
         (series["metric"]["target"], series["metric"]["mode"]): float(series["values"][-1][1])
         for series in answer(prometheus, share(), {})
@@ -169,7 +169,7 @@ def share() -> Query:
     return next(q for q in queries("prometheus") if q.where == "Models without graph breaks")
 
 
-def test_models_that_do_not_pass_come_first_and_every_cell_is_a_state(prometheus: Service):
+def test_models_that_do_not_pass_come_first_and_every_cell_is_a_state(prometheus: Service) -> None:
     query = next(q for q in queries("prometheus") if q.where == "Models by target")
     states = [int(float(s["value"][1])) for s in answer(prometheus, query, {})]
     assert states == sorted(states, reverse=True)
@@ -177,7 +177,7 @@ def test_models_that_do_not_pass_come_first_and_every_cell_is_a_state(prometheus
     assert {STATES[0].status, STATES[-1].status} <= {STATES[code - 1].status for code in states}
 
 
-def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service):
+def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service) -> None:
     page = variables(DASHBOARDS["compilewatch-model"])["model"]
     first, *others = asked(prometheus, filled(bare(page["query"])))
     failing = asked(prometheus, f"compilewatch_model_status{{{FAILED}}}")
@@ -186,7 +186,7 @@ def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service):
     assert re.search(page["regex"].strip("/"), f'{{model="{first["metric"]["model"]}"}} 1 2')
 
 
-def test_zero_breaks_are_zero_where_a_model_passes(prometheus: Service):
+def test_zero_breaks_are_zero_where_a_model_passes(prometheus: Service) -> None:
     query = next(
         q for q in queries("prometheus") if q.where == "Now" and "compile_breaks_total" in q.expr
     )
@@ -194,7 +194,7 @@ def test_zero_breaks_are_zero_where_a_model_passes(prometheus: Service):
     assert {series["value"][1] for series in found} == {"0"}
 
 
-def test_every_reason_has_a_page_to_read(prometheus: Service):
+def test_every_reason_has_a_page_to_read(prometheus: Service) -> None:
     query = next(q for q in queries("prometheus") if q.where == "All reasons")
     hints = {
         series["metric"]["reason"]: series["metric"]["hint"]
@@ -204,7 +204,7 @@ def test_every_reason_has_a_page_to_read(prometheus: Service):
     assert set(hints.values()) == {"index.html"}
 
 
-def test_variables_offer_what_was_published(prometheus: Service):
+def test_variables_offer_what_was_published(prometheus: Service) -> None:
     matched = urllib.parse.urlencode({"match[]": filled(around_of("variable source").expr)})
     path = f"/api/v1/label/source/values?{matched}"
     assert json.loads(prometheus.get(path))["data"] == ["library", "manifest"]

@@ -17,8 +17,14 @@ LINKS = [
     for uid, made in DASHBOARDS.items()
     for where, link, panel in links(made)
 ]
-INTERNAL = [param for param in LINKS if param.values[1]["url"].startswith("/d/")]
-EXTERNAL = [param for param in LINKS if not param.values[1]["url"].startswith("/d/")]
+
+
+def _url(param: Any) -> str:
+    return str(param.values[1]["url"])
+
+
+INTERNAL = [param for param in LINKS if _url(param).startswith("/d/")]
+EXTERNAL = [param for param in LINKS if not _url(param).startswith("/d/")]
 
 
 def columns(panel: Json) -> set[str]:
@@ -39,7 +45,7 @@ def labels(panel: Json) -> set[str]:
 
 
 @pytest.mark.parametrize(("uid", "link", "panel"), INTERNAL)
-def test_a_link_leads_somewhere_and_passes_what_is_taken(uid: str, link: Json, panel: Json):
+def test_a_link_leads_somewhere_and_passes_what_is_taken(uid: str, link: Json, panel: Json) -> None:
     url = urlsplit(link["url"])
     target = url.path.removeprefix("/d/")
     assert target in DASHBOARDS
@@ -66,7 +72,7 @@ def test_a_link_leads_somewhere_and_passes_what_is_taken(uid: str, link: Json, p
 
 
 @pytest.mark.parametrize(("uid", "link", "panel"), EXTERNAL)
-def test_a_link_out_opens_a_tab_of_its_own(uid: str, link: Json, panel: Json):
+def test_a_link_out_opens_a_tab_of_its_own(uid: str, link: Json, panel: Json) -> None:
     assert link["targetBlank"]
     # `code` is made in the query, of Transformers' and PyTorch's repositories.
     known = (REGISTRY_PAGE.partition("gb/gb")[0], "${build_url:raw}/", "${__data.fields.code:raw}")
@@ -86,20 +92,20 @@ def steps(start: str, through: str) -> set[str]:
     }
 
 
-def test_the_way_from_family_to_build_is_there():
+def test_the_way_from_family_to_build_is_there() -> None:
     overview, model = "compilewatch-overview", "compilewatch-model"
     assert overview in steps(overview, "family")
     assert model in steps(overview, "model")
     assert "compilewatch-reasons" in steps(overview, "reason")
     assert "compilewatch-reasons" in steps(model, "reason")
     assert model in steps("compilewatch-reasons", "model")
-    out: list[Any] = [param.values[1]["url"] for param in EXTERNAL if param.values[0] == model]
+    out: list[Any] = [_url(param) for param in EXTERNAL if param.values[0] == model]
     assert any(url.endswith("/report/index.html") for url in out)
     assert any("compile-graph-break-site" in url for url in out)
 
 
 @pytest.mark.parametrize("uid", DASHBOARDS)
-def test_links_use_columns_that_are_shown(uid: str):
+def test_links_use_columns_that_are_shown(uid: str) -> None:
     for where, _, panel in links(DASHBOARDS[uid]):
         if column := where.rpartition("/")[2] if panel else "":
             assert column in columns(panel), where
@@ -118,7 +124,7 @@ BUILT_IN = {
 
 
 @pytest.mark.parametrize("uid", DASHBOARDS)
-def test_every_variable_that_is_used_is_there_and_every_one_there_is_used(uid: str):
+def test_every_variable_that_is_used_is_there_and_every_one_there_is_used(uid: str) -> None:
     made = DASHBOARDS[uid]
     text = json.dumps(made)
     used = set(re.findall(r"\$\{?([a-z_]\w*)", text))

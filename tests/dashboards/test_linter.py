@@ -182,17 +182,17 @@ RULES: dict[str, Callable[[Json], Iterator[str]]] = {
         if not {(rule, "*"), (rule, uid)} & EXCEPTIONS.keys()
     ],
 )
-def test_a_rule_of_grafanas_linter_holds(rule: str, uid: str):
+def test_a_rule_of_grafanas_linter_holds(rule: str, uid: str) -> None:
     assert list(RULES[rule](DASHBOARDS[uid])) == []
 
 
-def test_every_exception_is_needed():
+def test_every_exception_is_needed() -> None:
     for rule, uid in EXCEPTIONS:
         within = DASHBOARDS.values() if uid == "*" else [DASHBOARDS[uid]]
         assert any(list(RULES[rule](made)) for made in within), (rule, uid)
 
 
-def test_the_rules_find_what_they_are_for():
+def test_the_rules_find_what_they_are_for() -> None:
     broken: Json = {
         "editable": True,
         "templating": {

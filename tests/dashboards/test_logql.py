@@ -55,14 +55,14 @@ def parsed(*expressions: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_every_query_parses_and_names_only_what_events_have():
+def test_every_query_parses_and_names_only_what_events_have() -> None:
     assert len(LOGQL) > 5
     for query, found in zip(LOGQL, parsed(*(filled(one.expr) for one in LOGQL)), strict=True):
         assert found["errors"] == [], f"{query}: {query.expr}"
         assert set(found["names"]) <= FIELDS | OWN, f"{query}: {query.expr}"
 
 
-def test_the_check_sees_what_is_wrong():
+def test_the_check_sees_what_is_wrong() -> None:
     broken, misnamed = parsed("sum by (x) (", '{service_name="a"} | modell="b"')
     assert broken["errors"]
     assert "modell" in misnamed["names"]
@@ -70,7 +70,7 @@ def test_the_check_sees_what_is_wrong():
 
 
 @pytest.mark.parametrize("query", LOGQL, ids=str)
-def test_streams_are_chosen_by_labels_and_only_by_those(query: Query):
+def test_streams_are_chosen_by_labels_and_only_by_those(query: Query) -> None:
     """Anything else in the braces would choose no stream: it is structured metadata."""
     inside = query.expr[query.expr.index("{") + 1 : query.expr.index("}")]
     names = {part.strip().split("=")[0] for part in inside.split(",")}
@@ -92,7 +92,7 @@ SHOWN = [one for one in LOGQL if one.panel["type"] in ("table", "barchart")]
 
 
 @pytest.mark.parametrize("query", SHOWN, ids=str)
-def test_the_columns_of_a_table_of_lines_are_fields_of_its_events(query: Query):
+def test_the_columns_of_a_table_of_lines_are_fields_of_its_events(query: Query) -> None:
     chosen = re.search(r'event=~?"([^"]+)"', query.expr)
     assert chosen
     tags = set(chosen[1].split("|"))
@@ -101,7 +101,7 @@ def test_the_columns_of_a_table_of_lines_are_fields_of_its_events(query: Query):
     assert columns(query) <= {name for each in found for name in each.__struct_fields__} | OWN
 
 
-def test_a_template_names_only_what_events_have():
+def test_a_template_names_only_what_events_have() -> None:
     named = {
         name
         for query in LOGQL

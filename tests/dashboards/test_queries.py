@@ -40,12 +40,12 @@ def named(node: Any) -> set[str]:
     return set()
 
 
-def test_there_is_something_to_check():
+def test_there_is_something_to_check() -> None:
     assert len(PROMQL) > 100
 
 
 @pytest.mark.parametrize("query", PROMQL, ids=str)
-def test_a_query_names_only_metrics_and_labels_that_are_published(query: Query):
+def test_a_query_names_only_metrics_and_labels_that_are_published(query: Query) -> None:
     # `hint` and `column` are made by label_replace, `above` by count_values.
     known = {"hint", "column", "above"}
     for selector in selectors(query):
@@ -60,13 +60,13 @@ def test_a_query_names_only_metrics_and_labels_that_are_published(query: Query):
     promql_parser.walk(promql_parser.parse(filled(query.expr)), visit)
 
 
-def test_every_metric_is_shown_somewhere():
+def test_every_metric_is_shown_somewhere() -> None:
     shown = {selector.name for query in queries("prometheus") for selector in selectors(query)}
     assert {one.name for one in DEFINITIONS} <= shown
 
 
 @pytest.mark.parametrize("query", PROMQL, ids=str)
-def test_every_selector_is_of_compilewatch(query: Query):
+def test_every_selector_is_of_compilewatch(query: Query) -> None:
     for selector in selectors(query):
         jobs = [one.value for one in selector.matchers.matchers if one.name == "job"]
         own = ["compilewatch"], ["compilewatch_publisher"]
@@ -74,7 +74,7 @@ def test_every_selector_is_of_compilewatch(query: Query):
 
 
 @pytest.mark.parametrize("query", PROMQL, ids=str)
-def test_values_of_labels_are_spelt_as_they_are_published(query: Query):
+def test_values_of_labels_are_spelt_as_they_are_published(query: Query) -> None:
     known = {
         "status": {status.value for status in Status},
         "kind": {kind.value for kind in ChangeKind},
@@ -87,7 +87,7 @@ def test_values_of_labels_are_spelt_as_they_are_published(query: Query):
 
 
 @pytest.mark.parametrize("query", queries("prometheus"), ids=str)
-def test_tables_and_numbers_ask_for_now_and_trends_for_the_time_shown(query: Query):
+def test_tables_and_numbers_ask_for_now_and_trends_for_the_time_shown(query: Query) -> None:
     kind = query.panel["type"]
     if kind != "stat":  # which draws its trend behind it, or has none
         assert query.instant != (kind in ("timeseries", "state-timeline"))

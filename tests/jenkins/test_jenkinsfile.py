@@ -84,7 +84,7 @@ MUTATIONS: dict[str, tuple[str, str, str]] = {
 
 @pytest.fixture(scope="module")
 def answers(play: Callable[[Scenarios], Answers]) -> Answers:
-    mutants = {}
+    mutants: dict[str, dict[str, Any]] = {}
     for name, (before, after, _) in MUTATIONS.items():
         assert before in JENKINSFILE, f"the mutation {name!r} does not apply any more"
         mutants[f"misspelt: {name}"] = {"jenkinsfile": JENKINSFILE.replace(before, after)}

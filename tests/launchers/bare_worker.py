@@ -13,14 +13,15 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from compilewatch.records import Depth, Phase, Result, Status, Tier
+from compilewatch.records import Depth, Phase, Request, Result, Status, Tier
 from compilewatch.worker import phases, warmup
 from compilewatch.worker.protocol import Answer
 
 
-def answer(request, tier, folder, mark):
+def answer(request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], None]) -> Answer:
     behaviour = request.model.name.partition("-")[0]
     mark(Phase.CREATE)
     (folder / "artifacts" / "pid").write_text(str(os.getpid()))
@@ -28,7 +29,7 @@ def answer(request, tier, folder, mark):
         print("hanging", os.getpid())
         time.sleep(3600)
     if behaviour == "gate":
-        gate = Path(request.model.checkpoint)
+        gate = Path(request.model.checkpoint or "")
         (gate / f"started-{os.environ['RAY_RAYLET_PID']}").touch()
         while not (gate / "open").exists():
             time.sleep(0.01)
@@ -39,14 +40,14 @@ def answer(request, tier, folder, mark):
         os.kill(os.getppid(), signal.SIGSTOP)
         time.sleep(3600)
     if behaviour == "fill_disk":
-        filler = Path(request.model.checkpoint)
+        filler = Path(request.model.checkpoint or "")
         with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
     if behaviour == "exit":
         os._exit(int(os.environ["BARE_WORKER_EXIT"]))
     if behaviour == "crash_once":
-        marker = Path(request.inputs_file)
+        marker = Path(request.inputs_file or "")
         if not marker.exists():
             marker.touch()
             os.kill(os.getpid(), signal.SIGBUS)
@@ -62,7 +63,7 @@ def answer(request, tier, folder, mark):
     return Answer(result=result, fake_failure="SomeError in eager" if failed else None)
 
 
-def warm_up(targets):
+def warm_up(targets: Iterable[str]) -> None:
     """As many idle threads beside the main one as a test asks for."""
     for _ in range(int(os.environ.get("BARE_WORKER_THREADS", "0"))):
         threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
@@ -70,8 +71,8 @@ def warm_up(targets):
 
 if __name__ == "__main__":
     phases.answer = answer
-    warmup.warm_up = warm_up
-    warmup.import_modules = lambda targets: None
+    warmup.warm_up = warm_up  # type: ignore[assignment]
+    warmup.import_modules = lambda targets: None  # type: ignore[assignment,misc]
     _, _, _, module, *rest = sys.argv  # this file, -P, the bootstrap, the module
     sys.argv = [module, *rest]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

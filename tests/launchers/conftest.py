@@ -16,16 +16,17 @@ from compilewatch.launchers.ray.launcher import RayLauncher
 from compilewatch.records import ChaosBuild, ClassBuild, Deadlines, ModelSpec, Request, Target
 
 
-def chaos_request(behaviour: str, **fields: object) -> Request:
+def chaos_request(behaviour: str, **fields: Any) -> Request:
     model = ModelSpec(source="chaos", name=behaviour, build=ChaosBuild(behaviour=behaviour))
-    return Request(**{"model": model, "target": Target(), "key": f"key-{behaviour}", **fields})
+    given: dict[str, Any] = {"model": model, "target": Target(), "key": f"key-{behaviour}"}
+    return Request(**{**given, **fields})
 
 
-def bare_request(name: str, **fields: object) -> Request:
+def bare_request(name: str, **fields: Any) -> Request:
     """For the environment of `bare_python`, whose models are behaviours of bare_worker."""
     target = Target(environment=str(fields.pop("environment", "bare")))
     model = ModelSpec(source="library", name=name, build=ClassBuild(class_name=name))
-    given = {"model": model, "target": target, "key": f"key-{name}"}
+    given: dict[str, Any] = {"model": model, "target": target, "key": f"key-{name}"}
     return Request(**{**given, **fields})
 
 
@@ -57,7 +58,7 @@ def bare_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def bare_launcher(bare_python: Path) -> Iterator[Callable[..., LocalLauncher]]:
     made: list[LocalLauncher] = []
 
-    def make(jobs: int = 2, **options: float) -> LocalLauncher:
+    def make(jobs: int = 2, **options: Any) -> LocalLauncher:
         made.append(LocalLauncher(jobs, ("bare",), **options))
         return made[-1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_can_be_left_early_and_used_again(
 ) -> None:
     launcher, environment = launcher_of_its_own
     asked = [bare_request("ok", key=f"key-{n}", environment=environment) for n in range(5)]
-    answers = launcher.run(asked, scratch)
+    answers: Any = launcher.run(asked, scratch)  # a generator, which can be closed
     next(answers)
     answers.close()
     assert len(list(launcher.run(asked, scratch))) == 5

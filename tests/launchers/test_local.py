@@ -15,8 +15,10 @@ from tests.launchers.conftest import chaos_request, hurried
 pytestmark = pytest.mark.torch
 
 HANGS = ("setup", "create", "inputs", "eager", "compile")
-QUIET = ("ok", "break", "reads_value", "segfault", "abort", "exit", "system_exit", "garbage")
-QUIET += ("huge_error", "grandchildren", "die_after_result")
+QUIET = (
+    *("ok", "break", "reads_value", "segfault", "abort", "exit", "system_exit", "garbage"),
+    *("huge_error", "grandchildren", "die_after_result"),
+)
 
 
 @pytest.fixture(scope="module")

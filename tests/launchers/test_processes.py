@@ -110,7 +110,8 @@ def test_artifacts_are_kept_only_on_request(bare_launcher: Make, scratch: Path) 
 
 def test_leaving_early_ends_server_and_children(bare_launcher: Make, scratch: Path) -> None:
     launcher = bare_launcher(jobs=2)
-    answers = launcher.run([ask("ok"), ask("hang"), ask("hang", keep_artifacts=True)], scratch)
+    asked = [ask("ok"), ask("hang"), ask("hang", keep_artifacts=True)]
+    answers: Any = launcher.run(asked, scratch)  # a generator, which can be closed
     first = next(answers)
     child = _wait_for_pid(scratch)
     server = int(_status(child, "PPid"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from typing import Any
 
 import pytest
 
@@ -26,25 +27,25 @@ def bars(*rows: tuple[str, int, int]) -> list[charts.Bar]:
     ]
 
 
-def test_bars_are_drawn_on_one_scale():
+def test_bars_are_drawn_on_one_scale() -> None:
     svg = charts.stacked_bars("t", bars(("a", 10, 0), ("b", 40, 0)), LEGEND, 560)
     widths = [float(rect.get("width")) for rect in rects(svg, "pass")]
     assert widths[1] / widths[0] == pytest.approx(4, rel=0.02)
 
 
-def test_parts_of_a_bar_follow_one_another_without_gap_or_overlap():
+def test_parts_of_a_bar_follow_one_another_without_gap_or_overlap() -> None:
     svg = charts.stacked_bars("t", bars(("a", 30, 10)), LEGEND, 560)
     (passed,), (broken,) = rects(svg, "pass"), rects(svg, "graph_break")
     end = float(passed.get("x")) + float(passed.get("width"))
     assert 0 < float(broken.get("x")) - end < 1
 
 
-def test_nothing_is_drawn_for_a_part_of_zero():
+def test_nothing_is_drawn_for_a_part_of_zero() -> None:
     assert rects(charts.stacked_bars("t", bars(("a", 3, 0)), LEGEND, 560), "graph_break") == []
 
 
 @pytest.mark.parametrize("width", [350, 560])
-def test_everything_lies_inside_the_picture(width):
+def test_everything_lies_inside_the_picture(width: Any) -> None:
     rows = bars(("a-family-with-a-rather-long-name", 900, 99), ("b", 1, 0))
     values = [0.01, 0.3, 1.5, 2, 5, 900, 900]
     for svg in (
@@ -66,14 +67,14 @@ def test_everything_lies_inside_the_picture(width):
             assert start + size <= box_width + 1, text.text
 
 
-def test_a_chart_says_its_content_in_words():
+def test_a_chart_says_its_content_in_words() -> None:
     root = ET.fromstring(charts.stacked_bars("By family", bars(("bert", 3, 2)), LEGEND, 560))
     assert root.findtext("svg:title", namespaces=NAMESPACE) == "By family"
     said = root.findtext("svg:desc", namespaces=NAMESPACE)
     assert said == "bert: 3 pass, 2 graph break"
 
 
-def test_every_style_class_has_a_colour_for_viewers_without_style_sheets():
+def test_every_style_class_has_a_colour_for_viewers_without_style_sheets() -> None:
     assert set(LEGEND) < set(charts.MID_TONES)
     root = ET.fromstring(charts.stacked_bars("t", bars(("a", 1, 1)), LEGEND, 560))
     assert all(rect.get("fill") for rect in root.iter(f"{{{charts.SVG}}}rect"))
@@ -81,7 +82,7 @@ def test_every_style_class_has_a_colour_for_viewers_without_style_sheets():
         assert f".{name} {{ fill:" in charts.STYLE
 
 
-def test_a_histogram_counts_every_value_once_in_doubling_bins():
+def test_a_histogram_counts_every_value_once_in_doubling_bins() -> None:
     svg = charts.histogram("t", [0.001, 1.0, 1.9, 2.0, 100], 560)
     titles = [rect.findtext("svg:title", namespaces=NAMESPACE) for rect in rects(svg, "bar")]
     counts = {title.rpartition(": ")[0]: int(title.rpartition(": ")[2]) for title in titles}
@@ -92,10 +93,10 @@ def test_a_histogram_counts_every_value_once_in_doubling_bins():
     assert counts["1.1 min to 2.1 min"] == 1
 
 
-def test_a_histogram_of_nothing_is_an_empty_picture():
+def test_a_histogram_of_nothing_is_an_empty_picture() -> None:
     assert rects(charts.histogram("t", [], 560), "bar") == []
 
 
-def test_labels_are_escaped():
+def test_labels_are_escaped() -> None:
     svg = charts.stacked_bars("t", bars(("<b>&", 1, 0)), LEGEND, 560)
     assert "<b>&" in {text.text for text in ET.fromstring(svg).iter(f"{{{charts.SVG}}}text")}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -26,19 +27,19 @@ class Page(HTMLParser):
         self.feed(text)
         self.close()
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: Any, attrs: Any) -> None:
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
+    def handle_startendtag(self, tag: Any, attrs: Any) -> None:
         self.elements.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: Any) -> None:
         assert self.open, tag
         assert self.open.pop() == tag, f"</{tag}> closes something else"
 
-    def handle_data(self, data):
+    def handle_data(self, data: Any) -> None:
         self.words.append(data)
 
     @property
@@ -55,21 +56,21 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory) -> Path:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return example_run.write_report(example_run.view(), tmp_path_factory.mktemp("run"))
 
 
 @pytest.fixture(scope="module")
-def pages(report) -> dict[Path, Page]:
+def pages(report: Any) -> dict[Path, Page]:
     return {path: Page(path.read_text(encoding="utf-8")) for path in report.rglob("*.html")}
 
 
-def rendered(*results, **fields) -> dict[str, Page]:
+def rendered(*results: Any, **fields: Any) -> dict[str, Page]:
     files = html.render(factories.view(*results, **fields))
     return {path: Page(content.decode()) for path, content in files if path.endswith(".html")}
 
 
-def test_there_is_a_page_for_each_model_and_each_reason(pages, report):
+def test_there_is_a_page_for_each_model_and_each_reason(pages: Any, report: Any) -> None:
     names = {path.relative_to(report).as_posix() for path in pages}
     assert {"index.html", "changes.html", "reasons.html", "families.html"} < names
     models = {result.request.model.name for result in example_run.results()}
@@ -80,7 +81,7 @@ def test_there_is_a_page_for_each_model_and_each_reason(pages, report):
     }
 
 
-def test_every_local_link_leads_to_a_file_and_every_anchor_to_an_id(pages):
+def test_every_local_link_leads_to_a_file_and_every_anchor_to_an_id(pages: Any) -> None:
     for path, page in pages.items():
         for link in page.links():
             parts = urlsplit(link)
@@ -93,7 +94,7 @@ def test_every_local_link_leads_to_a_file_and_every_anchor_to_an_id(pages):
                 assert parts.fragment in pages[target].ids, f"{path.name}: {link}"
 
 
-def test_pages_are_whole_and_ids_unique(pages):
+def test_pages_are_whole_and_ids_unique(pages: Any) -> None:
     for path, page in pages.items():
         assert not page.open, path.name
         assert len(set(page.ids)) == len(page.ids), path.name
@@ -102,7 +103,7 @@ def test_pages_are_whole_and_ids_unique(pages):
         assert ("html", {"lang": "en"}) in page.elements
 
 
-def test_nothing_on_a_page_needs_what_jenkins_forbids(pages):
+def test_nothing_on_a_page_needs_what_jenkins_forbids(pages: Any) -> None:
     for path, page in pages.items():
         for tag, attributes in page.elements:
             assert tag not in ("script", "style", "iframe", "object", "embed", "form"), path.name
@@ -113,21 +114,23 @@ def test_nothing_on_a_page_needs_what_jenkins_forbids(pages):
                 assert not urlsplit(local).scheme, local
 
 
-def test_hostile_text_arrives_as_text(pages, report):
+def test_hostile_text_arrives_as_text(pages: Any, report: Any) -> None:
     page = pages[report / "models" / "team--odd-name--x---.html"]
     assert "<script>alert(1)</script> & \"quoted\" 'single' red [bold]" in page.text
     assert "\x1b" not in page.text
     assert "\x00" not in page.text
 
 
-def test_every_table_cell_in_a_row_head_has_a_scope(pages):
+def test_every_table_cell_in_a_row_head_has_a_scope(pages: Any) -> None:
     for page in pages.values():
         for tag, attributes in page.elements:
             if tag == "th":
                 assert attributes["scope"] in ("row", "col")
 
 
-def test_the_overview_counts_what_was_not_run_apart_from_what_passed(pages, report):
+def test_the_overview_counts_what_was_not_run_apart_from_what_passed(
+    pages: Any, report: Any
+) -> None:
     text = pages[report / "index.html"].text
     assert "3 of 17 planned requests have no result. Not run is not passed." in text
     assert "Without graph breaks 17.6 % 3 of 17 planned" in text
@@ -136,19 +139,19 @@ def test_the_overview_counts_what_was_not_run_apart_from_what_passed(pages, repo
     assert "not run 2" in text
 
 
-def test_regressions_come_before_fixed_and_both_before_the_models(pages, report):
+def test_regressions_come_before_fixed_and_both_before_the_models(pages: Any, report: Any) -> None:
     text = pages[report / "index.html"].text
     assert text.index("Regressions 1") < text.index("Fixed 1") < text.index("All models")
 
 
-def test_without_a_baseline_nothing_is_called_a_regression():
+def test_without_a_baseline_nothing_is_called_a_regression() -> None:
     pages = rendered(factories.result())
     for name in ("index.html", "changes.html"):
         assert "nothing can be called a regression or fixed" in pages[name].text
     assert "Regressions –" in pages["index.html"].text
 
 
-def test_changes_shows_all_six_kinds_and_what_differed(pages, report):
+def test_changes_shows_all_six_kinds_and_what_differed(pages: Any, report: Any) -> None:
     text = pages[report / "changes.html"].text
     for label in ("Regressions", "Fixed", "New", "Removed", "Newly tested", "No longer tested"):
         assert f"{label} 1" in text
@@ -156,13 +159,13 @@ def test_changes_shows_all_six_kinds_and_what_differed(pages, report):
     assert "GoneModel" in text
 
 
-def test_a_change_names_only_what_differs_besides_the_environments(pages, report):
+def test_a_change_names_only_what_differs_besides_the_environments(pages: Any, report: Any) -> None:
     text = pages[report / "changes.html"].text
     assert "revision aaaa -> bbbb" in text
     assert text.count("torch 2.12.0 -> 2.13.0") == 1
 
 
-def test_a_models_page_holds_the_whole_answer(pages, report):
+def test_a_models_page_holds_the_whole_answer(pages: Any, report: Any) -> None:
     page = pages[report / "models" / "BertModel.html"]
     for fact in (
         "dynamo/train",
@@ -186,7 +189,7 @@ def test_a_models_page_holds_the_whole_answer(pages, report):
     assert "../../artifacts/BertModel/dynamo/tlparse/index.html" in links
 
 
-def test_a_reused_answer_links_the_artifacts_that_were_taken_over(pages, report):
+def test_a_reused_answer_links_the_artifacts_that_were_taken_over(pages: Any, report: Any) -> None:
     page = pages[report / "models" / "google--vit-base.html"]
     assert "../../artifacts/vit/torch_trace/trace.log.zst" in page.links()
     assert "compilewatch show google/vit-base --artifacts DIRECTORY" in page.text
@@ -195,51 +198,53 @@ def test_a_reused_answer_links_the_artifacts_that_were_taken_over(pages, report)
     assert "fake tensors: error in create, fake unsupported" in page.text
 
 
-def test_an_answer_shared_within_the_run_links_its_artifacts():
+def test_an_answer_shared_within_the_run_links_its_artifacts() -> None:
     shared = factories.result(reused_from="20260102-030405-0001", artifacts=("artifacts/x.html",))
     page = rendered(shared)["models/BertModel.html"]
     assert "../../artifacts/x.html" in page.links()
     assert "answer reused from" not in page.text
 
 
-def test_plain_artifacts_of_an_earlier_version_need_no_command(pages, report):
+def test_plain_artifacts_of_an_earlier_version_need_no_command(pages: Any, report: Any) -> None:
     page = pages[report / "models" / "BertModel.html"]
     assert "../../artifacts/BertModel/dynamo/torch_trace/trace.log" in page.links()
     assert "--artifacts" not in page.text
 
 
-def test_an_error_shows_where_and_both_ends_of_its_traceback(pages, report):
+def test_an_error_shows_where_and_both_ends_of_its_traceback(pages: Any, report: Any) -> None:
     text = pages[report / "models" / "team--odd-name--x---.html"].text
     assert "transformers/models/bert/modeling_bert.py:100 in forward" in text
     assert re.search(r"first frames \[…\] last frames", text)
 
 
-def test_what_fullgraph_refuses_without_a_break_is_said():
+def test_what_fullgraph_refuses_without_a_break_is_said() -> None:
     refused = FullgraphVerdict(accepted=False, code="GB0001", reason="refused because of that")
     page = rendered(factories.result(fullgraph=refused))["models/BertModel.html"]
     assert "Why fullgraph refuses refused because of that" in page.text
 
 
-def test_a_reason_page_names_models_places_and_torchs_page(pages, report):
+def test_a_reason_page_names_models_places_and_torchs_page(pages: Any, report: Any) -> None:
     page = pages[report / "reasons" / "GB0170.html"]
     assert "transformers/models/bert/modeling_bert.py:412 in BertEncoder.forward 1 12" in page.text
     assert "../models/BertModel.html" in page.links()
     assert "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0170.html" in page.links()
 
 
-def test_a_reason_of_ours_has_no_registry_link(pages, report):
+def test_a_reason_of_ours_has_no_registry_link(pages: Any, report: Any) -> None:
     page = pages[report / "reasons" / "unbacked_symint.html"]
     assert not [link for link in page.links() if "graph-break-site" in link]
 
 
-def test_errors_before_the_compiler_stand_apart_from_compile_errors(pages, report):
+def test_errors_before_the_compiler_stand_apart_from_compile_errors(
+    pages: Any, report: Any
+) -> None:
     text = pages[report / "reasons.html"].text
     compile_errors, _, others = text.partition("No verdict")
     assert "type error" in compile_errors
     assert "backend error create" in others
 
 
-def test_a_model_stands_under_the_worst_of_its_answers():
+def test_a_model_stands_under_the_worst_of_its_answers() -> None:
     train = Target(dynamic=True)
     results = (factories.result(), factories.result(target=train, status=Status.ERROR))
     text = rendered(*results)["index.html"].text
@@ -247,29 +252,31 @@ def test_a_model_stands_under_the_worst_of_its_answers():
     assert "Captured in one graph" not in text
 
 
-def test_the_overview_says_why_beside_each_model_that_does_not_pass(pages, report):
+def test_the_overview_says_why_beside_each_model_that_does_not_pass(
+    pages: Any, report: Any
+) -> None:
     text = pages[report / "index.html"].text
     assert "÷ graph break 13 Data-dependent branching, unbacked symint fake, full" in text
     assert "? timeout in compile – no end within 600 s" in text
     assert "– skipped – gated: accept its licence" in text
 
 
-def test_names_that_differ_only_in_case_or_slash_get_files_of_their_own(report):
+def test_names_that_differ_only_in_case_or_slash_get_files_of_their_own(report: Any) -> None:
     names = sorted(path.name.casefold() for path in (report / "models").iterdir())
     assert len(set(names)) == len(names)
     twins = [name for name in names if name.startswith("model--a")]
     assert len(twins) == 2
 
 
-def test_writing_again_changes_nothing():
+def test_writing_again_changes_nothing() -> None:
     assert dict(html.render(example_run.view())) == dict(html.render(example_run.view()))
 
 
-def test_the_overview_is_written_last():
+def test_the_overview_is_written_last() -> None:
     assert [path for path, _ in html.render(example_run.view())][-1] == "index.html"
 
 
-def test_a_thousand_models_fit_an_overview_of_a_megabyte_and_a_half():
+def test_a_thousand_models_fit_an_overview_of_a_megabyte_and_a_half() -> None:
     many = [
         factories.result(
             f"organisation-{i}/some-model-with-a-long-name-{i}",
@@ -285,7 +292,7 @@ def test_a_thousand_models_fit_an_overview_of_a_megabyte_and_a_half():
     assert sum(name.startswith("models/") for name in files) == 1000
 
 
-def test_an_empty_run_has_a_report_too():
+def test_an_empty_run_has_a_report_too() -> None:
     pages = rendered(planned=5, state="interrupted", wall_seconds=None)
     text = pages["index.html"].text
     assert "5 of 5 planned requests have no result." in text
@@ -293,7 +300,7 @@ def test_an_empty_run_has_a_report_too():
 
 
 @pytest.fixture(scope="module")
-def row_pages(tmp_path_factory) -> dict[str, Page]:
+def row_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     folder = example_run.write_report(
         example_run.view(*example_run.row()), tmp_path_factory.mktemp("rows")
     )
@@ -304,7 +311,9 @@ def row_pages(tmp_path_factory) -> dict[str, Page]:
     return {path.relative_to(folder).as_posix(): page for path, page in found.items()}
 
 
-def test_the_matrix_has_targets_in_layer_order_and_marks_the_first_that_fails(row_pages):
+def test_the_matrix_has_targets_in_layer_order_and_marks_the_first_that_fails(
+    row_pages: Any,
+) -> None:
     text = row_pages["index.html"].text
     assert "Model Fails first in dynamo dynamo/eval/dynamic dynamo/train export" in text
     row = text[text.index("RowModel dynamo") :]
@@ -312,12 +321,12 @@ def test_the_matrix_has_targets_in_layer_order_and_marks_the_first_that_fails(ro
     assert "models/RowModel.html#on-neuron" in row_pages["index.html"].links()
 
 
-def test_a_layer_that_could_not_run_is_not_marked(row_pages):
+def test_a_layer_that_could_not_run_is_not_marked(row_pages: Any) -> None:
     text = row_pages["targets.html"].text
     assert "OddModel – – unsupported" in text
 
 
-def test_the_page_of_targets_has_verdicts_first_failures_and_reasons(row_pages):
+def test_the_page_of_targets_has_verdicts_first_failures_and_reasons(row_pages: Any) -> None:
     text = row_pages["targets.html"].text
     assert "neuron 1 · · 1 · ·" in text
     assert "dynamo eval 7" in text
@@ -326,7 +335,9 @@ def test_the_page_of_targets_has_verdicts_first_failures_and_reasons(row_pages):
     assert "inductor 0 reasons Nothing that ran failed." in text
 
 
-def test_the_page_of_a_model_has_its_row_disagreements_and_what_each_target_found(row_pages):
+def test_the_page_of_a_model_has_its_row_disagreements_and_what_each_target_found(
+    row_pages: Any,
+) -> None:
     text = row_pages["models/RowModel.html"].text
     for fact in (
         "eager eval ✓ pass – dynamo eval ÷ graph break fails first done Data-dependent branching",
@@ -352,20 +363,20 @@ def test_the_page_of_a_model_has_its_row_disagreements_and_what_each_target_foun
         assert fact in text, fact
 
 
-def test_what_was_not_measured_is_not_shown_as_zero(row_pages):
+def test_what_was_not_measured_is_not_shown_as_zero(row_pages: Any) -> None:
     text = row_pages["models/CompiledModel.html"].text
     assert "NEFF 25 MiB" in text
     for unmeasured in ("latency", "NeuronCores here", "Layers", "operators supported"):
         assert unmeasured not in text
 
 
-def test_a_run_with_one_target_has_no_matrix():
+def test_a_run_with_one_target_has_no_matrix() -> None:
     found = rendered(factories.result())
     assert "targets.html" not in found
     assert "Models by target" not in found["index.html"].text
 
 
-def test_a_long_matrix_is_on_its_own_page():
+def test_a_long_matrix_is_on_its_own_page() -> None:
     many = [
         factories.result(f"Model{i}", target=Target(name=name))
         for i in range(40)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ CHILDREN = {
 }
 
 
-def parsed(*results, **fields) -> ET.Element:
+def parsed(*results: Any, **fields: Any) -> ET.Element:
     return ET.fromstring(junit.document(factories.view(*results, **fields)))
 
 
@@ -54,27 +55,27 @@ def outcome(root: ET.Element) -> ET.Element | None:
         (Status.UNSUPPORTED, Phase.SETUP, "skipped"),
     ],
 )
-def test_each_status_has_its_element(status, phase, tag):
+def test_each_status_has_its_element(status: Any, phase: Any, tag: Any) -> None:
     found = outcome(parsed(factories.result(status=status, phase=phase)))
     assert (found.tag if found is not None else None) == tag
     if tag in ("failure", "error"):
         assert phase.value in found.get("message")
 
 
-def test_an_expected_failure_is_skipped_with_its_reason():
+def test_an_expected_failure_is_skipped_with_its_reason() -> None:
     found = outcome(parsed(factories.result(status=Status.ERROR, expectation="needs timm")))
     assert found.tag == "skipped"
     assert "needs timm" in found.get("message")
 
 
-def test_a_known_graph_break_stays_a_failure_when_the_baseline_has_it_too():
+def test_a_known_graph_break_stays_a_failure_when_the_baseline_has_it_too() -> None:
     broken = factories.result(breaks=(factories.graph_break(),))
     root = parsed(broken, baseline=factories.run("20260101-000000-0001"))
     assert outcome(root).tag == "failure"
     assert "regression" not in outcome(root).get("message")
 
 
-def test_a_regression_says_so_on_its_own_target_only():
+def test_a_regression_says_so_on_its_own_target_only() -> None:
     train = Target(mode=Mode.TRAIN)
     change = Change(
         kind=ChangeKind.REGRESSION,
@@ -94,20 +95,20 @@ def test_a_regression_says_so_on_its_own_target_only():
     assert "regression: pass -> graph_break" in messages["BertModel [dynamo/train]"]
 
 
-def test_a_failure_names_code_place_and_whole_reason():
+def test_a_failure_names_code_place_and_whole_reason() -> None:
     found = outcome(parsed(factories.result(breaks=(factories.graph_break("f", line=7),))))
     assert "GB0170 transformers/models/bert/modeling_bert.py:7 in f" in found.text
     assert "reason of GB0170 in f" in found.text
 
 
-def test_a_reused_answer_took_no_time():
+def test_a_reused_answer_took_no_time() -> None:
     root = parsed(factories.result(reused_from="20260101-000000-0001"), factories.result("Other"))
     times = {case.get("name"): float(case.get("time")) for case in root.iter("testcase")}
     assert times == {"BertModel [dynamo]": 0, "Other [dynamo]": 2}
     assert float(root.get("time")) == 2
 
 
-def test_the_whole_file_fits_the_schema_and_adds_up():
+def test_the_whole_file_fits_the_schema_and_adds_up() -> None:
     root = ET.fromstring(junit.document(example_run.view()))
     for element in root.iter():
         assert set(element.keys()) <= ATTRIBUTES[element.tag], element.tag
@@ -125,24 +126,24 @@ def test_the_whole_file_fits_the_schema_and_adds_up():
     assert int(root.get("tests")) == len(names)
 
 
-def test_only_what_passed_is_a_case_without_an_element():
+def test_only_what_passed_is_a_case_without_an_element() -> None:
     root = ET.fromstring(junit.document(example_run.view()))
     bare = {case.get("name").rpartition(" [")[0] for case in root.iter("testcase") if not len(case)}
     passed = {r.request.model.name for r in example_run.results() if r.status is Status.PASS}
     assert bare == passed
 
 
-def test_what_xml_forbids_is_left_out_and_the_rest_kept():
+def test_what_xml_forbids_is_left_out_and_the_rest_kept() -> None:
     hostile = "before \x00\x0b\x1b[31m\ufffe after \U0001f600 <&>"
     error = factories.error()
     found = outcome(parsed(factories.result(status=Status.ERROR, detail=hostile, error=error)))
     assert found.get("message").endswith("before [31m after \U0001f600 <&>")
 
 
-def test_failures_and_skips_of_every_target_carry_their_reason():
+def test_failures_and_skips_of_every_target_carry_their_reason() -> Any:
     home = {"xla": "xla", "neuron": "neuron"}
 
-    def on(name: str, status: Status, **fields):
+    def on(name: str, status: Status, **fields: Any) -> Any:
         target = Target(name=name, environment=home.get(name, "default"))
         return factories.result(status=status, target=target, **fields)
 

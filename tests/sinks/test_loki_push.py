@@ -69,7 +69,12 @@ def test_every_accepted_line_arrives(server: LokiDouble) -> None:
 def test_lines_arrive_before_the_end(server: LokiDouble) -> None:
     arrived = threading.Event()
     real = server.push
-    server.push = lambda body: (real(body), arrived.set())[0]  # type: ignore[method-assign]
+
+    def push(body: bytes) -> list[str]:
+        arrived.set()
+        return real(body)
+
+    server.push = push  # type: ignore[method-assign]
     pusher = LogPusher(server.url, drain_seconds=60)
     pusher.offer(lines(1))
     assert arrived.wait(30)
@@ -124,7 +129,12 @@ def test_a_server_that_starts_again_gets_everything(server: LokiDouble) -> None:
     first, second = lines(10), [line(stamp(nanoseconds=n), "later") for n in range(10)]
     arrived = threading.Event()
     real = server.push
-    server.push = lambda body: (real(body), arrived.set())[0]  # type: ignore[method-assign]
+
+    def push(body: bytes) -> list[str]:
+        arrived.set()
+        return real(body)
+
+    server.push = push  # type: ignore[method-assign]
     pusher = LogPusher(server.url, drain_seconds=60)
     pusher.offer(first)
     assert arrived.wait(30)
@@ -174,7 +184,12 @@ def test_a_sweep_that_pushes_and_publishes_stores_each_line_once(
 def test_results_are_in_loki_while_the_sweep_runs(tmp_path: Path, server: LokiDouble) -> None:
     arrived = threading.Event()
     real = server.push
-    server.push = lambda body: (real(body), arrived.set())[0]  # type: ignore[method-assign]
+
+    def push(body: bytes) -> list[str]:
+        arrived.set()
+        return real(body)
+
+    server.push = push  # type: ignore[method-assign]
     seen: list[bool] = []
 
     def answer(request: Request) -> Result:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,7 +18,7 @@ from tests.sinks import example_run
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
-def samples(view) -> dict[str, list[tuple[dict[str, str], float]]]:
+def samples(view: Any) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Metric name -> its (labels, value), read by the official client's parser."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(prometheus.exposition(view).decode()):
@@ -26,12 +27,12 @@ def samples(view) -> dict[str, list[tuple[dict[str, str], float]]]:
     return found
 
 
-def value(view, name: str) -> float | None:
+def value(view: Any, name: str) -> float | None:
     found = samples(view).get(name)
     return found[0][1] if found else None
 
 
-def test_promtool_finds_nothing_to_complain_about():
+def test_promtool_finds_nothing_to_complain_about() -> None:
     promtool = services.program("promtool", package="prometheus")
     checked = subprocess.run(
         [promtool, "check", "metrics"],
@@ -42,7 +43,7 @@ def test_promtool_finds_nothing_to_complain_about():
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
-def test_breaks_are_counted_by_reason_with_exactly_the_labels_dashboards_ask_for():
+def test_breaks_are_counted_by_reason_with_exactly_the_labels_dashboards_ask_for() -> None:
     found = samples(example_run.view())["compile_breaks_total"]
     assert (
         {
@@ -58,7 +59,7 @@ def test_breaks_are_counted_by_reason_with_exactly_the_labels_dashboards_ask_for
     ) in found
 
 
-def test_breaks_by_reason_add_up_to_the_models_breaks():
+def test_breaks_by_reason_add_up_to_the_models_breaks() -> None:
     view = example_run.view()
     by_model: dict[tuple[str, str], float] = {}
     for labels, count in samples(view)["compile_breaks_total"]:
@@ -68,7 +69,7 @@ def test_breaks_by_reason_add_up_to_the_models_breaks():
     assert by_model == {key: r.graph_breaks for key, r in asked if r.breaks}
 
 
-def test_the_counter_has_no_created_sample_and_the_rest_are_gauges():
+def test_the_counter_has_no_created_sample_and_the_rest_are_gauges() -> None:
     text = prometheus.exposition(example_run.view()).decode()
     types = dict(line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE"))
     assert types.pop("compile_breaks_total") == "counter"
@@ -76,14 +77,14 @@ def test_the_counter_has_no_created_sample_and_the_rest_are_gauges():
     assert "_created" not in text
 
 
-def test_labels_never_hold_a_reason_in_free_text():
+def test_labels_never_hold_a_reason_in_free_text() -> None:
     text = prometheus.exposition(example_run.view()).decode()
     assert "Could not guard" not in text
     assert "alert(1)" not in text
     assert 'reason="unbacked_symint"' in text
 
 
-def test_every_metric_of_the_table_is_exposed_with_its_labels():
+def test_every_metric_of_the_table_is_exposed_with_its_labels() -> None:
     found = samples(example_run.view(*example_run.row()))
     # The example run has requests left without an answer, so it has no success to date.
     finished = samples(factories.view(factories.result()))
@@ -97,7 +98,7 @@ def test_every_metric_of_the_table_is_exposed_with_its_labels():
     assert set(found) == {definition.name for definition in table}
 
 
-def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there():
+def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there() -> None:
     crashed = samples(factories.view(factories.result(status=Status.CRASHED)))
     assert "compilewatch_unattributed_graph_breaks" not in crashed
     assert "compilewatch_peak_memory_bytes" not in crashed
@@ -105,7 +106,7 @@ def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there():
     assert passed["compilewatch_unattributed_graph_breaks"][0][1] == 0
 
 
-def test_each_status_is_one_series_and_skipped_is_not_passed():
+def test_each_status_is_one_series_and_skipped_is_not_passed() -> None:
     view = factories.view(factories.result(status=Status.SKIPPED))
     ((labels, count),) = samples(view)["compilewatch_results"]
     assert (labels["status"], count) == ("skipped", 1)
@@ -113,7 +114,7 @@ def test_each_status_is_one_series_and_skipped_is_not_passed():
     assert (labels["status"], one) == ("skipped", 1)
 
 
-def test_modes_shapes_backends_and_environments_are_series_of_their_own():
+def test_modes_shapes_backends_and_environments_are_series_of_their_own() -> None:
     asked = [
         factories.result(target=Target()),
         factories.result(target=Target(mode=Mode.TRAIN)),
@@ -133,14 +134,14 @@ def test_modes_shapes_backends_and_environments_are_series_of_their_own():
     ]
 
 
-def test_changes_are_zero_with_a_baseline_and_absent_without():
+def test_changes_are_zero_with_a_baseline_and_absent_without() -> None:
     with_baseline = factories.view(factories.result(), baseline=factories.run("20260101-0-0"))
     found = {labels["kind"]: n for labels, n in samples(with_baseline)["compilewatch_changes"]}
     assert found == {"regression": 0, "fixed": 0}
     assert "compilewatch_changes" not in samples(factories.view(factories.result()))
 
 
-def test_changes_are_counted_by_family_and_kind():
+def test_changes_are_counted_by_family_and_kind() -> None:
     found = {
         (labels["family"], labels["kind"]): n
         for labels, n in samples(example_run.view())["compilewatch_family_changes"]
@@ -151,7 +152,7 @@ def test_changes_are_counted_by_family_and_kind():
     assert ("gpt", "regression") not in found
 
 
-def test_a_run_with_requests_left_has_ended_without_success():
+def test_a_run_with_requests_left_has_ended_without_success() -> None:
     unfinished = factories.view(factories.result(), planned=2)
     assert value(unfinished, "compilewatch_last_completion_timestamp_seconds") == 1767323105
     assert value(unfinished, "compilewatch_last_success_timestamp_seconds") is None
@@ -161,7 +162,7 @@ def test_a_run_with_requests_left_has_ended_without_success():
     assert value(complete, "compilewatch_last_success_timestamp_seconds") == 1767323105
 
 
-def test_publishing_again_writes_the_same_bytes(tmp_path: Path):
+def test_publishing_again_writes_the_same_bytes(tmp_path: Path) -> None:
     sink = prometheus.MetricsFileSink(Settings())
     written = []
     for _ in range(2):
@@ -170,19 +171,19 @@ def test_publishing_again_writes_the_same_bytes(tmp_path: Path):
     assert written[0] == written[1]
 
 
-def test_the_page_in_docs_is_the_table():
+def test_the_page_in_docs_is_the_table() -> None:
     page = DOCS.read_text(encoding="utf-8")
     assert metric_definitions.metrics_page().rstrip() in page, "run `make generate`"
 
 
-def test_the_page_explains_every_label_with_few_values():
+def test_the_page_explains_every_label_with_few_values() -> None:
     used = {label for definition in metric_definitions.DEFINITIONS for label in definition.labels}
     assert set(metric_definitions.LABELS) <= used
     for label in ("model", "family", "commit", "reason", "target", "mode", "status", "kind"):
         assert f"| `{label}` |" in metric_definitions.metrics_page()
 
 
-def test_what_single_targets_measured_is_exposed():
+def test_what_single_targets_measured_is_exposed() -> Any:
     found = samples(factories.view(*example_run.row()))
 
     def of(name: str) -> dict[tuple[str, ...], float]:
@@ -205,7 +206,7 @@ def test_what_single_targets_measured_is_exposed():
     assert of("compilewatch_recompiles") == {("inductor",): 0, ("xla",): 1}
 
 
-def test_first_failing_layers_are_counted_with_zeros():
+def test_first_failing_layers_are_counted_with_zeros() -> None:
     found = samples(factories.view(*example_run.row()))["compilewatch_first_failing_layer"]
     assert {labels["layer"]: count for labels, count in found} == {
         "eager": 0,
@@ -217,7 +218,7 @@ def test_first_failing_layers_are_counted_with_zeros():
     }
 
 
-def test_fallbacks_are_absent_where_nothing_was_captured():
+def test_fallbacks_are_absent_where_nothing_was_captured() -> None:
     lost = factories.result(status=Status.ERROR, xla=XlaDetail())
     found = samples(factories.view(lost))
     assert "compilewatch_fallbacks" not in found

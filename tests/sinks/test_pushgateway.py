@@ -283,7 +283,7 @@ def test_a_gateway_killed_in_mid_publish_holds_all_of_the_next_one(tmp_path: Pat
                 gateway.process.kill()
                 gateway.process.wait()
 
-        sink._gateway.replace = replace  # type: ignore[method-assign]
+        sink._gateway.replace = replace  # type: ignore[method-assign,assignment]
         with pytest.raises(UnreachableError):
             sink.publish(view, RunFolder(tmp_path))
     assert len(done) == 2 < len(groups(view))

@@ -6,6 +6,7 @@ import functools
 import http.server
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -78,7 +79,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory) -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("run")
     example_run.write_report(example_run.view(*example_run.row()), folder)
     handler = functools.partial(Handler, directory=str(folder))
@@ -100,7 +101,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser, request) -> Iterator[Page]:
+def page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A page of the size and colour scheme that the test names, which collects complaints."""
     size, scheme = getattr(request, "param", (DESK, "light"))
     context = browser.new_context(viewport=size, color_scheme=scheme)
@@ -113,7 +114,7 @@ SIZES = [(DESK, "light"), (PHONE, "dark")]
 
 
 @pytest.mark.parametrize("page", SIZES, indirect=True, ids=["desk", "phone"])
-def test_the_policy_is_kept_and_nothing_is_missing(page, address):
+def test_the_policy_is_kept_and_nothing_is_missing(page: Any, address: Any) -> None:
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -128,7 +129,7 @@ def test_the_policy_is_kept_and_nothing_is_missing(page, address):
     assert [c for c in complaints if "favicon" not in c] == []
 
 
-def test_the_style_sheet_and_the_charts_are_loaded(page, address):
+def test_the_style_sheet_and_the_charts_are_loaded(page: Any, address: Any) -> None:
     page.goto(f"{address}/index.html")
     assert page.evaluate("document.styleSheets.length") == 1
     widths = page.evaluate("[...document.images].map(i => i.naturalWidth)")
@@ -136,7 +137,7 @@ def test_the_style_sheet_and_the_charts_are_loaded(page, address):
 
 
 @pytest.mark.parametrize("page", [(PHONE, "light")], indirect=True)
-def test_no_page_is_wider_than_a_phone(page, address):
+def test_no_page_is_wider_than_a_phone(page: Any, address: Any) -> None:
     for path in PAGES:
         page.goto(f"{address}/{path}")
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], path
@@ -145,7 +146,7 @@ def test_no_page_is_wider_than_a_phone(page, address):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_background_follows_the_colour_scheme(browser, address, scheme):
+def test_the_background_follows_the_colour_scheme(browser: Any, address: Any, scheme: Any) -> None:
     context = browser.new_context(color_scheme=scheme)
     page = context.new_page()
     page.goto(f"{address}/index.html")
@@ -158,7 +159,7 @@ def test_the_background_follows_the_colour_scheme(browser, address, scheme):
 @pytest.mark.parametrize(
     "page", [(DESK, "light"), (DESK, "dark")], indirect=True, ids=["light", "dark"]
 )
-def test_text_has_the_contrast_that_wcag_asks_for(page, address):
+def test_text_has_the_contrast_that_wcag_asks_for(page: Any, address: Any) -> None:
     for path in PAGES:
         page.goto(f"{address}/{path}")
         found = page.evaluate(CONTRASTS, PLACES_WITH_TEXT)
@@ -166,7 +167,7 @@ def test_text_has_the_contrast_that_wcag_asks_for(page, address):
         assert [what for ratio, what in found if ratio < 4.5] == [], path
 
 
-def test_charts_follow_the_colour_scheme_under_the_policy(browser, address):
+def test_charts_follow_the_colour_scheme_under_the_policy(browser: Any, address: Any) -> None:
     """The style sheet inside an SVG file is its own; Chromium applies it in an `<img>`."""
     shots: dict[str, bytes] = {}
     for scheme in ("light", "dark"):
@@ -180,7 +181,7 @@ def test_charts_follow_the_colour_scheme_under_the_policy(browser, address):
     assert shots["light"] != shots["dark"]
 
 
-def test_the_first_tab_stop_skips_to_the_content(page, address):
+def test_the_first_tab_stop_skips_to_the_content(page: Any, address: Any) -> None:
     page.goto(f"{address}/index.html")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from compilewatch.records import Depth, Mode, Phase, Status, Target
@@ -23,7 +25,9 @@ from tests import factories
         (Status.UNSUPPORTED, Phase.SETUP, Outcome.NOT_RUN, "unsupported"),
     ],
 )
-def test_status_and_phase_decide_the_outcome(status, phase, expected, words):
+def test_status_and_phase_decide_the_outcome(
+    status: Any, phase: Any, expected: Any, words: Any
+) -> None:
     result = factories.result(status=status, phase=phase)
     assert wording.outcome(result) is expected
     assert wording.status_words(result) == words
@@ -31,13 +35,13 @@ def test_status_and_phase_decide_the_outcome(status, phase, expected, words):
     assert result.is_verdict == (expected in verdicts)
 
 
-def test_every_status_has_an_outcome_with_label_and_meaning():
+def test_every_status_has_an_outcome_with_label_and_meaning() -> None:
     found = {wording.outcome(factories.result(status=status)) for status in Status}
     assert found == set(Outcome)
     assert set(wording.OUTCOME_LABELS) == set(wording.OUTCOME_MEANINGS) == set(Outcome)
 
 
-def test_the_registry_page_is_the_one_that_torch_links():
+def test_the_registry_page_is_the_one_that_torch_links() -> None:
     page = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0170.html"
     assert wording.registry_page("GB0170") == page
     assert wording.registry_page("unbacked_symint") is None
@@ -55,7 +59,7 @@ def test_the_registry_page_is_the_one_that_torch_links():
         (1, "100 %"),
     ],
 )
-def test_percent_never_rounds_to_all_or_nothing(ratio, shown):
+def test_percent_never_rounds_to_all_or_nothing(ratio: Any, shown: Any) -> None:
     assert wording.percent(ratio) == shown
 
 
@@ -72,7 +76,7 @@ def test_percent_never_rounds_to_all_or_nothing(ratio, shown):
         (671_026_419_200, "671 B"),
     ],
 )
-def test_quantities_have_three_digits(number, shown):
+def test_quantities_have_three_digits(number: Any, shown: Any) -> None:
     assert wording.quantity(number) == shown
 
 
@@ -87,11 +91,11 @@ def test_quantities_have_three_digits(number, shown):
         (3599.7, "1 h 00 min"),
     ],
 )
-def test_seconds(duration, shown):
+def test_seconds(duration: Any, shown: Any) -> None:
     assert wording.seconds(duration) == shown
 
 
-def test_memory():
+def test_memory() -> None:
     assert [wording.memory(size) for size in (None, 700 * 2**20, 3 * 2**29)] == [
         "–",
         "700 MiB",
@@ -99,7 +103,7 @@ def test_memory():
     ]
 
 
-def test_commands_ask_the_same_question_again_and_survive_a_shell():
+def test_commands_ask_the_same_question_again_and_survive_a_shell() -> None:
     target = Target(name="export", mode=Mode.TRAIN, dynamic=True)
     asked = factories.request("odd name", target=target, depth=Depth.REDUCED, source="manifest")
     assert wording.commands(asked) == (
@@ -110,11 +114,11 @@ def test_commands_ask_the_same_question_again_and_survive_a_shell():
     )
 
 
-def test_printable_keeps_lines_and_drops_what_moves_a_cursor():
+def test_printable_keeps_lines_and_drops_what_moves_a_cursor() -> None:
     assert wording.printable("a\tb\nc\x1b[2J\x1b[31md\x07\r\x9b") == "a\tb\ncd"
 
 
-def test_an_index_comes_first_and_what_it_links_to_last():
+def test_an_index_comes_first_and_what_it_links_to_last() -> None:
     index, trace = "artifacts/m/tlparse/index.html", "artifacts/m/torch_trace/t.log"
     graph, table = "artifacts/m/tlparse/0/graph.txt", "artifacts/m/profile.json"
     assert wording.main_artifacts((graph, trace, index, table)) == ((index, trace, table), (graph,))

@@ -244,7 +244,7 @@ def test_an_outage_is_reported_and_what_there_is_is_kept(
     listing: Path,
     miniature: Path,
     status: int,
-    headers: dict[str, str],
+    headers: dict[str, Any],
     says: str,
 ) -> None:
     pull_from(top=8)
@@ -280,7 +280,7 @@ def test_pages_that_came_before_a_failure_count(
             hub.fail("^/api/models$", 500, times=1)
         return served(request, path)
 
-    hub.note = break_second_page
+    hub.note = break_second_page  # type: ignore[method-assign]
     report = pull_from(top=8)
     assert report.message == (
         "3 of 8 models pulled, then: 127.0.0.1: answers 500 Internal Server Error"
@@ -299,7 +299,7 @@ def test_nobody_listens(listing: Path, tmp_path: Path) -> None:
 
 
 def test_something_else_listens(hub: HubDouble, listing: Path, tmp_path: Path) -> None:
-    hub.listing = lambda _query: ([{"error": "no list"}], None)
+    hub.listing = lambda query: ([{"error": "no list"}], None)  # type: ignore[method-assign]
     with pytest.raises(SourceError, match="is not a Hub"):
         pull(endpoint=hub.endpoint, output=listing, cache=tmp_path / "c", patience=HASTY)
 

@@ -12,7 +12,7 @@ import pytest
 
 from compilewatch.errors import StoreError
 from compilewatch.records import Mode, Target
-from compilewatch.store.artifacts import (
+from compilewatch.store.artifacts import (  # type: ignore[attr-defined]
     artifacts_path,
     keep_artifacts,
     link_artifacts,

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from compilewatch.errors import StoreError
 from compilewatch.store.files import (
@@ -14,6 +17,24 @@ from compilewatch.store.files import (
     write_atomically,
     write_whole,
 )
+
+# Mostly what looks like a name, so that what would collide comes up.
+NAMES = st.text("aB1/._- ", max_size=8) | st.text(max_size=2 * NAME_LENGTH)
+
+
+@given(NAMES)
+def test_any_name_is_one_portable_file_name(name: str) -> None:
+    safe = safe_name(name)
+    assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", safe)
+    assert len(safe) <= NAME_LENGTH
+    assert Path("folder", safe).resolve().parent == Path("folder").resolve()
+
+
+@given(NAMES, NAMES)
+@example("a/b", "a--b")
+@example("x" * (NAME_LENGTH + 1), "x" * (NAME_LENGTH + 2))
+def test_two_names_are_two_file_names(one: str, other: str) -> None:
+    assert (safe_name(one) == safe_name(other)) == (one == other)
 
 
 def test_a_hub_name_becomes_one_file_name() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import boto3
 import pytest
 from moto.backends import get_backend
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core import DEFAULT_ACCOUNT_ID  # type: ignore[attr-defined]
 from moto.ec2.exceptions import EC2ClientError
 
 from compilewatch.config import Settings, load_settings

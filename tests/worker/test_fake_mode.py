@@ -1,5 +1,7 @@
 """What the fake tier knows: values of inputs, none of weights."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -24,7 +26,7 @@ def weight(mode: InputAwareFakeMode) -> FakeTensor:
     return mode.from_tensor(torch.ones(4))
 
 
-def test_values_that_follow_from_inputs_can_be_read(mode):
+def test_values_that_follow_from_inputs_can_be_read(mode: Any) -> None:
     sizes = mode.known(torch.tensor([[1, 4, 6], [1, 2, 2]]))
     with mode:
         assert sizes.prod(-1).tolist() == [24, 4]
@@ -33,7 +35,7 @@ def test_values_that_follow_from_inputs_can_be_read(mode):
         assert torch.repeat_interleave(torch.arange(2), sizes[:, 1]).tolist() == [0] * 4 + [1] * 2
 
 
-def test_values_that_depend_on_weights_cannot(mode, weight):
+def test_values_that_depend_on_weights_cannot(mode: Any, weight: Any) -> None:
     with mode:
         with pytest.raises(DataDependentOutputException):
             weight.sum().item()
@@ -43,7 +45,9 @@ def test_values_that_depend_on_weights_cannot(mode, weight):
             weight.nonzero()
 
 
-def test_a_computed_value_written_into_a_made_tensor_makes_it_unknown(mode, weight):
+def test_a_computed_value_written_into_a_made_tensor_makes_it_unknown(
+    mode: Any, weight: Any
+) -> None:
     with mode:
         made = torch.zeros(4)
         made[1:] = weight[1:]
@@ -54,7 +58,7 @@ def test_a_computed_value_written_into_a_made_tensor_makes_it_unknown(mode, weig
         assert counted.item() == 2
 
 
-def test_uninitialised_memory_has_no_value(mode):
+def test_uninitialised_memory_has_no_value(mode: Any) -> None:
     known = mode.known(torch.arange(4))
     with mode:
         for made in (torch.empty_like(known), known.new_empty(3), torch.empty(2)):
@@ -62,13 +66,13 @@ def test_uninitialised_memory_has_no_value(mode):
                 made.sum().item()
 
 
-def test_random_numbers_have_no_value(mode):
+def test_random_numbers_have_no_value(mode: Any) -> None:
     known = mode.known(torch.arange(4.0))
     with mode, pytest.raises(DataDependentOutputException):
         torch.multinomial(known, 1).item()
 
 
-def test_a_known_mask_gives_the_size_of_what_it_selects(mode):
+def test_a_known_mask_gives_the_size_of_what_it_selects(mode: Any) -> None:
     features = mode.from_tensor(torch.randn(3, 2, 5))
     mask = mode.known(torch.tensor([[True, False], [True, True], [False, False]]))
     with mode:
@@ -76,14 +80,14 @@ def test_a_known_mask_gives_the_size_of_what_it_selects(mode):
         assert features[:, mask[1]].shape == (3, 2, 5)
 
 
-def test_an_assertion_about_weights_is_taken_to_hold(mode, weight):
+def test_an_assertion_about_weights_is_taken_to_hold(mode: Any, weight: Any) -> None:
     with mode:
         torch._check_tensor_all(weight > 0)
         with pytest.raises(DataDependentOutputException):
             bool((weight > 0).all())
 
 
-def test_an_assertion_about_inputs_is_checked(mode):
+def test_an_assertion_about_inputs_is_checked(mode: Any) -> None:
     known = mode.known(torch.arange(3))
     with mode:
         torch._check_tensor_all(known >= 0)
@@ -105,10 +109,10 @@ class Sized(nn.Module):
         return (x.view(height, width, -1) * self.linear.weight[0, 0]).sum()
 
 
-def test_dynamo_captures_what_it_does_with_real_tensors(mode):
+def test_dynamo_captures_what_it_does_with_real_tensors(mode: Any) -> Any:
     graphs: list[tuple[str, ...]] = []
 
-    def backend(graph, _):
+    def backend(graph: Any, _: Any) -> Any:
         graphs[-1] += (graph.print_readable(print_output=False),)
         return graph.forward
 
@@ -142,7 +146,7 @@ class Seen(nn.Module):
         return self.patches(pixels).flatten(2).transpose(1, 2).square().mean()
 
 
-def test_the_way_back_is_captured_too(mode):
+def test_the_way_back_is_captured_too(mode: Any) -> None:
     with torch.device("meta"):
         model = Seen()
     for name, parameter in list(model.patches.named_parameters()):

@@ -257,7 +257,7 @@ def test_real_weights_lift_the_offline_switch_of_the_child_only(
 
 
 def test_a_tier_that_the_target_cannot_answer_in_is_not_asked(target: StubTarget, ask: Ask) -> None:
-    target.tiers = (Tier.REAL,)
+    target.tiers = (Tier.REAL,)  # type: ignore[assignment]
     asked = ask("ok", tier=Tier.FAKE)
     assert asked.fake_failure is not None
     assert asked.result.phase is Phase.SETUP

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from compilewatch.records import ConfigBuild
 from tests import factories
 
 
-def config(path: Path, **fields: object) -> ConfigBuild:
+def config(path: Path, **fields: Any) -> ConfigBuild:
     return ConfigBuild(config_file=str(path), config_sha256="", **fields)
 
 

@@ -110,6 +110,7 @@ def test_a_break_says_all_that_torch_knows(case: Case, answers: Answers) -> None
             assert each.code in CODES
         else:
             assert registry()[each.gb_type or ""] == each.gb_id == each.code
+            assert each.gb_type is not None
             assert each.gb_type in each.reason
             assert each.explanation
             assert each.gb_id == "GB0099" or each.user_stack[0].file == "breaks.py"
@@ -218,11 +219,12 @@ def test_train_mode_captures_loss_and_backward(
     from torch._functorch import aot_autograd
 
     original = aot_autograd.create_aot_state
-    monkeypatch.setattr(
-        aot_autograd,
-        "create_aot_state",
-        lambda *args, **kwargs: joint.append("traced") or original(*args, **kwargs),
-    )
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        joint.append("traced")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(aot_autograd, "create_aot_state", noting)
     subject = make_subject(Network, tier=tier, mode=Mode.TRAIN)
     outcome = DynamoTarget().run(subject)
     assert (outcome.status, outcome.graphs) == (Status.PASS, 1)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from traceback import FrameSummary
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compilewatch.records import StackFrame
 from compilewatch.worker.targets.graph_breaks import (
     BreakLog,
     BreakReport,
     fingerprint,
+    merge,
     place_of,
     reason_in,
     shorten_paths,
@@ -27,8 +31,8 @@ def _report(compile_id: str, reason: str = BRANCH, line: int = 3) -> BreakReport
     return BreakReport(compile_id=compile_id, reason=reason, stack=(frame,))
 
 
-def _log(*reports: BreakReport, **counts: int) -> BreakLog:
-    log = BreakLog(**counts)  # type: ignore[arg-type]
+def _log(*reports: BreakReport, **counts: Any) -> BreakLog:
+    log = BreakLog(**counts)
     for report in reports:
         log.add(report)
     return log
@@ -77,9 +81,9 @@ def test_a_fingerprint_survives_line_drift_and_nothing_else() -> None:
         (_log(_report("0/0"), cuts_counted=1), 0),
         (_log(_report("0/0"), cuts_counted=3), 2),
         (_log(_report("0/0"), frames_given_up=2, give_ups_reported=1), 1),
-        (_log(_report("0/0"), broken_graphs={"0/0", "1/0"}), 1),  # type: ignore[arg-type]
+        (_log(_report("0/0"), broken_graphs={"0/0", "1/0"}), 1),
         (_log(frames_given_up=1), 1),
-        (_log(frames_given_up=1, broken_graphs={"0/0"}), 2),  # type: ignore[arg-type]
+        (_log(frames_given_up=1, broken_graphs={"0/0"}), 2),
     ],
 )
 def test_the_sum_is_what_the_counts_prove(log: BreakLog, missing: int) -> None:
@@ -87,6 +91,33 @@ def test_the_sum_is_what_the_counts_prove(log: BreakLog, missing: int) -> None:
     unattributed = [each for each in log.breaks() if each.code == "unattributed"]
     assert sum(each.occurrences for each in unattributed) == missing
     assert sum(each.occurrences for each in log.breaks()) == len(log.reports) + missing
+
+
+IDS = st.sampled_from(["0/0", "0/1", "1/0", "2/0"])
+REPORTS = st.lists(
+    st.builds(_report, IDS, st.sampled_from([BRANCH, LOOP]), st.sampled_from([3, 9])), max_size=6
+)
+COUNTS = st.fixed_dictionaries(
+    {
+        "frames_given_up": st.integers(0, 6),
+        "give_ups_reported": st.integers(0, 6),
+        "cuts_counted": st.integers(0, 6),
+        "broken_graphs": st.sets(IDS),
+    }
+)
+
+
+@given(REPORTS, COUNTS)
+def test_any_log_adds_up(reports: list[BreakReport], counts: dict[str, Any]) -> None:
+    log = _log(*reports, **counts)
+    found = log.breaks()
+    total = sum(each.occurrences for each in found)
+    assert total == len(log.reports) + log.missing()
+    assert total >= log.cuts_counted
+    assert total >= len(log.broken_graphs | log.reports.keys())
+    assert total >= len(log.reports) + log.frames_given_up - log.give_ups_reported
+    assert len({(each.fingerprint, each.line) for each in found}) == len(found)
+    assert sum(each.occurrences for each in merge((*found, *found))) == 2 * total
 
 
 def test_the_reason_is_taken_whole_and_without_the_stack() -> None:
