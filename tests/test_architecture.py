@@ -64,6 +64,7 @@ PARENT = [m for m in modules() if not in_worker(m) and not m.endswith("__main__"
 WORKER = [m for m in modules() if in_worker(m)]
 
 
+@pytest.mark.process
 def test_the_parent_never_imports_torch() -> None:
     """One interpreter imports them one by one and says which brought something heavy along."""
     light = [*PARENT, *(f"compilewatch.worker.{name}" for name in TORCH_FREE)]
@@ -128,6 +129,7 @@ def test_every_entry_of_a_table_resolves_to_what_it_is_named_after(table: str, n
 
 
 @pytest.mark.parametrize("table", sorted(TABLES))
+@pytest.mark.process
 def test_a_table_is_read_without_loading_its_entries(table: str) -> None:
     package = "compilewatch.worker.targets" if table == "targets" else f"compilewatch.{table}"
     entries = [entry.partition(":")[0] for entry in TABLES[table].values()]

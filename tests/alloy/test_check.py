@@ -50,6 +50,7 @@ def test_a_mistake_is_named_with_its_line(
     assert wrong.count("\n") == 0
 
 
+@pytest.mark.process
 def test_the_command_fails_with_what_is_wrong(tmp_path: Path) -> None:
     said(tmp_path, "events.receiver", "evnets.receiver")
     command = [sys.executable, "-B", "-m", "scripts.check_alloy", str(tmp_path / "alloy")]

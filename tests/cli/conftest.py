@@ -152,7 +152,7 @@ class _Program:
                 signal.signal(signal.SIGTERM, before)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def compilewatch(team: Path, variables: dict[str, str]) -> Iterator[Compilewatch]:
     """Run a verb in the team's folder, in this process, with a worker that all verbs share."""
 

@@ -59,6 +59,7 @@ def test_what_cannot_be_found_gives_nothing(package: Any, file: Any, line: Any) 
     assert source_excerpt(file, line) == ()
 
 
+@pytest.mark.process
 def test_transformers_is_read_without_importing_it_or_torch() -> None:
     program = (
         "import sys; from compilewatch.cli.excerpt import source_excerpt;"

@@ -28,6 +28,7 @@ os.wait()
 """
 
 
+@pytest.mark.process
 def test_what_a_fork_of_a_child_holds_counts_as_the_childs() -> None:
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -38,6 +39,7 @@ def test_what_a_fork_of_a_child_holds_counts_as_the_childs() -> None:
         child.stdin.write(b"\n")
 
 
+@pytest.mark.process
 def test_a_process_that_is_gone_holds_nothing() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.analysis.labels import mode_label_value
@@ -32,6 +33,7 @@ def value(view: Any, name: str) -> float | None:
     return found[0][1] if found else None
 
 
+@pytest.mark.process
 def test_promtool_finds_nothing_to_complain_about() -> None:
     promtool = services.program("promtool", package="prometheus")
     checked = subprocess.run(

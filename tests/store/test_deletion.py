@@ -63,6 +63,7 @@ store.delete_run(store.open(sys.argv[2]))
 """
 
 
+@pytest.mark.process
 def test_a_kill_in_the_middle_leaves_nothing_that_is_taken_for_a_run(
     store: Store, stored: Stored
 ) -> None:

@@ -186,6 +186,7 @@ for _ in range(10):
 """
 
 
+@pytest.mark.process
 def test_processes_that_build_it_at_the_same_time_do_not_disturb_each_other(
     store: Store, stored: Stored
 ) -> None:

@@ -195,6 +195,7 @@ with store.create_run(run, Plan(requests=(), skipped=(), digest="plan")) as writ
 """
 
 
+@pytest.mark.process
 def test_a_file_that_may_not_grow_further_keeps_whole_lines(store: Store) -> None:
     """A real limit of the kernel: the write that meets it is short, and the next one fails."""
     done = subprocess.run(
