@@ -27,5 +27,5 @@ def _in_this_process(request: pytest.FixtureRequest) -> Iterator[None]:
     _seen = []
     yield
     seen, _seen = _seen, None
-    if request.node.get_closest_marker("process") is None:
+    if not any(map(request.node.get_closest_marker, ("process", "torch"))):
         assert seen == [], "this belongs into tests/integration, or takes the marker `process`"
