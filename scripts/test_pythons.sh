@@ -43,7 +43,7 @@ for version in ${PYTHONS:-3.11 3.12 3.13}; do
   fi
   rm -f /tmp/pythons.$$
   echo "test_pythons: Python $version"
-  if PYTHONPATH=src "$folder/bin/python" -m pytest -q -m "not torch" tests/unit "$@"; then
+  if PYTHONPATH=$PWD/src "$folder/bin/python" -m pytest -q -m "not torch" tests/unit "$@"; then
     passed+=("$version")
   else
     failed+=("$version")

@@ -7,11 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from compilewatch.launchers import watch
 from compilewatch.launchers.watch import Task, resident_bytes
 from compilewatch.records import Deadlines, Phase, Status, Tier
+from compilewatch.worker.protocol import PHASES_FILE
 from tests import factories
 
 PROGRAM = """
@@ -74,3 +76,16 @@ def test_a_phase_is_given_its_deadline(task: Task, seconds: float, status: Statu
     verdict = task.overdue(task.started_monotonic + seconds)
     assert (verdict.status if verdict else None) is status
     assert verdict is None or verdict.phase is Phase.SETUP
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(99.0, None), (101.0, Status.TIMEOUT)])
+def test_all_phases_together_are_given_the_deadline_in_all(
+    task: Task, seconds: float, status: Status | None
+) -> None:
+    """Each phase in time: the last one has only begun."""
+    now = task.started_monotonic + seconds
+    marks = ((Phase.SETUP, task.started_monotonic), (Phase.CREATE, now))
+    (task.folder / PHASES_FILE).write_bytes(msgspec.json.encode(marks))
+    verdict = task.overdue(now)
+    assert (verdict.status if verdict else None) is status
+    assert verdict is None or verdict.detail == "not done after 100 s in all, then in create"
