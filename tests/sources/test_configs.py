@@ -78,7 +78,7 @@ def test_a_class_of_another_type_is_not_taken_for_the_models_own(resolver: Resol
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b'{"a": 1,\n}', "line 2: not JSON"),
+        (b'{"a":\n1 2}', "line 2: not JSON"),
         (b"[1]", "must be a JSON object, not list"),
         (b"\xff\xfe", "not UTF-8"),
         (None, "cannot be read"),
