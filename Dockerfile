@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # docker build --target controller . : Jenkins, configured as code
-# docker build --target agent .      : where sweeps run
+# docker build --target agent .      : the agent that runs sweeps
 
 FROM jenkins/jenkins:2.568.2-lts-jdk21 AS controller
 COPY stack/jenkins/plugins.txt /usr/share/jenkins/ref/plugins.txt
@@ -11,7 +11,7 @@ ENV CASC_JENKINS_CONFIG=/usr/share/compilewatch/casc.yaml \
 HEALTHCHECK --interval=10s --timeout=5s --start-period=180s --retries=6 \
     CMD ["curl", "-fsS", "-o", "/dev/null", "http://127.0.0.1:8080/login"]
 
-# The locked packages, so that setting up a checkout needs no network. Cached until a lock changes.
+# The locked packages, so that the set-up of a checkout needs no network. Cached until a lock changes.
 FROM jenkins/ssh-agent:8.9.0-jdk21 AS base
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -29,7 +29,7 @@ RUN python3 -m venv /tmp/venv \
     && /tmp/venv/bin/pip download --no-cache-dir --find-links . -r default.txt "setuptools>=77" \
     && rm default.txt
 
-# sshd runs as root and hands each session to the user jenkins, who has no more rights than that.
+# sshd runs as root and starts each session as the user jenkins, who has no other rights.
 FROM base AS agent
 COPY --from=wheels /wheels /opt/wheels
 RUN printf '[global]\nfind-links = /opt/wheels\n' >/etc/pip.conf \

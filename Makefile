@@ -1,4 +1,4 @@
-# compilewatch: `make sweep` and `make test` are all you need; the rest is for those who build it.
+# compilewatch: `make sweep` and `make test` are enough for users; the other targets are for contributors.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
@@ -10,21 +10,21 @@ WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup setup-dev sweep pipeline test test-all test-pythons mutants quality format
-.PHONY: generate bench lock clean
+.PHONY: generate docs bench lock clean
 
-help: ## this list
+help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: ## prepare .venv (quick when nothing changed)
+setup: ## prepare .venv (quick if nothing has changed)
 	@scripts/setup.sh
 
 setup-dev:
 	@scripts/setup.sh dev
 
-sweep: setup ## the 25 most-used architectures through Dynamo, with a report (ARGS=... for more)
+sweep: setup ## check the 25 most used architectures with Dynamo and write a report (ARGS=... for more)
 	@$(BIN)/compilewatch sweep $(ARGS)
 
-pipeline: ## every stage of the Jenkins job, here and without Jenkins (SHARDS=4 TARGETS=... for more)
+pipeline: ## run every stage of the Jenkins job locally, without Jenkins (SHARDS=4 TARGETS=... for more)
 	@scripts/pipeline.sh
 
 test: setup-dev ## every test that this machine can run, but for the long lists (WORKERS=2)
@@ -39,29 +39,43 @@ test-pythons: setup-dev ## what needs no torch, on each supported Python that is
 mutants: setup-dev ## known mistakes, put into a copy one by one: each must fail a test
 	@$(BIN)/python -m scripts.mutants $(ARGS)
 
-quality: setup-dev ## lint, format, types, generated files, the configuration of the stack
+quality: setup-dev ## lint, format, types, spelling, links, generated files, the configuration of the stack
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/python -m scripts.check_links
 	$(BIN)/python scripts/generate.py --check
 	$(BIN)/python -m dashboards.build --check
 	scripts/groovy_lint.sh
 	$(BIN)/python -m scripts.check_alloy
 	scripts/check_stack.sh
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 
-format: setup-dev ## let ruff rewrite what it can
+format: setup-dev ## format and fix the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generate: setup-dev ## rewrite the generated pages of docs/ and the dashboards
+generate: setup-dev ## rewrite the generated pages and schemas of docs/ and the dashboards
 	$(BIN)/python scripts/generate.py
 	$(BIN)/python -m dashboards.build
 
-bench: setup-dev ## measure what docs/benchmarks.md states, one JSON line each
+docs: .venv-docs/complete ## build the documentation site in build/site/, which works offline
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+	@if grep -rnE '<(script|link|img|iframe)[^>]+(src|href)="(https?:)?//' build/site --include='*.html'; then \
+	  echo "docs: these pages would load something from the network" >&2; exit 1; fi
+	@echo "docs: build/site/index.html; with search: python3 -m http.server --directory build/site"
+
+.venv-docs/complete: requirements/docs.txt
+	@if [ ! -x .venv-docs/bin/python ]; then $${PYTHON:-python3} -m venv .venv-docs; fi
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/docs.txt
+	@touch $@
+
+bench: setup-dev ## run the benchmarks of docs/benchmarks.md, one JSON line each
 	@$(BIN)/python scripts/bench.py $(ARGS)
 
-lock: setup-dev ## newest versions into requirements/*.txt, torch and transformers as a pair that works
+lock: setup-dev ## update requirements/*.txt to the newest versions, torch and transformers as a tested pair
 	scripts/lock.sh
 
-clean: ## remove the environment and caches, never outputs/
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+clean: ## remove the environments and caches, never outputs/
+	rm -rf .venv .venv-docs .mypy_cache .ruff_cache .pytest_cache

@@ -1,4 +1,4 @@
-"""What compiling costs: time, memory, speed-up; the slowest, and those out of line."""
+"""The cost of compiling: time, memory, speed-up; the slowest models and the outliers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _usual() -> list[Json]:
         trend(
             "Compile time of a verdict",
             "Time in the phase compile divided by the number of verdicts: an average that does not "
-            "move with the number of models.",
+            "depend on the number of models.",
             (8, 9),
             ever(
                 f"sum by ({BY}) ({COMPILING}) "
@@ -49,7 +49,7 @@ def _usual() -> list[Json]:
         trend(
             "Time by phase",
             "Seconds that all models together spent in each phase, one process each: reused "
-            "results count what they took when they were made.",
+            "results count the time of their original run.",
             (8, 9),
             ever(f"sum by (phase) ({phases})", "{{phase}}"),
             unit="s",
@@ -83,26 +83,26 @@ def cost() -> Json:
     )
     return dashboard(
         COST,
-        "Compile times, memory and speed-up: the usual, the trend, the slowest and the outliers.",
+        "Compile times, memory and speed-up: usual values, trends, slowest models and outliers.",
         [
             _usual(),
             [
                 _extreme(
                     "Slowest to compile",
-                    "The 15 with the longest compile from empty caches.",
+                    "The 15 models with the longest compilation from empty caches.",
                     _top(COLD),
                     "s",
                 ),
                 _extreme(
                     "Most memory",
-                    "The 15 whose process took the most resident memory.",
+                    "The 15 models whose process used the most resident memory.",
                     _top(MEMORY),
                     "bytes",
                 ),
             ],
             [
                 _extreme(
-                    "Out of line",
+                    "Outliers",
                     f"Compile time in multiples of the target's median, from {OUTLIER_FACTOR} on.",
                     outliers,
                     "none",
@@ -110,7 +110,7 @@ def cost() -> Json:
                 ),
                 table(
                     "Usual cost by target",
-                    "Over models: the median, and what 95 % stay below (p95). Cold and warm: "
+                    "Over models: the median and the 95th percentile (p95). Cold and warm: "
                     "compile time with empty and filled caches. Speed-up is eager latency divided "
                     "by that of compiled code. –: the target does not measure it.",
                     (12, 11),
@@ -137,7 +137,7 @@ def cost() -> Json:
                 {
                     **_extreme(
                         "Least speed-up",
-                        "The 15 that gain least: below 1, compiled code is slower than eager.",
+                        "The 15 models with the lowest speed-up; below 1, compiled code is slower.",
                         f"sort(bottomk(15, min by (model, {BY}) ({SPEEDUP})))",
                         "none",
                         empty="not measured",

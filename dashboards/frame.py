@@ -1,4 +1,4 @@
-"""What stands around the panels: ids, variables, links, and the grid."""
+"""The frame around the panels: ids, variables, links, and the grid."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def dashboard(
 
 
 def data_source(kind: str) -> Json:
-    """Which Prometheus or Loki to ask; named as Grafana's dashboard linter wants it."""
+    """The Prometheus or Loki to query; named as Grafana's dashboard linter requires."""
     return {
         "type": "datasource",
         "name": f"{kind}_datasource",
@@ -107,7 +107,7 @@ def variable(
 ) -> Json:
     """A choice among values that Prometheus knows; with `every`, several and all of them.
 
-    Values of a `regex` stay in the order of the answer. "All" is `.*`, which costs Prometheus less
+    Values of a `regex` keep the order of the response. "All" is `.*`, which costs Prometheus less
     than a list of a thousand names, unless the query picks a few on purpose.
     """
     chosen = {"text": ["All"], "value": ["$__all"]}
@@ -131,7 +131,7 @@ def variable(
 
 
 def shared(*, logs: bool = True) -> list[Json]:
-    """Data sources, then source, target and mode, each among what the ones before it leave."""
+    """Data sources, then source, target and mode, each restricted by the previous ones."""
     sources, targets = (
         make("compilewatch_last_completion_timestamp_seconds") for make in (str, of_run)
     )
@@ -140,10 +140,10 @@ def shared(*, logs: bool = True) -> list[Json]:
         *map(data_source, ["prometheus", "loki"] if logs else ["prometheus"]),
         variable(
             "source",
-            "Where models come from.",
+            "Where the models come from.",
             f'label_values({sources}{{job="compilewatch"}}, source)',
         ),
-        variable("target", "What models were given to.", f"label_values({targets}, target)"),
+        variable("target", "What models are compiled with.", f"label_values({targets}, target)"),
         variable("mode", "eval or train, static or dynamic.", f"label_values({modes}, mode)"),
     ]
 
@@ -155,7 +155,7 @@ def family() -> Json:
 
 
 def releases(*names: str, match: str = "") -> list[Json]:
-    """Labels of the newest run, of those that asked what matches, as hidden variables."""
+    """Labels of the newest run among the matching ones, as hidden variables."""
     began = of_group("compilewatch_last_start_timestamp_seconds")
     newest = (
         f"topk(1, {began} * on (source, target) group_right () {of_group('compilewatch_run_info')}"
@@ -175,7 +175,7 @@ def releases(*names: str, match: str = "") -> list[Json]:
 
 
 def to_dashboard(uid: str, title: str, *names: str, of: str = "__data.fields") -> Json:
-    """To a dashboard, passing on what was chosen, and a row's columns or a series' labels."""
+    """To a dashboard, with the selected values and a row's columns or a series' labels."""
     passed = [f"var-{name}=${{{of}.{name}:percentencode}}" for name in names]
     passed += [f"${{{name}:queryparam}}" for name in SHARED if name not in names]
     url = f"/d/{uid}?{'&'.join(passed)}&${{__url_time_range}}"
@@ -188,7 +188,7 @@ def from_series(uid: str, title: str, *names: str) -> Json:
 
 
 def to_page(title: str, url: str) -> Json:
-    """Out of Grafana, in a tab of its own."""
+    """A link to another site, in a new tab."""
     return {"title": title, "url": url, "targetBlank": True}
 
 
@@ -198,7 +198,7 @@ def page(title: str, url: str) -> Json:
 
 
 def _navigation(own: str) -> list[Json]:
-    """The other dashboards, with what was chosen and the time."""
+    """The other dashboards, with the selected values and the time range."""
     kept = {"type": "link", "icon": "dashboard", "tags": [], "includeVars": True, "keepTime": True}
     return [
         {**kept, "title": title, "url": f"/d/{uid}"}
@@ -208,9 +208,9 @@ def _navigation(own: str) -> list[Json]:
 
 
 def _versions() -> Json:
-    """A mark where torch, transformers or the harness are not what they were a step before.
+    """A mark where torch, transformers or the harness differ from the previous step.
 
-    Grafana asks for a hundred steps at most, so that a fixed time before would miss changes.
+    Grafana requests a hundred steps at most, so that a fixed time before would miss changes.
     """
     by = "environment, torch, transformers, harness_version"
     info = of_group("compilewatch_run_info")

@@ -1,4 +1,4 @@
-"""The monitor itself: does it run, does it answer, does what it finds arrive."""
+"""The monitor itself: does it run, does it produce results, are they published."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _runs() -> list[list[Json]]:
             table(
                 "Runs",
                 "How long ago the newest run of each source and target began and ended, how long "
-                "ago one was complete, its results, and the verdicts of all that was asked.",
+                "ago one was complete, its results, and the share of requests with a verdict.",
                 (24, 6),
                 {
                     "Complete run": f"(time() - ({last_success()})) > bool {STALE_SECONDS}",
@@ -58,7 +58,7 @@ def _runs() -> list[list[Json]]:
         ],
         [
             table(
-                "What ran",
+                "Latest runs",
                 "State of the newest run, and the versions it ran with.",
                 (24, 6),
                 {"Groups": f"max by (source, target, run, state, {ran}) ({info})"},
@@ -89,29 +89,29 @@ def _answers() -> list[list[Json]]:
         [
             share(
                 "Coverage",
-                "Verdicts divided by all that was asked. What did not run is not covered.",
+                "Verdicts divided by planned requests. Requests that did not run are not covered.",
                 "compilewatch_coverage_ratio",
                 steps=GOOD,
             ),
             share(
                 "Untestable",
-                "Results without a verdict divided by all results: rising means that the monitor, "
-                "not the compiler, has a problem.",
+                "Requests without a verdict divided by planned requests: a rising share points "
+                "to the monitor, not the compiler.",
                 "compilewatch_untestable_ratio",
                 steps=[(None, "green"), (0.05, "orange"), (0.25, "red")],
             ),
             share(
                 "Reused",
-                "Results taken from an earlier run, of all results: falls where torch, "
-                "transformers or the harness changed.",
+                "Results reused from an earlier run, divided by all results: falls when torch, "
+                "transformers or the harness changes.",
                 "compilewatch_reused_ratio",
                 steps=[(None, "blue")],
             ),
         ],
         [
             run(
-                "Asked",
-                "Models times targets that the newest run of each source was to answer.",
+                "Planned requests",
+                "Models times targets that the newest run of each source planned.",
                 "compilewatch_planned_requests",
                 "short",
             ),
@@ -130,7 +130,7 @@ def _answers() -> list[list[Json]]:
             ),
             trend(
                 "Breaks without a reason",
-                "Graph breaks that no reason was found for; should be zero.",
+                "Graph breaks without a known reason; should be zero.",
                 (6, 7),
                 ever(f"sum by ({GROUP}) ({unattributed})", LEGEND),
             ),
@@ -167,7 +167,7 @@ def _delivery() -> list[list[Json]]:
             table(
                 "Sinks",
                 "By sink: publications that wait in the spool for the next publish, those that "
-                "failed in the last one, and when one last went out.",
+                "failed in the last one, and when one was last sent.",
                 (12, 6),
                 {
                     **{n: f"max by (sink) ({metric}{PUBLISHER})" for n, metric in sinks.items()},
@@ -181,7 +181,7 @@ def _delivery() -> list[list[Json]]:
         [
             table(
                 "Alerts",
-                "Alerts of Prometheus about compilewatch, pending ones too.",
+                "Prometheus alerts about compilewatch, including pending ones.",
                 (12, 6),
                 {
                     "Alerts": "count by (alertname, severity, alertstate, source, target) "
@@ -192,9 +192,9 @@ def _delivery() -> list[list[Json]]:
                 empty="none",
             ),
             line_table(
-                "Trouble of the monitor",
+                "Problems of the monitor",
                 "From the log: sinks that failed, runs that were interrupted, expectations that no "
-                "longer hold. Without data there was none.",
+                "longer hold. No data: no problems.",
                 (12, 6),
                 log('event=~"sink_failed|run_interrupted|expectation_stale"'),
                 ("sink", "model", "detail", "run"),

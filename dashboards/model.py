@@ -1,4 +1,4 @@
-"""One model: its history, what each target says of it, its breaks and their lines, its log."""
+"""One model: its history, its results on each target, its breaks and their lines, its log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dashboards.tables import HIDDEN, STATE_CELL, coloured, table
 ONE = 'model="$model"'
 BY = "target, mode"
 BUILD_URL = "http://localhost:8080/job/compilewatch/lastCompletedBuild/artifact"
-"""Where Jenkins of compose.yaml keeps the newest build's files; the variable takes another."""
+"""Address of the newest build's files in the Jenkins of compose.yaml; the variable changes it."""
 
 REPORT = "${build_url:raw}/build/archive/runs/${run}/report/index.html"
 LEGEND = "{{target}} {{mode}}"
@@ -43,7 +43,7 @@ def _now() -> list[Json]:
     passed = of_mode("compilewatch_model_status", ONE, PASSED)
     status = of_mode("compilewatch_model_status", ONE)
     columns = {
-        "Asked": f"max by ({BY}, status, phase) ({status})",
+        "Result": f"max by ({BY}, status, phase) ({status})",
         "Graph breaks": f"{broken} or 0 * max by ({BY}) ({passed})",
         "fullgraph": _of("compilewatch_fullgraph_accepted"),
         "Graphs": _of("compilewatch_graphs"),
@@ -59,7 +59,7 @@ def _now() -> list[Json]:
     return [
         table(
             "Now",
-            "The newest result of each target, the phase that it ended in, and what was measured. "
+            "The newest result of each target, the phase in which it ended, and its measurements. "
             "–: the target does not measure it.",
             (24, 7),
             columns,
@@ -83,8 +83,8 @@ def _about() -> list[Json]:
     return [
         table(
             "About the model",
-            "Its family, architecture, task and revision on the Hub; downloads of 30 days where "
-            "the source knows them.",
+            "Its family, architecture, task and revision on the Hub; downloads in 30 days if "
+            "the source reports them.",
             (24, 4),
             {
                 "Known": f"max by ({who}) ({of_group('compilewatch_model_info', ONE)})",
@@ -129,15 +129,15 @@ def _why() -> list[Json]:
     return [
         break_table(
             "Where it breaks",
-            "From the log: each line that broke in the time shown, with how often one forward call "
-            "meets it. The line opens at the release that was installed.",
+            "From the log: each line with a break in the time shown, and how often one forward "
+            "call reaches it. The line opens in the installed release.",
             (17, 9),
             ONE,
         ),
         bars(
             "Why it breaks",
             "Graph breaks of one forward call in the newest run, by reason, in the target and mode "
-            "where there are most.",
+            "with most breaks.",
             (7, 9),
             now(
                 f"sort_desc(max by (reason) (sum by (source, {BY}, reason) ({counted})))",
@@ -164,7 +164,7 @@ def _history() -> list[list[Json]]:
             phases(
                 "Time in each phase",
                 "From the log: seconds that each check of the time shown spent in each phase, "
-                "oldest first. A reused result spends none and is left out.",
+                "oldest first. Reused results took no time and are not shown.",
                 (24, 8),
                 f"{checked} | json {spent} | label_format check=`{run}`",
                 "check",
@@ -204,7 +204,7 @@ SENTENCE = (
     "{{.reason}}{{else}}{{.target}} {{.mode}}: {{.event}} {{.kind}} {{.before}} → {{.after}} "
     f"{SAID}{{{{end}}}}"
 )
-"""An event in words; torch's own may have many lines, which become one."""
+"""An event in words; a message of torch may have many lines, which become one."""
 
 
 def model() -> Json:
@@ -216,13 +216,13 @@ def model() -> Json:
     events = f"{log()} | {ONE}"
     return dashboard(
         MODEL,
-        "One model: its history, what each target says of it, each break with its line and reason, "
-        "what the phases cost, its log, and the build that has the files.",
+        "One model: its history, its results on each target, each break with its line and reason, "
+        "the cost of the phases, its log, and the build with its files.",
         [
             [
                 timeline(
                     "$model over time",
-                    "What each target said of the model.",
+                    "The result of the model on each target.",
                     (24, 6),
                     ever(codes(BY, ONE), LEGEND),
                     links=[from_series(TARGETS, "This target", "target")],
@@ -235,7 +235,7 @@ def model() -> Json:
             [
                 logs(
                     "Log",
-                    "All events about the model, a line each; the row below has them as JSON.",
+                    "All events about the model, one per line; the row below shows them as JSON.",
                     (24, 10),
                     f"{events} | line_format `{SENTENCE}`",
                 )
@@ -260,7 +260,7 @@ def model() -> Json:
                 "type": "textbox",
                 "name": "build_url",
                 "label": "Build url",
-                "description": "Where the build keeps its files: the artifacts of a Jenkins build.",
+                "description": "Address of the build's files: the artifacts of a Jenkins build.",
                 "query": BUILD_URL,
                 "current": {"text": BUILD_URL, "value": BUILD_URL},
             },

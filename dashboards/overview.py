@@ -1,4 +1,4 @@
-"""What compiles without graph breaks, what changed, what it costs most, and which models."""
+"""Models without graph breaks, changes, and the most important reasons, families and models."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ WORST = (
     f"topk(20, {DOWNLOADS} and on (model) {FAILING} "
     f"or 0 * max by (model) ({FAILING}) unless on (model) {DOWNLOADS})"
 )
-"""The 20 most downloaded models that do not pass; those of unknown use come last."""
+"""The 20 most downloaded models that do not pass; models with unknown downloads come last."""
 
 
 def headline() -> list[Json]:
-    """The answer to the first question, what changed, and whether it is of today."""
+    """The share without graph breaks, the changes, and the age of the data."""
     regressed, fixed = (
         f"sum({of_mode('compilewatch_changes', kind)})"
         for kind in ('kind="regression"', 'kind="fixed"')
@@ -66,8 +66,8 @@ def headline() -> list[Json]:
     return [
         tiles(
             "Models without graph breaks",
-            "Passes divided by verdicts (pass, graph break, mismatch, error of the compiler), by "
-            "target and mode. Green from 95 % on, orange from 75 %, red below.",
+            "Passes divided by verdicts (pass, graph break, mismatch, compiler error), by "
+            "target and mode. Green from 95 %, orange from 75 %, red below.",
             (8, 5),
             ever(share_of_models(), "{{target}} {{mode}}"),
             unit="percentunit",
@@ -77,20 +77,20 @@ def headline() -> list[Json]:
         ),
         tiles(
             "Weighted by downloads",
-            "The same where a model counts as much as it is downloaded in 30 days: what a user "
-            "meets. Of the models that pass, break, mismatch or fail.",
+            "The same share, weighted by downloads in 30 days: what users experience. Over models "
+            "that pass, break, mismatch or fail.",
             (8, 5),
             ever(share_of_downloads(), "{{target}} {{mode}}"),
             unit="percentunit",
-            empty="downloads not known",
+            empty="downloads unknown",
             decimals=1,
             steps=GOOD,
             links=[TO_TARGET],
         ),
         tiles(
             "Since the baseline",
-            "Results that are worse and better than in the baseline run. No value where no "
-            "baseline was compared, which is not zero.",
+            "Results that are worse and better than in the baseline run. No value: the run has no "
+            "baseline, which is not zero.",
             (4, 5),
             now(regressed, "▼ worse"),
             now(fixed, "▲ better"),
@@ -102,8 +102,8 @@ def headline() -> list[Json]:
         ),
         tiles(
             "Last complete run",
-            "How long ago the newest complete run ended, of the source and target that has waited "
-            "longest. Red after 26 hours: a day, and two hours for the run itself.",
+            "Time since the newest complete run, of the source and target with the oldest one. "
+            "Red after 26 hours: a day, and two hours for the run itself.",
             (4, 5),
             now(f"time() - min({last_success()})"),
             trend=False,
@@ -117,15 +117,15 @@ def headline() -> list[Json]:
 
 
 def costs() -> list[Json]:
-    """Which reasons and families stop most."""
+    """The reasons and families with the most affected models."""
 
     def reasons(what: str, about: str, **look: str) -> Json:
         # A model that breaks on three targets is one model: the largest group of a source counts.
         metric = of_mode(f"compilewatch_reason_{what}")
         return bars(
             f"Reasons, by {what}",
-            f"Why models break: the seven reasons that {about}. A model counts once, in the target "
-            "and mode where the reason hits most.",
+            f"The seven reasons of graph breaks that {about}. A model counts once, in the target "
+            "and mode where the reason affects most models.",
             (9, 10),
             now(
                 f"sort_desc(topk(7, sum by (reason) (max by (source, reason) ({metric}))))",
@@ -139,12 +139,12 @@ def costs() -> list[Json]:
     downloads = of_group("compilewatch_model_downloads", CHOSEN)
     used = f"sum by (family) (max by (family, model) ({downloads}) and on (model) {FAILING})"
     return [
-        reasons("models", "stop most models", empty="no breaks, or not run"),
-        reasons("downloads", "stop the most downloaded models", empty="downloads not known"),
+        reasons("models", "affect most models", empty="no breaks, or not run"),
+        reasons("downloads", "affect the most downloads", empty="downloads unknown"),
         bars(
             "Families, by models",
-            "The families with most models that do not pass somewhere, the most downloaded first "
-            "among equals.",
+            "The families with most models that do not pass on some target, the most downloaded "
+            "first among equals.",
             (6, 10),
             now(f"sort_desc(topk(7, {stopped} + ({used} / 1e12 or 0 * {stopped})))", "{{family}}"),
             decimals=0,
@@ -169,15 +169,15 @@ def share_over_time(width: int, height: int) -> Json:
 
 
 def models(height: int) -> Json:
-    """Every model by target, those that do not pass first."""
+    """The model × target matrix, models that do not pass first."""
     by = "model, target, mode"
     state = codes(by, CHOSEN)
     known = f"max by (model) ({of_group('compilewatch_model_info', CHOSEN)})"
     ordered = f"{state} + on (model) group_left () ({DOWNLOADS} / 1e12 or 0 * {known})"
     return matrix(
         "Models by target",
-        "What each target says of each model: those that do not pass first, the most downloaded "
-        "first among equals.",
+        "The result of each model on each target: models that do not pass first, the most "
+        "downloaded first among equals.",
         (24, height),
         f'sort_desc(label_join({ordered}, "column", " ", "target", "mode"))',
         row="model",
@@ -199,8 +199,8 @@ def failing() -> Json:
     rank = f'count_values by (model) ("above", 1e12 - ({used}))'
     return timeline(
         "Models that do not pass, most downloaded first",
-        "The worst that any chosen target and mode says of each of the 20 most downloaded models "
-        "that do not pass now.",
+        "The worst result over the chosen targets and modes for each of the 20 most downloaded "
+        "models that do not pass now.",
         (14, 12),
         ever(f"{codes('model', shown)} * on (model) group_right () {rank}", "{{model}}"),
         empty="all pass, or not run",
@@ -209,11 +209,11 @@ def failing() -> Json:
 
 
 def changed_families() -> Json:
-    """How many results changed, where that is known from metrics."""
+    """The number of changed results, from metrics."""
     changes = of_mode("compilewatch_family_changes", CHOSEN)
     return table(
         "Changed families",
-        "Results that are not what they were in the baseline run, by family and kind.",
+        "Results that differ from the baseline run, by family and kind.",
         (5, 8),
         {"Results": f"sum by (family, kind) ({changes})"},
         labels=("family", "kind"),
@@ -224,12 +224,12 @@ def changed_families() -> Json:
 
 
 def changed_models() -> Json:
-    """From the log, as metrics do not name models."""
+    """The changed results, from the log, because metrics do not name models."""
     what = '{{if eq .event "regression"}}worse{{else}}{{.kind}}{{end}}'
     fields = ("model", "where", "what", "before", "after", "detail")
     return line_table(
         "Changed models",
-        "From the log, in the time shown: which result is not what it was in the baseline run, and "
+        "From the log, in the time shown: each result that differs from the baseline run, and "
         "torch's words.",
         (19, 8),
         model_log('event=~"regression|change"') + f" | {CHOSEN} | label_format what=`{what}`"
@@ -250,8 +250,8 @@ def changed_models() -> Json:
 def overview() -> Json:
     return dashboard(
         OVERVIEW,
-        "What compiles without graph breaks, by models and by downloads; what changed; which "
-        "reasons, families and models stand in the way.",
+        "The share of models without graph breaks, by models and by downloads; what changed; the "
+        "most important reasons, families and models.",
         [
             headline(),
             costs(),

@@ -1,8 +1,8 @@
 """The kinds of panels that the dashboards are made of, in Grafana's own JSON.
 
 Every panel is one expression: what it is called, what it says of itself, how large it is, what it
-asks. Grafana's format: classic dashboards. A property that two versions of Grafana name differently
-is there by both names, as each ignores the other's.
+needs. Grafana's format: classic dashboards. A property that versions of Grafana name differently
+is written under both names, as each version ignores the other's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dashboards.states import BY_CODE, ORANGE, STATES, missing
 Json = dict[str, Any]
 
 NOT_RUN = "not run"
-"""What stands where there is no value: a number that was not measured is not zero."""
+"""Shown in place of a missing value: a number that was not measured is not zero."""
 
 SCRAPE = "2m"
 """The shortest step: as often as the Pushgateway is scraped, so that a run shows within minutes."""
@@ -46,7 +46,7 @@ PHASES = {
     "compare": "#3ea6a0",
     "profile": "#a9744f",
 }
-"""Of what has no status. Green, orange, red, purple and grey cells mean one."""
+"""Colours of values without a status. Green, orange, red, purple and grey are statuses."""
 
 GOOD: Steps = ((None, "red"), (0.75, "orange"), (0.95, "green"))
 """Thresholds of a share that should be near one, as a bright number."""
@@ -109,13 +109,13 @@ def thresholds(steps: Steps) -> Json:
 
 
 def now(expr: str, legend: str = "") -> Json:
-    """Ask Prometheus for the newest value."""
+    """A Prometheus query for the newest value."""
     made = {"datasource": PROMETHEUS, "expr": expr, "legendFormat": legend}
     return made | {"instant": True, "range": False}
 
 
 def ever(expr: str, legend: str = "") -> Json:
-    """Ask Prometheus for the time shown, the newest value included."""
+    """A Prometheus query for the time shown, including the newest value."""
     made = {"datasource": PROMETHEUS, "expr": within_each_step(expr), "legendFormat": legend}
     return made | {"range": True}
 
@@ -123,7 +123,7 @@ def ever(expr: str, legend: str = "") -> Json:
 def within_each_step(expr: str) -> str:
     """Of a query over time: have each point show the newest value until the next point.
 
-    Grafana asks at full multiples of the step, seven hours for a number over 30 days, and
+    Grafana queries at full multiples of the step, seven hours for a number over 30 days, and
     Prometheus looks back from there: what was published since the last full multiple would not be
     shown at all. Looking ahead by a step (a negative offset), the last point reaches to now.
     """
@@ -132,12 +132,12 @@ def within_each_step(expr: str) -> str:
 
 
 def cells(expr: str) -> Json:
-    """Ask Prometheus for the newest values, as rows of a table."""
+    """A Prometheus query for the newest values, as rows of a table."""
     return {**now(expr), "format": "table"}
 
 
 def logged(expr: str, kind: str = "range") -> Json:
-    """Ask Loki for lines, or with `instant` for numbers taken from them."""
+    """A Loki query for lines, or with `instant` for numbers computed from them."""
     return {"datasource": LOKI, "expr": expr, "queryType": kind, "maxLines": 500}
 
 
@@ -172,7 +172,7 @@ STATUS_SERIES = [
     for s in STATES
     if not s.phase or s.phase.startswith("phase=~")
 ]
-"""Series and columns that are called like a status, in its words and colour."""
+"""Series and columns named like a status, in its words and colour."""
 
 SERIES = [
     *STATUS_SERIES,
@@ -180,7 +180,7 @@ SERIES = [
     *(override(name, {"color": fixed(colour)}) for name, colour in PHASES.items()),
     _like(r"\btrain\b", {"custom.lineStyle": {"fill": "dash", "dash": [8, 6]}}),
 ]
-"""Series in the colour of what they are called; training is dashed."""
+"""Series in the colour of their name; training mode is dashed."""
 
 
 def tiles(
@@ -200,7 +200,7 @@ def tiles(
 
 
 def bars(title: str, about: str, size: tuple[int, int], target: Json, **look: Any) -> Json:
-    """One bar for each series, in the order of the answer."""
+    """One bar for each series, in the order of the response."""
     options = {
         "reduceOptions": NEWEST,
         "orientation": "horizontal",

@@ -17,7 +17,7 @@ from dashboards.panels import Json
 def public() -> Json:
     made = dashboard(
         PUBLIC,
-        "PyTorch compile compatibility of all models that are watched: state, trend and reasons.",
+        "PyTorch compile compatibility of all monitored models: state, trend and reasons.",
         [
             overview.headline(),
             overview.costs(),

@@ -1,11 +1,11 @@
 """Selectors and queries that several dashboards share: PromQL and LogQL as text.
 
-What the metrics and labels mean stands in docs/metrics.md and docs/events.md.
+docs/metrics.md and docs/events.md explain the metrics and labels.
 """
 
 from __future__ import annotations
 
-from compilewatch.sinks.wording import REGISTRY_PAGE
+from compilewatch.report.wording import REGISTRY_PAGE
 
 STALE_SECONDS = 26 * 3600
 """A day, and two hours for the run itself: runs are daily unless someone changes the schedule."""
@@ -53,9 +53,9 @@ def at_end(expr: str) -> str:
 
 
 def share(part: str, every: str, by: str) -> str:
-    """One sum divided by another; a measured zero where only the second is there.
+    """One sum divided by another; a measured zero if only the second exists.
 
-    What the newest run no longer asks is left out, however long it was asked before.
+    Targets that the newest run no longer contains are left out, even if earlier runs did.
     """
     total = f"sum by ({by}) ({every})"
     return f"(sum by ({by}) ({part}) or 0 * {total}) / {total} and {at_end(total)}"
@@ -68,7 +68,7 @@ def share_of_models(by: str = "target, mode") -> str:
 
 
 def share_of_downloads(by: str = "target, mode") -> str:
-    """The same, where a model counts as much as it is downloaded."""
+    """The same, weighted by downloads."""
     downloads = "compilewatch_downloads"
     return share(of_mode(downloads, PASSED), of_mode(downloads, SPOKE), by)
 
@@ -76,7 +76,7 @@ def share_of_downloads(by: str = "target, mode") -> str:
 def last_success() -> str:
     """When each source and target last had a complete run, as far back as the time shown.
 
-    The latest run says so only if it was complete itself; a group that has vanished is left out.
+    The latest run reports it only if it was complete itself; a deleted group is left out.
     """
     succeeded = of_group("compilewatch_last_success_timestamp_seconds")
     completed = of_group("compilewatch_last_completion_timestamp_seconds")

@@ -1,4 +1,4 @@
-"""One reason: which models it stops, since when, at which lines, and whether that gets better."""
+"""One reason: the affected models and source lines, since when, and the trend."""
 
 from __future__ import annotations
 
@@ -35,18 +35,17 @@ def _numbers() -> list[Json]:
     return [
         tiles(
             "Models",
-            "Models that hit the reason, in the target and mode where it hits most, all sources "
-            "together.",
+            "Affected models, in the target and mode with most of them, all sources together.",
             (6, 4),
             ever(f"sum(max by (source) ({HITS}))"),
             steps=[(None, ORANGE)],
         ),
         tiles(
             "Downloads",
-            "Downloads over 30 days of the models that hit it, where the source knows them.",
+            "Downloads over 30 days of the affected models, if the source reports them.",
             (6, 4),
             ever(f"sum(max by (source) ({DOWNLOADS}))"),
-            empty="not known",
+            empty="unknown",
             steps=[(None, ORANGE)],
         ),
         tiles(
@@ -58,7 +57,7 @@ def _numbers() -> list[Json]:
         ),
         tiles(
             "First seen",
-            "When it was first there within the time shown: choose a longer time if it is at its "
+            "First occurrence within the time shown: choose a longer time range if it is at its "
             "beginning.",
             (6, 4),
             now(first),
@@ -76,15 +75,15 @@ def _hit() -> list[Json]:
     return [
         bars(
             "Models, by downloads",
-            "The 15 most downloaded models that hit the reason.",
+            "The 15 most downloaded affected models.",
             (12, 11),
             now(f"sort_desc(topk(15, {used} and on (model) {hit}))", "{{model}}"),
-            **look | {"empty": "not seen, or downloads not known"},
+            **look | {"empty": "not seen, or downloads unknown"},
         ),
         bars(
             "Models, by breaks",
-            "The 15 models that the reason breaks most often in one forward call, in the target "
-            "and mode where there are most.",
+            "The 15 models with most breaks of this reason in one forward call, in the target "
+            "and mode with most breaks.",
             (12, 11),
             now(f"sort_desc(topk(15, {hit}))", "{{model}}"),
             **look,
@@ -100,7 +99,7 @@ def _all() -> Json:
     return table(
         "All reasons",
         "Every reason of the newest runs. A model counts once, in the target and mode where the "
-        "reason hits most.",
+        "reason affects most models.",
         (24, 10),
         {"Models": hint(models), "Downloads": downloads},
         labels=("reason", "hint"),
@@ -124,7 +123,7 @@ def _models() -> Json:
     used = of_group("compilewatch_model_downloads")
     return table(
         "Models with this reason",
-        "Breaks of one forward call, all targets and modes together, and downloads of the model.",
+        "Breaks in one forward call over all targets and modes, and downloads of the model.",
         (24, 10),
         {
             "Breaks": f"sum by (model, family) ({BREAKS})",
@@ -144,36 +143,36 @@ def reasons() -> Json:
     every = f"sum by (reason) ({of_mode('compilewatch_reason_models')})"
     return dashboard(
         REASONS,
-        "One reason for graph breaks: the models it hits, how much they are used, when it was "
-        "first seen, the trend, and the lines.",
+        "One reason of graph breaks: the affected models, their downloads, the first occurrence, "
+        "the trend, and the source lines.",
         [
             _numbers(),
             _hit(),
             [
                 trend(
                     "Models over time",
-                    "Models that hit the reason.",
+                    "Affected models.",
                     (12, 7),
                     ever(f"sum by (target, mode) ({HITS})", LEGEND),
                 ),
                 trend(
                     "Downloads over time",
-                    "Downloads of the models that hit the reason.",
+                    "Downloads of the affected models.",
                     (12, 7),
                     ever(f"sum by (target, mode) ({DOWNLOADS})", LEGEND),
-                    empty="not known",
+                    empty="unknown",
                 ),
             ],
             [
                 break_table(
                     "Where it breaks",
-                    "From the log: each line that broke for this reason in the time shown.",
+                    "From the log: each line with a break of this reason in the time shown.",
                     (24, 10),
                     ONE,
                     "model",
                 )
             ],
-            row("Look up"),
+            row("Affected models and locations"),
             [_models()],
             [_all()],
         ],
@@ -181,7 +180,7 @@ def reasons() -> Json:
             *shared(),
             variable(
                 "reason",
-                "The reason; the one that stops most models comes first.",
+                "The reason; the one that affects most models comes first.",
                 f"query_result(sort_desc({every}))",
                 regex='/reason="([^"]+)"/',
                 every=False,

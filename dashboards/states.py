@@ -1,4 +1,4 @@
-"""What a result can be, as every dashboard shows it: a number, a symbol with words, a colour."""
+"""The states of a result on every dashboard: a number, a symbol with words, a colour."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Mapping = dict[str, Any]
 
 
 class State(NamedTuple):
-    """A status, or an error's phase; `text` is what tells it apart where colours do not."""
+    """A status, or an error's phase; `text` distinguishes it without colours."""
 
     status: str
     text: str
@@ -64,7 +64,7 @@ def between(low: float, high: float | None, text: str, colour: str) -> Mapping:
 
 
 def missing(text: str, colour: str = "text") -> list[Mapping]:
-    """What a cell without a value says. (Grafana's `null+nan` would take every word for a NaN.)"""
+    """The text of a cell without a value. (`null+nan` would treat every word as a NaN.)"""
     result = {"text": text, "index": 99, "color": colour}
     return [
         {"type": "special", "options": {"match": match, "result": result}}

@@ -1,4 +1,4 @@
-"""Tables: where people look things up, rather than look at them."""
+"""Tables, for looking up single values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(
 ) -> Json:
     """Rows by their labels: first these, then a number each from a query; `looks` by column."""
     asked = [cells(asked) if isinstance(asked, str) else asked for asked in columns.values()]
-    # Grafana names a query's value `Value #A`, or `Value` where it is the only one.
+    # Grafana names a query's value `Value #A`, or `Value` if it is the only one.
     names = {
         f"Value #{ref}": name for ref, name in zip(string.ascii_uppercase, columns, strict=False)
     }
@@ -61,7 +61,7 @@ def matrix(
     width: int = 280,
     **look: Any,
 ) -> Json:
-    """A table of coloured cells, in the order of the answer; every cell leads to its row's page."""
+    """A table of coloured cells, in the order of the response; cells link to their row's page."""
     steps = grouped(row, column)
     head = {"custom.width": width, "mappings": []}
     looks = {row: head | {"custom.displayMode": "auto", "custom.cellOptions": {"type": "auto"}}}
@@ -86,7 +86,7 @@ def line_table(
     """Log lines as a table of their labels and structured metadata, in the order given."""
     order = {name: index for index, name in enumerate(["Time", *fields])}
     steps = [
-        # Loki answers with labels and structured metadata together in one field of this name.
+        # Loki returns labels and structured metadata together in one field of this name.
         change("extractFields", source="labels", format="auto"),
         change("filterFieldsByName", include={"names": list(order)}),
         change("organize", indexByName=order),
@@ -124,7 +124,7 @@ def _rows(
 
 
 HIDDEN = {"custom.hidden": True, "custom.hideFrom": {"viz": True, "legend": True, "tooltip": True}}
-"""The look of a column that is there for links only."""
+"""The look of a column that only provides links."""
 
 STATE_CELL = {"mappings": [*BY_NAME, *missing("–", GREY)], **coloured("color-background")}
 """The look of a column of statuses."""

@@ -1,4 +1,4 @@
-"""What each target makes of the models, and which layer is the first to fail."""
+"""The results of each target, and the first target that fails."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def _now() -> list[Json]:
     return [
         stacks(
             "Results by target",
-            "How many results of each status the newest run gave. What gave no verdict is grey.",
+            "Results of the newest run by status. Results without a verdict are grey.",
             (14, 10),
             named,
             row="column",
             column="status",
         ),
         bars(
-            "First layer that fails",
+            "First target that fails",
             "Models by the first of eager, dynamo, export, inductor, xla, neuron that fails. Zero: "
-            "the layer was asked and is never the first.",
+            "the target ran and is never the first.",
             (10, 10),
             now(f"sort_desc(sum by (layer, mode) ({layers}))", "{{layer}} {{mode}}"),
         ),
@@ -64,7 +64,7 @@ def _look_up() -> list[Json]:
         table(
             "Results by target and status",
             "Without breaks: passes divided by verdicts; by downloads, a model counts as much "
-            "as it is used. –: no result of that status, or downloads not known.",
+            "as it is downloaded. –: no result of that status, or downloads unknown.",
             (24, 8),
             {
                 "Without breaks": share_of_models(by),
@@ -74,7 +74,7 @@ def _look_up() -> list[Json]:
             labels=("source", "target", "mode"),
             overrides=STATUS_SERIES,
             looks={
-                "target": {"links": [to_dashboard(COST, "What it costs", "target")]},
+                "target": {"links": [to_dashboard(COST, "Cost of this target", "target")]},
                 "Without breaks": share,
                 "By downloads": share,
             },
@@ -92,7 +92,7 @@ def _families() -> list[Json]:
     return [
         matrix(
             "Families by target",
-            "Passes divided by results that ran. Families where least passes come first.",
+            "Passes divided by results that ran. Families with the lowest share come first.",
             (24, 14),
             f'sort(label_join({passed}, "column", " ", "target", "mode"))',
             row="family",
@@ -113,16 +113,16 @@ def _neuron() -> list[Json]:
     return [
         bars(
             "Neuron failures by class",
-            "Models for which neuronx-cc gave no executable.",
+            "Models for which neuronx-cc produced no executable.",
             (12, 8),
             now(f"sort_desc(count by (error_class) ({failed}))", "{{error_class}}"),
             empty="none, or not run",
             color=fixed(RED),
         ),
         table(
-            "Outside XLA, and expected to fail on Neuron",
-            "Models with at least one operator that ran outside XLA, and with one that neuronx-cc "
-            "is documented to reject (no verdict).",
+            "XLA fallbacks and expected Neuron failures",
+            "Models with an operator that ran outside XLA, and models with one that neuronx-cc "
+            "is documented to reject (an expectation, no verdict).",
             (12, 8),
             {"With fallbacks": fallbacks, "Expected to fail": expected},
             labels=("source", "mode"),
@@ -134,7 +134,7 @@ def _neuron() -> list[Json]:
 def targets() -> Json:
     return dashboard(
         TARGETS,
-        "Results by target and status, the first layer that fails, and families by target.",
+        "Results by target and status, the first target that fails, and families by target.",
         [
             _now(),
             [

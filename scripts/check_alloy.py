@@ -49,7 +49,7 @@ Value: TypeAlias = "str | float | bool | Call | list[Value] | dict[str, Value] |
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """`name "label" { … }`; a whole file is one without a name, and has all `calls` in it."""
+    """`name "label" { … }`; a file is a block without a name, which contains all `calls`."""
 
     name: str = ""
     label: str = ""

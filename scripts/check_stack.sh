@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The stack's files by the services' own checkers: part of `make quality`. A checker that this
-# machine lacks is named and skipped, but missed in CI.
+# Checks the stack's files with the services' own checkers: part of `make quality`. A checker that is
+# not installed is named and skipped; in CI this is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
 
-# Whether PROGRAM is here; ADVICE says how to get it.
+# Whether PROGRAM is installed; ADVICE says how to install it.
 have() { # PROGRAM ADVICE
   if type -P "$1" >/dev/null; then return; fi
   echo "check_stack: $1 is missing, its checks are skipped: $2" >&2
@@ -26,7 +26,7 @@ fi
 if have amtool 'apt-get install --no-install-recommends prometheus-alertmanager'; then
   amtool check-config stack/alertmanager/alertmanager.yml
 fi
-if type -P alloy >/dev/null; then # no package brings it, so nobody is told to install it
+if type -P alloy >/dev/null; then # no package contains it, so there is no advice to install it
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   for sink in alloy/sinks/*.alloy; do

@@ -1,31 +1,60 @@
-"""Writes the generated pages of docs/, or with --check says which are out of date (status 1)."""
+"""Writes the generated pages and schemas of docs/; --check only lists outdated ones (status 1)."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
 from compilewatch import records
 from compilewatch.cli import VERBS, group
+from compilewatch.config.settings import FILE, SECTIONS, TYPES, Settings, value_of
 from compilewatch.events import EVENTS, LABELS, MEANINGS
+from compilewatch.plan.expectations import Expectations
 from compilewatch.sinks.metric_definitions import metrics_page
+from compilewatch.sources.hub.pulled import PulledList
+from compilewatch.sources.hub.source import RemoteCode
+from compilewatch.sources.manifest import Manifest
+from compilewatch.trainium.prices import Prices
+from compilewatch.worker.model.overrides import Overrides
+from compilewatch.worker.targets.xla.operators import NeuronOperators
 
-DOCS = Path(__file__).parent.parent / "docs"
-RECORD_MODULES = ("base", "asked", "breaks", "details", "neuron", "answered", "runs")
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+RECORD_MODULES = (
+    *("base", "requests", "breaks", "details.numerics", "details.export", "details.performance"),
+    *("details.xla", "details.neuron", "results", "runs"),
+)
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
+
+SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
+    "settings": (Settings, "compilewatch.toml"),
+    "expectations": (Expectations, "inputs/expectations.toml"),
+    "models": (Manifest, "inputs/models.toml"),
+    "neuron_operators": (NeuronOperators, "inputs/neuron_operators.toml"),
+    "overrides": (Overrides, "inputs/overrides/*.toml"),
+    "pulled": (PulledList, "inputs/pulled/models.toml"),
+    "remote_code": (RemoteCode, "inputs/remote_code.toml"),
+    "trainium_prices": (Prices, "inputs/trainium_prices.toml"),
+}
+"""Name of the schema -> the struct that reads the file, and the file."""
 
 
 def cli_page() -> str:
     """Every verb's own help, as a page."""
     lines = ["# Command line\n"]
-    context = click.Context(group, info_name="compilewatch", terminal_width=100)
+    context = click.Context(
+        group, info_name="compilewatch", terminal_width=100, **group.context_settings
+    )
     lines.append(f"```\n{group.get_help(context)}\n```\n")
     for verb in VERBS:
         command = group.get_command(context, verb)
@@ -75,7 +104,8 @@ def records_page() -> str:
     enums = [each for each in found if issubclass(each, StrEnum)]
     lines = [
         "# Records\n",
-        f"Schema version {records.SCHEMA_VERSION}. A field that is null was not measured.\n",
+        f"Versions: results {records.RESULT_VERSION}, runs {records.RUN_VERSION}, other files "
+        f"{records.SCHEMA_VERSION}. A field that is null was not measured.\n",
     ]
     for enum in enums:
         values = ", ".join(f"`{member.value}`" for member in enum)
@@ -98,21 +128,83 @@ def events_page() -> str:
     return "\n".join([*lines, *sections])
 
 
+def setting_comments() -> dict[str, str]:
+    """Setting (`deadlines.x` for the table) -> the comment above it in compilewatch.toml."""
+    found: dict[str, str] = {}
+    comment: list[str] = []
+    table = ""
+    for line in (ROOT / FILE).read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            comment.append(line.lstrip("# "))
+        elif heading := re.fullmatch(r"\[(\w+)\]", line):
+            table = f"{heading[1]}."
+            comment = []
+        elif setting := re.match(r"(\w+) = ", line):
+            found[table + setting[1]] = " ".join(comment)
+            comment = []
+        else:
+            comment = []
+    return found
+
+
+def settings_page() -> str:
+    """Every setting with its variable, default and meaning."""
+    defaults = {name: value_of(Settings(), name) for name in TYPES}
+    comments = setting_comments()
+    lines = [
+        "# Settings\n",
+        "`compilewatch.toml` is read from the current folder, from the nearest folder above it\n"
+        "that contains one, or from the checkout. A variable `COMPILEWATCH_<SETTING>` takes\n"
+        "precedence over the file, and a flag over both: `COMPILEWATCH_JOBS=4`. `loki.url` is\n"
+        "`url` in the table `[loki]`, or the variable `COMPILEWATCH_LOKI_URL`. Relative paths in\n"
+        "the file are relative to it.\n",
+        "| setting | default | meaning |",
+        "|---|---|---|",
+    ]
+    for name, value in defaults.items():
+        meaning = comments[name].replace("|", "\\|")
+        lines.append(f"| `{name}` | `{msgspec.json.encode(value).decode()}` | {meaning} |")
+    return "\n".join(lines)
+
+
+def schema(name: str) -> str:
+    """The JSON schema of one TOML file."""
+    struct, file = SCHEMAS[name]
+    built: dict[str, Any] = msgspec.json.schema(struct)
+    built["$defs"][struct.__name__].pop("title", None)  # may be the name of a private class
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"compilewatch: {file}",
+    }
+    if struct is Settings:
+        for key, meaning in setting_comments().items():
+            table, _, field = key.rpartition(".")
+            owner = built["$defs"][(SECTIONS[table] if table else Settings).__name__]
+            owner["properties"][field]["description"] = meaning
+        for section in SECTIONS.values():
+            built["$defs"][section.__name__]["additionalProperties"] = False
+    return json.dumps(head | built, indent=2, ensure_ascii=False) + "\n"
+
+
 def main() -> int:
     pages = {
         "cli.md": cli_page,
         "events.md": events_page,
         "metrics.md": metrics_page,
         "records.md": records_page,
+        "settings.md": settings_page,
     }
+    texts = {name: NOTE + build().rstrip() + "\n" for name, build in pages.items()}
+    texts |= {f"schemas/{name}.schema.json": schema(name) for name in SCHEMAS}
     stale = []
-    for name, build in pages.items():
-        path, text = DOCS / name, NOTE + build().rstrip() + "\n"
-        if path.is_file() and path.read_text() == text:
+    for name, text in texts.items():
+        path = DOCS / name
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
         stale.append(name)
         if "--check" not in sys.argv:
-            path.write_text(text)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
     said = "is out of date: run `make generate`" if "--check" in sys.argv else "written"
     for name in stale:
         print(f"docs/{name} {said}")

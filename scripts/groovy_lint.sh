@@ -2,8 +2,8 @@
 # Lints the Jenkinsfile: scripts/groovy_lint.sh [--home]
 #
 # Installs npm-groovy-lint, pinned, into the user's cache folder once; it needs Node 20 and Java 17,
-# and brings Groovy, which the harness of tests/jenkins runs on. --home only prints where it lies.
-# Without Node or Java it says how to get them and ends well, unless CI is set.
+# and contains Groovy, which the harness of tests/jenkins runs on. --home only prints its folder.
+# Without Node or Java it says how to install them and succeeds, unless CI is set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=16.2.0

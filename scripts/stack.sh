@@ -2,17 +2,17 @@
 # The services of compose.yaml as plain processes on the loopback address, for machines without
 # Docker: scripts/stack.sh up | down | status | logs SERVICE
 #
-# What is installed runs: Debian packages prometheus, prometheus-pushgateway and
-# prometheus-alertmanager; loki, alloy and grafana where they are on PATH. What is missing is named,
-# with what follows from it. Settings are those of .env.example, from .env or the environment.
+# Runs the installed services: Debian packages prometheus, prometheus-pushgateway and
+# prometheus-alertmanager; loki, alloy and grafana if they are on PATH. Missing services are named with
+# the consequences. The settings are those of .env.example, from .env or the environment.
 #
 # STACK_DATA   data, logs and process ids (default $XDG_STATE_HOME/compilewatch/stack)
 #
-# Exit status: 0; 1 a service did not start; 2 wrong use or a port is taken; 3 (status) not all up.
+# Exit status: 0 done; 1 a service did not start; 2 wrong use or a port is taken; 3 (status) a service is down.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-# .env as Compose reads it; the environment wins.
+# .env as Compose reads it; the environment takes precedence.
 read_settings() {
   local key value
   [ -f "$root/.env" ] || return 0
@@ -54,20 +54,20 @@ program_of() { type -P "prometheus-$1" || type -P "$1"; }
 
 without() {
   case $1 in
-    pushgateway) echo "runs have nowhere to push to (apt install prometheus-pushgateway)" ;;
-    alertmanager) echo "alerts show in Prometheus and are sent to nobody (apt install prometheus-alertmanager)" ;;
+    pushgateway) echo "runs cannot push metrics (apt install prometheus-pushgateway)" ;;
+    alertmanager) echo "alerts appear in Prometheus and are not sent (apt install prometheus-alertmanager)" ;;
     prometheus) echo "no history and no alerts (apt install prometheus)" ;;
     loki) echo "no log search; the lines stay in outputs/*/logs/" ;;
     alloy) echo "logs are not collected; Prometheus scrapes the Pushgateway itself" ;;
-    grafana) echo "no dashboards; ask Prometheus' own page" ;;
+    grafana) echo "no dashboards; use Prometheus' own page" ;;
   esac
 }
 
-# Alloy has somewhere to send to only where both are here.
+# Alloy can send data only if both are installed.
 has_alloy() { program_of alloy && program_of loki && program_of prometheus; } >/dev/null
 
-# When this process began, empty if there is none or only its corpse: a process id alone may by now
-# be somebody else's. Field 22 of /proc/PID/stat (proc(5)), counted after the name in parentheses.
+# The start time of this process, empty if there is none or only a zombie: a process id alone may by now
+# belong to another process. Field 22 of /proc/PID/stat (proc(5)), counted after the name in parentheses.
 birth_of() {
   local fields
   if [ -r "/proc/$1/stat" ]; then
@@ -98,7 +98,7 @@ is_ready() {
 # A path as text for sed's replacement.
 literal() { sed 's/[&|\]/\\&/g' <<<"$1"; }
 
-# The services' names in the configuration of compose.yaml, where they are here.
+# The services' names in the configuration of compose.yaml, and their addresses here.
 addressed() {
   local outputs here
   here=$(literal "$root")
@@ -118,7 +118,7 @@ addressed() {
 
 # Writes the service's configuration and sets `command`.
 prepare() {
-  local own=$data/$1 address # called where `set -e` does not hold, so each step that can fail says so
+  local own=$data/$1 address # called where `set -e` has no effect, so each step that can fail is checked
   address=127.0.0.1:$(port_of "$1")
   mkdir -p "$own"
   command=("$(program_of "$1")")
@@ -171,11 +171,11 @@ prepare() {
   esac
 }
 
-# Starts one service and waits until it answers; says what it said if it does not.
+# Starts one service and waits until it responds; prints the end of its log if it does not.
 start() {
   local pid log=$data/$1.log
   if ! prepare "$1"; then
-    echo "stack: $1 has no valid configuration, for the reason above" >&2
+    echo "stack: $1 has no valid configuration: see above" >&2
     return 1
   fi
   if [ -f "$log" ]; then mv "$log" "$log.1"; fi
@@ -184,7 +184,7 @@ start() {
   echo "$pid $(birth_of $pid)" >"$data/$1.pid"
   for _ in $(seq 600); do
     if ! pid_of "$1" >/dev/null; then
-      echo "stack: $1 ended as it started: $(tail -n 1 "$log") ($log)" >&2
+      echo "stack: $1 ended during its start: $(tail -n 1 "$log") ($log)" >&2
       rm -f "$data/$1.pid"
       return 1
     fi
@@ -194,11 +194,11 @@ start() {
     fi
     sleep 0.1
   done
-  echo "stack: $1 does not answer after 60 seconds; its log is $log" >&2
+  echo "stack: $1 does not respond after 60 seconds; its log is $log" >&2
   return 1
 }
 
-# Only what `up` started: the id in the file must still be the same process.
+# Only processes that `up` started: the id in the file must still belong to the same process.
 stop() {
   local pid tick
   if pid=$(pid_of "$1"); then
@@ -257,7 +257,7 @@ status() {
       if is_ready "$service"; then
         echo "$service: http://127.0.0.1:$(port_of "$service"), process $pid"
       else
-        echo "$service: process $pid does not answer; see scripts/stack.sh logs $service"
+        echo "$service: process $pid does not respond; see scripts/stack.sh logs $service"
         all=3
       fi
     elif [ -f "$data/$service.pid" ]; then
@@ -284,10 +284,10 @@ logs() {
 mkdir -p "$data"
 case ${1:-} in
   up | down)
-    # Two at once would start everything twice. The lock goes with the process, however it ends.
+    # Two at once would start everything twice. The lock ends with the process.
     exec 9>"$data/lock"
     if type -P flock >/dev/null && ! flock -w 60 9; then
-      echo "stack: another scripts/stack.sh is at work on $data" >&2
+      echo "stack: another scripts/stack.sh is running on $data" >&2
       exit 1
     fi
     "$1"

@@ -2,12 +2,12 @@
 # Once before `docker compose up -d`: scripts/stack_setup.sh [local|cloud]
 #
 # local   Prometheus, Loki and Grafana run here (the default)
-# cloud   Grafana Cloud has them; alloy/env.secrets is there to be filled in
+# cloud   Grafana Cloud runs them; creates alloy/env.secrets to be filled in
 #
-# The passwords of Grafana and Jenkins, as far as they run here, are made and printed once.
-# With Jenkins it sees to it that the agent's user can write to outputs/, or says how and ends with 1.
-# Writes .env from .env.example. Run again, it changes only what was asked for: a password, keys and
-# other settings stay as they are.
+# Creates and prints, once, the passwords of Grafana and Jenkins if they run here. With Jenkins, it gives
+# the agent's user write access to outputs/, or prints the command that does and ends with status 1.
+# Writes .env from .env.example. When run again, it changes only the requested setting: passwords, keys
+# and other settings stay unchanged.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 077
@@ -27,7 +27,7 @@ agent_writes() {
     getfacl --numeric --omit-header "$1" 2>/dev/null | grep -q '^user:1000:.w'
 }
 
-# The runs lie in a folder of the host, whose owner is whoever made the checkout.
+# The runs are in a folder of the host, which belongs to the user who created the checkout.
 open_outputs() {
   local outputs path
   outputs=${COMPILEWATCH_OUTPUT_DIR:-$(sed -n 's/^COMPILEWATCH_OUTPUT_DIR=//p' .env)}
@@ -35,7 +35,7 @@ open_outputs() {
   mkdir -p "$outputs"
   for path in "$outputs" "$outputs"/index.sqlite*; do
     if [ ! -e "$path" ] || agent_writes "$path"; then continue; fi
-    # Root can write there all the same afterwards, any other owner could not.
+    # Root can still write there afterwards, any other owner could not.
     if [ "$(id -u)" = 0 ] && [ -O "$path" ]; then
       chown 1000:1000 "$path"
       continue
@@ -61,31 +61,31 @@ if [ ! -f .env ]; then
   kind=${kind:-local}
 fi
 if [ -n "$kind" ]; then
-  # Other profiles stay.
+  # Other profiles are kept.
   profiles=$(sed -n 's/^COMPOSE_PROFILES=//p' .env | tr ',' '\n' | grep -vx local | paste -sd, - || true)
   if [ "$kind" = local ]; then profiles=local${profiles:+,$profiles}; fi
   set_line COMPOSE_PROFILES "$profiles"
   set_line ALLOY_SINK "$kind"
 fi
 
-# Docker Desktop gives every container's user the owner's rights.
+# Docker Desktop gives every container's user the rights of the owner.
 if grep -q '^COMPOSE_PROFILES=.*jenkins' .env && [ "$(uname -s)" = Linux ]; then open_outputs; fi
 
 if grep -q '^ALLOY_SINK=cloud' .env; then
   if [ ! -f alloy/env.secrets ]; then
     cp alloy/env.secrets.example alloy/env.secrets
-    echo "stack_setup: fill in alloy/env.secrets with what Grafana Cloud names for your stack"
+    echo "stack_setup: fill in alloy/env.secrets with the values that Grafana Cloud shows for your stack"
   fi
 else
   secret=stack/secrets/grafana_admin_password
   mkdir -p stack/secrets
-  # A file cut short by a crash is no password: written beside it, then renamed.
+  # A file cut off by a crash is not a password: write beside it, then rename.
   if [ ! -s "$secret" ]; then
     (set +o pipefail && LC_ALL=C tr -dc 'A-Za-z0-9' </dev/urandom | head -c 24) >"$secret.new"
-    # Compose mounts the file as it is, and Grafana has another user; the folder keeps others out.
+    # Compose mounts the file unchanged, and Grafana runs as another user; the folder's mode protects it.
     chmod 644 "$secret.new"
     mv "$secret.new" "$secret"
-    echo "stack_setup: Grafana's user is admin, the password $(cat "$secret") (kept in $secret)"
+    echo "stack_setup: Grafana's user is admin, the password $(cat "$secret") (stored in $secret)"
   fi
 fi
 if grep -q '^COMPOSE_PROFILES=.*jenkins' .env; then
@@ -93,7 +93,7 @@ if grep -q '^COMPOSE_PROFILES=.*jenkins' .env; then
   stack/jenkins/secrets.sh
   if [ -n "$made" ]; then
     password=$(cat stack/secrets/jenkins_admin_password)
-    echo "stack_setup: Jenkins' user is admin, the password $password (kept in stack/secrets/)"
+    echo "stack_setup: Jenkins' user is admin, the password $password (stored in stack/secrets/)"
   fi
 fi
 echo "stack_setup: ready; docker compose up -d, or scripts/stack.sh up without Docker"

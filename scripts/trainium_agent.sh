@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Turns a fresh Neuron instance (Ubuntu 24.04, best the Neuron base DLAMI) into an agent of Jenkins:
+# Turns a fresh Neuron instance (Ubuntu 24.04, preferably the Neuron base DLAMI) into an agent of Jenkins:
 #
 #   sudo scripts/trainium_agent.sh --key 'ssh-ed25519 AAAA... jenkins' [--user NAME]
 #        [--idle-minutes N] [--source URL] [--dry-run]
 #
-# Drivers and tools of the Neuron SDK, unless they are there; Java for the Jenkins agent; a user
-# without privileges that lets only that key in; a checkout of compilewatch with its environment
-# `neuron`; a timer that shuts the instance down when it idles. Run again, it changes only what
-# differs. In Jenkins: a node with the label `trainium`, launched by SSH as that user, with the folder
-# it prints.
+# Installs drivers and tools of the Neuron SDK, unless they are installed; Java for the Jenkins agent; an
+# unprivileged user who can log in with that key only; a checkout of compilewatch with its environment
+# `neuron`; a timer that shuts the instance down when it is idle. When run again, it changes only what
+# differs. In Jenkins, add a node with the label `trainium`, launched by SSH as that user, with the
+# folder that this script prints.
 #
 #   --key TEXT|FILE     the public key of the controller (required)
 #   --user NAME         the agent's user (jenkins, as in stack/jenkins)
-#   --idle-minutes N    shut down after so many minutes without work; 0: never (60)
-#   --source URL        where compilewatch is cloned from (the checkout that this script lies in)
-#   --dry-run           say what would be done, do nothing; needs neither root nor an instance
+#   --idle-minutes N    shut down after this many minutes without work; 0: never (60)
+#   --source URL        where compilewatch is cloned from (the checkout that contains this script)
+#   --dry-run           print the steps without running them; needs neither root nor an instance
 #
-# TORCH_INDEX, an index of CPU builds of torch, is handed on to scripts/setup.sh.
-# ROOT, a folder, stands before every file that is written: for tests.
+# TORCH_INDEX, an index of CPU builds of torch, is passed to scripts/setup.sh.
+# ROOT, a folder, is the prefix of every file that is written: for tests.
 # NOT YET RUN ON AN INSTANCE: docs/trainium.md. After it: scripts/verify_neuron.sh verifies the SDK.
 set -euo pipefail
 
@@ -32,7 +32,7 @@ die() {
   exit 2
 }
 
-value() { # OPTION COUNT: an option that needs a value has one
+value() { # OPTION COUNT: checks that an option has its value
   [ "$2" -ge 2 ] || die "$1 needs a value"
 }
 
@@ -57,10 +57,10 @@ check() {
   [ -n "$key" ] || die "name the controller's public key with --key"
   # One line that begins with a type: a private key, or options before it, is a mistake.
   [[ $key =~ ^(ssh|ecdsa|sk)-[a-z0-9@.-]+\ [A-Za-z0-9+/=]+(\ [[:print:]]*)?$ ]] ||
-    die "--key is no public SSH key of one line"
-  [[ $user =~ ^[a-z][a-z0-9_-]{0,31}$ ]] || die "--user: $user is no name of a user"
+    die "--key is not a public SSH key of one line"
+  [[ $user =~ ^[a-z][a-z0-9_-]{0,31}$ ]] || die "--user: $user is not a valid user name"
   [ "$user" != root ] || die "--user: the agent runs without privileges"
-  [[ $minutes =~ ^[0-9]+$ ]] || die "--idle-minutes: $minutes is no whole number"
+  [[ $minutes =~ ^[0-9]+$ ]] || die "--idle-minutes: $minutes is not an integer"
   # shellcheck source=/dev/null
   if [ -r "$root/etc/os-release" ]; then . "$root/etc/os-release"; fi
   [ -n "$dry" ] || [ "${ID:-}" = ubuntu ] || die "needs Ubuntu 24.04, not ${PRETTY_NAME:-this}"
@@ -69,7 +69,7 @@ check() {
 
 step() { echo "== $*"; }
 
-run() { # COMMAND...: run it, or say it
+run() { # COMMAND...: runs it, or prints it
   if [ -n "$dry" ]; then
     printf '+'
     printf ' %q' "$@"
@@ -79,17 +79,17 @@ run() { # COMMAND...: run it, or say it
   fi
 }
 
-# What lies in the user's home is written by the user: root would follow a link laid there.
-as_user() { # COMMAND...: in the user's own home, with nothing of root's environment
+# Files in the user's home are written as the user: root would follow a link placed there.
+as_user() { # COMMAND...: in the user's home, without root's environment
   run runuser -u "$user" -- env -i -C "$home" HOME="$home" USER="$user" LANG=C.UTF-8 \
     PATH=/opt/aws/neuron/bin:/usr/bin:/bin TORCH_INDEX="$torch_index" "$@"
 }
 
-file() { # MODE PATH < TEXT: write it if it differs
+file() { # MODE PATH < TEXT: writes the file if it differs
   local path=$root$2 text
   text=$(cat)
   if [ -f "$path" ] && [ "$text" = "$(cat "$path")" ]; then
-    echo "$2 is as it should be"
+    echo "$2 is up to date"
   elif [ -n "$dry" ]; then
     echo "+ write $2 (mode $1):"
     printf '%s\n' "$text" | sed -n '1,12s/^/    /p;13s/.*/    .../p'
@@ -107,7 +107,7 @@ packages() {
   # Jenkins 2.555 and later need Java 21 on agents too.
   local wanted=(git openjdk-21-jre-headless python3-venv) missing=() name
   if [ ! -x "$root/opt/aws/neuron/bin/neuron-ls" ]; then
-    # As AWS documents it; a Neuron DLAMI has all this.
+    # As AWS documents it; a Neuron DLAMI already has all this.
     if [ ! -s "$root/etc/apt/keyrings/neuron.gpg" ]; then
       run mkdir -p "$root/etc/apt/keyrings"
       run bash -c "set -o pipefail; wget -qO - $neuron_repository/GPG-PUB-KEY-AMAZON-AWS-NEURON.PUB |
@@ -122,7 +122,7 @@ packages() {
       missing+=("$name")
   done
   if [ ${#missing[@]} -eq 0 ]; then
-    echo "all there"
+    echo "everything is installed"
     return
   fi
   run apt-get update -q
@@ -133,20 +133,20 @@ packages() {
 account() {
   step "user $user, without privileges"
   if id "$user" >/dev/null 2>&1; then
-    echo "it is there"
+    echo "the user exists"
   else
-    # A password that nothing matches: it enters by key alone.
+    # No password matches this entry: login is by key only.
     run useradd --create-home --home-dir "/home/$user" --shell /bin/bash --password '*' "$user"
   fi
   local group
   for group in $(id -nG "$user" 2>/dev/null); do
     case $group in
     sudo | admin | wheel | docker | lxd | adm | disk)
-      die "$user is in the group $group, which means privileges: choose another --user"
+      die "$user is in the privileged group $group: choose another --user"
       ;;
     esac
   done
-  # No terminal, no forwarding: the agent needs to run commands and to copy files only.
+  # No terminal, no forwarding: the agent only runs commands and copies files.
   # shellcheck disable=SC2016 # The inner shell expands it.
   as_user sh -c 'umask 077 && mkdir -p .ssh agent && printf "%s\n" "$1" >.ssh/authorized_keys' \
     sh "restrict $key"
@@ -156,7 +156,7 @@ worker() {
   step "compilewatch and its environment neuron"
   local origin=$source
   if [ -d "$source" ]; then
-    # The user may not be able to read it: root hands it over as a bundle.
+    # The user may not be able to read it: root copies it as a bundle.
     origin=$home/compilewatch.bundle
     if [ -n "$dry" ]; then
       echo "+ bundle $source into $origin"
@@ -168,7 +168,7 @@ worker() {
   as_user git -C compilewatch fetch -q "$origin" HEAD
   as_user git -C compilewatch reset -q --hard FETCH_HEAD
   as_user compilewatch/scripts/setup.sh
-  # In the user's cache: every checkout that a build makes finds it there.
+  # In the user's cache, where every checkout of a build finds it.
   as_user compilewatch/.venv/bin/compilewatch env create neuron
 }
 
@@ -211,5 +211,5 @@ In Jenkins: a permanent agent with the label trainium, launched by SSH as $user,
 directory /home/$user/agent. Before that, on this machine, as $user:
   cd ~/compilewatch && scripts/verify_neuron.sh
 The instance must stop, not terminate, when it shuts itself down (EC2's default):
-docs/trainium.md says how to see that.
+docs/trainium.md explains how to check that.
 EOF

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Verifies the neuron target for real: scripts/verify_neuron.sh [FOLDER]
+# Verifies the target neuron with the real compiler: scripts/verify_neuron.sh [FOLDER]
 #
-# For a machine with the Neuron SDK: a trn1, inf2 or trn2 instance, or any x86 host (then all but
-# loading and running is verified). Everything else in this repository that concerns Neuron has been
-# tested on doubles of its documented surface only; send what this prints, and FOLDER, with a report.
+# For a machine with the Neuron SDK: a trn1, inf2 or trn2 instance, or any x86 host (which verifies
+# everything except loading and running). All other tests of this repository that concern Neuron use
+# mocks of its documented programs; attach the output and FOLDER to a report.
 #
 # FOLDER         where HLOs, NEFFs, logs and the sweep go (outputs/verify-neuron)
-# NEURON_PYTHON  a Python that has torch_neuronx and neuronx-cc; by default that of the environment
+# NEURON_PYTHON  a Python that has torch_neuronx and neuronx-cc; by default the one of the environment
 #                `neuron` (compilewatch env create neuron)
 # TARGET         trn1, trn1n, inf2 or trn2; by default this machine's, else trn1
 set -euo pipefail
@@ -25,7 +25,7 @@ fi
 export PATH=$(dirname "$NEURON_PYTHON"):/opt/aws/neuron/bin:$PATH
 failed=()
 
-check() { # NAME COMMAND...: says how it went, goes on either way
+check() { # NAME COMMAND...: prints the outcome and continues in any case
   local name=$1
   shift
   echo "== $name"
@@ -66,7 +66,7 @@ PYTHON
 
 compiles() { "$compilewatch" neuron compile "$folder/linear.hlo_module.pb" ${TARGET:+--target "$TARGET"}; }
 
-is_refused() { # Complex numbers are documented not to compile (NCC_EVRF004): is the reason read?
+is_rejected() { # Complex numbers are documented not to compile (NCC_EVRF004): is the reason recognised?
   "$compilewatch" neuron compile "$folder/complex.hlo_module.pb" ${TARGET:+--target "$TARGET"} \
     --json >"$folder/complex.json" || true
   cat "$folder/complex.json"
@@ -94,7 +94,7 @@ sys.exit(0 if result["status"] in ("pass", "mismatch") or result["neuron"] else 
 check "the compiler starts" compiler
 check "HLOs are captured" capture
 check "an HLO compiles" compiles
-check "a refusal is understood" is_refused
+check "a rejection is recognised" is_rejected
 check "a model of the library has a verdict" sweep
 
 echo

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Verifies the stack with its real services: scripts/verify_stack.sh [docker|programs]
 #
-# docker     the services of compose.yaml, in a project of its own
-# programs   those on PATH, by scripts/stack.sh: prometheus, pushgateway, alertmanager, loki, alloy,
-#            grafana; minio, where it is installed, for the sink s3
+# docker     the services of compose.yaml, in a separate project
+# programs   the programs on PATH, started by scripts/stack.sh: prometheus, pushgateway, alertmanager, loki, alloy,
+#            grafana; minio, if it is installed, for the sink s3
 #
-# Without an argument: Docker where an engine answers, else programs. It works on a copy of the
-# stack's files, on free ports and in folders of its own: it brings the services up, sweeps three
-# small models, publishes, checks, and takes everything down. About five minutes. A line for each
-# check; what is not installed is named as not verified.
+# Without an argument: Docker if its engine responds, else programs. The script uses a copy of the
+# stack's files, free ports and its own folders: it starts the services, sweeps three small models,
+# publishes, checks, and stops everything. This takes about five minutes. It prints a line for each
+# check; services that are not installed are named as not verified.
 #
 # Exit status: 0 all verified; 1 a check failed; 3 none failed, but something is not installed.
 set -euo pipefail

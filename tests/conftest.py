@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 
 from compilewatch import environments
-from compilewatch.sources.places import cache_folder
+from compilewatch.config.paths import cache_folder
 
 ROOT = Path(__file__).parents[1]
 

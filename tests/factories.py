@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from compilewatch.analysis.view import RunView
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.records import (
     ClassBuild,
     Depth,
@@ -21,6 +22,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
+from compilewatch.records.views import RunView
 
 
 def spec(name: str = "BertModel", **fields: Any) -> ModelSpec:
@@ -124,3 +126,8 @@ def view(*results: Result, **fields: Any) -> RunView:
     own = {k: fields.pop(k) for k in list(fields) if k in RunView.__dataclass_fields__}
     made = run(**{"planned": len(results), **fields})
     return RunView(**{"run": made, "results": results, **own})
+
+
+def settings(**changes: Any) -> Settings:
+    """The default settings but for these, named as variables name them: `loki_url`."""
+    return load_settings(changes, folder=Path("/"), environ={})

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from compilewatch.analysis.view import RunView
+from compilewatch.contract.targets import default_environment
 from compilewatch.records import (
-    HOMES,
     FullgraphVerdict,
     GraphBreak,
     Mode,
@@ -23,6 +22,7 @@ from compilewatch.records import (
     Target,
     XlaDetail,
 )
+from compilewatch.records.views import RunView
 from tests import factories
 
 TARGETS = ("dynamo", "dynamo:aot_eager", "export", "inductor", "xla", "neuron")
@@ -69,7 +69,7 @@ def _answer(index: int, label: str, mode: Mode) -> Result:
     }
     details = of_targets[name]
     target = Target(
-        name=name, backend=backend or None, mode=mode, environment=HOMES.get(name, "default")
+        name=name, backend=backend or None, mode=mode, environment=default_environment(name)
     )
     failed = index % 50 == 49
     return factories.result(

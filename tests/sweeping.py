@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings, load_settings
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.launchers import Launcher
 from compilewatch.launchers.fake import FakeLauncher, passing
-from compilewatch.pipeline import sweep
 from compilewatch.records import ConfigBuild, GraphBreak, ModelSpec, Request, Result, Target
+from compilewatch.records.views import RunView
 from compilewatch.store import Store
+from compilewatch.workflows.sweep import sweep
 from tests import factories
 
 SHARED = ConfigBuild(config_file="/c", config_sha256="shared", class_name="BertModel")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,19 +14,27 @@ from pathlib import Path
 import pytest
 
 import compilewatch
+from compilewatch.contract.targets import COMMON_FILES, TARGETS
 from compilewatch.launchers import LAUNCHERS
 from compilewatch.sinks import SINKS
 from compilewatch.sources import SOURCES
-from compilewatch.worker.targets import TARGETS
 
 ROOT = Path(compilewatch.__file__).parent
 HEAVY = ("torch", "transformers", "numpy", "sympy")
-TABLES = {"sources": SOURCES, "targets": TARGETS, "launchers": LAUNCHERS, "sinks": SINKS}
-TORCH_FREE = (
-    *("protocol", "failures", "describe", "memory"),
-    *("neuron.device", "neuron.error_classes", "neuron.neff", "neuron.neuronx_cc"),
-)
-"""Modules of worker/ that the parent may import: they are checked to import no torch either."""
+TABLES = {
+    "sources": SOURCES,
+    "targets": {name: row.implementation for name, row in TARGETS.items()},
+    "launchers": LAUNCHERS,
+    "sinks": SINKS,
+}
+SHARED = ("records", "errors", "files", "plugins", "contract", "neuron")
+"""Packages that the worker may import beside itself."""
+
+NOT_IN_KEYS = {
+    "compilewatch.contract.messages": "what parent and child tell each other, not what a model did",
+    "compilewatch.contract.targets": "the catalogue: what a target reads of it changes no result",
+}
+"""Modules that a target imports, directly or not, and that cannot change a result of it."""
 
 
 def modules() -> list[str]:
@@ -56,8 +65,29 @@ def imports(module: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def package_of(name: str) -> str | None:
+    """`worker` of `compilewatch.worker.subject.Subject`; None for what is not ours."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "compilewatch" and len(parts) > 1 else None
+
+
+def reachable(*names: str) -> set[str]:
+    """The modules of ours that these import, directly or not, with the packages they lie in."""
+    known, found, waiting = set(modules()), set(), list(names)
+    while waiting:
+        name = waiting.pop()
+        while name not in known and "." in name:
+            name = name.rpartition(".")[0]
+        if name in found or name not in known:
+            continue
+        found.add(name)
+        waiting += [*imports(name), name.rpartition(".")[0]]
+    # The docstring of a package changes nothing.
+    return {name for name in found if len(tree_of(name).body) > 1}
+
+
 def in_worker(module: str) -> bool:
-    return module.startswith("compilewatch.worker")
+    return package_of(module) == "worker"
 
 
 PARENT = [m for m in modules() if not in_worker(m) and not m.endswith("__main__")]
@@ -67,7 +97,6 @@ WORKER = [m for m in modules() if in_worker(m)]
 @pytest.mark.process
 def test_the_parent_never_imports_torch() -> None:
     """One interpreter imports them one by one and says which brought something heavy along."""
-    light = [*PARENT, *(f"compilewatch.worker.{name}" for name in TORCH_FREE)]
     code = (
         "import importlib, json, sys\n"
         "guilty = {}\n"
@@ -77,30 +106,72 @@ def test_the_parent_never_imports_torch() -> None:
         "        if sys.modules.pop(heavy, None): guilty[name] = heavy\n"
         "print(json.dumps(guilty))\n"
     )
-    command = [sys.executable, "-c", code, json.dumps(light), json.dumps(HEAVY)]
+    command = [sys.executable, "-c", code, json.dumps(PARENT), json.dumps(HEAVY)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {}
 
 
-def test_the_parent_uses_only_the_torch_free_part_of_the_worker() -> None:
-    allowed = tuple(f"compilewatch.worker.{name}" for name in (*TORCH_FREE, "targets"))
-    guilty = {
-        (module, name)
-        for module in PARENT
-        for name in imports(module)
-        if name.startswith("compilewatch.worker.") and not name.startswith(allowed)
-    }
-    assert guilty == set()
+def arrows() -> dict[str, set[str]]:
+    """Package -> the packages it imports; a module at the root counts as a package."""
+    found: dict[str, set[str]] = {}
+    for module in modules():
+        package = package_of(module)
+        if package is not None:
+            others = {package_of(name) for name in imports(module)} - {None, package, "__version__"}
+            found.setdefault(package, set()).update(filter(None, others))
+    return found
+
+
+def test_packages_build_on_each_other_in_few_layers_without_cycles() -> None:
+    graph = arrows()
+    layers = 0
+    while graph:
+        lowest = {name for name, others in graph.items() if not others & graph.keys()}
+        assert lowest, f"a cycle among {', '.join(sorted(graph))}"
+        graph = {name: others for name, others in graph.items() if name not in lowest}
+        layers += 1
+    assert layers <= 8
+
+
+def test_the_documents_name_every_package() -> None:
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", page, re.MULTILINE))
+    assert named == set(arrows())
+
+
+@pytest.mark.parametrize("module", PARENT)
+def test_the_parent_never_imports_the_worker(module: str) -> None:
+    assert [name for name in imports(module) if package_of(name) == "worker"] == []
 
 
 @pytest.mark.parametrize("module", WORKER)
-def test_the_worker_imports_nothing_of_the_package_but_records_errors_and_itself(
-    module: str,
-) -> None:
-    allowed = ("compilewatch.records", "compilewatch.errors", "compilewatch.worker")
-    ours = [name for name in imports(module) if name.split(".")[0] == "compilewatch"]
-    assert [name for name in ours if not name.startswith(allowed)] == []
+def test_the_worker_imports_only_what_it_shares_with_the_parent(module: str) -> None:
+    known = {package_of(name) for name in imports(module)} - {None}
+    assert known <= {"worker", *SHARED}
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if package_of(m) in SHARED])
+def test_what_the_worker_shares_imports_nothing_else_of_the_parent(module: str) -> None:
+    known = {package_of(name) for name in imports(module)} - {None}
+    assert known <= set(SHARED)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_key_of_a_result_covers_every_module_that_its_target_imports(target: str) -> None:
+    entry = TARGETS[target]
+    folder = ROOT
+    covered = {
+        module
+        for module in modules()
+        for name in (*COMMON_FILES, *entry.files)
+        if source_of(module).is_relative_to(folder / name)
+    }
+    reached = reachable(entry.implementation.partition(":")[0], "compilewatch.worker.phases")
+    checked = {m for m in reached if package_of(m) in ("worker", "contract", "neuron")}
+    assert checked - covered - NOT_IN_KEYS.keys() == set()
+    empty = [name for name in entry.files if not (folder / name).exists()]
+    assert empty == []
 
 
 @pytest.mark.parametrize("module", [m for m in PARENT if m.startswith("compilewatch.records")])
@@ -114,7 +185,7 @@ def test_the_checks_see_something() -> None:
     assert len(WORKER) > 10
     assert len(PARENT) > 20
     assert "torch.nn" in set(imports("compilewatch.worker.subject"))
-    assert "compilewatch.records.Status" in set(imports("compilewatch.launchers.local"))
+    assert "compilewatch.records.Status" in set(imports("compilewatch.launchers.local.launcher"))
 
 
 @pytest.mark.torch
@@ -131,7 +202,7 @@ def test_every_entry_of_a_table_resolves_to_what_it_is_named_after(table: str, n
 @pytest.mark.parametrize("table", sorted(TABLES))
 @pytest.mark.process
 def test_a_table_is_read_without_loading_its_entries(table: str) -> None:
-    package = "compilewatch.worker.targets" if table == "targets" else f"compilewatch.{table}"
+    package = "compilewatch.contract.targets" if table == "targets" else f"compilewatch.{table}"
     entries = [entry.partition(":")[0] for entry in TABLES[table].values()]
     code = f"import sys, {package}; print([m for m in {entries!r} if m in sys.modules])"
     done = subprocess.run(

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch import config
-from compilewatch.config import FILE, Settings, load_settings
+from compilewatch.config import settings as config
+from compilewatch.config.settings import FILE, Settings, load_settings
 from compilewatch.errors import ConfigError
 from compilewatch.records import Deadlines, Depth, Mode
 
@@ -162,7 +162,7 @@ def test_a_wrong_setting_is_one_line_that_names_file_and_key(
         ({"COMPILEWATCH_JOBS": "two"}, "COMPILEWATCH_JOBS: jobs: expected `int`"),
         ({"COMPILEWATCH_JOBS": "-2"}, "COMPILEWATCH_JOBS: jobs: expected `int` >= 0"),
         ({"COMPILEWATCH_DYNAMIC": "perhaps"}, "COMPILEWATCH_DYNAMIC: dynamic: expected `bool`"),
-        ({"COMPILEWATCH_DEADLINES_X": "1"}, "COMPILEWATCH_DEADLINES_X: deadlines: unknown"),
+        ({"COMPILEWATCH_DEADLINES_X": "1"}, "COMPILEWATCH_DEADLINES_X: unknown setting"),
     ],
 )
 def test_a_wrong_variable_is_named(tmp_path: Path, environ: dict[str, str], message: str) -> None:
@@ -180,3 +180,21 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="no valid TOML"):
         load_settings(folder=tmp_path, environ={})
+
+
+def test_a_setting_of_a_table_is_not_written_without_it(tmp_path: Path) -> None:
+    (tmp_path / "compilewatch.toml").write_text('loki_url = "http://loki:3100"')
+    with pytest.raises(ConfigError, match=r"loki_url: write it as `url` in the table \[loki\]"):
+        load_settings(folder=tmp_path, environ={})
+
+
+def test_tables_variables_and_flags_name_the_same_settings(tmp_path: Path) -> None:
+    (tmp_path / "compilewatch.toml").write_text('loki.username = "me"\n[s3]\nurl = "s3://a/b"\n')
+    settings = load_settings(
+        {"trainium_region": "eu-west-1", "deadlines": Deadlines(eager_seconds=9.0)},
+        folder=tmp_path,
+        environ={"COMPILEWATCH_LOKI_URL": "http://loki:3100"},
+    )
+    assert (settings.loki.url, settings.loki.username) == ("http://loki:3100", "me")
+    assert (settings.s3.url, settings.trainium.region) == ("s3://a/b", "eu-west-1")
+    assert settings.deadlines == Deadlines(eager_seconds=9.0)

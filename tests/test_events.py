@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from compilewatch import events
-from compilewatch.events import EVENTS, LABELS, MEANINGS, Author, Event, now
+from compilewatch.events import EVENTS, LABELS, MEANINGS, Author, Event
 from compilewatch.records import Change, ChangeKind, Mode, Phase, Status, Target
+from compilewatch.records.clock import now
 from tests import factories
 
 RUN = factories.run(jobs=2, shard="1/3", planned=7)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import CompilewatchError, LauncherError
-from compilewatch.launchers import local
-from compilewatch.launchers.local import LocalLauncher
-from compilewatch.pipeline import resume
+from compilewatch.launchers.local import launcher as local
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Status, Target
+from compilewatch.workflows.sweep import resume
 from tests import factories
 from tests.launchers.conftest import bare_launcher, bare_python
 from tests.sweeping import run_sweep, settings, store

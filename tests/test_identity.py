@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -8,15 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compilewatch import identity
+from compilewatch.contract.targets import COMMON_FILES, TARGETS
 from compilewatch.errors import ConfigError
-from compilewatch.identity import (
-    canonical_config,
-    config_sha256,
-    overrides_for,
-    read_overrides,
-    request_key,
-)
+from compilewatch.plan import keys as identity
+from compilewatch.plan.keys import overrides_for, read_overrides, request_key
 from compilewatch.records import (
     ChaosBuild,
     ClassBuild,
@@ -28,6 +24,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
+from compilewatch.records.digests import METADATA, canonical_config, config_sha256
 from tests import factories
 
 BERT = {
@@ -86,7 +83,7 @@ def test_sub_configurations_are_cleaned_too() -> None:
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
-KEYS = st.sampled_from(sorted(identity.METADATA)) | st.text(min_size=1, max_size=4)
+KEYS = st.sampled_from(sorted(METADATA)) | st.text(min_size=1, max_size=4)
 
 
 def configurations(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -124,7 +121,7 @@ def test_no_order_of_any_configuration_matters(config: dict[str, Any], random: R
 def test_a_canonical_configuration_stays_as_it_is(config: dict[str, Any]) -> None:
     canonical = canonical_config(config)
     assert canonical_config(canonical) == canonical
-    assert not identity.METADATA & canonical.keys()
+    assert not METADATA & canonical.keys()
 
 
 def _key(spec: ModelSpec | None = None, target: Target | None = None, **changes: Any) -> str:
@@ -175,7 +172,7 @@ def test_everything_that_can_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(identity, "HARNESS_VERSION", 99)
     keys.append(_key())
     monkeypatch.undo()
-    monkeypatch.setattr(identity, "worker_sha256", lambda: "edited")
+    monkeypatch.setattr(identity, "target_sha256", lambda name: "edited")
     keys.append(_key())
     assert len(set(keys)) == len(keys)
 
@@ -219,28 +216,57 @@ def test_chaos_and_classes_do_not_meet() -> None:
     assert _key(chaos) != _key(factories.spec("x", build=ClassBuild(class_name="BertModel")))
 
 
-def test_the_workers_digest_follows_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that stands for the package, with a file for every row of the catalogue."""
+    monkeypatch.setattr(identity, "__file__", str(tmp_path / "plan" / "keys.py"))
+    for name in {*COMMON_FILES, *(file for row in TARGETS.values() for file in row.files)}:
+        path = tmp_path / name if name.endswith(".py") else tmp_path / name / "module.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    identity.target_sha256.cache_clear()
+    yield tmp_path
+    identity.target_sha256.cache_clear()
+
+
+def digests() -> dict[str, str]:
+    identity.target_sha256.cache_clear()
+    return {name: identity.target_sha256(name) for name in TARGETS}
+
+
+def test_a_targets_digest_follows_its_files(package: Path) -> None:
+    first = digests()
+    (package / "worker/model/__pycache__").mkdir()
+    (package / "worker/model/__pycache__/module.pyc").write_text("compiled")
+    assert digests() == first
+    (package / "worker/model/module.py").write_text("edited")
+    edited = digests()
+    (package / "worker/model/module.py").rename(package / "worker/model/renamed.py")
+    for name, renamed in digests().items():
+        assert len({first[name], edited[name], renamed}) == 3
+
+
+@pytest.mark.parametrize(
+    ("edited", "voided"),
+    [
+        ("worker/targets/xla/module.py", {"xla", "neuron"}),
+        ("worker/targets/inductor.py", {"inductor", "neuron"}),
+        ("worker/targets/export/module.py", {"export", "xla", "neuron"}),
+        ("worker/targets/dynamo/module.py", set(TARGETS)),
+        ("worker/reproduce.py", set()),
+        ("worker/profilers/module.py", set()),
+        ("worker/process/oneshot.py", set()),
+        ("report/html.py", set()),
+    ],
+)
+def test_an_edit_voids_the_results_of_the_targets_that_it_can_change(
+    package: Path, edited: str, voided: set[str]
 ) -> None:
-    monkeypatch.setattr(identity, "__file__", str(tmp_path / "identity.py"))
-    worker = tmp_path / "worker"
-    (worker / "__pycache__").mkdir(parents=True)
-    (worker / "a.py").write_text("1")
-
-    def digest() -> str:
-        identity.worker_sha256.cache_clear()
-        return identity.worker_sha256()
-
-    try:
-        first = digest()
-        (worker / "__pycache__" / "a.pyc").write_text("compiled")
-        assert digest() == first
-        (worker / "a.py").write_text("2")
-        edited = digest()
-        (worker / "a.py").rename(worker / "b.py")
-        assert len({first, edited, digest()}) == 3
-    finally:
-        identity.worker_sha256.cache_clear()
+    first = digests()
+    (package / edited).parent.mkdir(parents=True, exist_ok=True)
+    (package / edited).write_text("edited")
+    second = digests()
+    assert {name for name in TARGETS if first[name] != second[name]} == voided
 
 
 OVERRIDES = """

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.launchers.local import LocalLauncher
-from compilewatch.records import Depth, Phase, Request, Result, Status, Target, Tier
-from compilewatch.sources.library import LibrarySource
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import Depth, Performance, Phase, Request, Result, Status, Target, Tier
 from compilewatch.sources.select import by_name
+from compilewatch.sources.transformers.source import LibrarySource
 from tests.sharing import jobs
 
 # The first test waits for all answers, which are of many models with --matrix.
@@ -122,8 +122,8 @@ def test_inductor_compiles_runs_and_is_right(
     assert (found.status, found.phase) == (Status.PASS, Phase.DONE), found.detail
     assert found.numerics is not None
     assert (found.numerics.deterministic, found.numerics.matches) == (True, True)
-    speed = found.performance
-    assert speed is not None
+    speed = found.details
+    assert isinstance(speed, Performance)
     assert speed.warm_compile_seconds is not None
     assert speed.speedup is not None
     assert speed.recompiles is not None

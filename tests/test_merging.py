@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from compilewatch.analysis.summary import overhead, reused_share, summarise
-from compilewatch.analysis.view import RunView
 from compilewatch.errors import UsageError
 from compilewatch.launchers.fake import FakeLauncher, passing
-from compilewatch.merging import merge
-from compilewatch.planning import Plan, Shard
 from compilewatch.records import Request, Result, Status
-from compilewatch.viewing import view
+from compilewatch.records.plans import Plan, Shard
+from compilewatch.records.views import RunView
+from compilewatch.workflows.merge import merge
+from compilewatch.workflows.view import view
 from tests import factories
 from tests.sweeping import events, names, run_sweep, settings, store
 

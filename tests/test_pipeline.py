@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch import pipeline
 from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
 from compilewatch.launchers import Completed
 from compilewatch.launchers.fake import FakeLauncher, passing
 from compilewatch.launchers.ray.losses import Flight
-from compilewatch.pipeline import resume
-from compilewatch.planning import Shard
 from compilewatch.records import Phase, Request, Result, Status
+from compilewatch.records.plans import Shard
+from compilewatch.workflows import sweep as pipeline
+from compilewatch.workflows.sweep import resume
 from tests import factories, sweeping
 from tests.sweeping import ASKED, MODELS, events, names, run_sweep, seen, settings, store
 
@@ -430,8 +430,8 @@ def test_a_run_is_never_of_two_environments_or_workers(
 
     with pytest.raises(UsageError, match="environment 'default' changed"):
         resume(store(tmp_path), Newer(), settings(tmp_path))
-    monkeypatch.setattr(pipeline, "worker_sha256", lambda: "edited")
-    with pytest.raises(UsageError, match="worker changed"):
+    monkeypatch.setattr(pipeline, "target_sha256", lambda name: "edited")
+    with pytest.raises(UsageError, match="targets changed"):
         resume(store(tmp_path), FakeLauncher(), settings(tmp_path))
     assert store(tmp_path).unfinished().run.state == "interrupted"
 

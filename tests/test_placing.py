@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
-from compilewatch.placing import place, wanted
-from compilewatch.records import Environment, Mode, Target, target_label
+from compilewatch.plan.placement import place, wanted
+from compilewatch.records import Environment, Mode, Target
 from tests import factories
 
 DEFAULT = factories.environment()

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from compilewatch.contract.targets import deadlines_of, target_label
 from compilewatch.errors import UsageError
-from compilewatch.expectations import Expectation, Expectations
-from compilewatch.planning import Options, Plan, Shard, parse_shard, plan, targets_of
+from compilewatch.plan.expectations import Expectation, Expectations
+from compilewatch.plan.requests import parse_shard, plan, targets_of
 from compilewatch.records import (
     ConfigBuild,
     Deadlines,
@@ -19,8 +20,8 @@ from compilewatch.records import (
     Phase,
     Status,
     Target,
-    target_label,
 )
+from compilewatch.records.plans import Options, Plan, Shard
 from tests import factories
 
 OPTIONS = Options(environments=(factories.environment(),))
@@ -223,7 +224,7 @@ def test_neuron_has_a_longer_deadline_for_compiling() -> None:
     usual, neuron = (request.deadlines for request in made.requests)
     assert (usual.compile_seconds, usual.total_seconds) == (60, 1200)
     assert (neuron.compile_seconds, neuron.total_seconds) == (7200, 1200 + 7140)
-    assert neuron.of_target("neuron") == neuron
+    assert deadlines_of("neuron", neuron) == neuron
 
 
 @pytest.mark.parametrize("name", ["export:foo", "neuron:trn9", "xla:cpu"])

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from compilewatch.analysis.summary import MISSING_SHARDS
-from compilewatch.events import now
-from compilewatch.planning import Plan
-from compilewatch.pruning import Pruning, prune, review
 from compilewatch.records import Result
+from compilewatch.records.clock import now
+from compilewatch.records.plans import Plan
 from compilewatch.store import Spooled, Store
+from compilewatch.workflows.prune import Pruning, prune, review
 from tests import factories
 
 EMPTY = Plan(requests=(), skipped=(), digest="plan")
@@ -82,7 +81,7 @@ def test_with_both_rules_a_run_stays_that_either_keeps(store: Store) -> None:
 def test_only_finished_and_complete_runs_supersede(store: Store) -> None:
     finished = add(store)
     add(store, state="interrupted")
-    incomplete = add(store, settings=factories.run().settings | {MISSING_SHARDS: ["1/2"]})
+    incomplete = add(store, missing_shards=("1/2",))
     assert superseded(store) == []
     interrupted = add(store, state="interrupted")
     newest = add(store)

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from compilewatch import sinks
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError
-from compilewatch.expectations import Expectations, load_expectations
-from compilewatch.planning import Plan
-from compilewatch.publishing import load_sinks, publish
+from compilewatch.plan.expectations import Expectations, load_expectations
+from compilewatch.records.plans import Plan
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
-from compilewatch.viewing import view
+from compilewatch.workflows.publish import load_sinks, publish
+from compilewatch.workflows.view import view
 from tests import factories, sweeping
 from tests.sweeping import events, run_sweep, settings, store
 
@@ -111,7 +111,7 @@ def test_a_baseline_that_is_gone_is_a_note(tmp_path: Path) -> None:
 def test_a_baseline_that_cannot_be_read_is_a_note(tmp_path: Path) -> None:
     first = run_sweep(tmp_path)
     results = store(tmp_path).root / first.run.id / "results.jsonl"
-    results.write_bytes(results.read_bytes().replace(b'"schema_version":1', b'"schema_version":2'))
+    results.write_bytes(results.read_bytes().replace(b'"schema_version":2', b'"schema_version":9'))
     second = run_sweep(tmp_path)
     assert second.baseline is None
     assert "not compared with" in second.notes[0]

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from compilewatch import sinks
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError, UnreachableError
-from compilewatch.planning import parse_shard
-from compilewatch.publishing import MAX_REFUSALS, Published, load_sinks, publish
+from compilewatch.plan.requests import parse_shard
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
-from compilewatch.viewing import view
+from compilewatch.workflows.publish import MAX_REFUSALS, Published, load_sinks, publish
+from compilewatch.workflows.view import view
+from tests import factories
 from tests.sweeping import events, run_sweep, store
 
 
@@ -53,7 +54,7 @@ def refuse(run_id: str) -> Exception:
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sinks.SINKS, "remote", f"{__name__}:Remote")
-    monkeypatch.setitem(sinks.ADDRESSES, "remote", "s3_url")
+    monkeypatch.setitem(sinks.ADDRESSES, "remote", "s3.url")
     monkeypatch.delitem(sinks.ADDRESSES, "s3")
     Remote.taken, Remote.trouble = [], fine
 
@@ -65,7 +66,7 @@ def swept(folder: Path, **settings: Any) -> str:
 
 def published(folder: Path, run_id: str) -> Published:
     held = store(folder)
-    sinks = load_sinks(["remote"], Settings(s3_url="s3://x"))
+    sinks = load_sinks(["remote"], factories.settings(s3_url="s3://x"))
     return publish(held, view(held, held.open(run_id)), sinks)
 
 
@@ -177,7 +178,7 @@ def test_a_waiting_run_that_cannot_be_read_does_not_hold_up_the_new_one(tmp_path
     Remote.trouble = down
     first = swept(tmp_path, s3_url="s3://x")
     results = store(tmp_path).root / first / "results.jsonl"
-    results.write_bytes(results.read_bytes().replace(b'"schema_version":1', b'"schema_version":2'))
+    results.write_bytes(results.read_bytes().replace(b'"schema_version":2', b'"schema_version":9'))
     Remote.trouble = fine
     seen = run_sweep(tmp_path, fresh=True, settings={"s3_url": "s3://x", "baseline": "none"})
     assert Remote.taken == [seen.run.id]

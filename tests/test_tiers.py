@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Depth, Request, Result, Target, Tier
-from compilewatch.sources.library import LibrarySource
 from compilewatch.sources.select import by_name
+from compilewatch.sources.transformers.source import LibrarySource
 from tests.sharing import jobs
 
 # The first test waits for all answers, which are of many models with --matrix.

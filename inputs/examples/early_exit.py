@@ -1,7 +1,6 @@
-"""A classifier that stops early when it is sure, as teams write them: it breaks the graph once.
+"""A classifier that stops early if it is confident, a common pattern with one graph break.
 
-The branch on a tensor's value is what Dynamo cannot trace into one graph (GB0170); compare
-`torch.cond`.
+Dynamo cannot capture the branch on a tensor's value in one graph (GB0170); compare `torch.cond`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from torch import nn
 
 
 class EarlyExit(nn.Module):
-    """Two stages over features (batch, 32); the second runs only where the first is unsure."""
+    """Two stages over features (batch, 32); the second runs only if the first is not confident."""
 
     def __init__(self) -> None:
         super().__init__()

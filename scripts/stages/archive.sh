@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Stage "Archive", also after a failure or an abort: puts what is finished into $PIPELINE_DIR/archive.
+# Stage "Archive", also after a failure or an abort: copies finished work to $PIPELINE_DIR/archive.
 #
 # runs/RUN/      each run folder: run.json, results.jsonl, logs, metrics.prom, artifacts
 # report/        the main run's HTML report
-# junit/RUN.xml  a test case a model and target
+# junit/RUN.xml  one test case for each model and target
 # compare/       what changed, as JSON
-# shards/        what the shards left, where it could not be joined
+# shards/        the files of the shards, if they could not be joined
 # SHA256SUMS     the fingerprint of every file
 . "$(dirname "$0")/common.sh"
 shopt -s nullglob
@@ -19,12 +19,12 @@ fi
 mkdir -p "$archive"
 parts=("$build"/shards/*.tar.gz)
 if [ ! -s "$build/runs" ] && [ ${#parts[@]} -gt 0 ] && ! scripts/stages/merge.sh; then
-  say "the shards could not be joined: they are archived as they are"
+  say "the shards could not be joined: they are archived separately"
 fi
 if [ -s "$build/runs" ]; then
   while read -r run; do
     mkdir -p "$archive/runs" "$archive/junit"
-    # Hard links where that is possible: a run is never written again.
+    # Hard links if possible: a run is never written again.
     cp -al "$output/$run" "$archive/runs/" 2>/dev/null || cp -a "$output/$run" "$archive/runs/"
     if [ -f "$output/$run/junit.xml" ]; then
       cp "$output/$run/junit.xml" "$archive/junit/$run.xml"

@@ -1,21 +1,21 @@
-# Sourced by every stage: where things lie, and what the pipeline was asked for.
+# Sourced by every stage: paths, and the parameters of the pipeline.
 #
-# The parameters of the Jenkins job, which reach a stage as variables; unset and empty mean the same:
+# The parameters of the Jenkins job reach a stage as variables; unset and empty mean the same:
 #
 # SOURCE              auto, library, hub or manifest (the setting `source`)
 # TOP                 how many of the most used models, or `all` (the setting `top`)
 # TASKS               with SOURCE=hub: only models of this pipeline tag, such as text-generation
 # FAMILIES            A,B: only models of these families
 # TARGETS, MODES      A,B (the settings `targets`, `modes`)
-# ENVIRONMENTS        A,B: ask in each of these; torch-2.9.0 is made with that version of torch
-# SHARDS              in how many parts to sweep (2)
+# ENVIRONMENTS        A,B: run in each of these; torch-2.9.0 is created with that version of torch
+# SHARDS              number of parts of the sweep (2)
 # BASELINE            auto, none or the id of a run (auto)
-# FAIL_ON_REGRESSION  true: a regression makes the stage `compare` end with 1 (true)
-# FRESH               true: ask again what is answered already (false)
-# TRAINIUM            true: start the Trainium instance and ask it, too (false)
+# FAIL_ON_REGRESSION  true: the stage `compare` ends with status 1 on a regression (true)
+# FRESH               true: ignore stored results and evaluate every model again (false)
+# TRAINIUM            true: start the Trainium instance and run the Neuron target on it (false)
 #
-# KEEP_SWEEPS         how many earlier sweeps an agent keeps, to reuse their answers (20)
-# PIPELINE_DIR        what the stages leave for each other and for the archive (build)
+# KEEP_SWEEPS         how many earlier sweeps an agent keeps, to reuse their results (20)
+# PIPELINE_DIR        folder in which the stages store files for each other and for the archive (build)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export PATH=$PWD/.venv/bin:$PATH
@@ -31,14 +31,14 @@ fail() { # MESSAGE: one line on what happened and what to do
   exit 2
 }
 
-[[ $shards =~ ^[1-9][0-9]*$ ]] || fail "SHARDS=$shards is no number of parts: give 1 or more"
+[[ $shards =~ ^[1-9][0-9]*$ ]] || fail "SHARDS=$shards is not a number of parts: use 1 or more"
 
-# Which build the folder belongs to, so that none archives what an earlier one has left.
+# The build that the folder belongs to, so that no build archives files of an earlier one.
 owner=${BUILD_TAG:-by hand}
 
 begun() { [ -f "$build/owner" ] && [ "$(cat "$build/owner")" = "$owner" ]; }
 
-select_models() { # Sets `selection`: what to sweep, the same for every shard of a plan.
+select_models() { # Sets `selection`: the models to sweep, the same for every shard of a plan.
   selection=()
   if [ -n "${SOURCE:-}" ]; then selection+=(--source "$SOURCE"); fi
   if [ -n "${FAMILIES:-}" ]; then selection+=(--families "$FAMILIES"); fi
@@ -49,37 +49,37 @@ select_models() { # Sets `selection`: what to sweep, the same for every shard of
   if [ "${FRESH:-}" = true ]; then selection+=(--fresh); fi
 }
 
-pack() { # RUN ARCHIVE: one file, complete or not there at all
+pack() { # RUN ARCHIVE: one file, either complete or absent
   mkdir -p "$(dirname "$2")"
   tar -czf "$2.new" -C "$1" . && mv "$2.new" "$2" && return
   rm -f "$2.new"
-  fail "$1 could not be packed (see above; is the disk full?): what it answered stays there"
+  fail "$1 could not be packed (see above; is the disk full?): its results stay there"
 }
 
-quietly() { # Shards and what is not compared yet are sent nowhere, whatever is set: see publish.sh
+quietly() { # Publishes nothing, whatever is set: shards and runs that are not compared yet; see publish.sh
   COMPILEWATCH_PUSHGATEWAY_URL='' COMPILEWATCH_LOKI_URL='' COMPILEWATCH_LOKI_PUSH=false \
     COMPILEWATCH_S3_URL='' "$@"
 }
 
-sweep_part() { # ARCHIVE ARGUMENTS...: sweeps, for `limit` at most, and packs it however it ended
+sweep_part() { # ARCHIVE ARGUMENTS...: sweeps, for `limit` at most, and packs the run in every case
   local archive=$1 store=$build/sweeps before after status=0
   shift
   mkdir -p "$store"
   rm -f "$archive"
-  # What is packed has served; the newest hold the answers that the next sweep reuses.
+  # Packed runs are no longer needed; the newest ones contain results that the next sweep reuses.
   find "$store" -maxdepth 1 -name '2*-*' | sort | head -n -"${KEEP_SWEEPS:-20}" | xargs -r rm -rf
   before=$(readlink "$store/latest" || true)
-  # An aborted build sends SIGTERM to all processes: the sweep ends by itself, this one packs.
+  # An aborted build sends SIGTERM to all processes: the sweep ends by itself, this process packs.
   trap 'true' TERM INT
   quietly ${limit:+timeout "$limit"} compilewatch sweep "$@" --baseline none --output "$store" || status=$?
   after=$(readlink "$store/latest" || true)
   if [ "$after" != "$before" ]; then pack "$store/$after" "$archive"; else
-    say "no results: the sweep ended with $status before its first" >&2
+    say "no results: the sweep ended with status $status before the first one" >&2
   fi
   return $status
 }
 
-adopt() { # ARCHIVE...: joins packed runs into one of $output and notes its id
+adopt() { # ARCHIVE...: joins packed runs into a run in $output and records its id
   local archive folder text status=0 parts=()
   for archive in "$@"; do
     folder=$build/parts/$(basename "$archive" .tar.gz)
@@ -87,11 +87,11 @@ adopt() { # ARCHIVE...: joins packed runs into one of $output and notes its id
     if tar -xzf "$archive" -C "$folder" && python -m json.tool "$folder/run.json" >/dev/null; then
       parts+=("$folder/")
     else
-      say "$archive cannot be read and is left out" >&2
+      say "$archive cannot be read and is ignored" >&2
     fi
   done
-  [ ${#parts[@]} -gt 0 ] || fail "no shard left results: see the stage Sweep for why"
-  # 3: results are missing, which the run and the stage Publish say.
+  [ ${#parts[@]} -gt 0 ] || fail "no shard has results: the stage Sweep shows the reason"
+  # 3: results are missing, which the run and the stage Publish report.
   text=$(COMPILEWATCH_BASELINE=${BASELINE:-auto} quietly compilewatch merge "${parts[@]}" \
     --output "$output") || status=$?
   if [ $status -ne 0 ] && [ $status -ne 3 ]; then return $status; fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Stage "Compare": what changed since each run's baseline, into $PIPELINE_DIR/compare/RUN.json.
 #
-# Ends with 1 if there is a regression and FAIL_ON_REGRESSION is true, with 0 if not, with 2 where
-# the comparison itself failed.
+# Exit status: 1 if there is a regression and FAIL_ON_REGRESSION is true, 0 if not, 2 if the
+# comparison itself failed.
 . "$(dirname "$0")/common.sh"
 
 [ -s "$build/runs" ] || fail "there is no run to compare: run scripts/stages/merge.sh first"
@@ -11,7 +11,7 @@ rm -f "$build/regressed"
 while read -r run; do
   base=$(field "$run" 'run["baseline"]')
   if [ -z "$base" ]; then
-    say "$run is compared with nothing: it is the first of its selection, or BASELINE is none"
+    say "$run has no baseline: it is the first run of its selection, or BASELINE is none"
     continue
   fi
   status=0
@@ -21,7 +21,7 @@ while read -r run; do
   compilewatch compare "$base" "$run" --output "$output" --fail-on regression --json \
     >"$build/compare/$run.json" || status=$?
   if [ $status -eq 1 ]; then
-    say "$run has regressions against $base"
+    say "$run has regressions compared with $base"
     touch "$build/regressed"
   elif [ $status -ne 0 ] && [ $status -ne 3 ]; then
     fail "$run could not be compared with $base"

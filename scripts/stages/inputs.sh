@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Stage "Inputs": what would make every shard fail is found here, before any of them starts.
+# Stage "Inputs": finds errors that would make every shard fail, before any shard starts.
 #
-# This machine can run a sweep, the baseline exists, the reviewed files can be read, and example
-# inputs can be made (those of the first family or of BERT are shown).
+# Checks that this machine can run a sweep, that the baseline exists, that the reviewed files can be
+# read, and that example inputs can be made (shows those of the first family or of BERT).
 . "$(dirname "$0")/common.sh"
 
 compilewatch doctor

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Stage "Merge": joins what the shards left in $PIPELINE_DIR/shards into one run, and takes over that
-# of Neuron as a run of its own. Which runs these are stands in $PIPELINE_DIR/runs, the main one first.
+# Stage "Merge": joins the runs of the shards in $PIPELINE_DIR/shards into one run, and imports the run of
+# Neuron as a separate one. $PIPELINE_DIR/runs lists the ids of these runs, the main one first.
 . "$(dirname "$0")/common.sh"
 shopt -s nullglob
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Stage "Neuron", on the Trainium agent: the same models on the target neuron, at reduced size, into
-# $PIPELINE_DIR/neuron.tar.gz. Ends after NEURON_HOURS (6), with what is answered by then.
+# $PIPELINE_DIR/neuron.tar.gz. Ends after NEURON_HOURS (6), with the results available by then.
 . "$(dirname "$0")/common.sh"
 
 command -v neuron-ls >/dev/null || [ -x /opt/aws/neuron/bin/neuron-ls ] ||
-  fail "no Neuron SDK here: run this stage on an agent with the label trainium"
+  fail "there is no Neuron SDK on this machine: run this stage on an agent with the label trainium"
 compilewatch env create neuron
 select_models
 limit=${NEURON_HOURS:-6}h

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Stage "Publish": hands each run to the services that are set (COMPILEWATCH_PUSHGATEWAY_URL,
-# COMPILEWATCH_LOKI_URL, COMPILEWATCH_S3_URL, or compilewatch.toml), once.
+# Stage "Publish": sends each run once to the services whose address is set (COMPILEWATCH_PUSHGATEWAY_URL,
+# COMPILEWATCH_LOKI_URL, COMPILEWATCH_S3_URL, or compilewatch.toml).
 #
-# A run that lacks shards is not published: a group of metrics is replaced whole, and the models of
-# the missing shards would look retired.
+# A run that lacks shards is not published: a publication replaces complete groups of metrics, and the
+# models of the missing shards would look retired.
 . "$(dirname "$0")/common.sh"
 
 [ -s "$build/runs" ] || fail "there is no run to publish: run scripts/stages/merge.sh first"
-services=$(python -c 'from compilewatch.config import load_settings
+services=$(python -c 'from compilewatch.config.settings import load_settings
 from compilewatch.sinks import remote_sinks
 print(*remote_sinks(load_settings()))')
 if [ -z "$services" ]; then
-  say "nothing is published, no service is set: COMPILEWATCH_PUSHGATEWAY_URL, for one"
+  say "nothing is published, because no service is set (for example COMPILEWATCH_PUSHGATEWAY_URL)"
   exit 0
 fi
 status=0

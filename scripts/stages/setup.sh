@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Stage "Set up": scripts/stages/setup.sh [agent]
 #
-# Prepares .venv and the environments that ENVIRONMENTS and TARGETS name; quick when nothing changed.
-# REVISION is the commit to run, so that every agent runs the same. With `agent` the folder that
-# stages share is left alone: it is cleared once a build, where the build begins.
+# Prepares .venv and the environments that ENVIRONMENTS and TARGETS name; quick if nothing has changed.
+# REVISION is the commit to run, so that every agent runs the same code. With `agent`, the folder
+# that the stages share is not cleared: this happens once per build, on the agent where it begins.
 . "$(dirname "$0")/common.sh"
 
 if [ -n "${REVISION:-}" ] && [ "$(git rev-parse HEAD)" != "$REVISION" ]; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stage "Sweep": scripts/stages/sweep.sh I sweeps part I of $SHARDS into $PIPELINE_DIR/shards/I.tar.gz.
 #
-# The file holds the run folder, whole or, where the sweep was ended early, as far as it got.
+# The file contains the run folder, complete or, if the sweep ended early, with the results so far.
 . "$(dirname "$0")/common.sh"
 
 part=${1:?which part? scripts/stages/sweep.sh 1}

@@ -28,7 +28,7 @@ SWEEPS = (
     ("BertModel,DistilBertModel,LongformerModel", "dynamo,export", "auto"),
 )
 """Models (two that compile, one with graph breaks), targets and baseline of each run; the last one
-is compared with the one before, whose answers it reuses."""
+is compared with the one before, whose results it reuses."""
 SCRAPED_SECONDS = 200.0
 """Alloy, or Prometheus, scrapes the Pushgateway every two minutes."""
 COLLECTED_SECONDS = 60.0

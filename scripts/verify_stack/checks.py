@@ -22,7 +22,7 @@ VERSIONS = {
     "alloy": "/metrics",
     "grafana": "/api/health",
 }
-"""Where each service tells its version, as `version`."""
+"""The address at which each service returns its `version`."""
 
 
 def version(stack: Stack, service: str) -> str:

@@ -1,4 +1,4 @@
-"""Grafana's API: who may log in, and what every panel answers."""
+"""Grafana's API: who may log in, and the data of every panel."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from scripts.verify_stack.services import Stack
 Json = dict[str, Any]
 
 MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
-    ("compilewatch-cost", "Out of line"): "no model of the three is far slower than before",
+    ("compilewatch-cost", "Outliers"): "no model of the three is far slower than before",
     ("compilewatch-cost", "Least speed-up"): "speed is not measured by a sweep",
-    ("compilewatch-health", "Alerts"): "nothing is wrong",
+    ("compilewatch-health", "Alerts"): "no alert is active",
     ("compilewatch-health", "Overhead"): "the newest run may have reused every result",
-    ("compilewatch-health", "Trouble of the monitor"): "nothing went wrong",
+    ("compilewatch-health", "Problems of the monitor"): "nothing went wrong",
     ("compilewatch-overview", "Changed families"): "nothing changed since the baseline",
     ("compilewatch-overview", "Changed models"): "nothing changed since the baseline",
-    ("compilewatch-targets", "Neuron failures by class"): "Neuron is not asked",
-    ("compilewatch-targets", "Outside XLA, and expected to fail on Neuron"): "XLA is not asked",
+    ("compilewatch-targets", "Neuron failures by class"): "Neuron does not run",
+    ("compilewatch-targets", "XLA fallbacks and expected Neuron failures"): "XLA does not run",
 }
-"""Panels, by the dashboard's uid and the panel's title, that are rightly empty after the sweep."""
+"""Panels, by the dashboard's uid and the panel's title, that may be empty after the sweep."""
 
 PIXELS = 1600
-"""Of a browser's window: as many points does a panel of its full width ask for."""
+"""The width of a browser's window, and the number of points of a panel of its full width."""
 SCRAPE_MILLISECONDS = 120_000
 """From one scrape of the Pushgateway to the next."""
 SCRAPES_SECONDS = 150.0
@@ -84,9 +84,9 @@ def all_dashboards_are_loaded(grafana: Grafana, folder: Path) -> str:
 
 
 def panels_answer(grafana: Grafana, uid: str, dashboard: Json) -> str:
-    """Every panel answers, over the dashboard's own time; those that should have data have some.
+    """Every panel's queries succeed over the dashboard's time; panels that need data have some.
 
-    Grafana asks for a trend at full multiples of its step, so that a panel with a step of an hour
+    Grafana queries a trend at full multiples of its step, so that a panel with a step of an hour
     shows nothing of a first run until the hour is full: this is a fault, too.
     """
     start, end = (_time(dashboard["time"][side]) for side in ("from", "to"))
@@ -135,7 +135,7 @@ def _ask(grafana: Grafana, panel: Json, values: Json, times: tuple[int, int], st
 
 
 def _step(panel: Json, span: int) -> int:
-    """Milliseconds between the points that the panel asks for over a span."""
+    """Milliseconds between the points of the panel over a span."""
     least = [target.get("interval") for target in panel["targets"]] + [panel.get("interval")]
     return max(span // _points(panel), *(_milliseconds(text) for text in least if text), 1)
 
@@ -207,7 +207,7 @@ def _choices(grafana: Grafana, dashboard: Json, start: int, end: int) -> Iterato
 
 
 def _offered(grafana: Grafana, variable: Json, values: Json, start: int, end: int) -> list[str]:
-    """The values of a variable that asks Prometheus, as its list in Grafana shows them."""
+    """The values of a variable with a Prometheus query, as its list in Grafana shows them."""
     query = variable["query"]
     query = _filled(query["query"] if isinstance(query, dict) else query, values)
     api = "/api/datasources/proxy/uid/prometheus/api/v1"

@@ -41,7 +41,7 @@ class Stack(ABC):
         for part in ("alloy", "dashboards/json", "scripts", "stack"):
             shutil.copytree(ROOT / part, self.checkout / part, ignore=made)
         shutil.copy(ROOT / "compose.yaml", self.checkout)
-        # Instead of .env.example, which asks for Jenkins too: scripts/smoke.sh verifies that.
+        # Instead of .env.example, which selects Jenkins too: scripts/smoke.sh verifies that.
         (self.checkout / ".env").write_text("COMPOSE_PROFILES=local\nALLOY_SINK=local\n")
 
     @property
@@ -51,7 +51,7 @@ class Stack(ABC):
 
     @abstractmethod
     def up(self) -> None:
-        """Start what does not run, and wait until it answers. Raises CheckError."""
+        """Start services that do not run, and wait until they respond. Raises CheckError."""
 
     @abstractmethod
     def down(self) -> None:

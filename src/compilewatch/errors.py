@@ -6,6 +6,9 @@ Each message is one line that says what happened and what to do; the CLI prints 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class CompilewatchError(Exception):
     """Base: anything compilewatch refuses or fails to do."""
@@ -69,3 +72,9 @@ class TrainiumUnavailableError(TrainiumError):
     """Nothing is wrong but that it is not to be had now: no capacity, no answer in time."""
 
     exit_status = 1
+
+
+def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:
+    """`; did you mean 'dynamo'?`, for messages about unknown names; empty if none is near."""
+    near = get_close_matches(name, list(known), n=most, cutoff=0.55)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

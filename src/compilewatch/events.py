@@ -7,14 +7,12 @@ labels of a log store; `METADATA` are the other fields with one value each, its 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from compilewatch.analysis.labels import mode_label_value, target_label_value
-from compilewatch.analysis.reasons import reason_label
+from compilewatch.contract.targets import target_label_value
 from compilewatch.records import (
     SCHEMA_VERSION,
     Change,
@@ -25,6 +23,8 @@ from compilewatch.records import (
     Run,
     Target,
 )
+from compilewatch.records.clock import now
+from compilewatch.records.labels import mode_label_value, reason_label
 
 LABELS = ("event", "level", "source", "device", "target", "mode")
 
@@ -93,12 +93,6 @@ MEANINGS: dict[str, str] = {
     "regressions": "how many there are against the baseline",
     "fixed": "how many there are against the baseline",
 }
-
-
-def now() -> str:
-    """The time, RFC 3339 with nanoseconds, in UTC."""
-    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds:09d}Z"
 
 
 class Event(Record, frozen=True, kw_only=True, tag_field="event"):
@@ -214,7 +208,7 @@ class ExpectationStale(ModelEvent, frozen=True, kw_only=True, tag="expectation_s
 
 
 class SinkFailed(Event, frozen=True, kw_only=True, tag="sink_failed"):
-    """A sink did not take the run; `loki_push`: lines did not arrive while it ran."""
+    """A sink did not take the run."""
 
     sink: str
     detail: str

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Prints Alertmanager's configuration: own.yml if there is one, else alertmanager.yml with what the
-# environment asks for. Alertmanager itself reads no environment. Runs in the image's busybox too.
+# Prints Alertmanager's configuration: own.yml if it exists, else alertmanager.yml with the recipients
+# from the environment, which Alertmanager itself does not read. Runs in the image's busybox too.
 #
 # ALERT_WEBHOOK_URL      gets a POST of every notification (Alertmanager's webhook JSON)
 # ALERT_EMAIL_TO         gets an e-mail; needs ALERT_EMAIL_FROM and ALERT_SMTP_SMARTHOST (host:port)
-# ALERT_SMTP_USERNAME, ALERT_SMTP_PASSWORD   where the mail server asks for them
+# ALERT_SMTP_USERNAME, ALERT_SMTP_PASSWORD   if the mail server requires them
 # ALERT_SMTP_REQUIRE_TLS   false for a mail server without STARTTLS
 set -eu
 folder=$(dirname "$0")

@@ -1,10 +1,10 @@
-// The jobs that are there at the first start. The Jenkinsfile's own parameters and schedule are known
-// to Jenkins after its first build, so one is queued; it is small, and shows that everything is wired.
+// The jobs that exist at the first start. Jenkins knows the Jenkinsfile's parameters and schedule after
+// the first build, so a small one is queued, which also shows that the set-up works.
 def repository = System.getenv('COMPILEWATCH_REPOSITORY') ?: 'git://repository/compilewatch'
 def branchName = System.getenv('COMPILEWATCH_BRANCH') ?: 'main'
 
 pipelineJob('compilewatch') {
-    description('Which models compile whole: nightly, or with Build with Parameters. See docs/jenkins.md.')
+    description('Which models compile without graph breaks: nightly, or with Build with Parameters. See docs/jenkins.md.')
     definition {
         cpsScm {
             scm {

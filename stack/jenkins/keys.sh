@@ -1,5 +1,5 @@
 #!/bin/sh
-# First start: the pair of keys with which the controller reaches its agents. What is there is kept.
+# First start: creates the pair of keys with which the controller reaches its agents. Existing keys are kept.
 # The private half goes to /private (the controller's volume only), the public one to /public.
 set -eu
 if [ ! -f /private/agents ]; then

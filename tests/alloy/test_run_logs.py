@@ -13,17 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.events import (
-    EVENTS,
-    LABELS,
-    LINE_ONLY,
-    METADATA,
-    TEXT_LENGTH,
-    Author,
-    Event,
-    now,
-)
-from compilewatch.planning import Plan
+from compilewatch.events import EVENTS, LABELS, LINE_ONLY, METADATA, TEXT_LENGTH, Author, Event
+from compilewatch.records.clock import now
+from compilewatch.records.plans import Plan
 from compilewatch.sinks.loki_client import Emitter, log_record
 from compilewatch.store import Store
 from scripts.check_alloy import Block, parse

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from compilewatch.analysis.reasons import reason_label
+from compilewatch.records.labels import reason_label
 from tests import factories
 
 

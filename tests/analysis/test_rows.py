@@ -38,7 +38,7 @@ def variant(code: str | None = None) -> ExportVariant:
 def exported(non_strict: str | None = None, strict: str | None = None, **fields: Any) -> Any:
     detail = ExportDetail(non_strict=variant(non_strict), strict=variant(strict))
     status = Status.PASS if non_strict is None else Status.ERROR
-    return on("export", status, export=detail, **fields)
+    return on("export", status, details=detail, **fields)
 
 
 def test_layers_stand_in_the_order_in_which_a_model_passes_them() -> None:
@@ -94,27 +94,29 @@ def test_where_compile_and_export_disagree_is_said_both_ways() -> None:
     refused = FullgraphVerdict(accepted=False, code="GB0170")
     whole = on("dynamo", fullgraph=FullgraphVerdict(accepted=True))
     assert only_row(whole, exported("data_dependent_guard", "x")).disagreements == (
-        "fullgraph=True accepts it, torch.export does not: data_dependent_guard",
+        "fullgraph=True accepts it, torch.export rejects it: data_dependent_guard",
     )
     assert only_row(on("dynamo", fullgraph=refused), exported()).disagreements == (
-        "torch.export takes it, fullgraph=True does not: GB0170",
+        "torch.export exports it, fullgraph=True rejects it: GB0170",
     )
     assert only_row(whole, exported()).disagreements == ()
 
 
 def test_strict_and_non_strict_export_may_disagree() -> None:
     assert only_row(exported(strict="GB0001")).disagreements == (
-        "torch.export takes it, strict=True does not: GB0001",
+        "torch.export exports it, strict=True rejects it: GB0001",
     )
     assert only_row(exported("constant", None)).disagreements == (
-        "torch.export refuses it, strict=True does not: constant",
+        "torch.export rejects it, strict=True exports it: constant",
     )
 
 
-def test_a_disagreement_says_where_the_two_were_asked_otherwise() -> None:
+def test_a_disagreement_says_where_the_two_were_evaluated_differently() -> None:
     whole = on("dynamo", fullgraph=FullgraphVerdict(accepted=True))
     (line,) = only_row(whole, exported("other", "x", tier=Tier.REAL)).disagreements
-    assert line.endswith("(asked otherwise: fake tensors, full depth and real tensors, full depth)")
+    assert line.endswith(
+        "(evaluated differently: fake tensors, full depth and real tensors, full depth)"
+    )
 
 
 def test_first_failures_are_counted_with_zero_for_layers_that_never_are_first() -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from compilewatch.cli import main
 from compilewatch.launchers import LAUNCHERS
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 
 PROGRAM = Path(sys.executable).with_name("compilewatch")
 Compilewatch = Callable[..., subprocess.CompletedProcess[str]]

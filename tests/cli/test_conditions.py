@@ -7,7 +7,6 @@ from dataclasses import replace
 import click
 import pytest
 
-from compilewatch.analysis.summary import MISSING_SHARDS
 from compilewatch.cli.conditions import Conditions, exit_status, exit_status_of, option
 from compilewatch.records import Change, ChangeKind, Phase, Result, Status, Target
 from tests.factories import graph_break, result, view
@@ -71,7 +70,7 @@ def test_missing_results_are_3_unless_a_condition_is_met() -> None:
     assert exit_status(view(PASS, planned=2), Conditions()) == 3
     assert exit_status(view(PASS, planned=2), conditions("no-verdict")) == 1
     assert exit_status(view(PASS, planned=2), conditions("coverage<99")) == 1
-    lacking = view(PASS, settings={MISSING_SHARDS: ["2/2"]})
+    lacking = view(PASS, missing_shards=("2/2",))
     assert exit_status(lacking, Conditions()) == 3
 
 

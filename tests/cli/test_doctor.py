@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch import environments
-from compilewatch.cli import doctor
+from compilewatch.cli.verbs import doctor
 from compilewatch.cli.worker_call import try_environment
 from compilewatch.environments import Interpreter
 from compilewatch.errors import InterpreterError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.worker.targets import TARGETS
+from compilewatch.contract.targets import TARGETS
 from tests.cli.conftest import Compilewatch
 
 

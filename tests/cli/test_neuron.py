@@ -101,14 +101,6 @@ def test_one_file_into_a_folder_of_its_own(
     assert folders[0] == str(tmp_path / "made/artifacts/bert/xla/graph.trn1")
 
 
-def test_a_capture_with_values_in_it_is_refused(run_compile: Compile, run_folder: Path) -> None:
-    folder = run_folder / "artifacts/bert/xla"
-    (folder / "graph.parameters.json").write_text('{"ready": false}')
-    done = run_compile(str(folder), "--json")
-    assert done.returncode == 1
-    assert outcomes(done) == [("bert", "refused")]
-
-
 def test_one_that_hangs_is_ended_and_the_next_one_compiled(
     run_compile: Compile, run_folder: Path
 ) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from compilewatch.cli.prune import command
+from compilewatch.cli.verbs.prune import command
 from compilewatch.errors import UsageError
-from compilewatch.planning import Plan
+from compilewatch.records.plans import Plan
 from compilewatch.store import Store
 from tests import factories
 
@@ -60,7 +60,7 @@ def test_yes_deletes_and_again_finds_nothing(tmp_path: Path, runs: list[str]) ->
 def test_on_a_terminal_it_asks(
     tmp_path: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch, said: str, left: int
 ) -> None:
-    monkeypatch.setattr("compilewatch.cli.prune._somebody_is_there", lambda: True)
+    monkeypatch.setattr("compilewatch.cli.verbs.prune._somebody_is_there", lambda: True)
     done = pruned(tmp_path, "--keep", "1", said=said)
     assert "Delete them? [y/N]" in done.output
     assert ("Nothing is deleted." in done.output) == (left == 3)

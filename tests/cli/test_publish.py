@@ -20,10 +20,10 @@ def test_without_an_address_it_says_what_to_set(
 ) -> None:
     done = compilewatch("publish")
     assert done.returncode == 2
-    assert "nowhere to publish to: set one of pushgateway_url" in done.stderr
+    assert "nowhere to publish to: set one of pushgateway.url" in done.stderr
     done = compilewatch("publish", "--to", "pushgateway")
     assert done.returncode == 2
-    assert "pushgateway has no address: set pushgateway_url" in done.stderr
+    assert "pushgateway has no address: set url in the table [pushgateway]" in done.stderr
     done = compilewatch("publish", "--to", "telegraph")
     assert "no sink 'telegraph'; known: html, " in done.stderr
 

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from compilewatch.cli import panel, pieces, render
-from compilewatch.cli.excerpt import SourceLine
+from compilewatch.cli.rendering import panel, pieces
+from compilewatch.cli.rendering import tables as render
+from compilewatch.cli.rendering.excerpt import SourceLine
 from compilewatch.records import FullgraphVerdict, Phase, Status, Target
-from compilewatch.sinks import wording
+from compilewatch.report import wording
 from tests import factories
 from tests.sinks import example_run
 
@@ -224,6 +225,14 @@ def test_a_model_is_shown_with_each_break_and_its_line_marked() -> None:
     assert "compilewatch reproduce BertModel" in text
 
 
+def test_the_stored_lines_come_before_those_of_the_installed_source() -> None:
+    stored = factories.graph_break(line=412, source_start=412, source=("if x:", "    return"))
+    text = piped(panel.model_panel(factories.result(breaks=(stored,)), excerpt))
+    assert "> 412 | if x:\n" in text
+    assert "413 |     return\n" in text
+    assert "self.mask" not in text
+
+
 def test_indented_text_wraps_within_eighty_columns_and_is_not_padded() -> None:
     shown = panel.model_panel(example_run.results()[0], excerpt)
     assert max(map(len, narrow(shown))) <= 80
@@ -272,7 +281,7 @@ def test_earlier_attempts_expectation_and_reuse_are_told() -> None:
     text = piped(panel.model_panel(example_run.results()[2]))
     assert "real tensors · reduced depth" in text
     assert "answered by 20260101-030405-0001" in text
-    assert "before it: fake tensors, error in create: fake unsupported" in text
+    assert "before it: fake tensors, error in create: it reads a value" in text
     expected = piped(panel.model_panel(example_run.results()[5]))
     assert "error in create" in expected
     assert "expected: needs timm" in expected
@@ -307,13 +316,13 @@ def test_the_row_of_a_model_names_the_first_failing_layer_and_disagreements() ->
     assert [line.split()[0] for line in lines[2:8]] == layers
     assert "<- fails first" in lines[3]
     assert sum("<- fails first" in line for line in lines) == 1
-    assert any("torch.export takes it, strict=True does not: GB0170" in line for line in lines)
+    assert any("torch.export exports it, strict=True rejects it: GB0170" in line for line in lines)
 
 
 def test_an_answer_is_shown_with_what_its_target_found() -> None:
     text = "\n".join(piped(panel.model_panel(result)) for result in example_run.row())
     said = " ".join(text.split())
     assert "cold compile 21.5 s" in said
-    assert "An expectation from the documents named here, no verdict" in said
+    assert "Expected from the documents named here; this is no verdict" in said
     assert "sort 2 not lowered 2.32.0 https://awsdocs-neuron.readthedocs-hosted.com" in said
     assert "failure device memory code NCC_EVRF009" in said

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
 from compilewatch.records import Mode, Performance, Target
+from compilewatch.records.views import RunView
 from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from dashboards.queries import FAILED, STALE_SECONDS
@@ -63,7 +62,7 @@ def manifest() -> RunView:
             f"team/{n}",
             target=Target(name="inductor"),
             source="manifest",
-            performance=Performance(cold_compile_seconds=seconds, warm_compile_seconds=0.5),
+            details=Performance(cold_compile_seconds=seconds, warm_compile_seconds=0.5),
         )
         for n, seconds in enumerate((1.0, 1.0, 10.0))
     ]
@@ -74,7 +73,7 @@ def manifest() -> RunView:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("services")
     with services.pushgateway(folder) as gateway:
-        settings = Settings(pushgateway_url=gateway.url, publish_retry_seconds=0.0)
+        settings = factories.settings(pushgateway_url=gateway.url, publish_retry_seconds=0.0)
         for view in (example_run.view(*example_run.row()), manifest()):
             PushgatewaySink(settings).publish(view, RunFolder(folder / "none"))
         last = factories.run().started_at

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from compilewatch.sinks.wording import REGISTRY_PAGE
+from compilewatch.report.wording import REGISTRY_PAGE
 from tests.dashboards.reading import DASHBOARDS, Json, links, variables
 
 LINKS = [

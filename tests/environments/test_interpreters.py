@@ -63,7 +63,7 @@ def test_an_interpreter_without_torch_says_so(
 ) -> None:
     wrapper = tmp_path / "python"
     hide = "import sys, importlib.util as u; u.find_spec = lambda name: None"
-    run = "from compilewatch.worker.describe import main; sys.exit(main(sys.argv[4:]))"
+    run = "from compilewatch.worker.process.describe import main; sys.exit(main(sys.argv[4:]))"
     wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{hide}; {run}" "$@"\n')
     wrapper.chmod(0o755)
     monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(wrapper)))

@@ -74,6 +74,8 @@ abstract class Jenkinsfile extends Script {
         publishHTML: [['target'], ['target'], 'target'],
         parallel: [null, [], null],
         script: [[], [], null],
+        mail: [['to', 'cc', 'bcc', 'from', 'replyTo', 'subject', 'body', 'charset', 'mimeType'],
+               ['subject', 'body'], null],
     ]
     static final List HTML = ['reportDir', 'reportFiles', 'reportName', 'reportTitles', 'allowMissing',
                               'alwaysLinkToLastBuild', 'keepAll', 'includes', 'escapeUnderscores']
@@ -326,6 +328,10 @@ abstract class Jenkinsfile extends Script {
         say(event: 'unstash', name: given.name as String, label: nodes.last().label)
     }
 
+    def do_mail(Map given, Closure body) {
+        say(event: 'mail', to: given.to as String, subject: given.subject as String, body: given.body as String)
+    }
+
     def do_timeout(Map given, Closure body) {
         units(given)
         timeouts++
@@ -420,7 +426,7 @@ def answers = new JsonSlurper().parse(new File(args[0])).collectEntries { name, 
     Jenkinsfile.timeouts = 0
     String error = null
     try {
-        def binding = new Binding([env: [:], scm: 'scm', none: 'none', currentBuild: new CurrentBuild()])
+        def binding = new Binding([env: [NOTIFY_MAIL_TO: 'team@example.org', BUILD_NUMBER: '7', BUILD_URL: 'http://jenkins/7/'], scm: 'scm', none: 'none', currentBuild: new CurrentBuild()])
         Class script = compiled.computeIfAbsent(asked.jenkinsfile as String) { text ->
             new GroovyShell(Jenkinsfile.classLoader, settings).parse(text, 'Pipeline.groovy').class
         }

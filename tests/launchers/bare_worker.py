@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from compilewatch.contract.messages import Answer
 from compilewatch.records import Depth, Phase, Request, Result, Status, Tier
-from compilewatch.worker import phases, warmup
-from compilewatch.worker.protocol import Answer
+from compilewatch.worker import phases
+from compilewatch.worker.process import warmup
 
 
 def answer(request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], None]) -> Answer:

@@ -10,7 +10,7 @@ import pytest
 
 from compilewatch import environments
 from compilewatch.environments import Interpreter
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.launchers.ray.cluster import load_ray
 from compilewatch.launchers.ray.launcher import RayLauncher
 from compilewatch.records import ChaosBuild, ClassBuild, Deadlines, ModelSpec, Request, Target

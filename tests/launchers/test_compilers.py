@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from compilewatch.contract.targets import deadlines_of
 from compilewatch.launchers import Completed
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import (
     Deadlines,
     FactoryBuild,
@@ -74,7 +75,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Completed]:
             ("ok", Deadlines()),
             ("kill", Deadlines()),
             # Long enough for the compiler to be started, which is what is to be ended.
-            ("hang", Deadlines(neuron_compile_seconds=4.0).of_target("neuron")),
+            ("hang", deadlines_of("neuron", Deadlines(neuron_compile_seconds=4.0))),
         )
     ]
     with pytest.MonkeyPatch.context() as patch:
@@ -92,7 +93,7 @@ def test_an_executable_is_kept_with_its_detail(answers: dict[str, Completed]) ->
     assert artifacts is not None
     assert (artifacts / "graph.trn1" / "graph.neff").stat().st_size > 1024
     kept = (artifacts / "graph.trn1" / "neuron.json").read_bytes()
-    assert msgspec.json.decode(kept, type=NeuronDetail) == result.neuron
+    assert msgspec.json.decode(kept, type=NeuronDetail) == result.details
 
 
 def test_a_compiler_that_is_killed_is_an_oom_of_the_compile_phase(
@@ -100,9 +101,9 @@ def test_a_compiler_that_is_killed_is_an_oom_of_the_compile_phase(
 ) -> None:
     result = answers["kill"].result
     assert (result.status, result.phase) == (Status.OOM, Phase.COMPILE)
-    assert result.neuron is not None
-    assert result.neuron.failure is not None
-    assert result.neuron.failure.kind == "host_memory"
+    assert isinstance(result.details, NeuronDetail)
+    assert result.details.failure is not None
+    assert result.details.failure.kind == "host_memory"
 
 
 def test_a_compiler_that_hangs_is_a_timeout_and_ends_with_the_child(

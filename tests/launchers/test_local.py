@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compilewatch.launchers import Completed
-from compilewatch.launchers.local import LocalLauncher
-from compilewatch.records import Mode, Phase, Status, Target, Tier
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import AttemptCode, Mode, Phase, Status, Target, Tier
 from tests.launchers.conftest import chaos_request, hurried
 
 pytestmark = pytest.mark.torch
@@ -64,7 +64,8 @@ def test_a_model_that_reads_values_is_asked_again_with_real_tensors(
     assert (result.status, result.tier) == (Status.GRAPH_BREAK, Tier.REAL)
     (first,) = result.attempts
     assert (first.tier, first.status, first.phase) == (Tier.FAKE, Status.ERROR, Phase.EAGER)
-    assert first.reason.startswith("fake_unsupported: in eager, DataDependentOutputException")
+    assert first.code is AttemptCode.FAKE_UNSUPPORTED
+    assert first.reason.startswith("in eager, DataDependentOutputException")
     assert first.durations["eager"] > 0
 
 
@@ -152,7 +153,7 @@ def test_train_mode_runs_too(warm_launcher: LocalLauncher, scratch: Path) -> Non
 def test_the_parent_has_one_more_process_only(warm_launcher: LocalLauncher, scratch: Path) -> None:
     """After a run the server is idle: no child of any request is left."""
     list(warm_launcher.run([chaos_request("ok")], scratch))
-    (server,) = _children(os.getpid(), "compilewatch.worker.server")
+    (server,) = _children(os.getpid(), "compilewatch.worker.process.server")
     assert _children(server, "") == []
 
 

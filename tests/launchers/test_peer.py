@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from compilewatch.contract.messages import Ping
 from compilewatch.launchers.peer import Peer
-from compilewatch.worker.protocol import Ping
 
 ECHO = """
 import signal, socket, sys

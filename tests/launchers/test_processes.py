@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from compilewatch import environments
+from compilewatch.contract.messages import Abandon, Exited, Kill, NotStarted, Start, Started
 from compilewatch.environments import Interpreter
 from compilewatch.errors import InterpreterError, LauncherError
-from compilewatch.launchers import local
-from compilewatch.launchers.local import LocalLauncher
-from compilewatch.records import Depth, Phase, Request, Result, Status, Target, Tier
-from compilewatch.worker.protocol import Abandon, Exited, Kill, NotStarted, Start, Started
+from compilewatch.launchers.local import launcher as local
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import AttemptCode, Depth, Phase, Request, Result, Status, Target, Tier
 from tests.launchers.conftest import bare_request, chaos_request, hurried
 
 Make = Callable[..., LocalLauncher]
@@ -82,7 +82,9 @@ def test_a_fake_failure_is_asked_again_with_real_tensors(
 ) -> None:
     (result,) = results(bare_launcher(), [ask("wants_real")], scratch).values()
     assert result.tier is Tier.REAL
-    assert [a.reason for a in result.attempts] == ["fake_unsupported: SomeError in eager"]
+    assert [(a.code, a.reason) for a in result.attempts] == [
+        (AttemptCode.FAKE_UNSUPPORTED, "SomeError in eager")
+    ]
 
 
 def test_a_request_for_the_real_tier_is_never_faked(bare_launcher: Make, scratch: Path) -> None:
@@ -145,7 +147,7 @@ import sys
 from pathlib import Path
 from compilewatch import environments
 from compilewatch.environments import Interpreter
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from tests.launchers.test_processes import ask
 environments.INTERPRETERS["bare"] = Interpreter(executable=sys.argv[1])
 for answer in LocalLauncher(1, ("bare",)).run([ask("hang")], Path(sys.argv[2])):
@@ -283,7 +285,7 @@ def test_a_kill_by_a_kernel_out_of_memory_is_oom(
     bare_launcher: Make, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter(range(100))
-    monkeypatch.setattr("compilewatch.launchers.watch.oom_kills", lambda: next(counts))
+    monkeypatch.setattr("compilewatch.launchers.local.task.oom_kills", lambda: next(counts))
 
     def script(start: Start) -> list[Any]:
         ended = Exited(id=start.id, at=2.0, peak_memory_bytes=2**30, signal=signal.SIGKILL)

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.launchers import watch
-from compilewatch.launchers.watch import Task, resident_bytes
+from compilewatch.contract.messages import PHASES_FILE
+from compilewatch.launchers.local import task as watch
+from compilewatch.launchers.local.task import Task, resident_bytes
 from compilewatch.records import Deadlines, Phase, Status, Tier
-from compilewatch.worker.protocol import PHASES_FILE
 from tests import factories
 
 PROGRAM = """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
+from compilewatch.contract.targets import default_environment
 from compilewatch.records import (
-    HOMES,
     Attempt,
+    AttemptCode,
     Change,
     ChangeKind,
     Depth,
@@ -37,6 +37,7 @@ from compilewatch.records import (
     Tier,
     XlaDetail,
 )
+from compilewatch.records.views import Earlier, RunView, TrendPoint
 from compilewatch.sinks.html import HtmlSink
 from compilewatch.store import RunFolder
 from tests import factories
@@ -69,7 +70,25 @@ BRANCH = factories.graph_break(
     ),
 )
 UNBACKED = factories.graph_break(
-    "torch_int", gb_id=None, reason=f"Could not guard on u0 > 1 {HOSTILE}", line=77
+    "torch_int",
+    gb_id=None,
+    reason=f"Could not guard on u0 > 1 {HOSTILE}",
+    line=77,
+    source_start=75,
+    source=(
+        "",
+        "        height = torch_int(size)",
+        f"    if size > 1:  # {HOSTILE}",
+        LONG,
+        "x = 1",
+    ),
+    user_stack=tuple(
+        StackFrame(file="torch/nn/modules/module.py", line=number, function="forward", text="f()")
+        for number in range(1, 7)
+    ),
+)
+BRANCH_BEFORE = factories.graph_break(
+    "BertEncoder.forward", line=400, source_start=399, source=("x = 1", "if x.mean() > 0:")
 )
 REFUSED = FullgraphVerdict(accepted=False, code="GB0170", reason=BRANCH.reason)
 
@@ -84,7 +103,7 @@ def row() -> tuple[Result, ...]:
     refused = ExportVariant(exported=False, duration_seconds=0.5, code="fallback", reason="no")
 
     def on(name: str, status: Status = Status.PASS, **fields: Any) -> Result:
-        target = Target(name=name, environment=HOMES.get(name, "default"))
+        target = Target(name=name, environment=default_environment(name))
         given = {"family": "row", "fullgraph": None, "tier": Tier.REAL, "downloads": 7_000}
         return factories.result("RowModel", status, target=target, **{**given, **fields})
 
@@ -93,7 +112,7 @@ def row() -> tuple[Result, ...]:
         on(
             "export",
             ops=321,
-            export=ExportDetail(
+            details=ExportDetail(
                 non_strict=non_strict,
                 strict=strict,
                 draft=DraftExport(
@@ -108,7 +127,7 @@ def row() -> tuple[Result, ...]:
         on(
             "inductor",
             numerics=Numerics(deterministic=True, matches=True, max_abs_error=0.0, atol=1e-5),
-            performance=Performance(
+            details=Performance(
                 cold_compile_seconds=21.5,
                 warm_compile_seconds=4.2,
                 eager_latency_seconds=0.008,
@@ -122,7 +141,7 @@ def row() -> tuple[Result, ...]:
         on(
             "xla",
             breaks=(factories.graph_break("lowered", gb_id=None, code="xla_fallback"),),
-            xla=XlaDetail(
+            details=XlaDetail(
                 operators={"dot": 12, "sort": 2},
                 fallbacks={"aten::nonzero": 3},
                 hlo="export",
@@ -149,7 +168,7 @@ def row() -> tuple[Result, ...]:
             "neuron",
             Status.ERROR,
             error=factories.error("NCC_EVRF009"),
-            neuron=NeuronDetail(
+            details=NeuronDetail(
                 target="trn1",
                 route="neuronx-cc",
                 flags=("--model-type", "transformer"),
@@ -178,7 +197,7 @@ def row() -> tuple[Result, ...]:
             family="row",
             target=Target(name="neuron", environment="neuron"),
             fullgraph=None,
-            neuron=NeuronDetail(
+            details=NeuronDetail(
                 target="trn1",
                 route="torch_neuronx.trace",
                 compiled=True,
@@ -201,6 +220,8 @@ def results() -> tuple[Result, ...]:
             ops=512,
             guards=40,
             unattributed=0,
+            graph_ops=(1, 210, 0, 40, 200, 3, 50, 8),
+            graph_ends=(0, 0, 1, 0, 0, 0, 0, -1),
             parameters=110_000_000,
             peak_memory_bytes=700 * 2**20,
             fullgraph=REFUSED,
@@ -239,7 +260,8 @@ def results() -> tuple[Result, ...]:
                     tier=Tier.FAKE,
                     status=Status.ERROR,
                     phase=Phase.CREATE,
-                    reason="fake_unsupported",
+                    code=AttemptCode.FAKE_UNSUPPORTED,
+                    reason="it reads a value",
                     durations={"create": 0.25},
                 ),
             ),
@@ -313,10 +335,23 @@ def view(*more: Result) -> RunView:
         _change(ChangeKind.NEWLY_TESTED, "model--A", Status.SKIPPED, Status.PASS),
         _change(ChangeKind.NO_LONGER_TESTED, "SlowModel", Status.PASS, Status.TIMEOUT),
     )
-    answers = (*results(), *more)
+    shown = (*results(), *more)
+    runs = [f"2026010{day}-030405-0001" for day in range(1, 4)]
     return factories.view(
-        *answers,
-        planned=len(answers) + 3,
+        *shown,
+        planned=len(shown) + 3,
+        history={
+            ("BertModel", "dynamo"): (
+                Earlier(runs[0], Status.PASS, Phase.DONE),
+                Earlier(runs[1], Status.GRAPH_BREAK, Phase.DONE),
+                Earlier(runs[2], Status.TIMEOUT, Phase.COMPILE),
+            )
+        },
+        trend=[
+            TrendPoint(run=run, started_at=f"2026-01-0{day}T03:04:05Z", passed=passed, planned=20)
+            for day, (run, passed) in enumerate(zip(runs, (20, 11, 3), strict=True), start=1)
+        ],
+        before={("BertModel", Target()): factories.result(breaks=(BRANCH_BEFORE,))},
         jobs=2,
         changes=changes,
         baseline=factories.run("20260101-030405-0001"),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from compilewatch.sinks import charts
-from compilewatch.sinks.wording import OUTCOME_LABELS
+from compilewatch.report import charts
+from compilewatch.report.wording import OUTCOME_LABELS
 
 LEGEND = {outcome.value: label for outcome, label in OUTCOME_LABELS.items()}
 NAMESPACE = {"svg": charts.SVG}
@@ -47,10 +47,10 @@ def test_nothing_is_drawn_for_a_part_of_zero() -> None:
 @pytest.mark.parametrize("width", [350, 560])
 def test_everything_lies_inside_the_picture(width: Any) -> None:
     rows = bars(("a-family-with-a-rather-long-name", 900, 99), ("b", 1, 0))
-    values = [0.01, 0.3, 1.5, 2, 5, 900, 900]
+    points = [(f"{day} Jan 2026", day / 20) for day in range(1, 21)]
     for svg in (
         charts.stacked_bars("t", rows, LEGEND, width),
-        charts.histogram("t", values, width),
+        charts.trend("t", points, width),
     ):
         root = ET.fromstring(svg)
         _, _, box_width, box_height = map(float, root.get("viewBox").split())
@@ -75,26 +75,28 @@ def test_a_chart_says_its_content_in_words() -> None:
 
 
 def test_every_style_class_has_a_colour_for_viewers_without_style_sheets() -> None:
-    assert set(LEGEND) < set(charts.MID_TONES)
+    assert set(LEGEND) == set(charts.MID_TONES)
     root = ET.fromstring(charts.stacked_bars("t", bars(("a", 1, 1)), LEGEND, 560))
     assert all(rect.get("fill") for rect in root.iter(f"{{{charts.SVG}}}rect"))
     for name in charts.MID_TONES:
         assert f".{name} {{ fill:" in charts.STYLE
 
 
-def test_a_histogram_counts_every_value_once_in_doubling_bins() -> None:
-    svg = charts.histogram("t", [0.001, 1.0, 1.9, 2.0, 100], 560)
-    titles = [rect.findtext("svg:title", namespaces=NAMESPACE) for rect in rects(svg, "bar")]
-    counts = {title.rpartition(": ")[0]: int(title.rpartition(": ")[2]) for title in titles}
-    assert sum(counts.values()) == 5
-    assert counts["0 s to 0.12 s"] == 1
-    assert counts["1 s to 2 s"] == 2
-    assert counts["2 s to 4 s"] == 1
-    assert counts["1.1 min to 2.1 min"] == 1
+def test_a_trend_has_a_dot_for_each_run_and_an_axis_below_the_smallest() -> None:
+    svg = charts.trend("t", [("1 Jan", 1.0), ("2 Jan", 0.73), ("3 Jan", 0.9)], 560)
+    root = ET.fromstring(svg)
+    dots = root.findall("svg:circle", NAMESPACE)
+    heights = [float(dot.get("cy")) for dot in dots]
+    assert heights[0] < heights[2] < heights[1]
+    assert dots[1].findtext("svg:title", namespaces=NAMESPACE) == "2 Jan: 73.0%"
+    texts = [text.text for text in root.iter(f"{{{charts.SVG}}}text")]
+    assert texts == ["70%", "85%", "100%", "1 Jan", "3 Jan"]
 
 
-def test_a_histogram_of_nothing_is_an_empty_picture() -> None:
-    assert rects(charts.histogram("t", [], 560), "bar") == []
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_trend_of_one_share_is_a_flat_line(share: Any) -> None:
+    svg = charts.trend("t", [("a", share)] * 3, 350)
+    assert len({d.get("cy") for d in ET.fromstring(svg).findall("svg:circle", NAMESPACE)}) == 1
 
 
 def test_labels_are_escaped() -> None:

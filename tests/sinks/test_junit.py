@@ -96,8 +96,11 @@ def test_a_regression_says_so_on_its_own_target_only() -> None:
 
 
 def test_a_failure_names_code_place_and_whole_reason() -> None:
-    found = outcome(parsed(factories.result(breaks=(factories.graph_break("f", line=7),))))
+    source = {"source_start": 6, "source": ("def f(x):", "    if x.sum() > 0:", "        x = 2")}
+    broken = factories.graph_break("f", line=7, **source)
+    found = outcome(parsed(factories.result(breaks=(broken,))))
     assert "GB0170 transformers/models/bert/modeling_bert.py:7 in f" in found.text
+    assert "      6 | def f(x):\n>     7 |     if x.sum() > 0:\n" in found.text
     assert "reason of GB0170 in f" in found.text
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.config import Settings
+from compilewatch import retry
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.events import LABELS, LINE_ONLY, TEXT_LENGTH
 from compilewatch.sinks import loki_client
 from compilewatch.sinks.loki import LokiSink
 from compilewatch.sinks.loki_client import Emitter, RefusedError, log_record
+from tests import factories
 from tests.doubles.loki import Fault, LokiDouble, loki
 from tests.sharing import free_port
 from tests.sinks.run_folder import RUN, VIEW, line, stamp, with_log
@@ -29,12 +30,12 @@ def server() -> Iterator[LokiDouble]:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loki_client, "LONGEST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "LONGEST_WAIT_SECONDS", 0.01)
 
 
 def sink(server: LokiDouble, **changes: Any) -> LokiSink:
     given = {"loki_url": server.url, "publish_timeout_seconds": 5.0, "publish_retry_seconds": 5.0}
-    return LokiSink(Settings(**{**given, **changes}))
+    return LokiSink(factories.settings(**{**given, **changes}))
 
 
 def lines(count: int, ago: timedelta = timedelta()) -> list[bytes]:
@@ -220,14 +221,16 @@ def test_a_hung_server_is_given_up_on(tmp_path: Path, server: LokiDouble) -> Non
 
 
 def test_nobody_there(tmp_path: Path) -> None:
-    settings = Settings(loki_url=f"http://127.0.0.1:{free_port()}", publish_retry_seconds=0.0)
+    settings = factories.settings(
+        loki_url=f"http://127.0.0.1:{free_port()}", publish_retry_seconds=0.0
+    )
     with pytest.raises(UnreachableError, match="cannot be reached: 0 lines were sent"):
         LokiSink(settings).publish(VIEW, with_log(tmp_path, lines(1)))
 
 
 def test_a_server_without_tls_is_said_at_once(tmp_path: Path, server: LokiDouble) -> None:
     wrong = sink(server, loki_url=server.url.replace("http:", "https:"))
-    with pytest.raises(SinkError, match="no TLS that is trusted: check loki_url"):
+    with pytest.raises(SinkError, match=r"no TLS that is trusted: check loki.url"):
         wrong.publish(VIEW, with_log(tmp_path, lines(1)))
 
 
@@ -244,14 +247,14 @@ def test_a_request_that_is_too_large_for_the_way_is_halved(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (Fault(status=401), "refuses the credentials (401): check loki_username and loki_password"),
-        (Fault(status=403), "refuses the credentials (403): check loki_username and loki_password"),
-        (Fault(status=404), "has no push API at /loki/api/v1/push (404): check loki_url"),
+        (Fault(status=401), "refuses the credentials (401): check loki.username and loki.password"),
+        (Fault(status=403), "refuses the credentials (403): check loki.username and loki.password"),
+        (Fault(status=404), "has no push API at /loki/api/v1/push (404): check loki.url"),
         (
             Fault(status=302, headers={"Location": "http://127.0.0.1:9/"}),
-            "has no push API at /loki/api/v1/push (302): check loki_url",
+            "has no push API at /loki/api/v1/push (302): check loki.url",
         ),
-        (Fault(status=200), "has no push API at /loki/api/v1/push (200): check loki_url"),
+        (Fault(status=200), "has no push API at /loki/api/v1/push (200): check loki.url"),
     ],
 )
 def test_what_no_retry_helps_is_asked_once(
@@ -317,7 +320,7 @@ def test_an_address_may_be_the_server_s_or_the_whole(url: str, pushed_to: str) -
 )
 def test_an_address_that_is_none_is_refused_at_once(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        LokiSink(Settings(loki_url=url))
+        LokiSink(factories.settings(loki_url=url))
 
 
 # --- the library's part ---

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from compilewatch.analysis.labels import mode_label_value
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.records import Mode, Status, Target, XlaDetail
+from compilewatch.records.labels import mode_label_value
 from compilewatch.sinks import metric_definitions, prometheus
 from compilewatch.sinks.metric_definitions import Group
 from compilewatch.store import RunFolder
@@ -221,7 +221,7 @@ def test_first_failing_layers_are_counted_with_zeros() -> None:
 
 
 def test_fallbacks_are_absent_where_nothing_was_captured() -> None:
-    lost = factories.result(status=Status.ERROR, xla=XlaDetail())
+    lost = factories.result(status=Status.ERROR, details=XlaDetail())
     found = samples(factories.view(lost))
     assert "compilewatch_fallbacks" not in found
     assert "compilewatch_expected_to_fail_on_neuron" not in found

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError, UnreachableError
 from compilewatch.records import Status, Target
+from compilewatch.records.views import RunView
 from compilewatch.sinks.prometheus import exposition, groups
 from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
@@ -35,7 +35,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def settings(url: str, **given: Any) -> Settings:
-    return Settings(**{"pushgateway_url": url, "publish_retry_seconds": 0.0, **given})
+    return factories.settings(**{"pushgateway_url": url, "publish_retry_seconds": 0.0, **given})
 
 
 def push(view: RunView, url: str, **given: Any) -> str:
@@ -194,7 +194,7 @@ def test_a_gateway_that_is_down_is_said_in_one_line() -> None:
     [
         ("pushgateway:9091", "is no address: write http://host:9091"),
         ("http://", "is no address"),
-        ("http://me:secret@host:9091", "use pushgateway_username"),
+        ("http://me:secret@host:9091", "use pushgateway.username"),
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str, message: str) -> None:
@@ -256,7 +256,7 @@ def test_user_and_password_are_sent_and_never_told() -> None:
     given = {"pushgateway_username": "me", "pushgateway_password": "secret"}
     with (
         answering(200, 401) as (url, got),
-        pytest.raises(SinkError, match="set pushgateway_username") as refused,
+        pytest.raises(SinkError, match=r"set pushgateway.username") as refused,
     ):
         push(factories.view(factories.result()), url, **given)
     assert [path for path, _ in got] == [

@@ -20,11 +20,11 @@ import pytest
 import requests
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.sinks import s3
 from compilewatch.sinks.s3 import PART_BYTES, S3Sink, content_type
-from tests import aws
+from tests import aws, factories
 from tests.sharing import free_port
 from tests.sinks.run_folder import RUN, VIEW, Folder
 from tests.sweeping import run_sweep, store
@@ -79,7 +79,7 @@ def folder(tmp_path: Path) -> Folder:
 
 def sink(endpoint: str, url: str = "s3://runs/nightly", **given: Any) -> S3Sink:
     changes = {"publish_timeout_seconds": 10.0, "publish_retry_seconds": 0.0, **given}
-    return S3Sink(Settings(s3_url=url, s3_endpoint_url=endpoint, **changes))
+    return S3Sink(factories.settings(s3_url=url, s3_endpoint_url=endpoint, **changes))
 
 
 def keys(client: Any) -> list[str]:
@@ -293,8 +293,8 @@ KILLED = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    from compilewatch.config import Settings
     from compilewatch.sinks import s3
+    from tests import factories
     from tests.sinks.run_folder import VIEW, Folder
 
     parts = []
@@ -312,7 +312,7 @@ KILLED = textwrap.dedent(
         return made
 
     s3._client = listening
-    settings = Settings(s3_url="s3://runs/nightly", s3_endpoint_url=sys.argv[1])
+    settings = factories.settings(s3_url="s3://runs/nightly", s3_endpoint_url=sys.argv[1])
     s3.S3Sink(settings).publish(VIEW, Folder(root=Path(sys.argv[2])))
     """
 )
@@ -340,20 +340,22 @@ def test_an_upload_that_was_killed_goes_on_and_its_parts_are_given_up(
 
 
 def test_no_bucket(endpoint: str, folder: Folder) -> None:
-    with pytest.raises(SinkError, match="there is no bucket absent: create it, or set s3_url"):
+    with pytest.raises(SinkError, match=r"there is no bucket absent: create it, or set s3.url"):
         sink(endpoint, "s3://absent").publish(VIEW, folder)
 
 
 def test_no_credentials(endpoint: str, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(SinkError, match="no credentials: set AWS_ACCESS_KEY_ID and"):
+    with pytest.raises(
+        SinkError, match="AWS finds no credentials here: set AWS_PROFILE, or AWS_ACCESS_KEY_ID"
+    ):
         sink(endpoint).publish(VIEW, folder)
 
 
 def test_no_such_profile(endpoint: str, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "absent")
-    with pytest.raises(SinkError, match="there is no such AWS profile"):
+    with pytest.raises(SinkError, match=r"absent.* could not be found: check AWS_PROFILE"):
         sink(endpoint).publish(VIEW, folder)
 
 
@@ -363,14 +365,14 @@ def test_nobody_there(folder: Folder) -> None:
 
 
 def test_an_endpoint_that_is_none(folder: Folder) -> None:
-    with pytest.raises(SinkError, match="check s3_url and s3_endpoint_url"):
+    with pytest.raises(SinkError, match=r"check s3.url and s3.endpoint_url"):
         sink("nonsense").publish(VIEW, folder)
 
 
 @pytest.mark.parametrize("url", ["runs/nightly", "s3://", "https://runs", "s3://key:secret@runs"])
 def test_an_address_that_is_none(url: str) -> None:
     with pytest.raises(ConfigError, match="s3_url is no place in S3") as e:
-        S3Sink(Settings(s3_url=url))
+        S3Sink(factories.settings(s3_url=url))
     assert "secret" not in str(e.value)
 
 
@@ -378,8 +380,8 @@ def test_an_address_that_is_none(url: str) -> None:
     ("status", "code", "kind", "said"),
     [
         (403, "AccessDenied", SinkError, "need s3:ListBucket, s3:GetObject and s3:PutObject"),
-        (403, "InvalidAccessKeyId", SinkError, "the credentials are refused"),
-        (403, "ExpiredToken", SinkError, "the credentials are refused"),
+        (403, "InvalidAccessKeyId", SinkError, "AWS rejects these credentials"),
+        (403, "ExpiredToken", SinkError, "AWS rejects these credentials"),
         (400, "IllegalLocationConstraintException", SinkError, "set AWS_DEFAULT_REGION to"),
         (503, "SlowDown", UnreachableError, "too busy or in trouble"),
         (500, "InternalError", UnreachableError, "too busy or in trouble"),
@@ -424,7 +426,9 @@ def test_a_bucket_that_a_user_may_not_write_to(
         with pytest.raises(SinkError, match=r"denied \(PutObject\): the credentials need") as e:
             sink(endpoint).publish(VIEW, folder)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAUNKNOWN")
-        with pytest.raises(SinkError, match=r"the credentials are refused \(InvalidAccessKeyId\)"):
+        with pytest.raises(
+            SinkError, match=r"AWS rejects these credentials \(InvalidAccessKeyId\)"
+        ):
             sink(endpoint).publish(VIEW, folder)
     finally:
         requests.post(f"{endpoint}/moto-api/reset-auth", data=b"inf", timeout=10)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from compilewatch.records import Depth, Mode, Phase, Status, Target
-from compilewatch.sinks import wording
-from compilewatch.sinks.wording import Outcome
+from compilewatch.records import Attempt, AttemptCode, Depth, Mode, Phase, Status, Target, Tier
+from compilewatch.records.views import Earlier
+from compilewatch.report import wording
+from compilewatch.report.wording import Outcome
 from tests import factories
 
 
@@ -124,3 +126,88 @@ def test_an_index_comes_first_and_what_it_links_to_last() -> None:
     assert wording.main_artifacts((graph, trace, index, table)) == ((index, trace, table), (graph,))
     packed, pages = f"{trace}.zst", "artifacts/m/tlparse.zip"
     assert wording.main_artifacts((packed, pages)) == ((pages, packed), ())
+
+
+def history(*statuses: Status) -> list[Earlier]:
+    return [Earlier(f"run{n}", status, Phase.COMPILE) for n, status in enumerate(statuses)]
+
+
+PASS, BREAK, ERROR, TIMEOUT = Status.PASS, Status.GRAPH_BREAK, Status.ERROR, Status.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        ((PASS, BREAK, BREAK), "First broke in run1."),
+        ((BREAK, PASS, TIMEOUT, ERROR, BREAK), "First failed in run3."),
+        ((BREAK, TIMEOUT, PASS, TIMEOUT, PASS), "Without graph breaks since run2."),
+        ((PASS, TIMEOUT, PASS), "Without graph breaks in every stored run with a verdict."),
+        ((BREAK, ERROR), "Never passed in a stored run."),
+        ((TIMEOUT,), "No stored run has a verdict."),
+    ],
+)
+def test_a_history_says_since_when_its_newest_verdict_holds(statuses: Any, said: Any) -> None:
+    assert wording.history_words(history(*statuses)) == said
+
+
+FORWARD = "transformers/models/bert/modeling_bert.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "torch", "transformers", "page"),
+    [
+        (FORWARD, "2.15.0", "5.23.0", f"huggingface/transformers/blob/v5.23.0/src/{FORWARD}#L7"),
+        (
+            "torch/nn/x.py",
+            "2.15.0+cu132",
+            "5.23.0",
+            "pytorch/pytorch/blob/v2.15.0/torch/nn/x.py#L7",
+        ),
+        ("torch/nn/x.py", "2.16.0.dev20261101+cpu", "5.23.0", None),
+        ("torch/nn/x.py", "2.15.0a0+gitd0f2af8", "5.23.0", None),
+        (FORWARD, "2.15.0", "5.24.0.dev0", None),
+        (FORWARD, "2.15.0", None, None),
+        ("torchvision/x.py", "2.15.0", "5.23.0", None),
+        ("mynet.py", "2.15.0", "5.23.0", None),
+    ],
+)
+def test_code_of_a_release_has_a_page_on_github(
+    file: Any, torch: Any, transformers: Any, page: Any
+) -> None:
+    environment = factories.environment(torch=torch, transformers=transformers)
+    expected = page and f"https://github.com/{page}"
+    assert wording.source_page(file, 7, environment) == expected
+
+
+def test_code_without_a_line_or_an_environment_has_no_page() -> None:
+    assert wording.source_page(FORWARD, 0, factories.environment()) is None
+    assert wording.source_page(None, 7, factories.environment()) is None
+    assert wording.source_page(FORWARD, 7, None) is None
+
+
+def test_why_is_the_message_and_a_code_only_where_it_has_a_meaning() -> None:
+    error = factories.error()
+    missing = msgspec.structs.replace(error, message="no weights at /data/x\nTraceback")
+    assert wording.why(factories.result(status=ERROR, error=missing)) == ("no weights at /data/x",)
+    neuron = msgspec.structs.replace(error, code="NCC_EVRF009", message="x" * 200)
+    (said,) = wording.why(factories.result(status=ERROR, error=neuron))
+    assert said.startswith("NCC_EVRF009: xxx")
+    assert len(said) == wording.MESSAGE_CHARACTERS
+    silent = msgspec.structs.replace(error, message=" ")
+    assert wording.why(factories.result(status=ERROR, error=silent)) == ("builtins.ValueError",)
+
+
+def test_an_attempt_keeps_the_names_in_its_reason() -> None:
+    code = AttemptCode.FAKE_UNSUPPORTED
+    reason = "in eager, aten._local_scalar_dense.default"
+    ended = Attempt(tier=Tier.FAKE, status=ERROR, phase=Phase.EAGER, code=code, reason=reason)
+    said = "error in eager, fake unsupported: in eager, aten._local_scalar_dense.default"
+    assert wording.attempt_words(ended) == said
+
+
+def test_the_compile_trace_is_its_index_or_all_of_it_packed() -> None:
+    trace, packed = "artifacts/m/torch_trace/t.log", "artifacts/m/tlparse.zip"
+    assert wording.compile_trace((trace, packed)) == packed
+    inner, index = "artifacts/m/tlparse/-_0/index.html", "artifacts/m/tlparse/index.html"
+    assert wording.compile_trace((inner, index)) == index
+    assert wording.compile_trace((trace,)) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.sources.library import LibrarySource
+from compilewatch.sources.transformers.source import LibrarySource
 
 FILES = {
     "__init__.py": '__version__ = "9.9.9"\n',

@@ -7,7 +7,7 @@ import pytest
 
 from compilewatch.errors import ConfigError
 from compilewatch.sources.configs import Configured, Resolver, read_config
-from compilewatch.sources.scan import scan
+from compilewatch.sources.transformers.scan import scan
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.records import ModelSpec
 from compilewatch.sources import SOURCES
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
 from compilewatch.sources.loading import source_class
-from compilewatch.sources.pulled import PulledList, PulledModel, Query, write_pulled
 
 EXAMPLE = Path(__file__).parents[2] / "inputs"
 

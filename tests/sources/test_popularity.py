@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import ConfigError
-from compilewatch.sources.library import LibrarySource
 from compilewatch.sources.popularity import figures_of, popularity_csv, read_popularity
+from compilewatch.sources.transformers.source import LibrarySource
 
 REVIEWED = Path(__file__).parents[2] / "inputs" / "popularity.csv"
 

@@ -13,19 +13,19 @@ import pytest
 
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.records import ConfigBuild, ModelSpec
-from compilewatch.sources import pull as pulling
-from compilewatch.sources.hub import HubSource
-from compilewatch.sources.patience import Patience
+from compilewatch.sources.hub import pull as pulling
+from compilewatch.sources.hub.pull import PullReport, pull
+from compilewatch.sources.hub.pulled import read_pulled
+from compilewatch.sources.hub.retry import RetryLimits
+from compilewatch.sources.hub.source import HubSource
 from compilewatch.sources.popularity import read_popularity
-from compilewatch.sources.pull import PullReport, pull
-from compilewatch.sources.pulled import read_pulled
 
 from .hub_double import HubDouble, HubModel, serving
 
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
 REMOTE = {"model_type": "oak", "architectures": ["OakModel"], "auto_map": {"AutoModel": "m.Oak"}}
-HASTY = Patience(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.05)
-HURRIED = Patience(attempts=1, timeout_seconds=1.0)
+HASTY = RetryLimits(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.05)
+HURRIED = RetryLimits(attempts=1, timeout_seconds=1.0)
 
 
 def model(name: str, downloads: int, config: Any = None, **more: Any) -> HubModel:
@@ -69,7 +69,7 @@ def pull_from(hub: HubDouble, listing: Path, tmp_path: Path) -> Callable[..., Pu
             "endpoint": hub.endpoint,
             "output": listing,
             "cache": tmp_path / "hub-cache",
-            "patience": HASTY,
+            "limits": HASTY,
             "token": False,
         }
         return pull(**(settings | arguments))
@@ -170,7 +170,7 @@ def test_a_token_opens_gated_models(
 def test_endpoint_and_token_of_the_environment(hub: HubDouble, listing: Path) -> None:
     script = (
         "from pathlib import Path\n"
-        "from compilewatch.sources.pull import pull\n"
+        "from compilewatch.sources.hub.pull import pull\n"
         f"print(pull(top=2, output=Path({str(listing)!r})).configs)"
     )
     environment = os.environ | {
@@ -252,8 +252,8 @@ def test_an_outage_is_reported_and_what_there_is_is_kept(
     hub.models["org/fresh"] = model("fresh", 999, ACORN | {"hidden_size": 9})
     hub.models["org/fresher"] = model("fresher", 998, ACORN | {"hidden_size": 10})
     hub.fail("/org/(deleted|diffuser|fresher|gated|malformed)/resolve/", status, **headers)
-    patience = HASTY if status else HURRIED
-    report = pull_from(top=8, workers=1 if status else 4, patience=patience)
+    limits = HASTY if status else HURRIED
+    report = pull_from(top=8, workers=1 if status else 4, limits=limits)
     assert report.partial
     assert report.message is not None
     assert says in report.message
@@ -266,7 +266,7 @@ def test_an_outage_is_reported_and_what_there_is_is_kept(
     after = listing.read_text()
     hub.fail("^/api/models$", status, **headers)
     with pytest.raises(SourceError, match=r"127\.0\.0\.1"):
-        pull_from(top=8, patience=patience)
+        pull_from(top=8, limits=limits)
     assert listing.read_text() == after != before
 
 
@@ -293,7 +293,7 @@ def test_nobody_listens(listing: Path, tmp_path: Path) -> None:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(SourceError, match=r"127\.0\.0\.1: cannot be reached") as caught:
-            pull(endpoint=endpoint, output=listing, cache=tmp_path / "c", patience=HASTY)
+            pull(endpoint=endpoint, output=listing, cache=tmp_path / "c", limits=HASTY)
     assert "\n" not in str(caught.value)
     assert not listing.exists()
 
@@ -301,7 +301,7 @@ def test_nobody_listens(listing: Path, tmp_path: Path) -> None:
 def test_something_else_listens(hub: HubDouble, listing: Path, tmp_path: Path) -> None:
     hub.listing = lambda query: ([{"error": "no list"}], None)  # type: ignore[method-assign]
     with pytest.raises(SourceError, match="is not a Hub"):
-        pull(endpoint=hub.endpoint, output=listing, cache=tmp_path / "c", patience=HASTY)
+        pull(endpoint=hub.endpoint, output=listing, cache=tmp_path / "c", limits=HASTY)
 
 
 def test_an_interrupted_pull_keeps_what_it_has(
@@ -357,7 +357,7 @@ def test_threads_share_one_client_and_leave_none_behind(
     ("text", "says"),
     [
         ("endpoint = \n", "at line 1"),
-        ("schema_version = 99\n", "schema 99 is not 1: pull again"),
+        ("schema_version = 99\n", "schema_version 99 is newer"),
         ('endpoint = "e"\npulled_at = "t"\n[query]\ntop = "x"\n', "Expected `int`"),
         (
             'endpoint = "e"\npulled_at = "t"\n[query]\ntop = 1\n'

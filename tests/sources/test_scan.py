@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import SourceError
-from compilewatch.sources import scan as scanning
-from compilewatch.sources.scan import Library, ModelClass, read_library, scan
+from compilewatch.sources.transformers import scan as scanning
+from compilewatch.sources.transformers.scan import Library, ModelClass, read_library, scan
 
 
 def classes(library: Library) -> dict[str, ModelClass]:

@@ -97,7 +97,9 @@ def test_a_folder_with_a_configuration(
     tmp_path: Path, miniature: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("compilewatch.sources.scan.installed_transformers", lambda: miniature)
+    monkeypatch.setattr(
+        "compilewatch.sources.transformers.scan.installed_transformers", lambda: miniature
+    )
     (tmp_path / "config.json").write_text('{"model_type": "acorn"}')
     for name in (str(tmp_path), str(tmp_path / "config.json")):
         (found,) = select(LIBRARY, names=[name])

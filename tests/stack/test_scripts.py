@@ -180,7 +180,7 @@ def test_a_service_that_cannot_start_takes_the_others_of_this_start_along(debian
     (debian.root / "stack" / "prometheus" / "rules" / "broken.yml").write_text("groups: 1\n")
     failed = debian.run("up")
     assert failed.returncode == 1
-    assert failed.stderr.startswith("stack: prometheus ended as it started: ")
+    assert failed.stderr.startswith("stack: prometheus ended during its start: ")
     assert failed.stderr.count("\n") == 1
     assert not list(debian.data.glob("*.pid"))
     assert "alertmanager: stopped" in debian.run("status").stdout
@@ -275,7 +275,7 @@ def test_what_is_not_installed_is_named_with_what_follows(stack: Stack, tmp_path
     up = stack.run("up", PATH=str(tools))
     assert up.returncode == 0
     assert up.stdout.splitlines()[0] == (
-        "stack: no pushgateway: runs have nowhere to push to (apt install prometheus-pushgateway)"
+        "stack: no pushgateway: runs cannot push metrics (apt install prometheus-pushgateway)"
     )
     assert up.stdout.count("stack: no ") == 6
 

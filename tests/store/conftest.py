@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.planning import Plan
 from compilewatch.records import Result
+from compilewatch.records.plans import Plan
 from compilewatch.store import Store
 from tests import factories
 

@@ -39,7 +39,7 @@ def test_an_index_that_is_not_there_is_not_made(store: Store, stored: Stored) ->
 def test_a_run_that_is_being_written_is_not_deleted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compilewatch.store.files.LOCK_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("compilewatch.store.runs.LOCK_WAIT_SECONDS", 0.0)
     with store.create_run(factories.run("", state="running"), EMPTY) as writer:
         with pytest.raises(StoreError, match="being written by another process"):
             delete(store, writer.run.id)

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compilewatch.errors import StoreError
-from compilewatch.store.files import (
+from compilewatch.files import (
     NAME_LENGTH,
     failed,
     safe_name,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from compilewatch.errors import StoreError
-from compilewatch.records import SCHEMA_VERSION, Result
+from compilewatch.records import RESULT_VERSION, Result, Run, XlaDetail
 from compilewatch.store import formats
 from compilewatch.store.formats import DamagedError, decode
 from tests import factories
@@ -24,12 +24,12 @@ def test_a_record_comes_back_as_it_was() -> None:
 
 def test_a_newer_version_is_refused_even_where_it_would_decode() -> None:
     with pytest.raises(StoreError, match=r"newer compilewatch .* upgrade"):
-        decode(_encoded(schema_version=SCHEMA_VERSION + 1), Result)
+        decode(_encoded(schema_version=RESULT_VERSION + 1), Result)
 
 
 def test_a_newer_version_is_refused_where_it_would_not_decode() -> None:
     with pytest.raises(StoreError, match="upgrade"):
-        decode(_encoded(schema_version=SCHEMA_VERSION + 1, status={"new": "shape"}), Result)
+        decode(_encoded(schema_version=RESULT_VERSION + 1, status={"new": "shape"}), Result)
 
 
 def test_an_old_version_goes_through_its_migrations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,16 +37,41 @@ def test_an_old_version_goes_through_its_migrations(monkeypatch: pytest.MonkeyPa
         values["detail"] = values.pop("message")
         return values
 
-    monkeypatch.setattr(formats, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
-    monkeypatch.setitem(formats.MIGRATIONS, ("Result", SCHEMA_VERSION), rename)
+    monkeypatch.setitem(formats.VERSIONS, Result, RESULT_VERSION + 1)
+    monkeypatch.setitem(formats.MIGRATIONS, ("Result", RESULT_VERSION), rename)
     migrated = decode(_encoded(message="from before"), Result)
     assert migrated.detail == "from before"
-    assert migrated.schema_version == SCHEMA_VERSION + 1
+    assert migrated.schema_version == RESULT_VERSION + 1
+
+
+def test_a_result_of_the_first_version_is_read() -> None:
+    old = {"schema_version": 1, "details": None, "export": None, "performance": None}
+    xla = msgspec.to_builtins(XlaDetail(fallbacks={"aten::nonzero": 3}))
+    del xla["type"]
+    attempt = {"tier": "fake", "status": "error", "phase": "eager", "durations": {}}
+    attempts = [
+        {**attempt, "reason": "fake_unsupported: in eager, a value was read"},
+        {**attempt, "reason": "exit code 1: in eager"},
+    ]
+    read = decode(_encoded(**old, xla=xla, attempts=attempts), Result)
+    assert read.schema_version == RESULT_VERSION
+    assert read.details == XlaDetail(fallbacks={"aten::nonzero": 3})
+    assert [(a.code.value, a.reason) for a in read.attempts] == [
+        ("fake_unsupported", "in eager, a value was read"),
+        ("transient", "exit code 1: in eager"),
+    ]
+
+
+def test_a_merged_run_of_the_first_version_still_lacks_its_shards() -> None:
+    values = msgspec.to_builtins(factories.run(settings={"missing_shards": ["1/2"]}))
+    del values["missing_shards"]
+    read = decode(msgspec.json.encode({**values, "schema_version": 1}), Run)
+    assert (read.missing_shards, read.settings) == (("1/2",), {})
 
 
 def test_an_old_version_without_migration_is_refused() -> None:
     with pytest.raises(StoreError, match="old compilewatch"):
-        decode(_encoded(schema_version=SCHEMA_VERSION - 1), Result)
+        decode(_encoded(schema_version=0), Result)
 
 
 @pytest.mark.parametrize(

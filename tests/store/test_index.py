@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from compilewatch.errors import StoreError
-from compilewatch.records import Phase, Result, Status
+from compilewatch.records import Mode, Phase, Result, Status, Target
 from compilewatch.store import Store, is_reusable
 from compilewatch.store.index import VERSION
 from tests import factories
@@ -155,12 +155,29 @@ def test_an_index_of_another_version_is_built_anew(store: Store, stored: Stored)
     assert set(store.lookup_many(["key of A"])) == {"key of A"}
 
 
+def test_it_knows_what_each_run_found_and_the_later_line_of_two(
+    store: Store, stored: Stored
+) -> None:
+    train = Target(mode=Mode.TRAIN)
+    first = stored(factories.result("A"), factories.result("A", target=train))
+    second = stored(factories.result("A", status=Status.TIMEOUT), factories.result("A"))
+    third = stored(factories.result("A", status=Status.SKIPPED, phase=Phase.SETUP))
+    assert store.outcomes([second, first]) == [
+        (first, "A", "dynamo", "pass", "done"),
+        (first, "A", "dynamo/train", "pass", "done"),
+        (second, "A", "dynamo", "pass", "done"),
+    ]
+    store.delete_run(store.open(first))
+    assert [found.run for found in store.outcomes([first, third])] == [third]
+    assert store.outcomes([]) == []
+
+
 def test_it_can_be_deleted_and_rebuilt(store: Store, stored: Stored) -> None:
     stored(factories.result("A"))
     store.lookup_many(["key of A"])
     for path in store.root.glob("index.sqlite*"):
         path.unlink()
-    store.rebuild_index()
+    store.lookup_many(["key of A"])
     rows = sqlite3.connect(store.root / "index.sqlite").execute("SELECT key FROM answers")
     assert rows.fetchall() == [("key of A",)]
     rows.connection.close()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.records import SCHEMA_VERSION
+from compilewatch.records import RUN_VERSION
 from compilewatch.store import Store
 from compilewatch.store.outputs import RUN_ID, new_run_id
 from tests import factories
@@ -102,7 +102,7 @@ def test_an_empty_folder_says_how_to_start(store: Store) -> None:
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(store: Store, stored: Stored) -> None:
     good, damaged, newer = stored(), stored(), stored()
     (store.root / damaged / "run.json").write_bytes(b"\x00")
-    run = factories.run(newer, schema_version=SCHEMA_VERSION + 1)
+    run = factories.run(newer, schema_version=RUN_VERSION + 1)
     (store.root / newer / "run.json").write_bytes(msgspec.json.encode(run))
     (store.root / "notes").mkdir()
     runs, problems = store.scan()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from compilewatch.errors import StoreError
-from compilewatch.records import SCHEMA_VERSION
+from compilewatch.records import RESULT_VERSION
 from compilewatch.store import Store
 from compilewatch.store.runs import is_locked
 from tests import factories
@@ -68,7 +68,7 @@ def test_a_newer_results_file_is_refused_with_file_and_line(
 ) -> None:
     run_id = stored(factories.result("A"), factories.result("B"))
     path = store.root / run_id / "results.jsonl"
-    newer = msgspec.json.encode(factories.result("B", schema_version=SCHEMA_VERSION + 1))
+    newer = msgspec.json.encode(factories.result("B", schema_version=RESULT_VERSION + 1))
     _edit(path, 2, newer)
     with pytest.raises(StoreError, match=r"results\.jsonl:2: .*upgrade"):
         store.open(run_id).results()

@@ -11,7 +11,7 @@ import pytest
 
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.events import Author
-from compilewatch.planning import Plan
+from compilewatch.records.plans import Plan
 from compilewatch.store import Store
 from tests import factories
 from tests.store.conftest import EMPTY
@@ -91,7 +91,7 @@ def test_log_lines_are_appended(store: Store) -> None:
 def test_a_second_writer_of_one_run_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compilewatch.store.files.LOCK_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("compilewatch.store.runs.LOCK_WAIT_SECONDS", 0.0)
     with store.create_run(FRESH, EMPTY) as writer:
         stored = store.open(writer.run.id)
         with pytest.raises(StoreError, match="written by another process"):
@@ -178,7 +178,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from compilewatch.errors import StoreError
-from compilewatch.planning import Plan
+from compilewatch.plan.requests import Plan
 from compilewatch.store import Store
 from tests import factories
 

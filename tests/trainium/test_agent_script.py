@@ -167,7 +167,7 @@ def test_again_it_changes_only_what_differs(instance: Instance) -> None:
     instance._commit("second")
     again = instance.make("--idle-minutes", "30")
     assert again.returncode == 0, again.stderr
-    assert "/usr/local/sbin/compilewatch-idle is as it should be" in again.stdout
+    assert "/usr/local/sbin/compilewatch-idle is up to date" in again.stdout
     assert "writing /etc/systemd/system/compilewatch-idle.service" in again.stdout
     assert timer.stat().st_mtime_ns == before
     assert not [call for call in instance.calls() if call.startswith("useradd")]
@@ -191,7 +191,7 @@ def test_a_user_with_privileges_is_refused(instance: Instance) -> None:
     instance.has_sdk()
     done = instance.make(GROUPS_OF_USER="sudo")
     assert done.returncode == 2
-    assert "is in the group sudo" in done.stderr
+    assert "is in the privileged group sudo" in done.stderr
     assert not (instance.home / ".ssh").exists()
 
 
@@ -200,13 +200,13 @@ def test_a_user_with_privileges_is_refused(instance: Instance) -> None:
     [
         ([], "name the controller's public key with --key"),
         (["--key"], "--key needs a value"),
-        (["--key", "-----BEGIN OPENSSH PRIVATE KEY-----"], "no public SSH key"),
-        (["--key", f"{KEY}\n{KEY}"], "no public SSH key"),
-        (["--key", f'command="sh" {KEY}'], "no public SSH key"),
+        (["--key", "-----BEGIN OPENSSH PRIVATE KEY-----"], "not a public SSH key"),
+        (["--key", f"{KEY}\n{KEY}"], "not a public SSH key"),
+        (["--key", f'command="sh" {KEY}'], "not a public SSH key"),
         (["--key", KEY, "--user", "root"], "without privileges"),
-        (["--key", KEY, "--user", "a b"], "no name of a user"),
-        (["--key", KEY, "--user", "../x"], "no name of a user"),
-        (["--key", KEY, "--idle-minutes", "1h"], "no whole number"),
+        (["--key", KEY, "--user", "a b"], "not a valid user name"),
+        (["--key", KEY, "--user", "../x"], "not a valid user name"),
+        (["--key", KEY, "--idle-minutes", "1h"], "not an integer"),
         (["--kye", KEY], "unknown option --kye"),
     ],
 )

@@ -307,7 +307,7 @@ def test_an_instance_without_an_address_needs_a_host(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compilewatch.trainium.ec2._address", lambda raw: "")
-    with pytest.raises(TrainiumError, match="has no address: set trainium_host"):
+    with pytest.raises(TrainiumError, match=r"has no address: set trainium.host"):
         world.operation(trainium_host="").up()
     assert world.state() == "stopped"
 
@@ -373,7 +373,7 @@ def test_one_that_stopped_itself_is_no_trouble(world: World) -> None:
 def test_one_that_is_gone_meanwhile_is_said_once(world: World) -> None:
     world.operation().up()
     world.backend.reservations.clear()
-    with pytest.raises(TrainiumError, match=r"us-east-1 has no such instance .*trainium_region"):
+    with pytest.raises(TrainiumError, match=r"us-east-1 has no such instance .*trainium.region"):
         world.operation().down()
     assert world.operation().down().action == "nothing"
 

@@ -84,7 +84,7 @@ def test_exit_statuses(world: World) -> None:
     assert world.state() == "stopped"
     wrong = run(world, "status", COMPILEWATCH_TRAINIUM_SSH_PORT="0")
     assert wrong.returncode == 2
-    assert "trainium_ssh_port: expected `int` >= 1" in wrong.stderr
+    assert "trainium.ssh_port: expected `int` >= 1" in wrong.stderr
 
 
 @contextlib.contextmanager
@@ -127,7 +127,7 @@ def test_a_killed_up_leaves_word_for_down(world: World) -> None:
 
 def test_help_needs_no_boto3() -> None:
     code = (
-        "import sys, compilewatch.cli.trainium; "
+        "import sys, compilewatch.cli.verbs.trainium; "
         "print([m for m in ('boto3', 'botocore', 'tenacity') if m in sys.modules])"
     )
     python: Any = Path(PROGRAM).with_name("python")

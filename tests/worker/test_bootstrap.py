@@ -12,7 +12,7 @@ from compilewatch.environments import Interpreter, worker_command
 PROGRAM = """
 import sys
 from pathlib import Path
-import compilewatch.worker.failures as failures
+import compilewatch.contract.failures as failures
 print(compilewatch.__file__)
 print(failures.relative_file(failures.__file__))
 print(sys.argv)
@@ -24,21 +24,28 @@ def test_the_package_alone_is_shown_to_a_foreign_interpreter(tmp_path: Path) -> 
     """A copy of the package, so that what it finds is not what is installed here."""
     source = Path(compilewatch.__file__).parent
     copy = tmp_path / "elsewhere" / "compilewatch"
-    for name in ("__init__.py", "worker/__init__.py", "worker/bootstrap.py", "worker/failures.py"):
+    for name in (
+        "__init__.py",
+        "worker/__init__.py",
+        "worker/process/bootstrap.py",
+        "worker/process/__init__.py",
+        "contract/__init__.py",
+        "contract/failures.py",
+    ):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_bytes((source / name).read_bytes())
     (copy / "records.py").write_text("class ErrorRecord: ...\n")
     (copy / "errors.py").write_text("class CompilewatchError(Exception): ...\n")
-    (copy / "worker" / "probe.py").write_text("import compilewatch\n" + PROGRAM)
+    (copy / "worker" / "process" / "probe.py").write_text("import compilewatch\n" + PROGRAM)
     command = worker_command(Interpreter(executable=sys.executable), "probe", "one", "two")
-    command[2] = str(copy / "worker" / "bootstrap.py")
+    command[2] = str(copy / "worker" / "process" / "bootstrap.py")
     # -I -S: no site-packages, so no compilewatch of its own.
     command[1:2] = ["-I", "-S"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         str(copy / "__init__.py"),
-        "compilewatch/worker/failures.py",
-        f"['{copy / 'worker' / 'probe.py'}', 'one', 'two']",
+        "compilewatch/contract/failures.py",
+        f"['{copy / 'worker' / 'process' / 'probe.py'}', 'one', 'two']",
         "[]",
     ]

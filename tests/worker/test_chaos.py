@@ -5,7 +5,7 @@ import torch
 
 from compilewatch.records import ChaosBuild, Phase
 from compilewatch.sources.chaos import BEHAVIOURS, ChaosSource
-from compilewatch.worker import chaos
+from compilewatch.worker.model import chaos
 
 pytestmark = pytest.mark.torch
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.worker import describe
+from compilewatch.worker.process import describe
 from tests.doubles import BIN, neuron_variables
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.worker.failures import (
+from compilewatch.contract.failures import (
     KEPT_CHARACTERS,
     error_code,
     error_record,

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
 )
 
-from compilewatch.worker.fake_mode import InputAwareFakeMode, values_shown
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode, values_shown
 
 pytestmark = pytest.mark.torch
 

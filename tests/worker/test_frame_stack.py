@@ -3,7 +3,7 @@ from __future__ import annotations
 import resource
 import sys
 
-from compilewatch.worker.frame_stack import roomy
+from compilewatch.worker.process.frame_stack import roomy
 
 
 def descend(depth: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from compilewatch.worker.memory import PeakMemory
+from compilewatch.contract.processes import PeakMemory
 
 HOLD = "import time; held = bytearray(b'x' * ({} * 2**20)); time.sleep(1)"
 MIB = 2**20

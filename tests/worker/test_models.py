@@ -27,11 +27,11 @@ from compilewatch.records import (
     Target,
     Tier,
 )
-from compilewatch.worker.architectures import missing_package
-from compilewatch.worker.construction import FilledMemory, construct_fake
-from compilewatch.worker.models import BuiltModel, UnknownArchitectureError, build_model
-from compilewatch.worker.overrides import Override, Overrides, load_overrides
-from compilewatch.worker.width import PARAMETER_BUDGET
+from compilewatch.worker.model.architectures import missing_package
+from compilewatch.worker.model.construct import FilledMemory, construct_fake
+from compilewatch.worker.model.overrides import Override, Overrides, load_overrides
+from compilewatch.worker.model.resolve import BuiltModel, UnknownArchitectureError, build_model
+from compilewatch.worker.model.width import PARAMETER_BUDGET
 
 pytestmark = pytest.mark.torch
 

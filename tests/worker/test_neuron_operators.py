@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import ConfigError
-from compilewatch.worker.neuron_operators import NeuronOperators, load_neuron_operators
+from compilewatch.worker.targets.xla.operators import NeuronOperators, load_neuron_operators
 
 SHIPPED = Path(__file__).parents[2] / "inputs" / "neuron_operators.toml"
 

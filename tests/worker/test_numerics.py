@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from compilewatch.worker.numerics import assess, compare, identical, leaves, tolerance_of
+from compilewatch.worker.targets.numerics import assess, compare, identical, leaves, tolerance_of
 
 pytestmark = pytest.mark.torch
 

@@ -8,7 +8,7 @@ import pytest
 
 from compilewatch.errors import ConfigError
 from compilewatch.records import Depth, Mode, Tier
-from compilewatch.worker.overrides import Overrides, Scope, load_overrides
+from compilewatch.worker.model.overrides import Overrides, Scope, load_overrides
 
 SHIPPED = Path(__file__).parents[2] / "inputs" / "overrides"
 

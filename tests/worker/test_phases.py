@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
+from compilewatch.contract.messages import Answer
 from compilewatch.errors import InputsError
 from compilewatch.records import (
     ChaosBuild,
@@ -23,9 +24,10 @@ from compilewatch.records import (
     Target,
     Tier,
 )
-from compilewatch.worker import chaos, models, phases
-from compilewatch.worker.models import MissingPackageError, UnknownArchitectureError
-from compilewatch.worker.protocol import Answer
+from compilewatch.worker import phases
+from compilewatch.worker.model import chaos
+from compilewatch.worker.model import resolve as models
+from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import FakeUnsupportedError, Outcome
 

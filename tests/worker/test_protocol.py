@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.records import Phase
-from compilewatch.worker.protocol import (
+from compilewatch import files
+from compilewatch.contract.messages import (
     PHASES_FILE,
     RESULT_FILE,
     Lines,
@@ -15,8 +15,8 @@ from compilewatch.worker.protocol import (
     durations,
     read_answer,
     read_marks,
-    write_atomically,
 )
+from compilewatch.records import Phase
 
 
 def test_lines_are_cut_where_they_end_not_where_they_arrive() -> None:
@@ -51,9 +51,9 @@ def test_a_phase_entered_twice_counts_both_times() -> None:
 def test_what_a_child_did_not_write_or_finish_is_nothing(tmp_path: Path) -> None:
     assert read_marks(tmp_path) == ()
     assert read_answer(tmp_path) is None
-    write_atomically(tmp_path / PHASES_FILE, b'[["create",1.')
-    write_atomically(tmp_path / RESULT_FILE, b'{"result":{"status":"pass"')
+    files.replace(tmp_path / PHASES_FILE, b'[["create",1.')
+    files.replace(tmp_path / RESULT_FILE, b'{"result":{"status":"pass"')
     assert read_marks(tmp_path) == ()
     assert read_answer(tmp_path) is None
-    write_atomically(tmp_path / PHASES_FILE, b'[["create",1.5]]')
+    files.replace(tmp_path / PHASES_FILE, b'[["create",1.5]]')
     assert read_marks(tmp_path) == ((Phase.CREATE, 1.5),)

@@ -9,9 +9,9 @@ import pytest
 import transformers
 
 from compilewatch.records import ClassBuild, Depth, ModelSpec, Request, Target
-from compilewatch.worker.models import build_model
-from compilewatch.worker.overrides import load_overrides
-from compilewatch.worker.reduction import reduce_depth
+from compilewatch.worker.model.depth import reduce_depth
+from compilewatch.worker.model.overrides import load_overrides
+from compilewatch.worker.model.resolve import build_model
 
 pytestmark = pytest.mark.torch
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.records import ClassBuild, ModelSpec, Request, Target, Tier
-from compilewatch.worker.protocol import (
+from compilewatch.contract.messages import (
     Abandon,
     Exited,
     Kill,
@@ -30,6 +29,7 @@ from compilewatch.worker.protocol import (
     read_answer,
     read_marks,
 )
+from compilewatch.records import ClassBuild, ModelSpec, Request, Target, Tier
 
 BARE = Path(__file__).parents[1] / "launchers" / "bare_worker.py"
 
@@ -41,7 +41,7 @@ class Peer:
         self.folder = folder
         ours, theirs = socket.socketpair()
         ours.settimeout(60)
-        begin = [sys.executable, str(BARE), "-P", "-m", "compilewatch.worker.server"]
+        begin = [sys.executable, str(BARE), "-P", "-m", "compilewatch.worker.process.server"]
         with theirs:
             self.process = subprocess.Popen(
                 [*begin, "--channel", str(theirs.fileno()), "--jobs", str(jobs)],
@@ -208,7 +208,7 @@ def test_a_server_with_two_threads_starts_a_process_for_each_request(
     pid = expect_started(server.next(), 8)
     wait_for(lambda: (hanging / "artifacts/pid").exists())
     assert os.getsid(pid) == pid
-    assert b"compilewatch.worker.spawned" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert b"compilewatch.worker.process.spawned" in Path(f"/proc/{pid}/cmdline").read_bytes()
     server.lines.channel.close()
     assert server.process.wait(timeout=60) == 0
     assert not Path(f"/proc/{pid}").exists()

@@ -10,7 +10,7 @@ import pytest
 
 from compilewatch import environments
 from compilewatch.environments import Interpreter, describe, interpreter, worker_variables
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Status, Target
 from tests.launchers.conftest import chaos_request
 
@@ -46,7 +46,7 @@ def test_the_cuda_build_without_a_device_keeps_one_thread() -> None:
 
 THREADED = """
 import runpy, sys, threading, time
-if sys.argv[2] == "compilewatch.worker.server":
+if sys.argv[2] == "compilewatch.worker.process.server":
     threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import transformers
 
-from compilewatch.worker.width import PARAMETER_BUDGET, narrow
+from compilewatch.worker.model.width import PARAMETER_BUDGET, narrow
 
 pytestmark = pytest.mark.torch
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-from difflib import get_close_matches
 from typing import Any
 
 import click
 
 from compilewatch import __version__
-from compilewatch.errors import CompilewatchError
+from compilewatch.errors import CompilewatchError, did_you_mean
 
 VERBS: dict[str, str] = {
     "sweep": "check models on compile targets and report",
@@ -49,7 +48,7 @@ class LazyGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         command: Any = importlib.import_module(
-            f"compilewatch.cli.{cmd_name.replace('-', '_')}"
+            f"compilewatch.cli.verbs.{cmd_name.replace('-', '_')}"
         ).command
         assert isinstance(command, click.Command)
         return command
@@ -58,9 +57,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in VERBS:
-            near = get_close_matches(args[0], VERBS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see compilewatch --help"
-            ctx.fail(f"no command {args[0]!r}; {hint}")
+            hint = did_you_mean(args[0], VERBS) or "; see compilewatch --help"
+            ctx.fail(f"no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

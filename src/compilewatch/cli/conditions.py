@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import click
 
 from compilewatch.analysis import summary
-from compilewatch.analysis.view import RunView
 from compilewatch.records import ChangeKind, Result, Status
+from compilewatch.records.views import RunView
 
 FOUND = 1
 INCOMPLETE = 3

@@ -10,13 +10,14 @@ import click
 import msgspec
 
 from compilewatch import environments
-from compilewatch.config import Settings, load_settings
+from compilewatch.config.paths import Places
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import UsageError
-from compilewatch.placing import place, wanted
-from compilewatch.planning import Options, plan
+from compilewatch.plan.placement import place, wanted
+from compilewatch.plan.requests import plan
 from compilewatch.records import Depth, Environment, Mode, ModelSpec, Request, Target, Tier
+from compilewatch.records.plans import Options
 from compilewatch.sources.loading import choose_source, other_sources
-from compilewatch.sources.places import Places
 from compilewatch.sources.select import select
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -12,7 +12,7 @@ import msgspec
 
 from compilewatch import environments
 from compilewatch.errors import InputsError, InterpreterError, LauncherError
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import ChaosBuild, ModelSpec, Record, Request, Status, Target, Tier
 
 T = TypeVar("T")
@@ -33,7 +33,10 @@ class Working(Record, frozen=True, kw_only=True):
 
 
 def call_worker(verb: str, request: Request, kind: type[T], cache: Path | None = None) -> T:
-    """What `compilewatch.worker.oneshot` answers. Raises InputsError in the model's own words."""
+    """Run a verb of `worker.process.oneshot` and return its answer.
+
+    Raises InputsError with the model's own message.
+    """
     chosen = environments.interpreter(request.target.environment, cache)
     done = _oneshot(chosen, verb, msgspec.json.encode(request), request.deadlines.total_seconds)
     if done.returncode != 0:

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.config.paths import cache_folder
+from compilewatch.contract import targets
 from compilewatch.errors import InterpreterError
-from compilewatch.records import DEFAULT_ENVIRONMENT, HOMES, Environment, Record
-from compilewatch.sources.places import cache_folder
+from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record
 
 STAMP_FILE = "environment.json"
 
@@ -45,9 +46,6 @@ class Interpreter:
 
 INTERPRETERS: dict[str, Interpreter] = {DEFAULT_ENVIRONMENT: Interpreter(variables=CPU_ONLY)}
 """Those that need no making."""
-
-VARIABLES: dict[str, Mapping[str, str]] = {"xla": {"PJRT_DEVICE": "CPU"}}
-"""What the workers of a made environment need besides `CPU_ONLY`, by its name."""
 
 
 class Stamp(Record, frozen=True, kw_only=True):
@@ -116,14 +114,14 @@ def available(cache: Path | None = None) -> tuple[str, ...]:
 
 def create_command(name: str) -> str:
     """What to type to make an environment."""
-    wanted = "" if name in HOMES.values() else " --torch VERSION"
+    wanted = "" if name in targets.environments() else " --torch VERSION"
     return f"compilewatch env create {name}{wanted}"
 
 
 def made_interpreter(name: str, cache: Path | None = None) -> Interpreter:
     """The interpreter of a made environment, whether or not it is there yet."""
     python = environment_folder(name, cache) / "venv" / "bin" / "python"
-    variables = {**CPU_ONLY, **VARIABLES.get(name, {})}
+    variables = {**CPU_ONLY, **targets.environment_variables(name)}
     return Interpreter(executable=str(python), variables=variables)
 
 
@@ -144,9 +142,9 @@ def worker_variables(chosen: Interpreter) -> dict[str, str]:
 
 
 def worker_command(chosen: Interpreter, module: str, *arguments: str) -> list[str]:
-    """The command that runs `compilewatch.worker.<module>` of this package, in any interpreter."""
-    bootstrap = Path(__file__).parents[1] / "worker" / "bootstrap.py"
-    return [chosen.path, "-P", str(bootstrap), f"compilewatch.worker.{module}", *arguments]
+    """The command that runs a module of `worker.process` in any interpreter."""
+    bootstrap = Path(__file__).parents[1] / "worker" / "process" / "bootstrap.py"
+    return [chosen.path, "-P", str(bootstrap), f"compilewatch.worker.process.{module}", *arguments]
 
 
 def describe(name: str, cache: Path | None = None) -> Environment:

@@ -10,7 +10,6 @@ interpreter does not run is removed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -25,7 +24,8 @@ from typing import TextIO
 
 import msgspec
 
-from compilewatch.config import CHECKOUT
+from compilewatch.config.settings import CHECKOUT
+from compilewatch.contract import targets
 from compilewatch.environments import (
     INTERPRETERS,
     STAMP_FILE,
@@ -36,7 +36,8 @@ from compilewatch.environments import (
     read_stamp,
 )
 from compilewatch.errors import InterpreterError, UsageError
-from compilewatch.records import HOMES, Environment
+from compilewatch.files import lock, replace
+from compilewatch.records import Environment
 
 REQUIREMENTS = CHECKOUT / "requirements"
 
@@ -80,9 +81,9 @@ def recipe_of(name: str, torch: str | None = None) -> Recipe:
         raise UsageError(f"{name!r} is the interpreter that runs compilewatch: make setup")
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is None:
         raise UsageError(f"environment {name!r}: use letters, digits, dots and dashes")
-    if name not in HOMES.values():
+    if name not in targets.environments():
         if torch is None:
-            own = ", ".join(sorted(HOMES.values()))
+            own = ", ".join(sorted(targets.environments()))
             raise UsageError(
                 f"environment {name!r} needs --torch VERSION, such as --torch 2.9.0; "
                 f"those with a recipe of their own: {own}"
@@ -135,9 +136,8 @@ def create(
         made = describe_interpreter(name, chosen)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         stamp = Stamp(name=name, recipe=wanted, created=now, python=made.python)
-        temporary = folder / f"{STAMP_FILE}.tmp"
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n")
-        temporary.replace(folder / STAMP_FILE)
+        text = msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n"
+        replace(folder / STAMP_FILE, text)
         return made, True
 
 
@@ -216,12 +216,12 @@ def _alone(folder: Path) -> Iterator[None]:
     """Hold the environment's folder, made if need be: two checkouts share one cache."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        file = (folder / "lock").open("w")
     except OSError as error:
         raise InterpreterError(
             f"{folder} cannot be written ({error.strerror}): set COMPILEWATCH_CACHE to a folder "
             "that can"
         ) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with file:
+        lock(file.fileno(), seconds=float("inf"))
         yield

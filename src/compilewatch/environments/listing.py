@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 
+from compilewatch.contract import targets
 from compilewatch.environments import (
     INTERPRETERS,
     available,
@@ -13,7 +14,7 @@ from compilewatch.environments import (
     environment_folder,
 )
 from compilewatch.errors import InterpreterError
-from compilewatch.records import HOMES, Environment, Record
+from compilewatch.records import Environment, Record
 
 
 class State(StrEnum):
@@ -40,7 +41,7 @@ def listing(cache: Path | None = None) -> tuple[Listed, ...]:
     folders = environment_folder("", cache)
     known = {listed.name for listed in found}
     begun = sorted(path.parent.name for path in folders.glob("*/venv"))
-    for name in dict.fromkeys([*begun, *HOMES.values()]):
+    for name in dict.fromkeys([*begun, *targets.environments()]):
         if name not in known:
             state = State.UNFINISHED if name in begun else State.NOT_CREATED
             found.append(Listed(name=name, state=state, advice=create_command(name)))

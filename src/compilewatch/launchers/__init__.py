@@ -11,16 +11,10 @@ from compilewatch.errors import LauncherError
 from compilewatch.records import Environment, Request, Result
 
 LAUNCHERS: dict[str, str] = {
-    "local": "compilewatch.launchers.local:LocalLauncher",
+    "local": "compilewatch.launchers.local.launcher:LocalLauncher",
     "ray": "compilewatch.launchers.ray.launcher:RayLauncher",
     "fake": "compilewatch.launchers.fake:FakeLauncher",
 }
-
-NODE_LOST = "node_lost"
-CONNECTION_LOST = "connection_lost"
-
-LOSSES = {NODE_LOST: "a node of the cluster", CONNECTION_LOST: "the connection to the cluster"}
-"""Beginnings of an attempt's reason, through no fault of the request, and what was lost."""
 
 
 @dataclass(frozen=True, kw_only=True)

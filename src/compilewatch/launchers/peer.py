@@ -9,8 +9,8 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from compilewatch.contract.messages import Lines
 from compilewatch.records import Record
-from compilewatch.worker.protocol import Lines
 
 LOG_TAIL_BYTES = 16 * 1024
 

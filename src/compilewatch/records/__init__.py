@@ -10,28 +10,13 @@ These modules import nothing of the package but one another: the worker and the 
 
 from __future__ import annotations
 
-from compilewatch.records.answered import (
-    Attempt,
-    Result,
-    TensorSummary,
-)
-from compilewatch.records.asked import (
-    DEFAULT_ENVIRONMENT,
-    HOMES,
-    Build,
-    ChaosBuild,
-    ClassBuild,
-    ConfigBuild,
-    Deadlines,
-    FactoryBuild,
-    ModelSpec,
-    Request,
-    Target,
-    target_label,
-)
 from compilewatch.records.base import (
     HARNESS_VERSION,
+    NOT_RUN,
+    RESULT_VERSION,
+    RUN_VERSION,
     SCHEMA_VERSION,
+    AttemptCode,
     ChangeKind,
     Depth,
     Mode,
@@ -46,25 +31,45 @@ from compilewatch.records.breaks import (
     GraphBreak,
     StackFrame,
 )
-from compilewatch.records.details import (
+from compilewatch.records.details import Details
+from compilewatch.records.details.export import (
     DraftExport,
     DraftFailure,
     ExportDetail,
     ExportVariant,
-    HloParameter,
-    HloParameters,
-    NeuronConcern,
-    Numerics,
-    OpenXla,
-    Performance,
-    XlaDetail,
 )
-from compilewatch.records.neuron import (
+from compilewatch.records.details.neuron import (
     NeffHeader,
     NeuronDetail,
     NeuronFailure,
     NeuronOperator,
     NeuronSupport,
+)
+from compilewatch.records.details.numerics import Numerics
+from compilewatch.records.details.performance import Performance
+from compilewatch.records.details.xla import (
+    HloParameter,
+    HloParameters,
+    NeuronConcern,
+    OpenXla,
+    XlaDetail,
+)
+from compilewatch.records.requests import (
+    DEFAULT_ENVIRONMENT,
+    Build,
+    ChaosBuild,
+    ClassBuild,
+    ConfigBuild,
+    Deadlines,
+    FactoryBuild,
+    ModelSpec,
+    Request,
+    Target,
+)
+from compilewatch.records.results import (
+    Attempt,
+    Result,
+    TensorSummary,
 )
 from compilewatch.records.runs import (
     Change,
@@ -75,9 +80,12 @@ from compilewatch.records.runs import (
 __all__ = [
     "DEFAULT_ENVIRONMENT",
     "HARNESS_VERSION",
-    "HOMES",
+    "NOT_RUN",
+    "RESULT_VERSION",
+    "RUN_VERSION",
     "SCHEMA_VERSION",
     "Attempt",
+    "AttemptCode",
     "Build",
     "Change",
     "ChangeKind",
@@ -86,6 +94,7 @@ __all__ = [
     "ConfigBuild",
     "Deadlines",
     "Depth",
+    "Details",
     "DraftExport",
     "DraftFailure",
     "Environment",
@@ -119,5 +128,4 @@ __all__ = [
     "TensorSummary",
     "Tier",
     "XlaDetail",
-    "target_label",
 ]

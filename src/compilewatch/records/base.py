@@ -7,7 +7,13 @@ from enum import StrEnum
 import msgspec
 
 SCHEMA_VERSION = 1
-"""Version of every file written from these structs; see docs/formats.md."""
+"""Version of files that have no version of their own below; see docs/formats.md."""
+
+RESULT_VERSION = 2
+"""Version of the lines of `results.jsonl`."""
+
+RUN_VERSION = 2
+"""Version of `run.json`."""
 
 HARNESS_VERSION = 1
 """Bumped by hand when a change of ours can change an answer: part of every request key."""
@@ -40,6 +46,10 @@ class Phase(StrEnum):
     DONE = "done"
 
 
+NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
+"""What these say of is neither passed nor failed."""
+
+
 class Mode(StrEnum):
     EVAL = "eval"
     TRAIN = "train"
@@ -58,6 +68,23 @@ class Depth(StrEnum):
 
     FULL = "full"
     REDUCED = "reduced"
+
+
+class AttemptCode(StrEnum):
+    """Why a request ran again.
+
+    `fake_unsupported`: the model reads values, which fake tensors do not have. `transient`: its
+    process or server ended through no fault that is known. `resumed`: an earlier part of the run
+    saw it time out, crash or run out of memory. The others are losses of a cluster.
+    """
+
+    FAKE_UNSUPPORTED = "fake_unsupported"
+    TRANSIENT = "transient"
+    RESUMED = "resumed"
+    NODE_LOST = "node_lost"
+    WORKER_LOST = "worker_lost"
+    CONNECTION_LOST = "connection_lost"
+    NODE_OUT_OF_MEMORY = "node_out_of_memory"
 
 
 class ChangeKind(StrEnum):

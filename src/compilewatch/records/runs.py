@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from compilewatch.records.asked import Target
-from compilewatch.records.base import HARNESS_VERSION, SCHEMA_VERSION, ChangeKind, Record, Status
+from compilewatch.records.base import HARNESS_VERSION, RUN_VERSION, ChangeKind, Record, Status
+from compilewatch.records.requests import Target
 
 
 class Environment(Record, frozen=True, kw_only=True):
@@ -27,10 +27,10 @@ class Run(Record, frozen=True, kw_only=True):
     """One sweep: `outputs/<id>/run.json`.
 
     `settings` are the arguments it was started with; `planned` counts every request, and `targets`
-    are those that each model is asked about; `plan_digest` lets `merge` tell shards of one plan
+    are those that each model is evaluated on; `plan_digest` lets `merge` tell shards of one plan
     from shards of two, and `plan_total` counts the requests of all shards together (None in runs
-    of earlier versions). `state` is running, interrupted, finished, or incomplete: joined from
-    shards that are not all there.
+    of earlier versions). `missing_shards` names the parts that a merged run lacks. `state` is
+    running, interrupted, finished, or incomplete: joined from shards that are not all there.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Run(Record, frozen=True, kw_only=True):
     environments: tuple[Environment, ...]
     planned: int
     plan_digest: str
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = RUN_VERSION
     harness_version: int = HARNESS_VERSION
     finished_at: str | None = None
     state: str = "running"
@@ -49,6 +49,7 @@ class Run(Record, frozen=True, kw_only=True):
     jobs: int = 1
     wall_seconds: float | None = None
     merged_from: tuple[str, ...] = ()
+    missing_shards: tuple[str, ...] = ()
     targets: tuple[Target, ...] = ()
     plan_total: int | None = None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings, value_of
+from compilewatch.records.views import RunView
 
 SINKS: dict[str, str] = {
     "html": "compilewatch.sinks.html:HtmlSink",
@@ -18,9 +18,9 @@ SINKS: dict[str, str] = {
 }
 
 ADDRESSES: dict[str, str] = {
-    "pushgateway": "pushgateway_url",
-    "loki": "loki_url",
-    "s3": "s3_url",
+    "pushgateway": "pushgateway.url",
+    "loki": "loki.url",
+    "s3": "s3.url",
 }
 """The sinks that send a run elsewhere, and the setting that says where; unset means nowhere."""
 
@@ -58,4 +58,4 @@ class Sink(Protocol):
 
 def remote_sinks(settings: Settings) -> tuple[str, ...]:
     """The sinks that have an address."""
-    return tuple(name for name, setting in ADDRESSES.items() if getattr(settings, setting))
+    return tuple(name for name, setting in ADDRESSES.items() if value_of(settings, setting))

@@ -31,13 +31,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from compilewatch.analysis.summary import planned
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
-from compilewatch.records import Change, ChangeKind, Result, Run, Status, target_label
+from compilewatch.config.settings import Settings
+from compilewatch.contract.targets import target_label
+from compilewatch.records import NOT_RUN, Change, ChangeKind, GraphBreak, Result, Run, Status
+from compilewatch.records.labels import source_lines
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 
 FAILURES = frozenset({Status.GRAPH_BREAK, Status.MISMATCH})
-NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
 
 # What XML 1.0 section 2.2 does not allow, escaped or not: one such character and Jenkins
 # refuses the whole file. Model output reaches us in error messages.
@@ -174,7 +175,7 @@ def _message(result: Result, regression: Change | None) -> str:
 
 def _body(result: Result) -> str:
     lines = [
-        f"{b.code} {b.file}:{b.line} in {b.function} ({b.occurrences}x)\n{b.reason}"
+        f"{b.code} {b.file}:{b.line} in {b.function} ({b.occurrences}x)\n{_source(b)}{b.reason}"
         for b in result.breaks
     ]
     if result.numerics is not None:
@@ -185,6 +186,14 @@ def _body(result: Result) -> str:
         if error.tail != error.head:
             lines.append(error.tail)
     return "\n\n".join(line for line in lines if line)
+
+
+def _source(found: GraphBreak) -> str:
+    """The stored lines around a break, its own marked."""
+    return "".join(
+        f"{'>' if number == found.line else ' '} {number:>5} | {text}\n"
+        for number, text in source_lines(found)
+    )
 
 
 def _legal(text: str) -> str:

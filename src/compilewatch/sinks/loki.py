@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tenacity import RetryCallState
-
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.records.views import RunView
+from compilewatch.retry import TransientError
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.loki_client import (
     Emitter,
     LineRecord,
     RefusedError,
-    UnavailableError,
     batches,
     credentials,
     log_record,
@@ -27,17 +24,17 @@ class LokiSink:
     """Sends every line of `logs/<run>.jsonl`; sent again, Loki keeps each of them once.
 
     Lines that Loki refuses do not keep the others from being sent. Raises SinkError where one
-    was refused; UnreachableError where a batch was not taken for `publish_retry_seconds`.
+    was refused; UnreachableError where a batch was not taken for `publish.retry_seconds`.
     """
 
     name = "loki"
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ConfigError where `loki_url` is no address."""
-        self._patience = settings.publish_retry_seconds
-        limit = settings.publish_timeout_seconds
-        auth = credentials(settings.loki_username, settings.loki_password)
-        self._emitter = Emitter(settings.loki_url, auth=auth, limits=(min(2.0, limit), limit))
+        """Raises ConfigError where `loki.url` is no address."""
+        self._retry_seconds = settings.publish.retry_seconds
+        limit = settings.publish.timeout_seconds
+        auth = credentials(settings.loki.username, settings.loki.password)
+        self._emitter = Emitter(settings.loki.url, auth=auth, limits=(min(2.0, limit), limit))
 
     def publish(self, view: RunView, files: RunFiles) -> str:
         path = files.path(f"logs/{view.run.id}.jsonl")
@@ -46,25 +43,20 @@ class LokiSink:
         try:
             for batch in batches(entries):
                 try:
-                    self._emitter.deliver(batch, self._give_up, time.sleep)
+                    self._emitter.deliver(batch, self._retry_seconds)
                     sent += len(batch)
                 except RefusedError as error:
                     if error.always:
                         raise SinkError(str(error)) from None
                     refused += len(batch)
                     why = why or str(error)
-        except UnavailableError as error:
+        except TransientError as error:
             raise UnreachableError(f"{error}: {sent} lines were sent") from None
         finally:
             self._emitter.close()
         if why:
             raise SinkError(f"{why} ({sent} lines were sent, of {refused} some or all refused)")
         return f"{self._emitter.where}: {sent} lines"
-
-    def _give_up(self, state: RetryCallState) -> bool:
-        """Whether the batch at hand has been tried for as long as is allowed."""
-        spent = time.monotonic() - state.start_time
-        return spent + state.upcoming_sleep > self._patience
 
 
 def _records(path: Path) -> Iterator[LineRecord]:

@@ -1,4 +1,4 @@
-"""The way into Loki, for stored logs and for a sweep that pushes: python-logging-loki, made robust.
+"""The way into Loki: python-logging-loki with times, batches, limits and errors.
 
 python-logging-loki 0.3.1 posts every record by itself, without a timeout and without a retry,
 stamps it with the time of sending and makes each of its tags a label. What stays is its emitter
@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -28,26 +28,17 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 import requests
 from logging_loki.emitter import LokiEmitterV1
-from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from compilewatch.errors import ConfigError
 from compilewatch.events import LABELS, METADATA
+from compilewatch.retry import TransientError, retrying
 
 PUSH_PATH = "/loki/api/v1/push"
 BATCH_BYTES = 400_000
 """A batch is closed beyond it, far below the 4 MB that Loki takes in one request."""
 BATCH_LINES = 1000
-LONGEST_WAIT_SECONDS = 10.0
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
-
-
-class UnavailableError(Exception):
-    """Loki did not take a batch now, and may later. One line, without credentials."""
-
-    def __init__(self, why: str, wait_seconds: float | None = None) -> None:
-        super().__init__(why)
-        self.wait_seconds = wait_seconds
 
 
 class RefusedError(Exception):
@@ -126,7 +117,7 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
         return payload
 
     def __call__(self, record: logging.LogRecord, line: str) -> None:
-        """Send one record. Raises UnavailableError or RefusedError."""
+        """Send one record. Raises TransientError or RefusedError."""
         self.send([self.entry(record, line)])
 
     def entry(self, record: logging.LogRecord, line: str) -> Entry:
@@ -136,31 +127,19 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
             value=msgspec.json.encode(stream["values"][0]),
         )
 
-    def deliver(
-        self,
-        entries: Sequence[Entry],
-        give_up: Callable[[RetryCallState], bool],
-        sleep: Callable[[float], None],
-    ) -> None:
-        """Send one batch, again and again until it is taken, refused, or given up on.
+    def deliver(self, entries: Sequence[Entry], retry_seconds: float) -> None:
+        """Send one batch, and again until it is taken or refused, or `retry_seconds` have passed.
 
-        Raises UnavailableError (given up) or RefusedError.
+        Raises TransientError (time is up) or RefusedError.
         """
-        retrying = Retrying(
-            retry=retry_if_exception_type(UnavailableError),
-            stop=give_up,
-            wait=_wait,
-            sleep=sleep,
-            reraise=True,
-        )
         try:
-            retrying(self.send, entries)
+            retrying(seconds=retry_seconds)(self.send, entries)
         except _TooLargeError:
             if len(entries) == 1:
                 raise RefusedError(f"{self.where} takes no request of one line's size") from None
             half = len(entries) // 2
-            self.deliver(entries[:half], give_up, sleep)
-            self.deliver(entries[half:], give_up, sleep)
+            self.deliver(entries[:half], retry_seconds)
+            self.deliver(entries[half:], retry_seconds)
 
     def send(self, entries: Sequence[Entry]) -> None:
         """One attempt at one batch."""
@@ -170,18 +149,18 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
                 self.url, data=_body(entries), headers=headers, allow_redirects=False
             )
         except requests.exceptions.SSLError:
-            why = f"{self.where}: no TLS that is trusted: check loki_url, or set REQUESTS_CA_BUNDLE"
+            why = f"{self.where}: no TLS that is trusted: check loki.url, or set REQUESTS_CA_BUNDLE"
             raise RefusedError(why, always=True) from None
         except requests.Timeout:
-            raise UnavailableError(
+            raise TransientError(
                 f"{self.where} gave no answer within {self.limits[1]:g} s"
             ) from None
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
             # Not the library's text: it names the address as it was given.
             self.close()
-            raise UnavailableError(f"{self.where} cannot be reached") from None
+            raise TransientError(f"{self.where} cannot be reached") from None
         except requests.RequestException as error:
-            why = f"{self.where} cannot be asked ({type(error).__name__}): check loki_url"
+            why = f"{self.where} cannot be asked ({type(error).__name__}): check loki.url"
             raise RefusedError(why, always=True) from None
         if answer.status_code != self.success_response_code:
             raise self._refusal(answer)
@@ -197,14 +176,14 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
         if status in _TRANSIENT:
             after = answer.headers.get("Retry-After", "").strip()
             wait = float(after) if after.isdigit() else None
-            return UnavailableError(f"{self.where} answers {status}{said}", wait)
+            return TransientError(f"{self.where} answers {status}{said}", wait)
         if status == 413:
             return _TooLargeError()
         if status in (401, 403):
             why = f"{self.where} refuses the credentials ({status}): "
-            return RefusedError(why + "check loki_username and loki_password", always=True)
+            return RefusedError(why + "check loki.username and loki.password", always=True)
         if status != 400:
-            why = f"{self.where} has no push API at {PUSH_PATH} ({status}): check loki_url"
+            why = f"{self.where} has no push API at {PUSH_PATH} ({status}): check loki.url"
             return RefusedError(why, always=True)
         if "timestamp too old" in answer.text:
             return RefusedError(
@@ -237,32 +216,18 @@ class _LimitedSession(requests.Session):
         return super().request(*args, **kwargs)
 
 
-class Batch:
-    """Lines that make one request."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self._bytes = 0
-
-    def add(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        self._bytes += len(entry.value)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.entries) >= BATCH_LINES or self._bytes >= BATCH_BYTES
-
-
 def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     """Entries in order, in lists that are one request each."""
-    batch = Batch()
+    batch: list[Entry] = []
+    size = 0
     for entry in entries:
-        batch.add(entry)
-        if batch.is_full:
-            yield batch.entries
-            batch = Batch()
-    if batch.entries:
-        yield batch.entries
+        batch.append(entry)
+        size += len(entry.value)
+        if len(batch) >= BATCH_LINES or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def push_url(url: str) -> str:
@@ -310,14 +275,6 @@ def _body(entries: Sequence[Entry]) -> bytes:
         for stream, values in streams.items()
     )
     return b'{"streams":[%b]}' % b",".join(made)
-
-
-def _wait(state: RetryCallState) -> float:
-    """Doubles from half a second; a server's own wish (`Retry-After`) goes first, within limits."""
-    failure = state.outcome.exception() if state.outcome else None
-    wished = failure.wait_seconds if isinstance(failure, UnavailableError) else None
-    doubled = 0.5 * 2.0 ** min(state.attempt_number - 1, 10)
-    return float(min(doubled if wished is None else wished, LONGEST_WAIT_SECONDS))
 
 
 def _texts(event: dict[str, Any], names: Iterable[str]) -> dict[str, str]:

@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from compilewatch.analysis.rows import Layer
+from compilewatch.neuron.error_classes import KINDS
 from compilewatch.records import ChangeKind, Phase, Status
-from compilewatch.worker.neuron.error_classes import KINDS
 
 
 class Group(StrEnum):
@@ -235,7 +235,7 @@ def metrics_page() -> str:
         "# Metrics",
         "",
         "Every run writes `metrics.prom` in the Prometheus text format, and is pushed to a",
-        "Pushgateway where `pushgateway_url` is set. A value describes the run it stands in;",
+        "Pushgateway where `pushgateway.url` is set. A value describes the run it stands in;",
         "nothing accumulates from run to run. A number that was not measured is not there,",
         "which is not zero.",
         "",

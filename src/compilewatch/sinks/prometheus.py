@@ -21,19 +21,23 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from compilewatch.analysis import rows, summary
-from compilewatch.analysis.labels import mode_label_value, target_label_value
-from compilewatch.analysis.reasons import reason_label
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
-from compilewatch.records import ChangeKind, Phase, Result
+from compilewatch.config.settings import Settings
+from compilewatch.contract.targets import entry, target_label_value
+from compilewatch.records import (
+    ChangeKind,
+    NeuronDetail,
+    Performance,
+    Phase,
+    Result,
+    XlaDetail,
+)
+from compilewatch.records.labels import mode_label_value, reason_label
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.metric_definitions import DEFINITIONS
 
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
-
-WHOLE = frozenset({"export", "neuron"})
-"""Targets that take a model as one graph or not at all: the number of graphs says nothing."""
 
 Key = tuple[str, ...]
 """The values of a group's labels: (source, target), or (source,) for the run as a whole."""
@@ -162,41 +166,51 @@ def _of_answer(result: Result) -> Iterator[Sample]:
     for reason, breaks in by_reason.items():
         labels = (model.name, model.family, model.revision or "", reason, mode)
         yield "compile_breaks_total", labels, breaks
-    speed, xla, neuron = result.performance, result.xla, result.neuron
-    # Only what was captured tells that there was no fallback.
-    captured = xla if xla is not None and result.graph_breaks is not None else None
-    batches = speed or xla
     measured: dict[str, float | None] = {
-        "compilewatch_graphs": None if target.name in WHOLE else result.graphs,
+        "compilewatch_graphs": None if entry(target.name).single_graph else result.graphs,
         "compilewatch_ops": result.ops,
         "compilewatch_guards": result.guards,
         "compilewatch_fullgraph_accepted": result.fullgraph.accepted if result.fullgraph else None,
         "compilewatch_peak_memory_bytes": result.peak_memory_bytes,
-        "compilewatch_speedup_ratio": speed.speedup if speed else None,
-        "compilewatch_recompiles": batches.recompiles if batches else None,
-        "compilewatch_fallbacks": sum(captured.fallbacks.values()) if captured else None,
-        "compilewatch_expected_to_fail_on_neuron": (
-            len(captured.expected_to_fail_on_neuron) if captured else None
-        ),
-        "compilewatch_neff_bytes": neuron.neff_bytes if neuron else None,
+        **_of_details(result),
     }
     yield from ((name, asked, value) for name, value in measured.items() if value is not None)
-    if neuron is not None and neuron.failure is not None:
-        yield "compilewatch_neuron_failure", (*asked, neuron.failure.kind), 1
+    if isinstance(result.details, NeuronDetail) and result.details.failure is not None:
+        yield "compilewatch_neuron_failure", (*asked, result.details.failure.kind), 1
     for cache, seconds in _compile_durations(result).items():
         if seconds is not None:
             yield "compilewatch_compile_duration_seconds", (*asked, cache), seconds
 
 
+def _of_details(result: Result) -> dict[str, float | None]:
+    """What only one target measures."""
+    found = result.details
+    if isinstance(found, Performance):
+        return {
+            "compilewatch_speedup_ratio": found.speedup,
+            "compilewatch_recompiles": found.recompiles,
+        }
+    if isinstance(found, XlaDetail):
+        concerns = len(found.expected_to_fail_on_neuron)
+        # Only what was captured tells that there was no fallback.
+        captured = result.graph_breaks is not None
+        return {
+            "compilewatch_recompiles": found.recompiles,
+            "compilewatch_fallbacks": sum(found.fallbacks.values()) if captured else None,
+            "compilewatch_expected_to_fail_on_neuron": concerns if captured else None,
+        }
+    if isinstance(found, NeuronDetail):
+        return {"compilewatch_neff_bytes": found.neff_bytes}
+    return {}
+
+
 def _compile_durations(result: Result) -> dict[str, float | None]:
     """By cache: what the compiler measured where a target drives one, else the phase."""
-    speed = result.performance
-    if speed is not None:
-        return {"cold": speed.cold_compile_seconds, "warm": speed.warm_compile_seconds}
-    if result.xla is not None:
-        return {"cold": result.xla.compile_seconds}
-    if result.neuron is not None:
-        return {"cold": result.neuron.compile_seconds}
+    found = result.details
+    if isinstance(found, Performance):
+        return {"cold": found.cold_compile_seconds, "warm": found.warm_compile_seconds}
+    if isinstance(found, XlaDetail | NeuronDetail):
+        return {"cold": found.compile_seconds}
     return {"cold": result.durations.get(Phase.COMPILE)}
 
 

@@ -14,13 +14,13 @@ from datetime import datetime
 from functools import partial
 from urllib.parse import urlsplit
 
-import tenacity
 from prometheus_client import CollectorRegistry, push_to_gateway
 from prometheus_client.exposition import basic_auth_handler
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.records.views import RunView
+from compilewatch.retry import retrying
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.metric_definitions import GROUP_LABELS, Group
 from compilewatch.sinks.prometheus import Sample, groups, registry
@@ -74,7 +74,7 @@ class _Gateway:
     """The client: replaces groups, tries again what may pass, and words what does not."""
 
     def __init__(self, settings: Settings, *, retry: bool = True) -> None:
-        self.address = settings.pushgateway_url
+        self.address = settings.pushgateway.url
         parts = urlsplit(self.address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SinkError(
@@ -83,25 +83,21 @@ class _Gateway:
             )
         if parts.username or parts.password:
             raise SinkError(
-                "pushgateway_url holds a password: use pushgateway_username and the variable "
+                "pushgateway_url holds a password: use pushgateway.username and the variable "
                 "COMPILEWATCH_PUSHGATEWAY_PASSWORD"
             )
-        self._timeout = settings.publish_timeout_seconds
+        self._timeout = settings.publish.timeout_seconds
         # Without a user it adds no header.
         self._handler = partial(
             basic_auth_handler,
-            username=settings.pushgateway_username or None,
-            password=settings.pushgateway_password,
+            username=settings.pushgateway.username or None,
+            password=settings.pushgateway.password,
         )
-        self._retry = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(UnreachableError),
-            stop=tenacity.stop_after_delay(settings.publish_retry_seconds if retry else 0),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=5, jitter=0.2),
-            reraise=True,
-        )
+        seconds = settings.publish.retry_seconds if retry else 0.0
+        self._retry = retrying(UnreachableError, seconds=seconds, first_wait_seconds=0.2)
 
     def replace(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:
-        """PUT one group. Raises UnreachableError, once patience is over, or SinkError."""
+        """PUT one group. Raises UnreachableError, when time is up, or SinkError."""
         self._retry(self._put, job, key, metrics)
 
     def _put(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:
@@ -129,7 +125,7 @@ class _Gateway:
         line = f"the Pushgateway at {self.address} answers {error.code} {error.reason}"
         line += f": {said}" if said else ""
         if error.code in (401, 403):
-            return SinkError(f"{line}; set pushgateway_username and pushgateway_password")
+            return SinkError(f"{line}; set pushgateway.username and pushgateway.password")
         if error.code == 429 or error.code >= 500:
             return UnreachableError(line)
         return SinkError(line)

@@ -18,33 +18,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
 from boto3.exceptions import S3UploadFailedError
 from boto3.s3.transfer import TransferConfig
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    HTTPClientError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProfileNotFound,
-)
-from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.exceptions import BotoCoreError, ClientError
 
-from compilewatch.analysis.view import RunView
-from compilewatch.config import Settings
+from compilewatch import aws
+from compilewatch.config.settings import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
+from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 from compilewatch.store.runs import RUN_FILE
 
 PART_BYTES = 8 * 2**20
 """Files from this size on go up in parts of it, and their checksum is one of their parts'."""
 CONCURRENCY = 4
-_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-_REFUSED_CREDENTIALS = frozenset(
-    {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
-)
 _OTHER_REGION = frozenset(
     {
         "301",
@@ -52,9 +39,6 @@ _OTHER_REGION = frozenset(
         "IllegalLocationConstraintException",
         "PermanentRedirect",
     }
-)
-_PASSING = frozenset(
-    {"500", "502", "503", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
 )
 _TEXT = {
     ".css": "text/css",
@@ -83,8 +67,8 @@ class S3Sink:
     name = "s3"
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ConfigError where `s3_url` is no `s3://bucket/prefix`."""
-        self._bucket, self._prefix = _address(settings.s3_url)
+        """Raises ConfigError where `s3.url` is no `s3://bucket/prefix`."""
+        self._bucket, self._prefix = _address(settings.s3.url)
         self._settings = settings
 
     def publish(self, view: RunView, files: RunFiles) -> str:
@@ -143,7 +127,7 @@ class _Upload:
                     )
         except ClientError as error:
             # Tidying up is not worth a permission: a bucket may have a rule that does it.
-            if _code(error) not in ("AccessDenied", "403", "NoSuchUpload"):
+            if aws.answer_of(error).code not in ("AccessDenied", "403", "NoSuchUpload"):
                 raise
 
     def put(self, name: str, path: Path, there: dict[str, int]) -> bool:
@@ -199,23 +183,18 @@ def _client(settings: Settings) -> Any:
 
     botocore counts attempts, not seconds: four make about ten seconds of waiting between them.
     """
-    timeout = settings.publish_timeout_seconds
-    attempts = 1 + min(9, math.ceil(settings.publish_retry_seconds / 10))
-    config = Config(
+    timeout = settings.publish.timeout_seconds
+    attempts = 1 + min(9, math.ceil(settings.publish.retry_seconds / 10))
+    return aws.client(
+        "s3",
+        endpoint_url=settings.s3.endpoint_url,
+        attempts=attempts,
         connect_timeout=timeout,
         read_timeout=timeout,
         max_pool_connections=CONCURRENCY,
-        retries={"mode": "standard", "total_max_attempts": attempts},
         # A server that is not AWS's has no name for each bucket.
-        s3={"addressing_style": "path"} if settings.s3_endpoint_url else None,
+        s3={"addressing_style": "path"} if settings.s3.endpoint_url else None,
     )
-    # Not the default session, which keeps the first credentials that it finds.
-    session = boto3.Session()
-    return session.client("s3", endpoint_url=settings.s3_endpoint_url or None, config=config)
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def _mapped(error: Exception, bucket: str, where: str) -> SinkError:
@@ -223,32 +202,28 @@ def _mapped(error: Exception, bucket: str, where: str) -> SinkError:
     if isinstance(error, S3UploadFailedError):
         cause = error.__cause__ or error.__context__
         error = cause if isinstance(cause, ClientError) else error
-    if isinstance(error, HTTPClientError | NoConnectionError):
+    if isinstance(error, aws.CONNECTION):
         return UnreachableError(f"{where}: the server cannot be reached, or does not answer")
-    if isinstance(error, ClientError) and _code(error) in _PASSING:
-        return UnreachableError(f"{where}: the server is too busy or in trouble ({_code(error)})")
+    if aws.answer_of(error).code in aws.BUSY:
+        return UnreachableError(
+            f"{where}: the server is too busy or in trouble ({aws.answer_of(error).code})"
+        )
     return SinkError(f"{where}: {_why(error, bucket)}")
 
 
 def _why(error: Exception, bucket: str) -> str:
     """What happened and what to do, in one line without credentials."""
-    if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        return f"no credentials: {_CREDENTIALS}"
-    if isinstance(error, ProfileNotFound):
-        return f"there is no such AWS profile: {_CREDENTIALS}"
-    if not isinstance(error, ClientError):
-        return f"it cannot be asked ({type(error).__name__}): check s3_url and s3_endpoint_url"
-    code = _code(error)
+    code, _, operation = aws.answer_of(error)
     if code in ("NoSuchBucket", "404"):
-        return f"there is no bucket {bucket}: create it, or set s3_url to one that exists"
-    if code in _REFUSED_CREDENTIALS:
-        return f"the credentials are refused ({code}): {_CREDENTIALS}"
-    if code in ("AccessDenied", "403"):
+        return f"there is no bucket {bucket}: create it, or set s3.url to one that exists"
+    if code in aws.DENIED:
         return (
-            f"denied ({error.operation_name}): the credentials need s3:ListBucket, s3:GetObject "
-            "and s3:PutObject there"
+            f"denied ({operation}): the credentials need s3:ListBucket, s3:GetObject and "
+            "s3:PutObject there"
         )
-    if code in _OTHER_REGION:
+    if code in _OTHER_REGION and isinstance(error, ClientError):
         region = error.response.get("Error", {}).get("Region")
         return f"the bucket is in another region: set AWS_DEFAULT_REGION to {region or 'its own'}"
-    return f"{error.operation_name} failed ({code})"
+    if isinstance(error, ValueError):
+        return f"it cannot be used ({type(error).__name__}): check s3.url and s3.endpoint_url"
+    return aws.explain(error)

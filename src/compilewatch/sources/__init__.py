@@ -7,8 +7,8 @@ from typing import Protocol
 from compilewatch.records import ModelSpec
 
 SOURCES: dict[str, str] = {
-    "library": "compilewatch.sources.library:LibrarySource",
-    "hub": "compilewatch.sources.hub:HubSource",
+    "library": "compilewatch.sources.transformers.source:LibrarySource",
+    "hub": "compilewatch.sources.hub.source:HubSource",
     "manifest": "compilewatch.sources.manifest:ManifestSource",
     "chaos": "compilewatch.sources.chaos:ChaosSource",
 }

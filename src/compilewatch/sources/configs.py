@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from compilewatch.errors import ConfigError
-from compilewatch.identity import config_sha256
 from compilewatch.records import ConfigBuild, Record
-from compilewatch.sources.library import concrete_classes, primary_classes, task_group
-from compilewatch.sources.scan import Library, ModelClass
+from compilewatch.records.digests import config_sha256
+from compilewatch.sources.transformers.scan import Library, ModelClass
+from compilewatch.sources.transformers.source import concrete_classes, primary_classes, task_group
 
 
 class Configured(Record, frozen=True, kw_only=True):
@@ -24,6 +24,7 @@ class Configured(Record, frozen=True, kw_only=True):
     architecture: str | None = None
     task: str = "unknown"
     skip_reason: str | None = None
+    needs_remote_code: bool = False
 
 
 def parse_config(text: str, origin: str) -> dict[str, Any]:
@@ -94,6 +95,7 @@ class Resolver:
             architecture=build.class_name,
             task=task_group(found, self._library) if found else "unknown",
             skip_reason=skip_reason,
+            needs_remote_code=needs_code,
         )
 
     def _class_of(self, family: str, named: str | None) -> ModelClass | None:

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import entry_points
 from typing import Any, cast
 
-from compilewatch.errors import SourceError, UsageError
+from compilewatch import plugins
+from compilewatch.config.paths import Places
 from compilewatch.sources import SOURCES, Source
-from compilewatch.sources.places import Places
-from compilewatch.sources.pulled import pulled_path, read_pulled
+from compilewatch.sources.hub.pulled import pulled_path, read_pulled
 
 ENTRY_POINTS = "compilewatch.sources"
 """The group in which other packages offer sources, `name = "module:Class"`."""
 
 
 def source_names() -> tuple[str, ...]:
-    """What `--source` accepts besides `auto`."""
-    return tuple(sorted({*SOURCES, *(found.name for found in entry_points(group=ENTRY_POINTS))}))
+    """What `--source` accepts besides `auto`, without what only tests need."""
+    return tuple(n for n in plugins.names(SOURCES, group=ENTRY_POINTS) if n != "chaos")
 
 
 def source_class(name: str) -> Callable[..., Source]:
     """Load one source's class. Raises UsageError for an unknown name."""
-    if name in SOURCES:
-        module, _, attribute = SOURCES[name].partition(":")
-        return cast(Callable[..., Source], getattr(importlib.import_module(module), attribute))
-    for found in entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            return cast(Callable[..., Source], found.load())
-        except (ImportError, AttributeError) as exc:
-            raise SourceError(f"source {name} ({found.value}) cannot be loaded: {exc}") from exc
-    raise UsageError(f"unknown source {name!r}: use auto, {', '.join(source_names())}")
+    known = ("auto", *source_names())
+    found = plugins.find("source", SOURCES, name, group=ENTRY_POINTS, known=known)
+    return cast(Callable[..., Source], found)
 
 
 def choose_source(

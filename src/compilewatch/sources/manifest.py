@@ -11,17 +11,17 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from compilewatch.config.paths import inputs_folder
 from compilewatch.errors import ConfigError, SourceError
+from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, FactoryBuild, ModelSpec
 from compilewatch.sources.configs import Resolver, read_config
-from compilewatch.sources.places import inputs_folder
-from compilewatch.sources.scan import read_library
+from compilewatch.sources.transformers.scan import read_library
 
 FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """`package.module:callable`."""
@@ -64,11 +64,6 @@ class ManifestSource:
         if not self.path.exists():
             raise SourceError(f"there is no {self.path}: write one, or choose another --source")
         manifest = read_toml(self.path, Manifest)
-        if manifest.schema_version > SCHEMA_VERSION:
-            raise ConfigError(
-                f"{self.path}: schema_version {manifest.schema_version} is newer than this "
-                f"compilewatch, which reads {SCHEMA_VERSION}: upgrade compilewatch"
-            )
         if not manifest.model:
             raise ConfigError(f"{self.path}: no [[model]] in it")
         names = [entry.name for entry in manifest.model]
@@ -143,7 +138,7 @@ def folder_spec(
         trust_remote_code=trust,
     )
     reason = found.skip_reason
-    if reason is not None and reason.startswith("remote code"):
+    if reason is not None and found.needs_remote_code:
         reason = "remote code: set `trust = true` in the manifest if you have read it"
     return ModelSpec(
         source="manifest",
@@ -234,20 +229,3 @@ def _search(top: str, python_path: Path | None) -> Iterator[Path]:
         yield from map(Path, found.submodule_search_locations)
     elif found is not None and found.origin:
         yield Path(found.origin).with_suffix("")
-
-
-def read_toml(path: Path, kind: type[T]) -> T:
-    """A TOML file as a struct. Raises ConfigError with the line (syntax) or the place (content)."""
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=kind)
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
-    except (UnicodeDecodeError, msgspec.DecodeError) as exc:
-        raise ConfigError(f"{path}: {exc}{_near_field(str(exc))}") from exc
-
-
-def _near_field(message: str) -> str:
-    """`; did you mean 'factory'?` for a field of a model that is unknown."""
-    unknown = re.search(r"unknown field [`'\"](\w+)", message)
-    near = get_close_matches(unknown[1], Entry.__struct_fields__, n=1) if unknown else []
-    return f"; did you mean {near[0]!r}?" if near else ""

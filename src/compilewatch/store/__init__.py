@@ -1,8 +1,8 @@
 """`outputs/`: the only reader and writer of results; SQLite index, rebuildable."""
 
+from compilewatch.files import safe_name
 from compilewatch.store.artifacts import artifacts_path, condense, restore_artifacts
 from compilewatch.store.deletion import freed_bytes, run_bytes
-from compilewatch.store.files import safe_name
 from compilewatch.store.folder import RunFolder
 from compilewatch.store.index import Answer, is_reusable
 from compilewatch.store.outputs import Store

@@ -22,9 +22,10 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
-from compilewatch.records import Request, target_label
-from compilewatch.store.files import failed, safe_name
+from compilewatch.files import failed, safe_name
+from compilewatch.records import Request
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from compilewatch.store.files import failed, lock, sync_folder
-from compilewatch.store.runs import RESULTS_FILE
+from compilewatch.files import failed, sync_folder
+from compilewatch.store.runs import RESULTS_FILE, hold
 
 DELETED_PREFIX = ".deleted-"
 
@@ -29,7 +29,7 @@ def delete_run(path: Path) -> None:
         raise failed("delete", path, error) from None
     try:
         if descriptor >= 0:
-            lock(descriptor, path)
+            hold(descriptor, path)
         path.rename(hidden)
         sync_folder(path.parent)
         shutil.rmtree(hidden)

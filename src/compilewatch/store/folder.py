@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 from compilewatch.errors import StoreError
-from compilewatch.store.files import failed, write_atomically
+from compilewatch.files import failed, write_atomically
 
 
 class RunFolder:

@@ -12,14 +12,43 @@ from typing import Any, TypeVar
 import msgspec
 
 from compilewatch.errors import StoreError
-from compilewatch.planning import Plan
-from compilewatch.records import SCHEMA_VERSION, Result, Run
+from compilewatch.records import (
+    RESULT_VERSION,
+    RUN_VERSION,
+    SCHEMA_VERSION,
+    AttemptCode,
+    Result,
+    Run,
+)
+from compilewatch.records.plans import Plan
 
 T = TypeVar("T", Run, Result, Plan)
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
-MIGRATIONS: dict[tuple[str, int], Migration] = {}
+VERSIONS: dict[type, int] = {Run: RUN_VERSION, Result: RESULT_VERSION, Plan: SCHEMA_VERSION}
+
+
+def _result_2(values: dict[str, Any]) -> dict[str, Any]:
+    """One field `details` for what one target found, and the code of an attempt apart from it."""
+    for name in ("export", "performance", "xla", "neuron"):
+        if found := values.pop(name, None):
+            values["details"] = {"type": name, **found}
+    for attempt in values.get("attempts", ()):
+        code, colon, reason = attempt["reason"].partition(": ")
+        known = colon and code in set(AttemptCode)
+        attempt["code"] = code if known else AttemptCode.TRANSIENT.value
+        attempt["reason"] = reason if known else attempt["reason"]
+    return values
+
+
+def _run_2(values: dict[str, Any]) -> dict[str, Any]:
+    """The shards that a merged run lacks are no setting."""
+    settings = values.get("settings", {})
+    return {**values, "missing_shards": settings.pop("missing_shards", [])}
+
+
+MIGRATIONS: dict[tuple[str, int], Migration] = {("Result", 1): _result_2, ("Run", 1): _run_2}
 """(struct name, version) -> a function that makes the next version of it."""
 
 
@@ -49,13 +78,14 @@ def decode(data: bytes, kind: type[T]) -> T:
         raise DamagedError(str(error)) from None
     except UnicodeDecodeError as error:
         raise DamagedError(str(error)) from None
-    if version > SCHEMA_VERSION:
+    current = VERSIONS[kind]
+    if version > current:
         raise StoreError(
             f"written by a newer compilewatch (schema {version}, this one knows "
-            f"{SCHEMA_VERSION}): upgrade compilewatch to read it"
+            f"{current}): upgrade compilewatch to read it"
         )
     try:
-        if version == SCHEMA_VERSION:
+        if version == current:
             return _DECODERS[kind].decode(data)  # type: ignore[no-any-return]
         return msgspec.convert(_migrated(data, kind, version), kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -64,7 +94,7 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 def _migrated(data: bytes, kind: type[T], version: int) -> dict[str, Any]:
     values: dict[str, Any] = msgspec.json.decode(data)
-    for step in range(version, SCHEMA_VERSION):
+    for step in range(version, VERSIONS[kind]):
         migration = MIGRATIONS.get((kind.__name__, step))
         if migration is None:
             raise StoreError(

@@ -1,4 +1,6 @@
-"""`index.sqlite`: where the answer to a key is stored. A cache: it can be deleted at any time.
+"""`index.sqlite`: where the answer to a key is stored, and what each run found in two words.
+
+A cache: it can be deleted at any time.
 
 Nobody writes it while a run goes on. Each lookup first brings it up to date by reading what was
 appended to each results.jsonl since the last time, so it cannot miss an answer and cannot slow a
@@ -17,14 +19,15 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from compilewatch.contract.failures import DISK_FAILURE
+from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
-from compilewatch.records import HARNESS_VERSION, SCHEMA_VERSION, Phase, Result, Status
-from compilewatch.store.files import failed
+from compilewatch.files import failed
+from compilewatch.records import HARNESS_VERSION, RESULT_VERSION, Phase, Result, Status
 from compilewatch.store.formats import DamagedError, decode
 from compilewatch.store.runs import RESULTS_FILE, answer_spans
-from compilewatch.worker.failures import DISK_FAILURE
 
-VERSION = SCHEMA_VERSION * 1000 + HARNESS_VERSION * 10 + 1
+VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 2
 """Kept in `PRAGMA user_version`; an index of another version is built anew."""
 
 SCHEMA = """
@@ -36,6 +39,11 @@ CREATE TABLE IF NOT EXISTS answers (
     PRIMARY KEY (key, run)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS answers_of_run ON answers (run);
+CREATE TABLE IF NOT EXISTS outcomes (
+    run TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
+    status TEXT NOT NULL, phase TEXT NOT NULL,
+    PRIMARY KEY (run, model, target)
+) WITHOUT ROWID;
 """
 
 TRANSIENT_ERRORS = frozenset(
@@ -81,6 +89,16 @@ class Location(NamedTuple):
     size: int
 
 
+class Found(NamedTuple):
+    """What a run found for one model on one target, which goes by its label."""
+
+    run: str
+    model: str
+    target: str
+    status: str
+    phase: str
+
+
 class Index:
     """The index of one outputs folder. Damage is answered by building it anew."""
 
@@ -102,6 +120,20 @@ class Index:
                 self._catch_up(database)
                 found, _ = self._read(self._locate(database, keys))
             return found
+
+        return self._with_database(look)
+
+    def outcomes(self, runs: Sequence[str]) -> list[Found]:
+        """What these runs found, in the order of their ids. Raises StoreError."""
+
+        def look(database: sqlite3.Connection) -> list[Found]:
+            self._catch_up(database)
+            rows = database.execute(
+                "SELECT run, model, target, status, phase FROM outcomes"
+                " WHERE run IN (SELECT value FROM json_each(?)) ORDER BY run",
+                (msgspec.json.encode(list(runs)).decode(),),
+            )
+            return [Found(*row) for row in rows]
 
         return self._with_database(look)
 
@@ -183,15 +215,20 @@ class Index:
                 self._read_on(database, run, str(status.st_ino), size)
 
     def _read_on(self, database: sqlite3.Connection, run: str, inode: str, start: int) -> None:
-        rows = []
+        rows: list[Location] = []
+        found: list[Found] = []
         end = start
         for offset, line in answer_spans(self._root / run / RESULTS_FILE, start):
             end = offset + len(line)
             with contextlib.suppress(DamagedError, StoreError):
                 result = decode(line, Result)
+                label = target_label(result.request.target)
+                status, phase = result.status.value, result.phase.value
+                found.append(Found(run, result.request.model.name, label, status, phase))
                 if is_reusable(result):
                     rows.append(Location(result.request.key, run, offset, len(line)))
         database.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", rows)
+        database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)", found)
         database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run, inode, end))
 
     def _locate(self, database: sqlite3.Connection, keys: Sequence[str]) -> list[Location]:
@@ -233,4 +270,5 @@ class Index:
 
 def _forget(database: sqlite3.Connection, run: str) -> None:
     database.execute("DELETE FROM answers WHERE run = ?", (run,))
+    database.execute("DELETE FROM outcomes WHERE run = ?", (run,))
     database.execute("DELETE FROM runs WHERE id = ?", (run,))

@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.planning import Plan
+from compilewatch.files import failed, point_latest, sync_folder, write_atomically
 from compilewatch.records import Run
+from compilewatch.records.plans import Plan
 from compilewatch.store.deletion import clear_deleted, delete_run
-from compilewatch.store.files import failed, point_latest, sync_folder, write_atomically
 from compilewatch.store.folder import RunFolder
-from compilewatch.store.index import Answer, Index
+from compilewatch.store.index import Answer, Found, Index
 from compilewatch.store.runs import PLAN_FILE, RUN_FILE, StoredRun
 from compilewatch.store.spool import Spool
 from compilewatch.store.writer import RunWriter, earlier_seconds
@@ -100,10 +100,9 @@ class Store:
             return {}
         return self._index.find(keys)
 
-    def rebuild_index(self) -> None:
-        """Build index.sqlite anew from the runs."""
-        if self.root.is_dir():
-            self._index.rebuild()
+    def outcomes(self, runs: Sequence[str]) -> list[Found]:
+        """What these runs found, in the order of their ids. Raises StoreError."""
+        return self._index.outcomes(runs) if runs else []
 
     # --- writing ---
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import StoreError
-from compilewatch.planning import Plan
+from compilewatch.files import failed, lock
 from compilewatch.records import Result, Run
-from compilewatch.store.files import failed
+from compilewatch.records.plans import Plan
 from compilewatch.store.formats import DamagedError, decode
 
 RUN_FILE = "run.json"
@@ -100,6 +100,20 @@ def answer_spans(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
                 return
             yield start, line
             start += len(line)
+
+
+LOCK_WAIT_SECONDS = 1.0
+"""A reader that looks whether a run is being written holds its lock for an instant."""
+
+
+def hold(descriptor: int, path: Path) -> None:
+    """Hold the run at `path` by its open results file until that is closed. Raises StoreError."""
+    try:
+        held = lock(descriptor, seconds=LOCK_WAIT_SECONDS)
+    except OSError as error:
+        raise failed("lock", path, error) from None
+    if not held:
+        raise StoreError(f"{path} is being written by another process: wait for it to end")
 
 
 def is_locked(path: Path) -> bool:

@@ -14,9 +14,9 @@ from typing import TypeVar
 import msgspec
 
 from compilewatch.errors import StoreError
-from compilewatch.events import now
+from compilewatch.files import failed, write_atomically
 from compilewatch.records import Record
-from compilewatch.store.files import failed, write_atomically
+from compilewatch.records.clock import now
 
 LAST_FILE = "last.json"
 

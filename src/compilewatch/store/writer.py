@@ -6,23 +6,23 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
-from compilewatch.events import Event, now
-from compilewatch.records import Result, Run
-from compilewatch.store.artifacts import keep_artifacts, link_artifacts
-from compilewatch.store.files import (
+from compilewatch.events import Event
+from compilewatch.files import (
     failed,
-    lock,
     sync,
     write_atomically,
     write_whole,
 )
-from compilewatch.store.runs import PLAN_FILE, RESULTS_FILE, RUN_FILE
+from compilewatch.records import Result, Run
+from compilewatch.records.clock import now
+from compilewatch.store.artifacts import keep_artifacts, link_artifacts
+from compilewatch.store.runs import PLAN_FILE, RESULTS_FILE, RUN_FILE, hold
 
 
 class RunWriter:
@@ -37,13 +37,12 @@ class RunWriter:
         self.path = path
         self.run = run
         self.scratch = path / f".scratch-{os.getpid()}"
-        self.on_events: Callable[[Sequence[bytes]], None] | None = None
         """Told each line of the log, without its end, once it is written."""
         self._started = time.monotonic()
         self._results = _open(path / RESULTS_FILE)
         self._log = -1
         try:
-            lock(self._results, path)
+            hold(self._results, path)
             self._log = _open(path / "logs" / f"{run.id}.jsonl")
         except BaseException:
             self.close()
@@ -109,13 +108,11 @@ class RunWriter:
         """Append log lines."""
         if not events:
             return
-        lines = [msgspec.json.encode(event) for event in events]
+        lines = (msgspec.json.encode(event) + b"\n" for event in events)
         try:
-            write_whole(self._log, b"".join(line + b"\n" for line in lines))
+            write_whole(self._log, b"".join(lines))
         except OSError as error:
             raise failed("write", self.path / "logs", error) from None
-        if self.on_events is not None:
-            self.on_events(lines)
 
     def update(self, **changes: object) -> Run:
         """Change fields of run.json."""

@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, WaiterError
 from tenacity import (
     Retrying,
@@ -23,6 +21,7 @@ from tenacity import (
     wait_fixed,
 )
 
+from compilewatch import aws
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.records import Record
 from compilewatch.trainium import refusals
@@ -67,17 +66,13 @@ class Ec2:
         self._patience = patience
         self._say = say
         try:
-            session = boto3.Session(profile_name=profile or None, region_name=region or None)
-            self._client = session.client(
-                "ec2",
-                config=Config(
-                    connect_timeout=10, read_timeout=30, retries={"total_max_attempts": 1}
-                ),
+            self._client = aws.client(
+                "ec2", region=region, profile=profile, connect_timeout=10, read_timeout=30
             )
         except (BotoCoreError, ValueError) as error:
-            raise refusals.of_botocore(error, region) from None
+            raise refusals.of(error, region) or error from None
         self.region = str(self._client.meta.region_name)
-        self._known_region = self.region in session.get_available_regions("ec2")
+        self._known_region = aws.is_known(self.region)
 
     def by_id(self, instance: str) -> Instance:
         """The instance with this id; it may be terminated."""
@@ -103,7 +98,7 @@ class Ec2:
         gone = f" ({every[0].id} had it and is terminated)" if every else ""
         raise TrainiumError(
             f"no instance in {self.region} has the tag {tag}{gone}: tag one, name it with "
-            "--instance, or see trainium_region"
+            "--instance, or see trainium.region"
         )
 
     def start(self, instance: Instance) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from compilewatch.errors import ConfigError
+from compilewatch.files import read_toml
 
 MINIMUM_SECONDS = 60.0
 """EC2 bills Linux by the second, but at least this long after each start (StartInstances)."""
@@ -29,7 +29,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return max(seconds, MINIMUM_SECONDS) / 3600 * self.usd_per_hour
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`inputs/trainium_prices.toml`."""
+
     schema_version: Annotated[int, Meta(ge=1, le=1)]
     price: tuple[Price, ...] = ()
 
@@ -39,13 +41,8 @@ def price_of(file: Path, instance_type: str, region: str) -> Price | None:
 
     Raises ConfigError for a malformed file.
     """
-    try:
-        rows = msgspec.toml.decode(file.read_bytes(), type=_File).price
-    except FileNotFoundError:
+    if not file.exists():
         return None
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError(f"{file}: {error}") from None
+    rows = read_toml(file, Prices).price
     fitting = [row for row in rows if row.instance_type == instance_type and region in row.regions]
     return max(fitting, key=lambda row: row.date, default=None)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError
+from compilewatch.files import lock
 from compilewatch.records import Record
 
 
@@ -81,23 +81,14 @@ def alone(file: Path, seconds: float, say: Callable[[str], None]) -> Iterator[No
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        lock = file.with_name(f"{file.name}.lock").open("w")
+        held = file.with_name(f"{file.name}.lock").open("w")
     except OSError as error:
         raise TrainiumError(f"{error.filename} cannot be written: {error.strerror}") from None
-    with lock:
-        until, told = time.monotonic() + seconds, False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise TrainiumUnavailableError(
-                        f"another compilewatch trainium has held {file} for {seconds:g} s: wait "
-                        "for it, or end it"
-                    ) from None
-            if not told:
-                say("another compilewatch trainium is at work: waiting for it")
-                told = True
-            time.sleep(0.1)
+    with held:
+        waiting = partial(say, "another compilewatch trainium is at work: waiting for it")
+        if not lock(held.fileno(), seconds=seconds, told=waiting):
+            raise TrainiumUnavailableError(
+                f"another compilewatch trainium has held {file} for {seconds:g} s: wait for it, "
+                "or end it"
+            )
         yield

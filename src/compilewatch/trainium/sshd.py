@@ -40,7 +40,7 @@ class Agent(Record, frozen=True, kw_only=True):
             raise TrainiumUnavailableError(
                 f"{self.instance} runs, but its agent did not answer on {self.host}:{self.port} "
                 f"within {seconds:g} s: {problem}; see that its security group lets this machine "
-                "in, and trainium_host"
+                "in, and trainium.host"
             )
 
     def _no_banner(self) -> str:

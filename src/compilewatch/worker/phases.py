@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from compilewatch.contract.failures import causes, error_record, one_line
+from compilewatch.contract.messages import Answer
+from compilewatch.contract.targets import entry
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import (
     ChaosBuild,
@@ -27,10 +30,7 @@ from compilewatch.records import (
     TensorSummary,
     Tier,
 )
-from compilewatch.worker.failures import causes, error_record, one_line
-from compilewatch.worker.protocol import Answer
 from compilewatch.worker.targets import (
-    BACKENDS,
     CompileTarget,
     FakeUnsupportedError,
     Outcome,
@@ -40,8 +40,8 @@ from compilewatch.worker.targets import (
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from compilewatch.worker.models import BuiltModel
-    from compilewatch.worker.overrides import Overrides
+    from compilewatch.worker.model.overrides import Overrides
+    from compilewatch.worker.model.resolve import BuiltModel
     from compilewatch.worker.subject import ExampleInputs, Subject
 
 SEED = 0
@@ -106,8 +106,8 @@ def _run(
     progress: _Progress,
 ) -> Outcome:
     from compilewatch.worker.example_inputs import summarize
-    from compilewatch.worker.models import build_model
-    from compilewatch.worker.overrides import load_overrides
+    from compilewatch.worker.model.overrides import load_overrides
+    from compilewatch.worker.model.resolve import build_model
     from compilewatch.worker.subject import Subject
 
     enter(Phase.SETUP)
@@ -139,7 +139,7 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
     import numpy
     import torch
 
-    from compilewatch.worker.fake_mode import InputAwareFakeMode
+    from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 
     random.seed(SEED)
     numpy.random.seed(SEED)
@@ -150,7 +150,7 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
         huggingface_hub.constants.HF_HUB_OFFLINE = False
         os.environ.pop("HF_HUB_OFFLINE", None)
     if isinstance(build, ChaosBuild):
-        from compilewatch.worker import chaos
+        from compilewatch.worker.model import chaos
 
         chaos.strike(build.behaviour, Phase.SETUP)
     target = load_target(request.target.name)
@@ -158,7 +158,7 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
     if missing is not None:
         raise UnsupportedError(missing)
     backend = request.target.backend
-    if backend is not None and request.target.name not in BACKENDS:
+    if backend is not None and entry(request.target.name).backends is None:
         _check_backend(backend)
     if tier not in target.tiers:
         raise FakeUnsupportedError(f"{target.name} runs what it compiles")
@@ -184,7 +184,7 @@ def _inputs(
 
     build = request.model.build
     if isinstance(build, ChaosBuild):
-        from compilewatch.worker import chaos
+        from compilewatch.worker.model import chaos
 
         chaos.strike(build.behaviour, Phase.INPUTS)
         with fake_mode if fake_mode is not None else nullcontext():
@@ -203,7 +203,7 @@ def _eager(subject: Subject) -> None:
 
 
 def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progress) -> Answer:
-    from compilewatch.worker.models import MissingPackageError, UnknownArchitectureError
+    from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 
     record = error_record(error)
     detail = one_line(error)
@@ -237,28 +237,12 @@ def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -
 def _result(request: Request, tier: Tier, progress: _Progress, outcome: Outcome) -> Result:
     return Result(
         request=request,
-        status=outcome.status,
         phase=progress.phase,
         tier=tier,
         depth=progress.depth,
-        detail=outcome.detail,
-        graphs=outcome.graphs,
-        graph_breaks=outcome.graph_breaks,
-        distinct_breaks=outcome.distinct_breaks,
-        unattributed=outcome.unattributed,
-        ops=outcome.ops,
-        guards=outcome.guards,
-        fullgraph=outcome.fullgraph,
-        breaks=outcome.breaks,
         parameters=progress.parameters,
-        numerics=outcome.numerics,
-        export=outcome.export,
-        performance=outcome.performance,
-        xla=outcome.xla,
-        neuron=outcome.neuron,
-        error=outcome.error,
         inputs=progress.inputs,
         inputs_strategy=progress.strategy,
-        artifacts=outcome.artifacts,
         started_at=progress.started_at,
+        **vars(outcome),
     )

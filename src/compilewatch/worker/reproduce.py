@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from compilewatch.records import ConfigBuild, FactoryBuild, Mode, Request, target_label
+from compilewatch.contract.targets import target_label
+from compilewatch.records import ConfigBuild, FactoryBuild, Mode, Request
 from compilewatch.worker.example_inputs import make_inputs
-from compilewatch.worker.models import build_model
-from compilewatch.worker.overrides import load_overrides
+from compilewatch.worker.model.overrides import load_overrides
+from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs
 
 LITERAL_ELEMENTS = 4096

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from compilewatch.config import load_settings
+from compilewatch.config.settings import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.launchers.ray.cluster import Node, _reach, load_ray
 from compilewatch.launchers.ray.driver import Driver, check_equal
 from compilewatch.launchers.ray.launcher import RayLauncher
 from compilewatch.launchers.ray.node import Description
 from compilewatch.launchers.ray.protocol import Connect, Done
-from compilewatch.pipeline import sweep
 from compilewatch.records import FactoryBuild, ModelSpec, Phase, Status, Target
 from compilewatch.store import Store
+from compilewatch.workflows.sweep import sweep
 from tests import factories
 from tests.launchers.conftest import SOON_DEAD, bare_request, hurried
 from tests.launchers.test_processes import gone
@@ -83,7 +83,7 @@ def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
     assert {r.status for r in view.results} == {Status.PASS}
     again = [r for r in view.results if r.attempts]
     assert len(again) == 1
-    assert again[0].attempts[0].reason.startswith("node_lost: its Ray node ")
+    assert again[0].attempts[0].reason.startswith("its Ray node ")
     assert view.notes == ("1 request was asked again: a node of the cluster was lost",)
 
 
@@ -106,7 +106,7 @@ def test_a_worker_that_is_killed_is_asked_again(bare_ray: Make, scratch: Path, g
     with meanwhile(kill):
         (second,) = launcher.run([asked], scratch)
     assert second.result.status is Status.PASS
-    assert [a.reason for a in second.result.attempts] == [
+    assert [f"{a.code}: {a.reason}" for a in second.result.attempts] == [
         "worker_lost: its Ray worker ended unexpectedly"
     ]
 
@@ -150,7 +150,7 @@ def test_a_driver_that_ends_or_hangs_is_replaced_and_what_it_had_is_asked_again(
         (answer,) = launcher.run([asked], scratch)
     assert answer.result.status is Status.PASS
     assert answer.result.request == asked
-    assert [a.reason for a in answer.result.attempts] == [
+    assert [f"{a.code}: {a.reason}" for a in answer.result.attempts] == [
         "worker_lost: its Ray worker ended unexpectedly",
         "connection_lost: the connection to the Ray cluster was lost",
     ]
@@ -213,7 +213,7 @@ def _workers_at_work() -> set[int]:
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"compilewatch.worker.server" not in path.read_bytes():
+            if b"compilewatch.worker.process.server" not in path.read_bytes():
                 continue
             server = int(path.parent.name)
             owner = int(_status(server, "PPid"))
@@ -409,7 +409,7 @@ def test_a_cluster_of_its_own_that_dies_is_started_again(
             (answer,) = launcher.run([asked], scratch)
         assert driver_of(launcher) != first
     assert answer.result.status is Status.PASS
-    losses = [a.reason.partition(":")[0] for a in answer.result.attempts]
+    losses = [a.code for a in answer.result.attempts]
     assert losses == ["connection_lost"]
 
 

@@ -22,7 +22,7 @@ def test_losses_are_told_apart_and_bounded() -> None:
     assert flight is not None
     assert len(flight.attempts) == MOST_LOSSES
     assert not flight.may_be_asked_again
-    assert [a.reason for a in flight.attempts] == [
+    assert [f"{a.code}: {a.reason}" for a in flight.attempts] == [
         "node_lost: its Ray node 10.0.0.3 (01234567) was lost",
         "node_lost: its Ray node was lost",
         "node_out_of_memory: Ray ended its worker, as the node ran out of memory",

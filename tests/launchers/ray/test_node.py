@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from compilewatch.launchers.fake import FakeLauncher
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.launchers.ray import node
 from tests import factories
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilewatch.records import Build, ClassBuild, Mode, ModelSpec, Request, Target
 from compilewatch.worker.example_inputs import make_inputs
-from compilewatch.worker.overrides import Override, Overrides
+from compilewatch.worker.model.overrides import Override, Overrides
 from compilewatch.worker.subject import ExampleInputs
 
 Make = Callable[..., ExampleInputs]

@@ -8,7 +8,7 @@ import transformers as tf
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from compilewatch.worker.construction import to_fake
+from compilewatch.worker.model.construct import to_fake
 from tests.worker.example_inputs.conftest import TEXT, VISION, Make, forward
 
 pytestmark = pytest.mark.torch

@@ -13,7 +13,7 @@ from torch import nn
 
 from compilewatch.errors import ConfigError
 from compilewatch.worker.example_inputs.applied import SETTINGS, check_inputs
-from compilewatch.worker.overrides import Override, load_overrides
+from compilewatch.worker.model.overrides import Override, load_overrides
 from tests.worker.example_inputs.conftest import TEXT, Make, forward
 
 pytestmark = pytest.mark.torch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.worker.neuron import device
+from compilewatch.neuron import device
 
 
 def test_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

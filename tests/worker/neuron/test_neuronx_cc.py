@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from compilewatch.errors import CompilerError
+from compilewatch.neuron import neuronx_cc
+from compilewatch.neuron.neuronx_cc import Compilation, Compiler
 from compilewatch.records import NeuronDetail
-from compilewatch.worker.neuron import neuronx_cc
-from compilewatch.worker.neuron.neuronx_cc import Compilation, Compiler
 from tests.doubles import BIN, has_ended, is_running
 
 
@@ -169,16 +169,6 @@ def test_the_persistent_cache_is_looked_into(
     assert not compiled(compiler, hlo, "trn2").cached
     monkeypatch.setenv("NEURON_COMPILE_CACHE_URL", "s3://bucket/cache")
     assert not compiled(compiler, hlo).cached
-
-
-def test_a_capture_with_values_in_it_is_refused(tmp_path: Path) -> None:
-    hlo = hlo_of(tmp_path)
-    assert neuronx_cc.refusal(hlo) is None
-    beside = tmp_path / "graph.parameters.json"
-    beside.write_text('{"ready": true}')
-    assert neuronx_cc.refusal(hlo) is None
-    beside.write_text('{"ready": false}')
-    assert "ran outside XLA" in str(neuronx_cc.refusal(hlo))
 
 
 def test_a_compiler_that_does_not_start_is_no_fault_of_the_model(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from compilewatch.records import FactoryBuild, Mode, ModelSpec, Phase, Request, Target, Tier
-from compilewatch.worker.fake_mode import InputAwareFakeMode
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from compilewatch.worker.subject import ExampleInputs, Subject
 
 CASES_FOLDER = Path(__file__).parents[2] / "cases"

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
 from compilewatch.records import Mode, Phase, Status, Tier
-from compilewatch.worker.targets import FakeUnsupportedError, Outcome, dynamo
-from compilewatch.worker.targets.capture import Capture
-from compilewatch.worker.targets.dynamo import DynamoTarget, loss_of
-from compilewatch.worker.targets.reasons import CODES, registry
+from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets.dynamo import target as dynamo
+from compilewatch.worker.targets.dynamo.capture import Capture
+from compilewatch.worker.targets.dynamo.reasons import CODES, registry
+from compilewatch.worker.targets.dynamo.target import DynamoTarget, loss_of
 
 pytestmark = pytest.mark.torch
 
@@ -114,6 +115,29 @@ def test_a_break_says_all_that_torch_knows(case: Case, answers: Answers) -> None
             assert each.gb_type in each.reason
             assert each.explanation
             assert each.gb_id == "GB0099" or each.user_stack[0].file == "breaks.py"
+
+
+@by_case
+def test_a_break_keeps_five_lines_and_its_own_is_the_marked_one(
+    case: Case, answers: Answers
+) -> None:
+    file = (CASES_FOLDER / "breaks.py").read_text(encoding="utf-8").splitlines()
+    for each in answers(case).breaks:
+        assert list(each.source) == file[each.line - 3 : each.line + 2]
+        assert each.source_start == each.line - 2
+
+
+def test_the_operations_of_each_graph_are_kept_with_the_break_that_ended_it(
+    answers: Answers,
+) -> None:
+    cases = {case.name: case for case in CASES}
+    for case in CASES:
+        outcome = answers(case)
+        assert len(outcome.graph_ops) == len(outcome.graph_ends) == outcome.graphs
+        assert sum(outcome.graph_ops) == outcome.ops
+    assert answers(cases["explicit"]).graph_ops == (1, 1)
+    assert answers(cases["explicit"]).graph_ends == (0, -1)
+    assert answers(cases["three_kinds"]).graph_ends == (0, 1, 2, -1)
 
 
 @by_case
@@ -376,7 +400,7 @@ def test_a_model_without_breaks_keeps_none(make_subject: MakeSubject, tmp_path: 
 def test_without_tlparse_the_log_is_kept_and_said(
     make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compilewatch.worker.targets.trace_log.find_tlparse", lambda: None)
+    monkeypatch.setattr("compilewatch.worker.targets.dynamo.trace_log.find_tlparse", lambda: None)
     outcome = DynamoTarget().run(make_subject(module_of(explicit), keep_artifacts=True))
     assert len(outcome.artifacts) == 1
     assert "tlparse is not installed" in outcome.detail

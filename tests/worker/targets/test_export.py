@@ -19,8 +19,8 @@ from compilewatch.errors import UsageError
 from compilewatch.records import ExportDetail, Mode, Phase, Status, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import FakeUnsupportedError, Outcome
-from compilewatch.worker.targets.draft_export import draft_export
-from compilewatch.worker.targets.export import (
+from compilewatch.worker.targets.export.draft import draft_export
+from compilewatch.worker.targets.export.target import (
     DRAFT_ARTIFACT,
     OPS_ARTIFACT,
     ExportTarget,
@@ -98,8 +98,8 @@ class Resized(nn.Module):
 
 
 def detail_of(outcome: Outcome) -> ExportDetail:
-    assert outcome.export is not None
-    return outcome.export
+    assert isinstance(outcome.details, ExportDetail)
+    return outcome.details
 
 
 def line_of(function: Callable[..., Any], text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from traceback import FrameSummary
 from typing import Any
 
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compilewatch.records import StackFrame
-from compilewatch.worker.targets.graph_breaks import (
+from compilewatch.worker.targets.dynamo.graph_breaks import (
     BreakLog,
     BreakReport,
     fingerprint,
+    graph_break,
     merge,
     place_of,
     reason_in,
@@ -21,6 +23,7 @@ from compilewatch.worker.targets.graph_breaks import (
     stack_frame,
     user_stack,
 )
+from compilewatch.worker.targets.dynamo.reasons import Cause
 
 BRANCH = "Data-dependent branching\n  Explanation: It branches.\n  Hint: Do not.\n\n  Developer"
 LOOP = "graph break in loop\n  Explanation: A loop.\n  Hint: No.\n\n  Developer"
@@ -154,7 +157,7 @@ def test_a_reason_names_the_exceptions_and_leaves_out_the_stack_of_torch() -> No
 def test_a_stack_leaves_out_the_harness_and_keeps_a_forward_in_a_forward() -> None:
     import torch
 
-    from compilewatch.worker.targets import capture
+    from compilewatch.worker.targets.dynamo import capture
 
     module = torch.nn.modules.module.__file__
     stack = [
@@ -181,6 +184,30 @@ def test_the_place_is_where_somebody_can_act() -> None:
     assert place_of((model, in_torch)) == in_torch
     assert place_of((frozen,)) == frozen
     assert place_of(()).file == "?"
+
+
+def test_a_break_keeps_the_lines_around_it_wherever_its_file_lies(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "\n".join(["one", "\ttwo", "three" * 99, "four", "five", "six"])
+    )
+
+    def lines(line: int) -> tuple[int, tuple[str, ...]]:
+        place = stack_frame(str(tmp_path / "own.py"), line, "f")
+        found = graph_break(Cause(code="x"), "reason", place)
+        return found.source_start, found.source
+
+    assert lines(4) == (2, ("    two", ("three" * 99)[:200], "four", "five", "six"))
+    assert lines(1) == (1, ("one", "    two", ("three" * 99)[:200]))
+    assert lines(7) == lines(0) == (0, ())
+    generated = stack_frame("<eval_with_key>.17", 1, "forward")
+    assert graph_break(Cause(code="x"), "reason", generated).source == ()
+
+
+def test_each_graph_names_the_break_that_ended_it() -> None:
+    log = _log(_report("0/0"), _report("1/0", line=7), _report("3/0"))
+    breaks = log.breaks()
+    assert [found.occurrences for found in breaks] == [2, 1]
+    assert log.ends(["0/0", "1/0", "2/0", "3/0"], breaks, None) == (0, 1, -1, 0)
 
 
 def test_paths_are_relative_to_their_package() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._inductor import config
 
-from compilewatch.records import Mode, Phase, Status, Tier
+from compilewatch.records import Mode, Performance, Phase, Status, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.inductor import (
@@ -97,8 +97,8 @@ def test_a_module_compiles_runs_and_is_measured(make_subject: MakeSubject) -> No
     assert outcome.numerics.deterministic
     assert outcome.numerics.matches
     assert outcome.numerics.reference == "float64"
-    found = outcome.performance
-    assert found is not None
+    found = outcome.details
+    assert isinstance(found, Performance)
     assert found.recompiles == 1
     assert found.cold_compile_seconds > 0
     assert found.warm_compile_seconds is not None
@@ -224,7 +224,7 @@ def test_a_compiler_that_fails_on_the_second_shape_fails(
     assert outcome.status is Status.ERROR
     assert outcome.detail.startswith("compiled once, then ")
     assert phases[-1] is Phase.COMPARE
-    assert outcome.performance is not None
+    assert isinstance(outcome.details, Performance)
 
 
 def test_a_second_shape_that_eager_refuses_is_not_counted(make_subject: MakeSubject) -> None:
@@ -235,15 +235,15 @@ def test_a_second_shape_that_eager_refuses_is_not_counted(make_subject: MakeSubj
     subject = with_batch(make_subject(OnlyThree, name="inductor", backend="eager"))
     outcome = InductorTarget().run(subject)
     assert outcome.status is Status.PASS
-    assert outcome.performance is not None
-    assert outcome.performance.recompiles is None
+    assert isinstance(outcome.details, Performance)
+    assert outcome.details.recompiles is None
 
 
 def test_dynamic_shapes_spare_the_recompile(make_subject: MakeSubject) -> None:
     subject = with_batch(make_subject(Relu, name="inductor", backend="eager", dynamic=True))
     outcome = InductorTarget().run(subject)
-    assert outcome.performance is not None
-    assert outcome.performance.recompiles == 0
+    assert isinstance(outcome.details, Performance)
+    assert outcome.details.recompiles == 0
 
 
 def test_a_model_that_cannot_be_called_often_keeps_its_verdict(
@@ -263,8 +263,8 @@ def test_a_model_that_cannot_be_called_often_keeps_its_verdict(
     outcome = InductorTarget().run(make_subject(Tires, name="inductor", backend="eager"))
     assert outcome.status is Status.PASS
     assert "measuring stopped at RuntimeError: tired" in outcome.detail
-    assert outcome.performance is not None
-    assert outcome.performance.speedup is None
+    assert isinstance(outcome.details, Performance)
+    assert outcome.details.speedup is None
 
 
 def test_latencies_are_taken_in_turns() -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
+from compilewatch.contract.processes import descendants
 from compilewatch.records import Phase, TensorSummary
-from compilewatch.worker.memory import descendants
-from compilewatch.worker.targets.isolation import (
+from compilewatch.worker.targets.xla.isolation import (
     Enter,
     StepDiedError,
     StepFailedError,

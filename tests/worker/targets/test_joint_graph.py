@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from compilewatch.records import Mode, Status, Tier
-from compilewatch.worker.targets import Outcome, joint_graph
-from compilewatch.worker.targets.dynamo import DynamoTarget
+from compilewatch.worker.targets import Outcome
+from compilewatch.worker.targets.dynamo import joint_graph
+from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
 pytestmark = [
     pytest.mark.torch,

@@ -17,14 +17,16 @@ import torch
 from conftest import MakeSubject
 from torch import Tensor, nn
 
+from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UsageError
+from compilewatch.neuron import device, neuronx_cc
 from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
-from compilewatch.worker.neuron import device, neuronx_cc
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import BACKENDS, FakeUnsupportedError, Outcome, neuron
-from compilewatch.worker.targets.export import VARIANTS
-from compilewatch.worker.targets.neuron import NeuronTarget
-from compilewatch.worker.targets.neuron_trace import support_of
+from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets.export.target import VARIANTS
+from compilewatch.worker.targets.neuron import target as neuron
+from compilewatch.worker.targets.neuron.target import NeuronTarget
+from compilewatch.worker.targets.neuron.trace import support_of
 from tests.doubles import FOLDER, neuron_variables
 
 pytestmark = pytest.mark.torch
@@ -135,8 +137,8 @@ def test_a_model_is_compiled_ahead_of_time_and_analyzed(
     outcome = answer(make_subject, phases=phases)
     assert (outcome.status, phases) == (Status.PASS, [Phase.COMPILE]), outcome.detail
     assert outcome.detail.startswith("compiled for trn1, ")
-    found = outcome.neuron
-    assert found is not None
+    found = outcome.details
+    assert isinstance(found, NeuronDetail)
     assert (found.route, found.target, found.compiled) == ("torch_neuronx.trace", "trn1", True)
     assert (found.sdk_version, found.device_cores) == ("2.9.0.2.15.32035", None)
     assert found.compiler_version == "2.27.5334.0+f702b353"
@@ -167,11 +169,11 @@ def test_a_refusal_is_an_error_with_the_compilers_words(
     outcome = answer(make_subject, said, phases=phases)
     assert (outcome.status, phases) == (Status.ERROR, [Phase.COMPILE])
     assert outcome.detail.startswith("device memory: NCC_EVRF009: Size of total input exceeds")
-    assert outcome.neuron is not None
-    assert outcome.neuron.failure is not None
-    assert outcome.neuron.failure.advice == "Reduce the batch size"
-    assert outcome.neuron.failure.exit_status == 70
-    assert outcome.neuron.support is not None
+    assert isinstance(outcome.details, NeuronDetail)
+    assert outcome.details.failure is not None
+    assert outcome.details.failure.advice == "Reduce the batch size"
+    assert outcome.details.failure.exit_status == 70
+    assert outcome.details.support is not None
     assert outcome.error is not None
     assert outcome.error.code == "NCC_EVRF009"
     assert "neuronxcc.driver.CommandDriver" in outcome.error.head
@@ -192,12 +194,12 @@ def test_how_the_compiler_ended_is_told(
 ) -> None:
     outcome = answer(make_subject, behaviour)
     assert outcome.status is status
-    assert outcome.neuron is not None
-    assert outcome.neuron.failure is not None
-    assert outcome.neuron.failure.kind == kind
+    assert isinstance(outcome.details, NeuronDetail)
+    assert outcome.details.failure is not None
+    assert outcome.details.failure.kind == kind
     assert outcome.error is not None
     assert outcome.error.code == code
-    assert (outcome.neuron.support is None) is (status is Status.OOM)
+    assert (outcome.details.support is None) is (status is Status.OOM)
 
 
 def test_what_cannot_be_lowered_never_reaches_the_compiler(
@@ -209,9 +211,9 @@ def test_what_cannot_be_lowered_never_reaches_the_compiler(
 
     outcome = NeuronTarget().run(make_subject(Unlowered, name="neuron"))
     assert outcome.status is Status.ERROR
-    assert outcome.neuron is not None
-    assert outcome.neuron.failure is not None
-    assert outcome.neuron.failure.kind == "lowering"
+    assert isinstance(outcome.details, NeuronDetail)
+    assert outcome.details.failure is not None
+    assert outcome.details.failure.kind == "lowering"
     assert outcome.error is not None
     assert outcome.error.type == "NotImplementedError"
     assert "analyze failed: " in outcome.detail
@@ -224,9 +226,9 @@ def test_unsupported_operators_are_counted(make_subject: MakeSubject, sdk: None)
             return (first * second).abs()
 
     outcome = NeuronTarget().run(make_subject(Spectrum, name="neuron"))
-    assert outcome.neuron is not None
-    assert outcome.neuron.support is not None
-    (operator,) = outcome.neuron.support.unsupported
+    assert isinstance(outcome.details, NeuronDetail)
+    assert outcome.details.support is not None
+    (operator,) = outcome.details.support.unsupported
     assert (operator.name, operator.occurrences) == ("aten::_fft_r2c", 2)
     assert operator.failure_at == "neuronx-cc"
     assert "unsupported operators: aten::_fft_r2c" in outcome.detail
@@ -273,8 +275,8 @@ def test_on_a_device_it_runs_is_compared_and_measured(
     assert outcome.numerics is not None
     assert outcome.numerics.matches
     assert outcome.numerics.deterministic
-    found = outcome.neuron
-    assert found is not None
+    found = outcome.details
+    assert isinstance(found, NeuronDetail)
     assert (found.target, found.device_cores) == ("inf2", 2)
     assert found.latency_seconds is not None
     assert found.eager_latency_seconds is not None
@@ -289,8 +291,8 @@ def test_wrong_numbers_on_a_device_are_a_mismatch(
     outcome = answer(make_subject)
     assert outcome.status is Status.MISMATCH
     assert outcome.detail.startswith("differs from eager in ")
-    assert outcome.neuron is not None
-    assert outcome.neuron.compiled
+    assert isinstance(outcome.details, NeuronDetail)
+    assert outcome.details.compiled
 
 
 def test_what_cannot_be_loaded_is_an_error_after_compiling(
@@ -316,8 +318,8 @@ def test_with_the_compiler_only_a_captured_hlo_is_compiled(
     xla("an HLO")
     outcome = answer(make_subject, backend="trn2")
     assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.neuron is not None
-    assert (outcome.neuron.route, outcome.neuron.target) == ("neuronx-cc", "trn2")
+    assert isinstance(outcome.details, NeuronDetail)
+    assert (outcome.details.route, outcome.details.target) == ("neuronx-cc", "trn2")
     assert {"graph.hlo_module.pb", "graph.trn2/graph.neff"} < set(outcome.artifacts)
 
 
@@ -338,7 +340,7 @@ def test_a_model_without_an_hlo_for_other_inputs_is_not_compiled(
     outcome = answer(make_subject)
     assert outcome.status is Status.UNSUPPORTED
     assert "operators run outside XLA" in outcome.detail
-    assert outcome.neuron is None
+    assert outcome.details is None
 
 
 def test_without_the_compiler_the_hlo_is_kept_for_one(make_subject: MakeSubject, xla: Any) -> None:
@@ -347,8 +349,8 @@ def test_without_the_compiler_the_hlo_is_kept_for_one(make_subject: MakeSubject,
     assert outcome.status is Status.UNSUPPORTED
     assert outcome.artifacts == ("graph.hlo_module.pb",)
     assert "compilewatch neuron compile PATH/graph.hlo_module.pb" in outcome.detail
-    assert outcome.neuron is not None
-    assert not outcome.neuron.compiled
+    assert isinstance(outcome.details, NeuronDetail)
+    assert not outcome.details.compiled
 
 
 @pytest.mark.parametrize("fields", [{"mode": Mode.TRAIN}, {"dynamic": True}])
@@ -385,5 +387,5 @@ def test_fake_tensors_and_unknown_families_are_refused(
 
 
 def test_the_parent_knows_the_backends() -> None:
-    assert BACKENDS["neuron"] == neuronx_cc.TARGETS
-    assert BACKENDS["export"] == tuple(name for name in VARIANTS if name)
+    assert TARGETS["neuron"].backends == neuronx_cc.TARGETS
+    assert TARGETS["export"].backends == tuple(name for name in VARIANTS if name)

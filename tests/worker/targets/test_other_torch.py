@@ -8,8 +8,8 @@ import pytest
 from breaks import CASES, Case, line_of
 from conftest import CASES_FOLDER
 
-from compilewatch.config import load_settings
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.config.settings import load_settings
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Result, Target, Tier
 
 pytestmark = [pytest.mark.torch, pytest.mark.torch_2_13]

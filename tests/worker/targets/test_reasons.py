@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from torch._dynamo import exc
 
-from compilewatch.worker.targets.reasons import (
+from compilewatch.report.wording import registry_page
+from compilewatch.worker.targets.dynamo.reasons import (
     CODES,
     classify,
-    documentation_url,
     innermost,
     registry,
     short_code,
@@ -114,7 +114,5 @@ def test_the_registry_is_torchs_own() -> None:
 
 
 def test_the_page_of_an_entry_is_the_one_that_torch_prints() -> None:
-    assert documentation_url("GB0170") == exc.get_gbid_documentation_link(
-        "Data-dependent branching"
-    )
-    assert documentation_url("GB7000") == exc.get_gbid_documentation_link("graph break in loop")
+    assert registry_page("GB0170") == exc.get_gbid_documentation_link("Data-dependent branching")
+    assert registry_page("GB7000") == exc.get_gbid_documentation_link("graph break in loop")

@@ -28,7 +28,7 @@ from compilewatch.records import (
     XlaDetail,
 )
 from compilewatch.worker.targets import FakeUnsupportedError
-from compilewatch.worker.targets.xla import XlaTarget
+from compilewatch.worker.targets.xla.target import XlaTarget
 
 SOURCES = Path(compilewatch.__file__).parents[1]
 OPERATORS = SOURCES.parent / "inputs" / "neuron_operators.toml"
@@ -78,8 +78,8 @@ class Answered:
 
     @property
     def xla(self) -> XlaDetail:
-        assert self.found.xla is not None, self.found.detail
-        return self.found.xla
+        assert isinstance(self.found.details, XlaDetail), self.found.detail
+        return self.found.details
 
     def kept(self) -> set[str]:
         files = {path.name for path in self.artifacts.iterdir()}
@@ -359,7 +359,7 @@ sys.path.insert(0, sys.argv[1])
 import for_xla
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Target
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets.neuron import NeuronTarget
+from compilewatch.worker.targets.neuron.target import NeuronTarget
 for model in (for_xla.Batched, for_xla.Chooses, for_xla.Falls, for_xla.Dies):
     build = FactoryBuild(factory="for_xla:x")
     spec = ModelSpec(source="test", name="test", build=build)

@@ -18,13 +18,12 @@ from typing import Any
 import msgspec
 
 from compilewatch.errors import LauncherError
-from compilewatch.launchers import NODE_LOST
 from compilewatch.launchers.ray.cluster import NEURON_CORES, Cluster
 from compilewatch.launchers.ray.files import Content, own_files, read, shared_files, write
 from compilewatch.launchers.ray.losses import Flight, lost_result
 from compilewatch.launchers.ray.node import Order, Parcel, answered
 from compilewatch.launchers.ray.protocol import Landed, Lost, Pulse, Report, Run, Submitted
-from compilewatch.records import Request, Result
+from compilewatch.records import AttemptCode, Request, Result
 
 QUEUED_PER_SLOT = 2
 """So that a node has the next request at hand when one ends, and few are lost with it."""
@@ -162,7 +161,9 @@ class Batch:
             if lost is None:
                 raise LauncherError(f"the Ray cluster cannot run it: {line_of(error)}") from None
             ours = isinstance(error, self.ray.exceptions.LocalRayletDiedError)
-            if ours or (self.cluster.is_our_own and lost.attempts[-1].reason.startswith(NODE_LOST)):
+            if ours or (
+                self.cluster.is_our_own and lost.attempts[-1].code is AttemptCode.NODE_LOST
+            ):
                 raise ConnectionError("our own node is gone") from None
             if lost.may_be_asked_again:
                 self.waiting.appendleft((number, lost))

@@ -19,6 +19,8 @@ from types import TracebackType
 
 import msgspec
 
+from compilewatch.contract.messages import Lines
+from compilewatch.contract.targets import default_environment
 from compilewatch.errors import LauncherError
 from compilewatch.launchers.ray.batch import Batch, line_of
 from compilewatch.launchers.ray.cluster import Cluster, Node
@@ -36,8 +38,7 @@ from compilewatch.launchers.ray.protocol import (
     Report,
     Run,
 )
-from compilewatch.records import HOMES, Environment
-from compilewatch.worker.protocol import Lines
+from compilewatch.records import Environment
 
 DESCRIBE_SECONDS = 180.0
 """For all nodes to say what they are: each starts a worker, and reads package metadata."""
@@ -113,7 +114,9 @@ class Driver:
 
     def eligible(self, node: Node, name: str) -> bool:
         """Whether requests for this environment are placed on this node."""
-        if name != HOMES["neuron"] or not any(n.neuron_cores for n in self.cluster.nodes()):
+        if name != default_environment("neuron") or not any(
+            n.neuron_cores for n in self.cluster.nodes()
+        ):
             return True
         return node.neuron_cores > 0
 

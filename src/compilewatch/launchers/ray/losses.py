@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.launchers import CONNECTION_LOST, NODE_LOST
 from compilewatch.records import (
     Attempt,
+    AttemptCode,
     ErrorRecord,
     Phase,
     Record,
@@ -22,11 +22,6 @@ from compilewatch.records import (
 MOST_LOSSES = 3
 """How often a request may be lost; then that is its result. A node that falls over whatever it is
 given costs its own work only, a request that fells nodes stops doing so."""
-
-WORKER_LOST = "worker_lost"
-NODE_MEMORY = "node_out_of_memory"
-"""Ray's monitor ended the worker because the node's memory ran full, whoever filled it; a model
-that exceeds its own limit is `oom` by our launcher on the node, and known to be the one."""
 
 
 class Flight(Record, frozen=True, kw_only=True):
@@ -42,23 +37,29 @@ class Flight(Record, frozen=True, kw_only=True):
     def lost(self, error: BaseException, kinds: Any) -> Flight | None:
         """With one loss more; None where the error is none. `kinds` is `ray.exceptions`."""
         if isinstance(error, kinds.OutOfMemoryError):
-            return self._with(NODE_MEMORY, "Ray ended its worker, as the node ran out of memory")
+            # Its monitor does so whoever filled the node. A model that exceeds its own limit is
+            # `oom` by our launcher on the node, and known to be the one.
+            return self._with(
+                AttemptCode.NODE_OUT_OF_MEMORY,
+                "Ray ended its worker, as the node ran out of memory",
+            )
         if isinstance(error, kinds.NodeDiedError | kinds.ObjectLostError):
-            return self._with(NODE_LOST, f"its Ray node{_address(str(error))} was lost")
+            return self._with(AttemptCode.NODE_LOST, f"its Ray node{_address(str(error))} was lost")
         if isinstance(error, kinds.WorkerCrashedError | kinds.LocalRayletDiedError):
-            return self._with(WORKER_LOST, "its Ray worker ended unexpectedly")
+            return self._with(AttemptCode.WORKER_LOST, "its Ray worker ended unexpectedly")
         return None
 
     def cut_off(self) -> Flight:
         """With one loss more: nobody was left to hear its answer."""
-        return self._with(CONNECTION_LOST, "the connection to the Ray cluster was lost")
+        return self._with(AttemptCode.CONNECTION_LOST, "the connection to the Ray cluster was lost")
 
-    def _with(self, code: str, why: str) -> Flight:
+    def _with(self, code: AttemptCode, why: str) -> Flight:
         attempt = Attempt(
             tier=Tier.REAL if self.request.tier is Tier.REAL else Tier.FAKE,
-            status=Status.OOM if code == NODE_MEMORY else Status.CRASHED,
+            status=Status.OOM if code is AttemptCode.NODE_OUT_OF_MEMORY else Status.CRASHED,
             phase=Phase.SETUP,
-            reason=f"{code}: {why}",
+            code=code,
+            reason=why,
         )
         return msgspec.structs.replace(self, attempts=(*self.attempts, attempt))
 
@@ -66,8 +67,7 @@ class Flight(Record, frozen=True, kw_only=True):
 def lost_result(flight: Flight, digest: str) -> Result:
     """The result of a request that was lost too often; how far it came is not known."""
     last = flight.attempts[-1]
-    code, _, why = last.reason.partition(": ")
-    detail = f"{why}; {len(flight.attempts)} tries were lost"
+    detail = f"{last.reason}; {len(flight.attempts)} tries were lost"
     return Result(
         request=flight.request,
         status=last.status,
@@ -75,7 +75,7 @@ def lost_result(flight: Flight, digest: str) -> Result:
         tier=last.tier,
         depth=flight.request.depth,
         detail=detail,
-        error=ErrorRecord(type=last.status.value, message=detail, code=code),
+        error=ErrorRecord(type=last.status.value, message=detail, code=last.code),
         attempts=flight.attempts[:-1],
         environment_digest=digest,
     )

@@ -19,7 +19,7 @@ import msgspec
 
 from compilewatch.environments import available, describe
 from compilewatch.errors import CompilewatchError
-from compilewatch.launchers.local import LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.launchers.ray.files import Content, at_node, pack
 from compilewatch.records import Environment, Record, Request, Result
 from compilewatch.store import condense

@@ -31,7 +31,7 @@ from compilewatch.worker.example_inputs.factory import factory_inputs
 from compilewatch.worker.example_inputs.files import inputs_to_toml, load_inputs_file, to_fake
 from compilewatch.worker.example_inputs.labels import add_labels
 from compilewatch.worker.example_inputs.signature import read_signature
-from compilewatch.worker.overrides import Overrides
+from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.subject import ExampleInputs
 
 __all__ = ["inputs_to_toml", "load_inputs_file", "make_inputs", "summarize"]

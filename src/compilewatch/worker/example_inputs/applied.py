@@ -15,7 +15,7 @@ from compilewatch.errors import ConfigError, InputsError
 from compilewatch.records import Depth, Request, Tier
 from compilewatch.worker.example_inputs.context import Context
 from compilewatch.worker.example_inputs.specs import from_spec, size_of
-from compilewatch.worker.overrides import Overrides, Scope
+from compilewatch.worker.model.overrides import Overrides, Scope
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from compilewatch.worker.fake_mode import InputAwareFakeMode
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 
 
 def fake_values(values: Any, mode: FakeTensorMode) -> Any:

@@ -1,42 +1,24 @@
-"""Compile targets: one Protocol, one line each in `TARGETS`; loaded lazily."""
+"""The Protocol of a compile target and what it returns; `contract.targets` lists the targets."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from compilewatch.errors import UsageError
+from compilewatch import plugins
+from compilewatch.contract.targets import entry
 from compilewatch.records import (
+    Details,
     ErrorRecord,
-    ExportDetail,
     FullgraphVerdict,
     GraphBreak,
-    NeuronDetail,
     Numerics,
-    Performance,
     Status,
     Tier,
-    XlaDetail,
 )
 
 if TYPE_CHECKING:
     from compilewatch.worker.subject import Subject
-
-TARGETS: dict[str, str] = {
-    "dynamo": "compilewatch.worker.targets.dynamo:DynamoTarget",
-    "export": "compilewatch.worker.targets.export:ExportTarget",
-    "inductor": "compilewatch.worker.targets.inductor:InductorTarget",
-    "xla": "compilewatch.worker.targets.xla:XlaTarget",
-    "neuron": "compilewatch.worker.targets.neuron:NeuronTarget",
-}
-
-BACKENDS: dict[str, tuple[str, ...]] = {
-    "export": ("non_strict", "strict"),
-    "xla": (),
-    "neuron": ("trn1", "trn1n", "inf2", "trn2"),
-}
-"""What `Target.backend` may be; that of the other targets is one of torch.compile's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +33,12 @@ class Outcome:
     unattributed: int | None = None
     ops: int | None = None
     guards: int | None = None
+    graph_ops: tuple[int, ...] = ()
+    graph_ends: tuple[int, ...] = ()
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
     numerics: Numerics | None = None
-    export: ExportDetail | None = None
-    performance: Performance | None = None
-    xla: XlaDetail | None = None
-    neuron: NeuronDetail | None = None
+    details: Details | None = None
     error: ErrorRecord | None = None
     artifacts: tuple[str, ...] = ()
 
@@ -97,8 +78,4 @@ class FakeUnsupportedError(Exception):
 
 def load_target(name: str) -> CompileTarget:
     """Import one target. Raises UsageError for a name that is not registered."""
-    if name not in TARGETS:
-        raise UsageError(f"no target {name!r}; known: {', '.join(sorted(TARGETS))}")
-    module_name, _, class_name = TARGETS[name].partition(":")
-    target: Any = getattr(importlib.import_module(module_name), class_name)
-    return target()  # type: ignore[no-any-return]
+    return plugins.load(entry(name).implementation)()  # type: ignore[no-any-return]

@@ -6,9 +6,9 @@ import re
 
 import msgspec
 
+from compilewatch.contract.failures import causes, error_code
 from compilewatch.records import ErrorRecord
-from compilewatch.worker.failures import causes, error_code
-from compilewatch.worker.targets.dynamo import compiler_error
+from compilewatch.worker.targets.dynamo.target import compiler_error
 
 Codes = tuple[tuple[str, str], ...]
 """(code, pattern over the message): causes that only one target knows; the first match counts."""

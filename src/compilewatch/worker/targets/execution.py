@@ -11,10 +11,10 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from compilewatch.records import Mode
-from compilewatch.worker import numerics
-from compilewatch.worker.module_state import preserved
+from compilewatch.worker.model.state import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets.dynamo import loss_of
+from compilewatch.worker.targets import numerics
+from compilewatch.worker.targets.dynamo.target import loss_of
 
 Call = Callable[..., Any]
 

@@ -20,13 +20,12 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
+from compilewatch.contract.failures import one_line
+from compilewatch.contract.processes import PeakMemory
 from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Status, Tier
-from compilewatch.worker import numerics
-from compilewatch.worker.failures import one_line
-from compilewatch.worker.memory import PeakMemory
-from compilewatch.worker.module_state import preserved
+from compilewatch.worker.model.state import preserved
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome, numerics
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
 from compilewatch.worker.targets.execution import (
     Call,
@@ -128,7 +127,7 @@ class _Measurement:
             return _failed(error, "")
         graphs, ops = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
         performance = Performance(cold_compile_seconds=cold, compiler_peak_memory_bytes=peak.bytes)
-        outcome = Outcome(status=Status.PASS, graphs=graphs, ops=ops, performance=performance)
+        outcome = Outcome(status=Status.PASS, graphs=graphs, ops=ops, details=performance)
         subject.enter(Phase.COMPARE)
         try:
             found = self._numerics()
@@ -143,7 +142,7 @@ class _Measurement:
             status=Status.MISMATCH if found.deterministic and not found.matches else Status.PASS,
             detail="; ".join(filter(None, (*_remarks(graphs, found, performance), problem))),
             numerics=found,
-            performance=performance,
+            details=performance,
         )
 
     def _first_call(self) -> float:

@@ -1,0 +1,189 @@
+"""One model in the terminal: the row of its targets, and each answer in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from compilewatch.analysis import rows, summary
+from compilewatch.cli.rendering.excerpt import Excerpt, SourceLine
+from compilewatch.cli.rendering.pieces import STYLES, Indented, block, plain, plain_table, plural
+from compilewatch.contract.targets import target_label
+from compilewatch.records import GraphBreak, Result
+from compilewatch.records.labels import reason_label, source_line, source_lines
+from compilewatch.report import wording
+from compilewatch.report.sections import Section, details
+from compilewatch.report.wording import Outcome, outcome
+
+ERROR_LINES_SHOWN = 12
+
+
+def model_panel(result: Result, excerpt: Excerpt | None = None) -> RenderableType:
+    """One result in full; `excerpt` gives the source lines around a break."""
+    parts: list[RenderableType] = [_title(result), _figures(result)]
+    if result.detail:
+        parts.append(plain(result.detail))
+    if result.expectation:
+        parts.append(plain(f"expected: {result.expectation}", "dim"))
+    refused = result.fullgraph is not None and not result.fullgraph.accepted
+    if refused and not result.breaks and result.fullgraph and result.fullgraph.reason:
+        parts += [plain("fullgraph=True refuses it:", "bold"), block(result.fullgraph.reason)]
+    for number, graph_break in enumerate(result.breaks, start=1):
+        parts += [Text(), _break(number, graph_break, excerpt)]
+    parts += _error(result, excerpt)
+    for section in details(result):
+        parts += _section(section)
+    parts += _how(result)
+    return Group(*parts)
+
+
+def row_panel(results: Sequence[Result]) -> RenderableType:
+    """The layers of one model in their order, which fails first, and where two disagree."""
+    table = plain_table("Layer", "Asked in", "Answer", "Phase", "Why")
+    said: list[RenderableType] = []
+    for row in rows.rows(results):
+        for cell in row.cells:
+            result = cell.result
+            style = STYLES[Outcome.PASS if result is None else outcome(result)]
+            first = "  <- fails first" if cell is row.first_failing else ""
+            table.add_row(
+                plain(cell.layer.value, "bold" if first else ""),
+                plain(row.way.label),
+                plain(wording.cell_words(cell) + first, style),
+                plain(result.phase.value if result is not None else ""),
+                plain(", ".join(wording.why(result)) if result is not None else ""),
+            )
+        said += [plain(f"{row.way.label}: {line}", "yellow") for line in row.disagreements]
+    return Group(table, *said, Text())
+
+
+def _section(section: Section) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text(), plain(section.title, "bold")]
+    # Lines, not a table: in a pipe a table would pad every line to the longest message.
+    width = max((len(name) for name, _ in section.facts), default=0)
+    parts += [Indented(plain(f"{name:<{width}}  {value}")) for name, value in section.facts]
+    for listing in section.listings:
+        table = plain_table(*listing.columns)
+        for cells in listing.rows:
+            table.add_row(*map(plain, cells))
+        note = [plain(listing.note, "dim")] if listing.note else []
+        parts.append(Indented(Group(plain(listing.title, "bold"), *note, table)))
+    return parts
+
+
+def _title(result: Result) -> Text:
+    model = result.request.model
+    line = plain(model.name, "bold")
+    line.append_text(plain(f"  {target_label(result.request.target)}  "))
+    line.append_text(plain(wording.status_words(result), f"bold {STYLES[outcome(result)]}"))
+    line.append_text(plain(f"  ({model.family}, {model.task})", "dim"))
+    return line
+
+
+def _figures(result: Result) -> Text:
+    said = [f"{result.tier.value} tensors", f"{result.depth.value} depth"]
+    if result.graphs is not None:
+        said.append(plural(result.graphs, "graph"))
+    if result.graph_breaks is not None:
+        distinct = f" ({result.distinct_breaks} distinct)" if result.distinct_breaks else ""
+        said.append(plural(result.graph_breaks, "graph break") + distinct)
+    for number, noun in ((result.ops, "op"), (result.guards, "guard")):
+        if number is not None:
+            said.append(plural(number, noun))
+    if result.fullgraph is not None:
+        answer = "accepted" if result.fullgraph.accepted else "refused"
+        said.append(f"fullgraph {answer}{'' if result.fullgraph.derived else ' (probed)'}")
+    if result.parameters is not None:
+        said.append(f"{wording.quantity(result.parameters)} parameters")
+    if result.peak_memory_bytes is not None:
+        said.append(wording.memory(result.peak_memory_bytes))
+    if result.durations:
+        said.append(wording.seconds(summary.spent(result)))
+    if result.reused_from:
+        said.append(f"answered by {result.reused_from}")
+    return plain(" · ".join(said), "dim")
+
+
+def _break(number: int, graph_break: GraphBreak, excerpt: Excerpt | None) -> RenderableType:
+    heading = plain(f"{number}. {reason_label(graph_break)}", "bold yellow")
+    times = graph_break.occurrences
+    heading.append_text(plain("  once" if times == 1 else f"  {times} times", "dim"))
+    inside: list[RenderableType] = [
+        plain(f"{graph_break.file}:{graph_break.line} in {graph_break.function}")
+    ]
+    inside += _lines(graph_break, excerpt)
+    inside.append(plain(graph_break.reason.strip()))
+    # torch's own text often has its hints and the link in it already.
+    said = graph_break.reason
+    hints = [hint.strip() for hint in graph_break.hints if hint.strip() not in said]
+    inside += [plain(f"hint: {hint}", "green") for hint in hints]
+    page = wording.registry_page(graph_break.code)
+    if page is not None and page not in said:
+        inside.append(plain(page, "cyan"))
+    return Group(heading, Indented(Group(*inside)))
+
+
+def _lines(graph_break: GraphBreak, excerpt: Excerpt | None) -> list[RenderableType]:
+    here = (graph_break.file, graph_break.line)
+    stored = source_line(graph_break)
+    lines = tuple(SourceLine(*line) for line in source_lines(graph_break))
+    if len(lines) < 2 and excerpt is not None:  # of a run that kept no more than the line itself
+        found = excerpt(*here)
+        said = {line.number: line.text.strip() for line in found}
+        # An installed version other than the one that was run has something else on that line.
+        if not stored or said.get(graph_break.line) == stored.strip():
+            lines = found
+    return _source(lines, graph_break.line)
+
+
+def _source(lines: Sequence[SourceLine], marked: int) -> list[RenderableType]:
+    width = len(str(lines[-1].number)) if lines else 0
+    shown: list[RenderableType] = []
+    for number, code in lines:
+        mark = ">" if number == marked else " "
+        line = plain(
+            f"{mark} {number:>{width}} | {code}".rstrip(), "bold" if mark == ">" else "dim"
+        )
+        if number != marked:
+            line.no_wrap, line.overflow = True, "ellipsis"
+        shown.append(line)
+    return shown
+
+
+def _error(result: Result, excerpt: Excerpt | None) -> list[RenderableType]:
+    error = result.error
+    if error is None:
+        return []
+    parts: list[RenderableType] = [Text(), plain(f"{error.type} ({error.code})", "bold red")]
+    if error.message.strip() != result.detail.strip():
+        parts.append(block(error.message))
+    if error.file and error.line:
+        inside = f" in {error.function}" if error.function else ""
+        parts.append(plain(f"{error.file}:{error.line}{inside}"))
+        if excerpt is not None:
+            parts += _source(excerpt(error.file, error.line), error.line)
+    trace = (error.tail or error.head).rstrip().splitlines()[-ERROR_LINES_SHOWN:]
+    if trace:
+        parts.append(block("\n".join(trace), "dim"))
+    return parts
+
+
+def _how(result: Result) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text()]
+    for tensor in result.inputs:
+        shape = None if tensor.shape is None else f"{list(tensor.shape)} {tensor.dtype}"
+        parts.append(plain(f"input {tensor.name}: {shape or tensor.value}", "dim"))
+    for attempt in result.attempts:
+        ended = f"{attempt.status.value} in {attempt.phase.value}"
+        text = f"before it: {attempt.tier.value} tensors, {ended}: {attempt.reason}"
+        parts.append(plain(text, "dim"))
+    first, others = wording.main_artifacts(result.artifacts)
+    parts += [plain(f"artifact {path}", "dim") for path in first]
+    if others:
+        parts.append(plain(f"and {plural(len(others), 'more artifact')}", "dim"))
+    if command := wording.decompressing(result):
+        parts.append(plain(command, "cyan"))
+    parts.append(plain(wording.commands(result.request)[0], "cyan"))
+    return parts

@@ -1,0 +1,81 @@
+"""What the tables and panels of verbs are made of.
+
+Everything that comes from a model, a path or a traceback goes through `plain`: rich would read
+`[red]` in it as markup and a terminal would obey an escape sequence. Nothing here expands to the
+width of the console, so that `console()` can give piped output all the room it needs: a fact that
+was cut off or folded cannot be searched for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import IO
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from compilewatch.report import wording
+from compilewatch.report.wording import Outcome
+
+UNLIMITED_WIDTH = 10_000
+
+STYLES: dict[Outcome, str] = {
+    Outcome.PASS: "green",
+    Outcome.GRAPH_BREAK: "yellow",
+    Outcome.MISMATCH: "magenta",
+    Outcome.COMPILE_ERROR: "red",
+    Outcome.NO_VERDICT: "bright_red",
+    Outcome.NOT_RUN: "dim",
+}
+
+
+class Indented:
+    """A renderable three columns to the right. Unlike rich's Padding it adds nothing after a line,
+    which in a pipe would be thousands of blanks."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        inner = options.update(width=max(options.max_width - 3, 1))
+        for line in console.render_lines(self._renderable, inner, pad=False):
+            yield Segment("   ")
+            yield from line
+            yield Segment.line()
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """Where verbs print: in colour on a terminal only (NO_COLOR is honoured), as wide as needed
+    when piped."""
+    made = Console(file=file, highlight=False)
+    if not made.is_terminal:
+        made.width = UNLIMITED_WIDTH
+    return made
+
+
+def plain_table(*headings: str, gap: int = 1) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, gap, 0, 0))
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def spaced(parts: Iterable[RenderableType]) -> RenderableType:
+    """The parts with an empty line after each but the last."""
+    separated = [piece for part in parts for piece in (part, Text())]
+    return Group(*separated[:-1])
+
+
+def block(text: str, style: str = "") -> RenderableType:
+    return Indented(plain(text.strip("\n"), style))
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def plain(text: str, style: str = "") -> Text:
+    return Text(wording.printable(text.expandtabs(4)), style=style, overflow="fold")

@@ -1,0 +1,289 @@
+"""The tables that verbs print: pure functions from stored runs to rich renderables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from compilewatch.analysis import rows, summary
+from compilewatch.cli.rendering.pieces import STYLES, plain, plain_table, plural, spaced
+from compilewatch.contract.targets import target_label
+from compilewatch.records import ChangeKind, Result, Run
+from compilewatch.records.views import RunView
+from compilewatch.report import wording
+from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome
+
+FAMILIES_SHOWN = 15
+REASONS_SHOWN = 8
+NOT_PASSING_SHOWN = 10
+REASONS_BY_TARGET_SHOWN = 3
+REGRESSIONS_SHOWN = 20
+FIXED_SHOWN = 10
+
+CHANGE_STYLES = {ChangeKind.REGRESSION: "red", ChangeKind.FIXED: "green"}
+
+HEADINGS = OUTCOME_LABELS | {Outcome.GRAPH_BREAK: "breaks", Outcome.COMPILE_ERROR: "error"}
+"""Short enough for a table of all outcomes on 80 columns."""
+
+
+def summary_table(view: RunView) -> RenderableType:
+    """The end of a sweep: what does not pass and why, changes, notes, headline figures."""
+    parts = [
+        *_families(view),
+        *_targets(view),
+        *_reasons(view),
+        *_errors(view),
+        *_not_passing(view),
+        *_changed(view),
+    ]
+    notes = plain("\n".join(f"note: {note}" for note in view.notes), "yellow")
+    return spaced([*parts, *([notes] if view.notes else []), _headline(view)])
+
+
+def changes_table(view: RunView) -> RenderableType:
+    """Every change against the baseline, regressions first, with what differs between the runs."""
+    if view.baseline is None:
+        return plain("no baseline to compare with")
+    sides = [
+        f"{name:9}{run.id}  {run.source}, {run.state}, {plural(run.planned, 'request')} planned"
+        for name, run in (("baseline", view.baseline), ("run", view.run))
+    ]
+    notes = [plain(f"note: {note}", "yellow") for note in _oddities(view.baseline, view.run)]
+    return spaced([plain("\n".join(sides)), *notes, _compared(view), *_change_tables(view, {})])
+
+
+def _oddities(baseline: Run, run: Run) -> Iterable[str]:
+    """What makes a comparison say less than it seems to."""
+    if baseline.id == run.id and baseline.environments == run.environments:
+        yield "both are the same run: nothing can differ"
+    if baseline.source != run.source:
+        yield f"the sources differ: {baseline.source} and {run.source}"
+    elif baseline.settings.get("selection") != run.settings.get("selection"):
+        yield "the two runs select other models: compare only what both have"
+    for side in (baseline, run):
+        if side.state != "finished":
+            yield f"{side.id} is {side.state}: what it has no result of is pending or missing"
+
+
+def runs_table(runs: Sequence[Run]) -> RenderableType:
+    """Stored runs, in the order given."""
+    if not runs:
+        return plain("no runs stored yet")
+    table = plain_table(
+        "Run", "Source", "State", "Requests", "Time", "torch", "trans-\nformers", gap=0
+    )
+    for column in (table.columns[3], table.columns[4]):
+        column.justify = "right"
+    for column in table.columns[:5]:
+        column.no_wrap = True
+    for run in runs:
+        table.add_row(
+            plain(run.id, "bold"),
+            plain(run.source + (f" {run.shard}" if run.shard else "")),
+            plain(run.state, "" if run.state == "finished" else "yellow"),
+            plain(f"{run.planned:,}"),
+            plain(wording.seconds(run.wall_seconds)),
+            plain(", ".join(dict.fromkeys(e.torch for e in run.environments))),
+            plain(", ".join(dict.fromkeys(str(e.transformers) for e in run.environments))),
+        )
+    return table
+
+
+# --- the summary -------------------------------------------------------------------------------
+
+
+def _not_passing(view: RunView) -> list[RenderableType]:
+    """The most downloaded of what does not pass: the line that breaks or fails, and why."""
+    found = [r for r in view.results if outcome(r) not in (Outcome.PASS, Outcome.NOT_RUN)]
+    if not found:
+        return []
+    # What is known and reviewed comes last.
+    found.sort(
+        key=lambda r: (
+            r.expectation is not None,
+            -(r.request.model.downloads or 0),
+            r.request.model.name,
+        )
+    )
+    several = len(rows.targets_in_order(view.results)) > 1
+    table = plain_table("Does not pass", *(["Target"] if several else []), "Result", "Where", "Why")
+    for result in found[:NOT_PASSING_SHOWN]:
+        kind = outcome(result)
+        table.add_row(
+            plain(result.request.model.name),
+            *([plain(target_label(result.request.target))] if several else []),
+            plain(wording.status_words(result), STYLES[kind]),
+            plain(wording.first_place(result)),
+            plain(wording.first_reason(result)),
+        )
+    if len(found) > NOT_PASSING_SHOWN:
+        table.add_row(plain(f"{len(found) - NOT_PASSING_SHOWN:,} more in the report", "dim"))
+    return [table, plain(f"Look closer: {wording.commands(found[0].request)[1]}")]
+
+
+def _families(view: RunView) -> list[RenderableType]:
+    counts = _counted(view, lambda result: result.request.model.family)
+    if all(found.total() == 1 for found in counts.values()):
+        return []  # the headline says the same
+    total = sum(counts.values(), Counter[Outcome]())
+    shown = [group.name for group in summary.by_family(view)[:FAMILIES_SHOWN]]
+    named = [(name, counts[name], "") for name in shown]
+    rest = sum((found for name, found in counts.items() if name not in shown), Counter[Outcome]())
+    if rest:
+        others = len(counts) - len(shown)
+        named.append((f"{others} other {'family' if others == 1 else 'families'}", rest, "dim"))
+    return [_outcome_table("Family", [*named, (f"all {len(counts):,}", total, "bold")])]
+
+
+def _counted(view: RunView, name: Callable[[Result], str]) -> dict[str, Counter[Outcome]]:
+    counts: dict[str, Counter[Outcome]] = {}
+    for result in view.results:
+        counts.setdefault(name(result), Counter())[outcome(result)] += 1
+    return counts
+
+
+def _outcome_table(heading: str, lines: Iterable[tuple[str, Counter[Outcome], str]]) -> Table:
+    """A line for each (name, results by outcome, style), with the outcomes that occur."""
+    held = list(lines)
+    kinds = [kind for kind in OUTCOME_LABELS if any(counts[kind] for _, counts, _ in held)]
+    table = plain_table(heading, *(HEADINGS[kind] for kind in kinds))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, counts, style in held:
+        cells = [plain(f"{counts[k]:,}" if counts[k] else "·", STYLES[k]) for k in kinds]
+        table.add_row(plain(name, style), *cells)
+    return table
+
+
+def _targets(view: RunView) -> list[RenderableType]:
+    """Where a run has several targets: verdicts, first failing layers and reasons by target."""
+    labels = rows.targets_in_order(view.results)
+    if len(labels) < 2:
+        return []
+    counts = _counted(view, lambda result: target_label(result.request.target))
+    parts: list[RenderableType] = [
+        _outcome_table("Target", [(label, counts[label], "") for label in labels])
+    ]
+    firsts = rows.first_failures(rows.rows(view.results))
+    if any(firsts.values()):
+        table = plain_table("Fails first in", "Asked in", "Models")
+        table.columns[2].justify = "right"
+        for (way, layer), models in firsts.items():
+            table.add_row(plain(layer.value), plain(way.label), plain(f"{models:,}"))
+        parts.append(table)
+    return [*parts, *_reasons_by_target(view)]
+
+
+def _reasons_by_target(view: RunView) -> list[RenderableType]:
+    table = plain_table("Target", "Fails most for", "Models", "Downloads")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for label, reasons in rows.reasons_by_target(view).items():
+        for number, reason in enumerate(reasons[:REASONS_BY_TARGET_SHOWN]):
+            table.add_row(
+                plain("" if number else label),
+                plain(wording.cause_words(reason)),
+                plain(f"{reason.models:,}"),
+                plain(wording.quantity(reason.downloads)),
+            )
+    return [table] if table.rows else []
+
+
+def _reasons(view: RunView) -> list[RenderableType]:
+    reasons = summary.top_reasons(view)
+    if not reasons:
+        return []
+    table = plain_table("Reasons of graph breaks", "Models", "Downloads", "Breaks")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for reason in reasons[:REASONS_SHOWN]:
+        table.add_row(
+            plain(reason.label),
+            plain(f"{reason.models:,}"),
+            plain(wording.quantity(reason.downloads)),
+            plain(f"{reason.occurrences:,}"),
+        )
+    if len(reasons) > REASONS_SHOWN:
+        table.add_row(plain(f"{len(reasons) - REASONS_SHOWN} more in the report", "dim"))
+    return [table]
+
+
+def _errors(view: RunView) -> list[RenderableType]:
+    errors = summary.errors(view)
+    if not errors:
+        return []
+    table = plain_table("Errors and no answers", "Phase", "Requests")
+    table.columns[2].justify = "right"
+    for phase, code, requests in errors[:REASONS_SHOWN]:
+        table.add_row(plain(code), plain(phase), plain(f"{requests:,}"))
+    return [table]
+
+
+def _changed(view: RunView) -> list[RenderableType]:
+    if view.baseline is None:
+        return []
+    limits = dict.fromkeys(ChangeKind, 0)
+    limits |= {ChangeKind.REGRESSION: REGRESSIONS_SHOWN, ChangeKind.FIXED: FIXED_SHOWN}
+    return [_compared(view), *_change_tables(view, limits)]
+
+
+def _compared(view: RunView) -> Text:
+    assert view.baseline is not None
+    counts = Counter(change.kind for change in view.changes)
+    said = [
+        plural(counts[ChangeKind.REGRESSION], "regression"),
+        f"{counts[ChangeKind.FIXED]} fixed",
+    ]
+    said += [
+        f"{counts[kind]} {kind.value.replace('_', ' ')}"
+        for kind in ChangeKind
+        if counts[kind] and kind not in CHANGE_STYLES
+    ]
+    line = plain(f"against {view.baseline.id}: {', '.join(said)}", "bold")
+    if view.differences:
+        line.append_text(plain(f"\ndiffers in {'; '.join(view.differences)}", "dim"))
+    return line
+
+
+def _change_tables(view: RunView, limits: dict[ChangeKind, int]) -> Iterable[RenderableType]:
+    for kind, label in wording.CHANGE_LABELS.items():
+        found = [change for change in view.changes if change.kind is kind]
+        limit = limits.get(kind, len(found))
+        if not found or not limit:
+            continue
+        table = plain_table(label, "Target", "Why")
+        for change in found[:limit]:
+            # What differs between the runs stands above the tables, once.
+            causes = [cause for cause in change.causes if cause not in view.differences]
+            table.add_row(
+                plain(change.model, CHANGE_STYLES.get(kind, "")),
+                plain(target_label(change.target)),
+                plain("; ".join((change.reason, *causes))),
+            )
+        if len(found) > limit:
+            table.add_row(plain(f"{len(found) - limit} more in the report", "dim"))
+        yield table
+
+
+def _headline(view: RunView) -> Text:
+    figures = summary.summarise(view)
+    line = plain(wording.headline(view), "bold")
+    said = [
+        f"\ncoverage {wording.percent(figures.coverage)}: "
+        f"{figures.verdicts:,} verdicts for {plural(figures.planned, 'planned request')}"
+    ]
+    cost = [f"\nreused {wording.percent(figures.reused_share)}"]
+    if figures.overhead is not None:
+        cost.append(f"overhead {figures.overhead:.2f}")
+    if view.run.wall_seconds is not None:
+        jobs = plural(view.run.jobs, "job")
+        cost.append(f"{wording.seconds(view.run.wall_seconds)} with {jobs}")
+    line.append_text(plain("; ".join(said) + "; ".join(cost)))
+    if figures.missing:
+        planned = f"{figures.missing:,} of {figures.planned:,} planned requests have no result"
+        line.append_text(plain(f"\n{planned}: not run is not passed", "bold yellow"))
+    return line

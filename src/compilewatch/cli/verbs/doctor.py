@@ -1,0 +1,300 @@
+"""`compilewatch doctor`: what this machine can run, what is missing, and what to type."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from packaging.version import Version
+
+from compilewatch import environments
+from compilewatch.cli.worker_call import try_environment
+from compilewatch.config.settings import Settings, load_settings
+from compilewatch.environments.listing import listing
+from compilewatch.errors import CompilewatchError, ConfigError
+from compilewatch.launchers.local.launcher import cannot_fork
+from compilewatch.plan.expectations import load_expectations
+from compilewatch.plan.keys import read_overrides
+from compilewatch.plan.requests import check_targets, targets_of
+from compilewatch.records import DEFAULT_ENVIRONMENT, Record
+from compilewatch.sources.manifest import ManifestSource
+
+OPTIONAL_PACKAGES = {
+    "timm": "models with a timm backbone end as unsupported; timm pulls torchvision and another "
+    "torch with it, so give it an environment of its own",
+    "PIL": "models whose code imports PIL end as unsupported: pip install pillow",
+}
+
+
+ONLINE_SECONDS = 30.0
+"""How long the package index may take to answer."""
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """One line of the doctor. `state` is ok, note (works without) or failed (sweep cannot run)."""
+
+    name: str
+    state: str
+    fact: str
+    advice: str = ""
+
+
+def _interpreter() -> Iterator[Check]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Check(name="python", state="ok", fact=f"{version} at {sys.executable}")
+    try:
+        default = environments.describe("default")
+    except CompilewatchError as error:
+        yield Check(name="torch", state="failed", fact=str(error), advice="make setup")
+        return
+    yield Check(
+        name="torch",
+        state="ok",
+        fact=f"{default.torch} (git {default.torch_git[:10]}), device {default.device}",
+    )
+    yield Check(
+        name="transformers",
+        state="ok" if default.transformers else "failed",
+        fact=default.transformers or "not installed",
+        advice="" if default.transformers else "make setup",
+    )
+    if default.transformers:
+        yield _worker()
+
+
+def _worker() -> Check:
+    """Whether the very thing that a sweep does first works: a worker starts and compiles."""
+    try:
+        working = try_environment(DEFAULT_ENVIRONMENT)
+    except CompilewatchError as error:
+        return Check(
+            name="worker",
+            state="failed",
+            fact=str(error),
+            advice="make clean setup installs torch and transformers anew; if that does not help, "
+            "report this line with the output of: compilewatch env check default --json",
+        )
+    forks = working.threads == 1
+    return Check(
+        name="worker",
+        state="ok" if forks else "note",
+        fact=f"ready after {working.start_seconds:.1f} s, compiled a small model in "
+        f"{working.request_seconds:.1f} s",
+        advice="" if forks else cannot_fork(DEFAULT_ENVIRONMENT, working.threads),
+    )
+
+
+def _releases() -> Iterator[Check]:
+    """Whether the package index has a newer torch or transformers than this environment."""
+    try:
+        here = environments.describe(DEFAULT_ENVIRONMENT).packages
+    except CompilewatchError:
+        return  # said above
+    for package in ("torch", "transformers"):
+        newest, installed = _newest(package), here.get(package)
+        if installed is None:
+            continue
+        if newest is None:
+            yield Check(
+                name=f"{package} release",
+                state="note",
+                fact="not known: the package index does not answer",
+                advice="check the network, or the index that pip is configured with",
+            )
+            continue
+        behind = Version(newest) > Version(installed)
+        yield Check(
+            name=f"{package} release",
+            state="note" if behind else "ok",
+            fact=f"{newest}; {installed} is installed" if behind else newest,
+            advice="make lock moves torch and transformers to the newest pair that works"
+            if behind
+            else "",
+        )
+
+
+def _newest(package: str) -> str | None:
+    """The newest release of a package on the index that pip uses, None where it does not answer."""
+    command = [sys.executable, "-m", "pip", "index", "versions", package]
+    try:
+        told = subprocess.run(
+            [*command, "--disable-pip-version-check", "--retries", "0", "--timeout", "10"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ONLINE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    first = told.stdout.partition("\n")[0]  # torch (2.15.0)
+    return first.rpartition("(")[2].rstrip(")") if told.returncode == 0 else None
+
+
+def _machine(settings: Settings) -> Iterator[Check]:
+    cores = os.cpu_count() or 1
+    yield Check(name="cores", state="ok", fact=f"{cores}; a sweep runs {settings.jobs} at a time")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    wanted = settings.jobs * settings.memory_limit_bytes
+    yield Check(
+        name="memory",
+        state="ok" if memory >= wanted else "note",
+        fact=f"{memory / 2**30:.0f} GiB; a child may take {settings.memory_limit_bytes / 2**30:g}",
+        advice="" if memory >= wanted else "lower memory_limit_gib or jobs in compilewatch.toml",
+    )
+
+
+def _inputs(settings: Settings) -> Iterator[Check]:
+    """What a sweep reads before it starts: targets, models, overrides, expectations."""
+
+    def targets() -> str:
+        check_targets(targets_of(settings.targets, settings.modes, settings.dynamic))
+        return f"{', '.join(settings.targets)} in {', '.join(settings.modes)}"
+
+    def models() -> str:
+        path = Path(settings.models_file)
+        if not path.exists():
+            return "none of your own"
+        found = ManifestSource(path=path).models()
+        if wrong := [model for model in found if model.error is not None]:
+            raise ConfigError(f"{len(wrong)} of {len(found)} models: {wrong[0].error}")
+        return f"{path}, {len(found)} of your own"
+
+    def overrides() -> str:
+        folder = Path(settings.overrides_dir)
+        read_overrides(folder if folder.is_dir() else None)
+        return str(folder)
+
+    def expectations() -> str:
+        load_expectations(Path(settings.expectations_file))
+        return settings.expectations_file
+
+    for read in (targets, models, overrides, expectations):
+        try:
+            yield Check(name=read.__name__, state="ok", fact=read())
+        except CompilewatchError as error:
+            yield Check(
+                name=read.__name__,
+                state="failed",
+                fact=str(error),
+                advice="correct it there: the message names the file or the setting",
+            )
+
+
+def _environments(settings: Settings) -> Iterator[Check]:
+    for listed in listing(settings.cache_folder):
+        if listed.name in environments.INTERPRETERS:
+            continue  # said above
+        made = listed.environment
+        yield Check(
+            name=f"env {listed.name}",
+            state="ok" if made is not None else "note",
+            fact=f"torch {made.torch}" if made is not None else listed.state.replace("_", " "),
+            advice=listed.advice,
+        )
+
+
+def _outputs(settings: Settings) -> Check:
+    folder = Path(settings.output_dir).absolute()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not os.access(existing, os.W_OK):
+        return Check(
+            name="outputs",
+            state="failed",
+            fact=f"{existing} is not writable",
+            advice="choose another folder with --output",
+        )
+    free = shutil.disk_usage(existing).free
+    roomy = free > 2**30
+    return Check(
+        name="outputs",
+        state="ok" if roomy else "note",
+        fact=f"{folder}, {free / 2**30:.0f} GiB free",
+        advice=""
+        if roomy
+        else "free some space: a whole-library run with traces takes up to 1 GiB",
+    )
+
+
+def _tools() -> Iterator[Check]:
+    beside = Path(sys.executable).with_name("tlparse")
+    found = str(beside) if beside.exists() else shutil.which("tlparse")
+    yield Check(
+        name="tlparse",
+        state="ok" if found else "note",
+        fact=found or "not found: traces are kept but not rendered",
+        advice="" if found else "pip install tlparse",
+    )
+    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    yield Check(
+        name="c++ compiler",
+        state="ok" if compiler else "note",
+        fact=compiler or "not found: Dynamo needs none, Inductor does",
+        advice="" if compiler else "install g++ (Debian: apt-get install g++)",
+    )
+    for package, consequence in OPTIONAL_PACKAGES.items():
+        present = importlib.util.find_spec(package) is not None
+        yield Check(
+            name=package,
+            state="ok" if present else "note",
+            fact="installed" if present else "not installed",
+            advice="" if present else consequence,
+        )
+
+
+def _hub(settings: Settings) -> Iterator[Check]:
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    token = (
+        "a token is set" if os.environ.get("HF_TOKEN") else "no token (only gated models need one)"
+    )
+    yield Check(name="hub", state="ok", fact=f"{endpoint}; {token}")
+    pulled = (
+        sorted(Path(settings.pulled_dir).glob("*")) if Path(settings.pulled_dir).is_dir() else []
+    )
+    yield Check(
+        name="pulled list",
+        state="ok" if pulled else "note",
+        fact=str(pulled[-1]) if pulled else "none: sweeps use the library",
+        advice="" if pulled else "compilewatch pull --top 50",
+    )
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list of checks.")
+@click.option("--online", is_flag=True, help="Ask the package index for newer releases, too.")
+def command(as_json: bool, online: bool) -> int:
+    """Say what this machine can run, what is missing and what to type.
+
+    A worker is started and compiles a small model, as in a sweep.
+
+    Exit status 2 where a sweep cannot run.
+    """
+    settings = load_settings()
+    checks = [
+        *_interpreter(),
+        *(_releases() if online else ()),
+        *_inputs(settings),
+        *_environments(settings),
+        *_machine(settings),
+        _outputs(settings),
+        *_tools(),
+        *_hub(settings),
+    ]
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(checks))
+    else:
+        width = max(len(check.name) for check in checks) + 2
+        for check in checks:
+            colour = {"ok": "green", "note": "yellow", "failed": "red"}[check.state]
+            mark = click.style(f"{check.state:8}", fg=colour)
+            click.echo(f"{mark}{check.name:{width}}{check.fact}")
+            if check.advice:
+                click.echo(f"{'':{8 + width}}{check.advice}")
+    return 2 if any(check.state == "failed" for check in checks) else 0

@@ -1,0 +1,123 @@
+"""`compilewatch env`: the interpreters that workers run in."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from compilewatch import environments
+from compilewatch.cli import options
+from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.worker_call import Working, try_environment
+from compilewatch.config.settings import load_settings
+from compilewatch.environments.creation import create, recipe_of
+from compilewatch.environments.listing import listing
+from compilewatch.errors import InterpreterError
+from compilewatch.launchers.local.launcher import cannot_fork
+from compilewatch.records import Environment, Record
+
+STEPS = ("Creating", "Collecting", "Downloading", "Building", "Installing", "Successfully")
+"""What a person wants to see of what pip says."""
+
+
+class Checked(Record, frozen=True, kw_only=True):
+    """What `check --json` prints. `problem` is one line, empty where the environment works."""
+
+    name: str
+    works: bool
+    problem: str = ""
+    advice: str = ""
+    environment: Environment | None = None
+    working: Working | None = None
+
+
+@click.group("env")
+def command() -> None:
+    """Make, list and check environments: the interpreters, with a torch each, that workers run in.
+
+    They lie in the user's cache folder and serve every checkout. `default` is the interpreter that
+    runs compilewatch.
+    """
+
+
+@command.command("create")
+@click.argument("name")
+@click.option("--torch", metavar="VERSION", help="The torch of an environment with another name.")
+@click.option("--python", metavar="PATH", help="The interpreter to make it with.")
+def create_verb(name: str, torch: str | None, python: str | None) -> None:
+    """Make the environment NAME: xla, neuron, or any other name with --torch.
+
+    Quick where it is there already. TORCH_INDEX names an index of CPU builds that torch is taken
+    from.
+    """
+    recipe = recipe_of(name, torch)
+    cache = load_settings().cache_folder
+
+    def show(line: str) -> None:
+        if line.lstrip().startswith(STEPS):
+            click.echo(click.style(line.strip()[:200], dim=True), err=True)
+
+    made, anew = create(name, recipe, python=python, cache=cache, observer=show)
+    click.echo(f"{name} is ready: torch {made.torch}, {made.python_executable}")
+    if anew:
+        click.echo(f"Try it with: compilewatch env check {name}")
+
+
+@command.command("list")
+@options.as_json
+def list_verb(as_json: bool) -> None:
+    """List the environments there are and those that targets would need."""
+    found = listing(load_settings().cache_folder)
+    if as_json:
+        options.print_json(found)
+        return
+    table = Table("Name", "State", "torch", "transformers", "Python", box=None, pad_edge=False)
+    for listed in found:
+        made = listed.environment
+        facts = [listed.advice, "", ""]
+        if made is not None:
+            facts = [made.torch, made.transformers or "none", made.python_executable]
+        cells = [listed.name, listed.state.replace("_", " "), *facts]
+        table.add_row(*(Text(cell) for cell in cells))
+    console().print(table)
+
+
+@command.command("check")
+@click.argument("name")
+@options.as_json
+def check_verb(name: str, as_json: bool) -> int:
+    """Start a worker in the environment NAME, as a sweep does, and compile something with it.
+
+    Exit status 1 where that fails, with what is wrong and what to type.
+    """
+    found = _check(name)
+    if as_json:
+        options.print_json(found)
+    elif found.environment is None or found.working is None:
+        click.echo(found.problem + (f"; {found.advice}" if found.advice else ""), err=True)
+    else:
+        click.echo(
+            f"{name} works: torch {found.environment.torch} "
+            f"(git {found.environment.torch_git[:10]}), transformers "
+            f"{found.environment.transformers or 'none'}, worker ready after "
+            f"{found.working.start_seconds:.1f} s, compiled in "
+            f"{found.working.request_seconds:.1f} s"
+        )
+        if found.working.threads > 1:
+            click.echo(f"note: {cannot_fork(name, found.working.threads)}", err=True)
+    return 0 if found.works else 1
+
+
+def _check(name: str) -> Checked:
+    cache = load_settings().cache_folder
+    advice = ""
+    try:
+        environments.interpreter(name, cache)
+        default = name in environments.INTERPRETERS
+        advice = "make setup" if default else environments.create_command(name)
+        made = environments.describe(name, cache)
+        working = try_environment(name, cache)
+    except InterpreterError as error:
+        return Checked(name=name, works=False, problem=str(error), advice=advice)
+    return Checked(name=name, works=True, environment=made, working=working)

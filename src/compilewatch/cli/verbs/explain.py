@@ -1,0 +1,77 @@
+"""`compilewatch explain`: one model, now, in the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+
+from compilewatch.cli import conditions, options
+from compilewatch.cli.rendering.excerpt import source_excerpt
+from compilewatch.cli.rendering.panel import model_panel
+from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.verbs.sweep import local_launcher
+
+
+@click.command("explain")
+@options.one_request_options
+@click.option(
+    "--artifacts",
+    "keep",
+    type=click.Path(file_okay=False),
+    help="Keep the trace and its rendering in this folder.",
+)
+@conditions.option
+@options.as_json
+def command(
+    *,
+    model: str,
+    target: str,
+    mode: str,
+    dynamic: bool | None,
+    inputs_file: str | None,
+    keep: str | None,
+    fail_on: conditions.Conditions,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Check one MODEL now and show its breaks with their source lines.
+
+    MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, a
+    folder with a config.json, or package.module:factory. Nothing is stored. Exit status 3 where
+    the model got no verdict.
+    """
+    request, settings = options.one_request(
+        model,
+        target=target,
+        mode=mode,
+        dynamic=dynamic,
+        inputs_file=inputs_file,
+        flags=flags | {"jobs": 1},
+    )
+    stderr = Console(stderr=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
+        local_launcher(settings, [request.target.environment]) as launcher,
+        stderr.status(f"compiling {request.model.name}"),
+    ):
+        (completed,) = launcher.run([request], Path(scratch))
+        if keep is not None and completed.artifacts is not None:
+            shutil.copytree(completed.artifacts, keep, dirs_exist_ok=True)
+            for path in Path(keep).rglob("*"):
+                if path.is_file():
+                    path.chmod(0o644)  # torch makes its trace readable to nobody else
+    result = completed.result
+    if keep is None:
+        # What they name is gone with the scratch folder.
+        result = msgspec.structs.replace(result, artifacts=())
+    if as_json:
+        options.print_json(result)
+    else:
+        console().print(model_panel(result, source_excerpt))
+    return conditions.exit_status_of(result, fail_on)

@@ -1,0 +1,68 @@
+"""`compilewatch inputs`: the example inputs of a model, to see and to replace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from compilewatch.cli import options
+from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.worker_call import call_worker
+from compilewatch.contract.messages import MadeInputs
+from compilewatch.errors import StoreError
+from compilewatch.records import Tier
+
+
+@click.command("inputs")
+@options.one_request_options
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False),
+    help="Write them to a .toml file to edit, and to pass with --inputs.",
+)
+@options.as_json
+def command(
+    *,
+    model: str,
+    target: str,
+    mode: str,
+    dynamic: bool | None,
+    inputs_file: str | None,
+    save: str | None,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Show the example inputs of MODEL: names, shapes, dtypes, and how they were made."""
+    if save is not None:
+        # Only real tensors have values to write down.
+        flags["tier"] = Tier.REAL.value
+    request, settings = options.one_request(
+        model,
+        target=target,
+        mode=mode,
+        dynamic=dynamic,
+        inputs_file=inputs_file,
+        flags=flags,
+    )
+    made = call_worker("inputs", request, MadeInputs, settings.cache_folder)
+    if save is not None:
+        try:
+            Path(save).write_text(made.toml)
+        except OSError as error:
+            raise StoreError(f"{save} cannot be written: {error.strerror}") from None
+    if as_json:
+        options.print_json(made)
+        return 0
+    table = Table("Argument", "Shape", "Dtype", "Value", box=None, pad_edge=False)
+    for tensor in made.inputs:
+        shape = str(list(tensor.shape)) if tensor.shape is not None else ""
+        table.add_row(tensor.name, shape, tensor.dtype or "", tensor.value or "")
+    out = console()
+    out.print(f"{request.model.name}: strategy {made.strategy}, {made.tier.value} tensors")
+    out.print(table)
+    if save is not None:
+        click.echo(f"\nSaved. Use it with: compilewatch explain {model} --inputs {save}")
+    return 0

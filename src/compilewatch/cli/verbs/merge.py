@@ -1,0 +1,29 @@
+"""`compilewatch merge`: the shards of one plan become one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from compilewatch.cli import conditions, options
+from compilewatch.cli.verbs.sweep import print_view
+from compilewatch.config.settings import load_settings
+from compilewatch.store import Store
+from compilewatch.workflows.merge import merge
+
+
+@click.command("merge")
+@click.argument("runs", nargs=-1, required=True)
+@conditions.option
+@options.output
+@options.as_json
+def command(
+    runs: tuple[str, ...], fail_on: conditions.Conditions, output_dir: str | None, as_json: bool
+) -> int:
+    """Join RUNS of one plan (ids, or folders copied from elsewhere) into a new run."""
+    settings = load_settings({"output_dir": output_dir})
+    store = Store(Path(settings.output_dir))
+    seen = merge(store, [store.open(name) for name in runs], settings)
+    print_view(store, seen, as_json)
+    return conditions.exit_status(seen, fail_on)

@@ -1,0 +1,213 @@
+"""`compilewatch neuron compile`: HLOs captured elsewhere, through neuronx-cc, here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from compilewatch.cli import options
+from compilewatch.cli.rendering.pieces import console
+from compilewatch.config.settings import load_settings
+from compilewatch.errors import CompilerError, StoreError, UsageError
+from compilewatch.neuron import device, error_classes, neuronx_cc
+from compilewatch.neuron.neuronx_cc import HLO_SUFFIX, Compilation, Compiler
+from compilewatch.records import NeuronDetail, Record
+from compilewatch.report import wording
+
+POLL_SECONDS = 0.1
+
+STYLES = {"compiled": "green", "already": "green", "failed": "red"}
+
+
+class Compiled(Record, frozen=True, kw_only=True):
+    """What became of one HLO. `folder` is where its NEFF, logs and neuron.json lie.
+
+    `outcome` is `compiled`, `already` (by the same compiler with the same flags) or `failed`.
+    """
+
+    hlo: str
+    folder: str
+    outcome: str
+    reason: str
+    detail: NeuronDetail | None = None
+
+
+class _Job(Record, frozen=True, kw_only=True):
+    hlo: Path
+    folder: Path
+
+
+@click.group("neuron")
+def command() -> None:
+    """Work with AWS Neuron's compiler on a machine that has it. This needs no torch."""
+
+
+@command.command("compile")
+@click.argument(
+    "places",
+    metavar="HLO...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+)
+@click.option(
+    "--target",
+    type=click.Choice(neuronx_cc.TARGETS),
+    help="Instance family (default: this machine's, else trn1).",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End a compilation after this time (default: deadlines.neuron_compile_seconds).",
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write there (default: beside each HLO).",
+)
+@options.as_json
+def compile_command(
+    *,
+    places: tuple[Path, ...],
+    target: str | None,
+    timeout: float | None,
+    jobs: int,
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    """Compile each captured HLO: a file, or every *.hlo_module.pb below a folder such as a run.
+
+    The NEFF, the compiler's logs and neuron.json go to NAME.TARGET beside NAME.hlo_module.pb. What
+    the same compiler has compiled with the same flags is skipped. Exit status 1 if one failed.
+    """
+    path = neuronx_cc.find()
+    if path is None:
+        raise CompilerError(
+            "no neuronx-cc on PATH or beside this Python: install the Neuron SDK "
+            "(docs/guide.md, Neuron)"
+        )
+    own = device.instance_family()
+    chosen = target or (own if own in neuronx_cc.TARGETS else neuronx_cc.DEFAULT_TARGET)
+    seconds = timeout or load_settings().deadlines.neuron_compile_seconds
+    found = _found(places, chosen, output)
+    compiler = neuronx_cc.ask(path)
+    if not as_json:
+        click.echo(f"neuronx-cc {compiler.version} for {chosen}: {len(found)} HLO", err=True)
+    done: list[Compiled] = []
+    for each in _compile_all(found, compiler, chosen, jobs, seconds):
+        done.append(each)
+        if not as_json:
+            said = f"{len(done)} of {len(found)}: {each.outcome} {each.hlo}"
+            click.echo(f"{said}{_seconds(each.detail)}", err=True)
+    if as_json:
+        options.print_json(done)
+    else:
+        console().print(_table(done))
+    return 1 if any(each.outcome == "failed" for each in done) else 0
+
+
+def _found(places: Iterable[Path], target: str, output: Path | None) -> list[_Job]:
+    """Every HLO and where its output goes. Raises UsageError for none, or two in one place."""
+    jobs: dict[Path, _Job] = {}
+    for place in places:
+        root = place if place.is_dir() else place.parent
+        hlos = sorted(place.rglob(f"*{HLO_SUFFIX}")) if place.is_dir() else [place]
+        if not hlos:
+            raise UsageError(f"{place} has no *{HLO_SUFFIX} in it: name a run with the xla target")
+        for hlo in hlos:
+            folder = neuronx_cc.folder_of(hlo, target)
+            if output is not None:
+                folder = output / folder.relative_to(root)
+            known = jobs.setdefault(folder.absolute(), _Job(hlo=hlo, folder=folder.absolute()))
+            if known.hlo.resolve() != hlo.resolve():
+                raise UsageError(f"{known.hlo} and {hlo} both go to {folder}: compile them apart")
+    return list(jobs.values())
+
+
+def _compile_all(
+    jobs: Sequence[_Job], compiler: Compiler, target: str, parallel: int, seconds: float
+) -> Iterator[Compiled]:
+    """Outcomes as they come; left early, what still runs is ended."""
+    waiting = list(reversed(jobs))
+    running: list[tuple[_Job, Compilation]] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < parallel:
+                job = waiting.pop()
+                known = _known(job, compiler, target)
+                if known is not None:
+                    yield known
+                    continue
+                running.append((job, _start(job, compiler, target)))
+            for job, compilation in list(running):
+                if compilation.seconds > seconds:
+                    compilation.end(error_classes.TIMEOUT, f"no end after {seconds:g} s")
+                if compilation.done():
+                    running.remove((job, compilation))
+                    yield _ended(job, compilation.detail())
+            if running:
+                time.sleep(POLL_SECONDS)
+    finally:
+        for _, compilation in running:
+            compilation.end("interrupted", "ended with compilewatch")
+
+
+def _start(job: _Job, compiler: Compiler, target: str) -> Compilation:
+    try:
+        return Compilation(compiler, job.hlo, target, job.folder, own_session=True)
+    except OSError as error:
+        raise StoreError(f"{job.folder} cannot be written: {error.strerror}") from None
+
+
+def _known(job: _Job, compiler: Compiler, target: str) -> Compiled | None:
+    """The outcome of an HLO that is not given to the compiler."""
+    found = neuronx_cc.already(job.folder, compiler, job.hlo, target)
+    if found is None:
+        return None
+    return _outcome(job, "already", neuronx_cc.described(found), found)
+
+
+def _ended(job: _Job, found: NeuronDetail) -> Compiled:
+    said = neuronx_cc.described(found)
+    return _outcome(job, "compiled" if found.compiled else "failed", said, found)
+
+
+def _outcome(job: _Job, outcome: str, reason: str, detail: NeuronDetail | None) -> Compiled:
+    return Compiled(
+        hlo=str(job.hlo),
+        folder=str(job.folder),
+        outcome=outcome,
+        reason=reason,
+        detail=detail,
+    )
+
+
+def _seconds(detail: NeuronDetail | None) -> str:
+    taken = detail.compile_seconds if detail is not None else None
+    return f", {taken:.1f} s" if taken is not None else ""
+
+
+def _table(done: Iterable[Compiled]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("HLO", "outcome", "what the compiler says"):
+        table.add_column(heading, no_wrap=heading == "outcome", overflow="fold")
+    for each in done:
+        said = each.reason
+        if each.detail is not None and each.detail.failure is not None:
+            said = " - ".join(filter(None, (said, each.detail.failure.advice)))
+        outcome = Text(each.outcome, style=STYLES[each.outcome])
+        table.add_row(_text(each.hlo), outcome, _text(said))
+    return table
+
+
+def _text(text: str) -> Text:
+    return Text(wording.printable(text), overflow="fold")

@@ -1,0 +1,61 @@
+"""`compilewatch pull`: the Hub's models, pinned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from compilewatch.cli import options
+from compilewatch.config.settings import load_settings
+from compilewatch.sources.hub.pull import SORTS, PullReport, pull
+
+
+@click.command("pull")
+@click.option("--top", default=50, show_default=True, type=click.IntRange(min=1))
+@click.option("--sort", type=click.Choice(list(SORTS)), default="downloads", show_default=True)
+@click.option("--task", help="Only models of this pipeline tag, such as text-generation.")
+@click.option("--family", help="Only models of this type, such as llama.")
+@click.option("--library", help="Only models of this library, such as transformers.")
+@options.as_json
+def command(
+    top: int, sort: str, task: str | None, family: str | None, library: str | None, as_json: bool
+) -> int:
+    """Ask the Hub for its most used models and pin them, with their configurations, in a list.
+
+    Fetches configuration files only, never weights. HF_ENDPOINT and HF_TOKEN are honoured. Exit
+    status 3 if the Hub failed midway: what was pulled is kept.
+    """
+    settings = load_settings()
+    with Progress(console=Console(stderr=True), transient=True, disable=as_json) as bar:
+        task_id = bar.add_task("pulling", total=top)
+        report = pull(
+            top=top,
+            sort=sort,
+            task=task,
+            family=family,
+            library=library,
+            output=Path(settings.pulled_dir) / "models.toml",
+            progress=lambda done, total: bar.update(task_id, completed=done, total=total),
+        )
+    if as_json:
+        options.print_json(report)
+    else:
+        _say(report)
+    return 3 if report.partial else 0
+
+
+def _say(report: PullReport) -> None:
+    click.echo(f"{report.models} models, {report.configs} with a configuration: {report.path}")
+    for reason, count in sorted(report.problems.items(), key=lambda kv: -kv[1]):
+        click.echo(f"  {count} skipped: {reason}")
+    if report.figures:
+        click.echo(f"Figures by architecture: {report.figures}")
+    if report.partial:
+        click.echo(f"Cut short: {report.message}", err=True)
+        if report.kept:
+            click.echo(f"{report.kept} models of the earlier list were kept.", err=True)
+    else:
+        click.echo("Check them with: compilewatch sweep")

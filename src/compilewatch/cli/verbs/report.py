@@ -1,0 +1,41 @@
+"""`compilewatch report`: the files of a stored run, written again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from compilewatch.cli import options
+from compilewatch.config.settings import load_settings
+from compilewatch.errors import SinkError
+from compilewatch.plan.expectations import load_expectations
+from compilewatch.store import Store
+from compilewatch.workflows.publish import load_sinks, publish
+from compilewatch.workflows.view import view
+
+
+@click.command("report")
+@click.argument("run", default="latest")
+@click.option("--baseline", metavar="RUN", help="Compare with RUN instead of its own baseline.")
+@options.output
+@options.as_json
+def command(run: str, baseline: str | None, output_dir: str | None, as_json: bool) -> None:
+    """Write the HTML report, junit.xml and metrics.prom of RUN (the latest by default)."""
+    settings = load_settings({"output_dir": output_dir})
+    store = Store(Path(settings.output_dir))
+    stored = store.open(run)
+    seen = view(
+        store,
+        stored,
+        baseline=baseline,
+        expectations=load_expectations(Path(settings.expectations_file)),
+    )
+    published = publish(store, seen, load_sinks(settings.sinks, settings))
+    if as_json:
+        options.print_json({"said": published.said, "failures": published.failures})
+    else:
+        for line in published.said:
+            click.echo(line)
+    if published.failures:
+        raise SinkError("; ".join(published.notes))

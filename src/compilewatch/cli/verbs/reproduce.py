@@ -1,0 +1,61 @@
+"""`compilewatch reproduce`: a model's verdict without compilewatch."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from compilewatch import environments
+from compilewatch.cli import options
+from compilewatch.cli.worker_call import call_worker
+from compilewatch.contract.messages import Script
+from compilewatch.errors import StoreError
+from compilewatch.records import Depth, Tier
+
+
+@click.command("reproduce")
+@options.one_request_options
+@click.option("--save", type=click.Path(dir_okay=False), help="Write the script to a file.")
+@click.option("--run", "run_it", is_flag=True, help="Run the script too.")
+def command(
+    *,
+    model: str,
+    target: str,
+    mode: str,
+    dynamic: bool | None,
+    inputs_file: str | None,
+    save: str | None,
+    run_it: bool,
+    **flags: Any,
+) -> int:
+    """Print a script of plain PyTorch that shows the verdict on MODEL.
+
+    It needs torch and transformers only, builds the model from configuration at reduced size
+    with real tensors, and prints graphs, breaks and whether fullgraph=True accepts it.
+    """
+    request, settings = options.one_request(
+        model,
+        target=target,
+        mode=mode,
+        dynamic=dynamic,
+        inputs_file=inputs_file,
+        flags=flags,
+    )
+    request = msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
+    script = call_worker("reproduce", request, Script, settings.cache_folder).text
+    if save is not None:
+        try:
+            Path(save).write_text(script)
+        except OSError as error:
+            raise StoreError(f"{save} cannot be written: {error.strerror}") from None
+    elif not run_it:
+        click.echo(script, nl=False)
+    if not run_it:
+        return 0
+    python = environments.interpreter(request.target.environment, settings.cache_folder).path
+    ended = subprocess.run([python, "-"], input=script.encode(), check=False)
+    return 0 if ended.returncode == 0 else 2

@@ -1,0 +1,29 @@
+"""`compilewatch runs`: the stored runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from compilewatch.cli import options
+from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.rendering.tables import runs_table
+from compilewatch.config.settings import load_settings
+from compilewatch.store import Store
+
+
+@click.command("runs")
+@options.output
+@options.as_json
+def command(output_dir: str | None, as_json: bool) -> None:
+    """List the stored runs, newest first."""
+    store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
+    stored, problems = store.scan()
+    runs = [one.run for one in stored]
+    if as_json:
+        options.print_json(runs)
+    else:
+        console().print(runs_table(runs))
+    for problem in problems:
+        click.echo(f"compilewatch: {problem}", err=True)

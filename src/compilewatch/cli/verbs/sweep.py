@@ -1,0 +1,242 @@
+"""`compilewatch sweep`: the main job."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from compilewatch import plugins
+from compilewatch.analysis.summary import Summary, summarise
+from compilewatch.cli import conditions, options
+from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.rendering.progress import ProgressBar
+from compilewatch.cli.rendering.tables import summary_table
+from compilewatch.config.settings import Settings, load_settings
+from compilewatch.contract.targets import TARGETS
+from compilewatch.errors import UsageError
+from compilewatch.launchers import LAUNCHERS, Launcher
+from compilewatch.plan.placement import wanted
+from compilewatch.plan.requests import parse_shard, targets_of
+from compilewatch.records import Change, Depth, Record, Run
+from compilewatch.records.views import RunView
+from compilewatch.store import Store
+from compilewatch.workflows.sweep import resume, sweep
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """What `--json` prints at the end of a sweep, a merge or a comparison."""
+
+    run: Run
+    summary: Summary
+    changes: tuple[Change, ...]
+    baseline: str | None
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
+    folder: str
+    report: str | None
+
+
+@contextlib.contextmanager
+def local_launcher(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
+    """The launcher of this machine for these environments, closed at the end."""
+    launcher = plugins.load(LAUNCHERS["local"])(
+        jobs=settings.jobs, environments=tuple(names), cache=settings.cache_folder
+    )
+    with launcher:
+        yield launcher
+
+
+@contextlib.contextmanager
+def launcher_of(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
+    """The launcher that the settings name, closed at the end."""
+    if settings.launcher == "local":
+        with local_launcher(settings, names) as launcher:
+            yield launcher
+        return
+    from compilewatch.launchers.ray.launcher import RayLauncher
+
+    with RayLauncher(
+        settings.jobs,
+        tuple(names),
+        address=settings.ray_address,
+        cache=settings.cache_folder,
+        memory_limit_bytes=settings.memory_limit_bytes,
+    ) as cluster:
+        yield cluster
+
+
+def print_view(store: Store, view: RunView, as_json: bool) -> None:
+    """A run's tables and where its report is, or all of it as JSON."""
+    folder = store.open(view.run.id).path
+    page = folder / "report" / "index.html"
+    if as_json:
+        found = Report(
+            run=view.run,
+            summary=summarise(view),
+            changes=view.changes,
+            baseline=view.baseline.id if view.baseline else None,
+            differences=view.differences,
+            notes=view.notes,
+            folder=str(folder),
+            report=str(page) if page.exists() else None,
+        )
+        options.print_json(found)
+        return
+    console().print(summary_table(view))
+    if page.exists():
+        click.echo(f"\nReport: {_near(page)}")
+    else:
+        click.echo(f"\nRun: {_near(folder)}")
+
+
+def _near(path: Path) -> Path:
+    with contextlib.suppress(ValueError):
+        return path.relative_to(Path.cwd())
+    return path
+
+
+@click.command("sweep")
+@options.source
+@click.option("--top", type=click.IntRange(min=1), help="The N most used (default 25).")
+@click.option("--all", "every", is_flag=True, help="Every model of the source.")
+@click.option("--models", metavar="A,B", help="These: class, family, org/model, folder, factory.")
+@click.option("--families", metavar="A,B", help="Only models of these families.")
+@click.option("--heads", type=click.Choice(["default", "all"]), help="Classes of the library.")
+@click.option(
+    "--targets",
+    metavar="A,B",
+    help="Compile targets (default dynamo), or all; NAME:BACKEND for one of a target's backends.",
+)
+@click.option(
+    "--environments", metavar="A,B", help="Ask in each of these (default: each target in its own)."
+)
+@click.option("--modes", metavar="A,B", help="eval, train (default eval).")
+@options.dynamic
+@options.depth
+@options.tier
+@click.option("--jobs", type=click.IntRange(min=1), help="Models at a time (default: one a core).")
+@click.option(
+    "--launcher",
+    type=click.Choice(["local", "ray"]),
+    help="local: this machine; ray: a Ray cluster (default local).",
+)
+@click.option(
+    "--address",
+    "ray_address",
+    metavar="HOST:PORT",
+    help="The Ray cluster (default: RAY_ADDRESS, else one of this machine's own).",
+)
+@click.option("--fresh", is_flag=True, help="Ask again what earlier runs have answered.")
+@click.option(
+    "--resume",
+    "resumed",
+    is_flag=False,
+    flag_value="",
+    metavar="[RUN]",
+    help="Finish an interrupted run (the newest one by default).",
+)
+@click.option("--shard", metavar="I/N", help="Only part I of N; `merge` joins the parts.")
+@click.option("--baseline", metavar="RUN", help="Compare with RUN, auto (default) or none.")
+@conditions.option
+@options.output
+@options.as_json
+def command(
+    *,
+    top: int | None,
+    every: bool,
+    models: str | None,
+    families: str | None,
+    targets: str | None,
+    environments: str | None,
+    modes: str | None,
+    fresh: bool,
+    resumed: str | None,
+    shard: str | None,
+    fail_on: conditions.Conditions,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Check models on compile targets, store every answer, report.
+
+    Without options: the 25 most used architectures of the pulled list, or of the installed
+    Transformers, from configuration alone. `--all` keeps one of each kind of layer unless
+    `--depth full` is given.
+    """
+    if every and flags["depth"] is None:
+        flags["depth"] = Depth.REDUCED.value
+    flags |= {"targets": _targets(targets), "modes": options.split(modes)}
+    flags["environments"] = options.split(environments)
+    settings = load_settings(flags)
+    store = Store(Path(settings.output_dir))
+    part = parse_shard(shard) if shard else None
+    names = _environments(store, settings, resumed)
+    bar = ProgressBar(quiet=as_json)
+    try:
+        with launcher_of(settings, names) as launcher, bar:
+            settings = msgspec.structs.replace(settings, jobs=launcher.jobs)
+            if resumed is not None:
+                _refuse_selection(top, every, models, families, shard)
+                view = resume(store, launcher, settings, reference=resumed or None, observer=bar)
+            else:
+                selection: Mapping[str, Any] = {
+                    "top": top,
+                    "all": every,
+                    "names": options.split(models),
+                    "families": options.split(families),
+                    "heads": settings.heads,
+                }
+                specs, sentence = options.choose_models(
+                    settings,
+                    names=options.split(models),
+                    top=top,
+                    every=every,
+                    families=options.split(families),
+                )
+                if not as_json:
+                    click.echo(sentence, err=True)
+                view = sweep(
+                    store,
+                    launcher,
+                    specs,
+                    targets_of(settings.targets, settings.modes, settings.dynamic),
+                    settings,
+                    source=specs[0].source,
+                    selection=selection,
+                    shard=part,
+                    fresh=fresh,
+                    observer=bar,
+                )
+    except KeyboardInterrupt:
+        click.echo(
+            f"compilewatch: interrupted; {bar.said_done()} kept. "
+            "Finish it with: compilewatch sweep --resume",
+            err=True,
+        )
+        return 130
+    print_view(store, view, as_json)
+    return conditions.exit_status(view, fail_on)
+
+
+def _environments(store: Store, settings: Settings, resumed: str | None) -> Sequence[str]:
+    """Those that the targets need; of a run that is taken up, its own."""
+    if resumed is None and settings.launcher == "ray":
+        return wanted(settings.targets, settings.environments)  # its nodes know which there are
+    if resumed is None:
+        return options.environments_for(settings.targets, settings)
+    stored = store.open(resumed) if resumed else store.unfinished()
+    return [environment.name for environment in stored.run.environments]
+
+
+def _targets(text: str | None) -> list[str] | None:
+    names = options.split(text)
+    return list(TARGETS) if names == ["all"] else names
+
+
+def _refuse_selection(*given: object) -> None:
+    if any(given):
+        raise UsageError("--resume finishes a run as it was planned: leave the selection out")

@@ -1,0 +1,1 @@
+"""Settings and paths: what a person configures."""

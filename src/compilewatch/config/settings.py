@@ -1,0 +1,268 @@
+"""Settings: built-in defaults, compilewatch.toml, COMPILEWATCH_* variables, flags; later wins.
+
+`compilewatch.toml` in the checkout documents each of them. A name or value that makes no sense is
+a ConfigError that names the file (or variable) and the setting.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from compilewatch.config.sections import (
+    LokiSettings,
+    PublishSettings,
+    PushgatewaySettings,
+    S3Settings,
+    TrainiumSettings,
+)
+from compilewatch.errors import ConfigError, did_you_mean
+from compilewatch.records import Deadlines, Depth, Mode, Tier
+
+FILE = "compilewatch.toml"
+PREFIX = "COMPILEWATCH_"
+CHECKOUT = Path(__file__).parents[3]
+
+PATHS = {
+    "output_dir": "",
+    "cache": "",
+    "inputs": "",
+    "popularity_file": "popularity.csv",
+    "models_file": "models.toml",
+    "pulled_dir": "pulled",
+    "overrides_dir": "overrides",
+    "neuron_operators_file": "neuron_operators.toml",
+    "expectations_file": "expectations.toml",
+    "trainium.prices_file": "trainium_prices.toml",
+}
+"""Settings that are paths, and the name inside of `inputs` that an empty one stands for."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What compilewatch.toml documents. From `load_settings`, paths are absolute, `jobs` >= 1."""
+
+    output_dir: str = "outputs"
+    cache: str = ""
+    jobs: Annotated[int, Meta(ge=0)] = 0
+    launcher: Literal["local", "ray"] = "local"
+    ray_address: str = ""
+    memory_limit_gib: Annotated[float, Meta(gt=0)] = 8.0
+    environments: tuple[str, ...] = ()
+    source: str = "auto"
+    top: Annotated[int, Meta(ge=1)] = 25
+    heads: Literal["default", "all"] = "default"
+    targets: Annotated[tuple[str, ...], Meta(min_length=1)] = ("dynamo",)
+    modes: Annotated[tuple[Mode, ...], Meta(min_length=1)] = (Mode.EVAL,)
+    dynamic: bool = False
+    depth: Depth = Depth.FULL
+    tier: Tier = Tier.AUTO
+    baseline: str = "auto"
+    sinks: tuple[str, ...] = ("html", "junit", "metrics_file")
+    inputs: str = "inputs"
+    popularity_file: str = ""
+    models_file: str = ""
+    pulled_dir: str = ""
+    overrides_dir: str = ""
+    neuron_operators_file: str = ""
+    expectations_file: str = ""
+    pushgateway: PushgatewaySettings = PushgatewaySettings()
+    loki: LokiSettings = LokiSettings()
+    s3: S3Settings = S3Settings()
+    publish: PublishSettings = PublishSettings()
+    trainium: TrainiumSettings = TrainiumSettings()
+    deadlines: Deadlines = Deadlines()
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """Where environments and scans are kept; None stands for the user's cache folder."""
+        return Path(self.cache) if self.cache else None
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        return int(self.memory_limit_gib * 2**30)
+
+
+def load_settings(
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    folder: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings of a command. Raises ConfigError.
+
+    `overrides` come from flags, None meaning that a flag was not given. `folder` and `environ`
+    stand for the current folder and `os.environ`.
+    """
+    folder = (folder or Path.cwd()).absolute()
+    path = find_file(folder)
+    home = path.parent if path is not None else _home(folder)
+    values: dict[str, Any] = {name: _rooted(value_of(Settings(), name), home) for name in PATHS}
+    if path is not None:
+        _merge(values, _flat(_from_file(path), str(path)), str(path), home)
+    for variable, text in sorted((os.environ if environ is None else environ).items()):
+        if variable.startswith(PREFIX):
+            name = _dotted(variable.removeprefix(PREFIX).lower(), variable)
+            _merge(values, {name: _parsed(text, TYPES[name])}, variable, folder)
+    given = {k: v for k, v in (overrides or {}).items() if v is not None}
+    for name, value in given.items():
+        tables = {name: msgspec.to_builtins(value)} if name in SECTIONS else {}
+        flag = _flat(tables, "the command line") or {_dotted(name, "the command line"): value}
+        _merge(values, flag, "the command line", folder)
+    for name, default in PATHS.items():
+        if not values.get(name) and default:
+            values[name] = str(Path(values["inputs"]) / default)
+    values["jobs"] = values.get("jobs") or len(os.sched_getaffinity(0))
+    return _nested(values)
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    """The value of a setting by its dotted name, `loki.url`."""
+    section, _, field = name.rpartition(".")
+    return getattr(getattr(settings, section) if section else settings, field)
+
+
+def where_to_set(name: str) -> str:
+    """`url in the table [loki] of compilewatch.toml, or COMPILEWATCH_LOKI_URL`."""
+    section, _, field = name.rpartition(".")
+    table = f" in the table [{section}]" if section else " in"
+    of = "of " if section else ""
+    return f"{field}{table} {of}{FILE}, or {PREFIX}{name.replace('.', '_').upper()}"
+
+
+def find_file(folder: Path) -> Path | None:
+    """compilewatch.toml of a folder, of the nearest one above it, or of the checkout."""
+    candidates = [place / FILE for place in (folder, *folder.parents, CHECKOUT)]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _home(folder: Path) -> Path:
+    return CHECKOUT if (CHECKOUT / "inputs").is_dir() else folder
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: no valid TOML: {error}") from None
+
+
+def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The settings of a file by dotted names: `jobs`, `loki.url`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in SECTIONS:
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{origin}: {name}: expected a table, such as [{name}]")
+            for field, inner in value.items():
+                if f"{name}.{field}" not in TYPES:
+                    known = SECTIONS[name].__struct_fields__
+                    raise ConfigError(f"{origin}: {name}: {_unknown(field, known)}")
+                found[f"{name}.{field}"] = inner
+        elif name in TYPES:
+            found[name] = value
+        else:
+            section, _, field = _dotted(name, origin).partition(".")
+            raise ConfigError(
+                f"{origin}: {name}: write it as `{field}` in the table [{section}], after all "
+                "settings without a table"
+            )
+    return found
+
+
+def _dotted(name: str, origin: str) -> str:
+    """`loki.url` of `loki_url`, as variables and flags name a setting. Raises ConfigError."""
+    if name in TYPES:
+        return name
+    for section in SECTIONS:
+        dotted = f"{section}.{name.removeprefix(section + '_')}"
+        if name.startswith(f"{section}_") and dotted in TYPES:
+            return dotted
+    known = [each.replace(".", "_") for each in TYPES]
+    raise ConfigError(f"{origin}: {_unknown(name, known)}")
+
+
+def _nested(values: Mapping[str, Any]) -> Settings:
+    made: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
+    for name, struct in SECTIONS.items():
+        inner = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{name}.")}
+        made[name] = struct(**inner)
+    return Settings(**made)
+
+
+def _parsed(text: str, wanted: Any) -> Any:
+    """A variable's text as the type that its setting has; text that is not stays text."""
+    plain = get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
+    if get_origin(plain) is tuple:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if plain not in (int, float, bool):
+        return text
+    try:
+        return msgspec.convert(text, plain, strict=False)
+    except msgspec.ValidationError:
+        return text
+
+
+def _merge(values: dict[str, Any], given: Mapping[str, Any], origin: str, home: Path) -> None:
+    """Check settings by dotted name and let them replace those that are there."""
+    for name, value in given.items():
+        checked = _checked(name, value, TYPES[name], origin)
+        values[name] = _rooted(checked, home) if name in PATHS else checked
+
+
+def _checked(name: str, value: Any, wanted: Any, origin: str) -> Any:
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        choices = ", ".join(_choices(wanted))
+        hint = f"; use {choices}" if choices and "enum value" in message else ""
+        raise ConfigError(f"{origin}: {name}: {message[0].lower()}{message[1:]}{hint}") from None
+
+
+def _choices(wanted: Any) -> list[str]:
+    if get_origin(wanted) is Literal:
+        return list(get_args(wanted))
+    if isinstance(wanted, type) and issubclass(wanted, StrEnum):
+        return [member.value for member in wanted]
+    return [choice for part in get_args(wanted)[:1] for choice in _choices(part)]
+
+
+def _rooted(text: str, home: Path) -> str:
+    if not text:
+        return text
+    return os.path.normpath(home / Path(text).expanduser())
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    return f"unknown setting {name!r}{did_you_mean(name, known)}"
+
+
+def _types(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    return get_type_hints(struct, include_extras=True)
+
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    name: kind
+    for name, kind in _types(Settings).items()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+}
+"""Table of compilewatch.toml -> its struct."""
+
+TYPES: dict[str, Any] = {
+    **{name: kind for name, kind in _types(Settings).items() if name not in SECTIONS},
+    **{
+        f"{section}.{field}": Annotated[kind, Meta(gt=0)] if struct is Deadlines else kind
+        for section, struct in SECTIONS.items()
+        for field, kind in _types(struct).items()
+    },
+}
+"""Setting, by dotted name, -> the type of its value."""

@@ -1,0 +1,1 @@
+"""What parent and worker share: messages, failures, processes and the catalogue of targets."""

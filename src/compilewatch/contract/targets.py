@@ -1,0 +1,202 @@
+"""The catalogue of compile targets: one row holds all that the parent must know of a target.
+
+Adding a target is a class that fits `worker.targets.CompileTarget` and one row here. The parent
+plans, places and names targets from these rows and never imports an implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from compilewatch.errors import UsageError
+from compilewatch.records import DEFAULT_ENVIRONMENT, Deadlines, Mode, Record, Target
+
+
+class TargetEntry(Record, frozen=True, kw_only=True):
+    """One compile target.
+
+    Attributes:
+        implementation: `"module:Class"`, a `CompileTarget`; imported in a worker only.
+        environment: the target's default environment.
+        packages: distributions of which an environment needs one to run the target; empty where
+            torch alone is enough.
+        fallback_packages: distributions of which one is enough to leave something useful where
+            none of `packages` is installed. The result is then `unsupported`.
+        backends: the values of `Target.backend`; None: those of `torch.compile`.
+        variables: environment variables that workers of the default environment need.
+        warm_up: modules that a server imports before its first child, in order.
+        compile_deadline: the field of `Deadlines` that limits the phase `compile`.
+        single_graph: whether the target takes a model as one graph or rejects it, so that the
+            number of graphs says nothing.
+        reads_neuron_operators: whether results depend on `inputs/neuron_operators.toml`.
+        files: files and folders, relative to the package, that can change a result of this target
+            besides `COMMON_FILES`. Their content is part of the result's key. A test holds them to
+            the modules that the implementation imports.
+    """
+
+    implementation: str
+    environment: str = DEFAULT_ENVIRONMENT
+    packages: tuple[str, ...] = ()
+    fallback_packages: tuple[str, ...] = ()
+    backends: tuple[str, ...] | None = None
+    variables: dict[str, str] = {}
+    warm_up: tuple[str, ...] = ()
+    compile_deadline: str = "compile_seconds"
+    single_graph: bool = False
+    reads_neuron_operators: bool = False
+    files: tuple[str, ...] = ()
+
+
+COMMON_FILES = (
+    "contract/failures.py",
+    "worker/example_inputs",
+    "worker/model",
+    "worker/phases.py",
+    "worker/process/child.py",
+    "worker/process/frame_stack.py",
+    "worker/subject.py",
+    "worker/targets/__init__.py",
+)
+"""Files and folders, relative to the package, that can change a result of any target."""
+
+_DYNAMO = "worker/targets/dynamo"
+_EXPORT = (_DYNAMO, "worker/targets/compiler_errors.py", "worker/targets/export")
+_INDUCTOR = (
+    *(_DYNAMO, "contract/processes.py", "worker/targets/compiler_errors.py"),
+    *("worker/targets/execution.py", "worker/targets/inductor.py", "worker/targets/numerics.py"),
+)
+
+TARGETS: dict[str, TargetEntry] = {
+    "dynamo": TargetEntry(
+        implementation="compilewatch.worker.targets.dynamo.target:DynamoTarget",
+        files=(_DYNAMO,),
+    ),
+    "export": TargetEntry(
+        implementation="compilewatch.worker.targets.export.target:ExportTarget",
+        backends=("non_strict", "strict"),
+        warm_up=(
+            "torch.export._trace",
+            "torch.export._draft_export",
+            "torch.export.passes",
+            "compilewatch.worker.targets.export.target",
+        ),
+        single_graph=True,
+        files=_EXPORT,
+    ),
+    "inductor": TargetEntry(
+        implementation="compilewatch.worker.targets.inductor:InductorTarget",
+        warm_up=(
+            "torch._inductor.compile_fx",
+            "torch._inductor.codegen.cpp",
+            "compilewatch.worker.targets.inductor",
+        ),
+        files=_INDUCTOR,
+    ),
+    "xla": TargetEntry(
+        implementation="compilewatch.worker.targets.xla.target:XlaTarget",
+        environment="xla",
+        packages=("torch-xla",),
+        backends=(),
+        variables={"PJRT_DEVICE": "CPU"},
+        # Importing them makes no PJRT client and no thread (torch_xla 2.9): a fork may make one.
+        warm_up=("torch_xla", "torch_xla.core.xla_model", "torch_xla.stablehlo"),
+        reads_neuron_operators=True,
+        files=(
+            *_EXPORT,
+            "worker/targets/execution.py",
+            "worker/targets/numerics.py",
+            "worker/targets/xla",
+        ),
+    ),
+    "neuron": TargetEntry(
+        implementation="compilewatch.worker.targets.neuron.target:NeuronTarget",
+        environment="neuron",
+        packages=("torch-neuronx", "neuronx-cc"),
+        # Without the compiler it leaves an XLA capture that an agent with the compiler can finish.
+        fallback_packages=("torch-xla",),
+        backends=("trn1", "trn1n", "inf2", "trn2"),
+        compile_deadline="neuron_compile_seconds",
+        single_graph=True,
+        files=(*_INDUCTOR, *_EXPORT, "neuron", "worker/targets/neuron", "worker/targets/xla"),
+    ),
+}
+"""In the order in which a model must pass them."""
+
+
+def entry(name: str) -> TargetEntry:
+    """The row of a target. Raises UsageError for a name that is not registered."""
+    if name not in TARGETS:
+        raise UsageError(f"no target {name!r}; known: {', '.join(sorted(TARGETS))}")
+    return TARGETS[name]
+
+
+def default_environment(name: str) -> str:
+    """The environment in which a target is evaluated unless another is named."""
+    return TARGETS[name].environment if name in TARGETS else DEFAULT_ENVIRONMENT
+
+
+def fallback_environments(name: str) -> tuple[str, ...]:
+    """The default environments of other targets that have a target's fallback packages."""
+    wanted = TARGETS[name].fallback_packages if name in TARGETS else ()
+    return tuple(row.environment for row in TARGETS.values() if set(row.packages) & set(wanted))
+
+
+def environments() -> tuple[str, ...]:
+    """The default environments of all targets that are not the interpreter of compilewatch."""
+    made = (row.environment for row in TARGETS.values())
+    return tuple(dict.fromkeys(name for name in made if name != DEFAULT_ENVIRONMENT))
+
+
+def environment_variables(environment: str) -> Mapping[str, str]:
+    """The variables that the workers of an environment need for the targets it is made for."""
+    rows = (row for row in TARGETS.values() if row.environment == environment)
+    return {name: value for row in rows for name, value in row.variables.items()}
+
+
+def deadlines_of(target: str, deadlines: Deadlines) -> Deadlines:
+    """The limits of a request on a target; a longer one for compiling makes the total longer, too.
+
+    Applied twice it changes nothing more.
+    """
+    field = TARGETS[target].compile_deadline if target in TARGETS else "compile_seconds"
+    seconds: float = getattr(deadlines, field)
+    if seconds == deadlines.compile_seconds:
+        return deadlines
+    more = max(seconds - deadlines.compile_seconds, 0.0)
+    return msgspec.structs.replace(
+        deadlines, compile_seconds=seconds, total_seconds=deadlines.total_seconds + more
+    )
+
+
+def in_default_environment(target: Target) -> bool:
+    """Whether a target stands in its default environment."""
+    return target.environment == default_environment(target.name)
+
+
+def target_label(target: Target) -> str:
+    """`dynamo`, `dynamo/train`, `dynamo/eval/dynamic`: how a target is printed everywhere.
+
+    A backend that was chosen follows the name: `neuron:trn2`. An environment other than the
+    target's default follows at the end: `dynamo/train@torch-2.9`.
+    """
+    parts = [f"{target.name}:{target.backend}" if target.backend else target.name]
+    if target.mode is not Mode.EVAL or target.dynamic:
+        parts.append(target.mode.value)
+    if target.dynamic:
+        parts.append("dynamic")
+    return "/".join(parts) + _environment_suffix(target)
+
+
+def target_label_value(target: Target) -> str:
+    """`dynamo`, `dynamo:inductor`, `dynamo@nightly`: the value of the label `target` in metrics.
+
+    The backend is named where it is not the target's own. The mode is a label of its own.
+    """
+    backend = f":{target.backend}" if target.backend else ""
+    return target.name + backend + _environment_suffix(target)
+
+
+def _environment_suffix(target: Target) -> str:
+    return "" if in_default_environment(target) else f"@{target.environment}"

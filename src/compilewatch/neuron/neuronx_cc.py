@@ -1,0 +1,298 @@
+"""neuronx-cc as a subprocess: HLO in, NEFF out, and all that is worth knowing about the way.
+
+Command line: Neuron SDK 2.32.0, `compiler/neuronx-cc/api-reference-guide`. The folder of one
+compilation holds `graph.neff`, `neuronx-cc.log` (the compiler's own log), `console.txt` (what it
+printed) and `neuron.json` (`NeuronDetail`, written last: where it is, the rest is whole).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from compilewatch import files
+from compilewatch.contract import processes
+from compilewatch.errors import CompilerError
+from compilewatch.neuron import error_classes
+from compilewatch.neuron.neff import NeffError, read_header
+from compilewatch.records import SCHEMA_VERSION, NeuronDetail, NeuronFailure
+
+ROUTE = "neuronx-cc"
+TARGETS = ("trn1", "trn1n", "inf2", "trn2")
+DEFAULT_TARGET = "trn1"
+
+HLO_SUFFIX = ".hlo_module.pb"
+"""Of captured HLOs; the file `NAME.parameters.json` beside one says whether it may be compiled."""
+
+NEFF_FILE = "graph.neff"
+LOG_FILE = "neuronx-cc.log"
+CONSOLE_FILE = "console.txt"
+DETAIL_FILE = "neuron.json"
+
+PINNED = (
+    ("--model-type", "generic", TARGETS),
+    ("--auto-cast", "none", TARGETS),
+    ("--optlevel", "2", TARGETS),
+    # Defaults that the next SDK is announced to change (release notes of neuronx-cc 2.27).
+    ("--native-int64", "disabled", ("trn2",)),
+    ("--implicit-integer-downcast", "all", TARGETS),
+)
+"""Flag, value, and the targets that take it: today's defaults, said, so that answers stay the same
+when a default changes. An older compiler knows fewer; those it does not list are left out."""
+
+DEFAULT_CACHE = "/var/tmp/neuron-compile-cache"
+
+LOG_BYTES = 256 * 1024
+"""Of a log, at its end, where causes are looked for."""
+
+_VERSION = re.compile(r"NeuronX Compiler version (\S+)")
+_QUERY_SECONDS = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiler:
+    """An installed neuronx-cc: `known` are the flags that its `compile --help` lists."""
+
+    path: str
+    version: str
+    known: frozenset[str]
+
+    def flags(self, target: str) -> tuple[str, ...]:
+        """What can change its answer, pinned; see `PINNED`."""
+        pinned = [
+            (name, value)
+            for name, value, targets in PINNED
+            if target in targets and name in self.known
+        ]
+        return ("--framework", "XLA", "--target", target, *(x for pair in pinned for x in pair))
+
+
+def find() -> str | None:
+    """Where neuronx-cc is: beside this Python (a venv that is not activated), else on PATH."""
+    beside = Path(sys.executable).with_name("neuronx-cc")
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("neuronx-cc")
+
+
+def ask(path: str) -> Compiler:
+    """What a compiler says of itself. Raises CompilerError where it does not start."""
+    said = _said(path, "--version")  # on stderr, in some versions
+    version = _VERSION.search(said)
+    if version is None:
+        raise CompilerError(f"{path} --version names no version of NeuronX Compiler: reinstall it")
+    listed = frozenset(re.findall(r"(?<![\w-])--[a-z][\w-]+", _said(path, "compile", "--help")))
+    return Compiler(path=path, version=version[1], known=listed)
+
+
+def folder_of(hlo: Path, target: str) -> Path:
+    """Where what is compiled from an HLO lies: `graph.trn1` beside `graph.hlo_module.pb`."""
+    return hlo.with_name(f"{hlo.name.removesuffix(HLO_SUFFIX)}.{target}")
+
+
+class Compilation:
+    """One HLO on its way through the compiler, in a folder of its own.
+
+    Started by the constructor. With `own_session` the compiler can be ended with all that it
+    started (`end`); without, it stays in the process group of a worker's child, and ends with it.
+    """
+
+    def __init__(
+        self, compiler: Compiler, hlo: Path, target: str, folder: Path, *, own_session: bool
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / DETAIL_FILE).unlink(missing_ok=True)
+        (folder / NEFF_FILE).unlink(missing_ok=True)
+        self.folder = folder
+        self.compiler = compiler
+        self.flags = compiler.flags(target)
+        self._target = target
+        self._digest = sha256(hlo)
+        self._exit_status: int | None = None
+        self._peak: int | None = None
+        self._seconds: float | None = None
+        self._ended: NeuronFailure | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.cached = cached_neff(self._digest, compiler.version, self.flags)
+        self._started = time.monotonic()
+        if self.cached is not None:
+            shutil.copyfile(self.cached, folder / NEFF_FILE)
+            return
+        places = ("--output", str(folder / NEFF_FILE), "--logfile", str(folder / LOG_FILE))
+        command = [compiler.path, "compile", str(hlo.resolve()), *self.flags, *places]
+        # Its flags are those given here and no others.
+        environ = {n: v for n, v in os.environ.items() if n != "NEURON_CC_FLAGS"}
+        with (folder / CONSOLE_FILE).open("wb") as console:
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=console,
+                    stderr=subprocess.STDOUT,
+                    cwd=folder,
+                    env=environ,
+                    start_new_session=own_session,
+                )
+            except OSError as error:
+                raise CompilerError(f"{compiler.path} cannot be run: {error.strerror}") from None
+
+    @property
+    def seconds(self) -> float:
+        """Since it was started, until it ended."""
+        return self._seconds if self._seconds is not None else time.monotonic() - self._started
+
+    def done(self, *, wait: bool = False) -> bool:
+        """Whether the compiler has ended; `wait` until it has. Looks at its memory each time."""
+        if self._process is None or self._process.returncode is not None:
+            return True
+        while True:
+            self._peak = processes.larger(self._peak, processes.tree_peak_bytes(self._process.pid))
+            self._exit_status = self._process.poll()
+            if self._exit_status is not None:
+                self._seconds = time.monotonic() - self._started
+                return True
+            if not wait:
+                return False
+            time.sleep(processes.SAMPLE_SECONDS)
+
+    def end(self, kind: str, message: str) -> None:
+        """Kill the compiler and all in its session; `kind` and `message` become the failure."""
+        if self._process is None or self.done():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self.done(wait=True)
+        self._ended = NeuronFailure(kind=kind, message=message)
+
+    def detail(self) -> NeuronDetail:
+        """What came of it, also written to the folder. Waits for the end."""
+        self.done(wait=True)
+        found = NeuronDetail(
+            target=self._target,
+            route=ROUTE,
+            flags=self.flags,
+            compiler_version=self.compiler.version,
+            hlo_sha256=self._digest,
+            cached=self.cached is not None,
+            compile_seconds=self._seconds,
+            compiler_peak_memory_bytes=self._peak,
+        )
+        found = self._answered(found)
+        files.replace(self.folder / DETAIL_FILE, msgspec.json.encode(found))
+        return found
+
+    def _answered(self, found: NeuronDetail) -> NeuronDetail:
+        problem = self._ended
+        if problem is None and self._exit_status:
+            problem = error_classes.failure(self.log(), self._exit_status)
+        return with_neff(found, self.folder / NEFF_FILE, problem)
+
+    def log(self) -> str:
+        """The end of what the compiler wrote: its console, which has the error, then its log."""
+        return "\n".join(tail(self.folder / name) for name in (CONSOLE_FILE, LOG_FILE))
+
+
+def described(found: NeuronDetail) -> str:
+    """One line for people: what was made, or why nothing was."""
+    if found.failure is None:
+        size = (found.neff_bytes or 0) / 2**20
+        cached = ", from the compile cache" if found.cached else ""
+        return f"compiled for {found.target}, {size:.1f} MiB{cached}"
+    problem = found.failure
+    said = ": ".join(filter(None, (problem.code or problem.signal, problem.message)))
+    return f"{problem.kind.replace('_', ' ')}: {said}" if said else problem.kind.replace("_", " ")
+
+
+def with_neff(
+    found: NeuronDetail, path: Path | None, problem: NeuronFailure | None
+) -> NeuronDetail:
+    """The detail with its verdict: the NEFF at `path`, or the failure, also of a broken NEFF."""
+    if problem is None and (path is None or not path.is_file()):
+        problem = NeuronFailure(kind=error_classes.UNKNOWN, message="exit status 0 and no NEFF")
+    if problem is not None or path is None:
+        return msgspec.structs.replace(found, failure=problem)
+    size = path.stat().st_size
+    try:
+        header = read_header(path)
+    except NeffError as error:
+        broken = NeuronFailure(kind=error_classes.UNKNOWN, message=f"a broken NEFF: {error}")
+        return msgspec.structs.replace(found, failure=broken)
+    return msgspec.structs.replace(found, compiled=True, neff_bytes=size, neff=header)
+
+
+def already(folder: Path, compiler: Compiler, hlo: Path, target: str) -> NeuronDetail | None:
+    """What an earlier compilation in the folder found, if it asked the same and has its NEFF."""
+    try:
+        found = msgspec.json.decode((folder / DETAIL_FILE).read_bytes(), type=NeuronDetail)
+        read_header(folder / NEFF_FILE)
+    except (OSError, msgspec.DecodeError, NeffError):
+        return None
+    asked = (SCHEMA_VERSION, True, compiler.version, compiler.flags(target), sha256(hlo))
+    answered = (found.schema_version, found.compiled, found.compiler_version, found.flags)
+    return found if (*answered, found.hlo_sha256) == asked else None
+
+
+def cached_neff(digest: str, version: str, flags: tuple[str, ...]) -> Path | None:
+    """The NEFF of this very HLO, compiler and flags in Neuron's persistent cache, or None.
+
+    Layout: `about-neuron/arch/neuron-features/neuron-caching.rst`. The hash in an entry's name is
+    libneuronxla's own, so entries are told by what is in them. A cache on S3 is not looked into.
+    """
+    url = os.environ.get("NEURON_COMPILE_CACHE_URL") or DEFAULT_CACHE
+    if "://" in url:
+        return None
+    for done in sorted(Path(url, f"neuronxcc-{version}").glob("MODULE_*/model.done")):
+        entry = done.parent
+        neff = entry / "model.neff"
+        with contextlib.suppress(OSError, ValueError):
+            used = json.loads((entry / "compile_flags.json").read_bytes())
+            same = used == list(flags) and sha256(entry / "model.hlo_module.pb") == digest
+            if same and neff.is_file():
+                return neff
+    return None
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def tail(path: Path) -> str:
+    """The end of a log, "" where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _said(path: str, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            [path, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_QUERY_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CompilerError(f"{path} did not answer in {_QUERY_SECONDS:g} s") from None
+    except OSError as error:
+        raise CompilerError(f"{path} cannot be run: {error.strerror}") from None
+    said = done.stdout.decode(errors="replace")
+    if done.returncode:
+        last = (said.strip().splitlines() or ["no message"])[-1]
+        raise CompilerError(f"{path} {arguments[0]} ended with {done.returncode}: {last}")
+    return said

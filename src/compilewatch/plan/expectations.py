@@ -1,0 +1,133 @@
+"""Reviewed exceptions: what is known not to work, why, and since when.
+
+`inputs/expectations.toml` holds `[[expectation]]` tables. An expectation that no longer holds is
+reported, so that the list cannot rot; what it names is still run, unless it says `skip`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from compilewatch.contract.targets import target_label
+from compilewatch.files import read_toml
+from compilewatch.records import (
+    ClassBuild,
+    ConfigBuild,
+    Environment,
+    Phase,
+    Request,
+    Result,
+    Status,
+)
+
+
+class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One reviewed line.
+
+    `model` is a model's name or its class. `target` is a label (`dynamo/train`) or a target's name
+    for all its modes; without one it holds for every target. A label holds in every environment
+    unless it names one (`dynamo/train@xla`). `phase` narrows `status`. `torch` and `transformers`
+    are PEP 440 specifiers; outside of them the line says nothing. `skip` means that the model is
+    not run at all, for what would harm the machine or the sweep.
+    """
+
+    model: str
+    status: Status
+    reason: str
+    date: datetime.date
+    target: str | None = None
+    phase: Phase | None = None
+    torch: str | None = None
+    transformers: str | None = None
+    skip: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.reason.strip():
+            raise ValueError("an expectation needs a `reason`")
+        for name in ("torch", "transformers"):
+            try:
+                SpecifierSet(getattr(self, name) or "")
+            except InvalidSpecifier as error:
+                raise ValueError(f"`{name}` is no version specifier: {error}") from None
+
+    def concerns(self, request: Request, environment: Environment) -> bool:
+        """Whether the line speaks about this request in this environment."""
+        if self.model != request.model.name and self.model != _class_name(request):
+            return False
+        target = request.target
+        label = target_label(target)
+        if self.target not in (None, target.name, label, label.partition("@")[0]):
+            return False
+        return _within(self.torch, environment.torch) and _within(
+            self.transformers, environment.transformers
+        )
+
+    def holds(self, result: Result) -> bool:
+        return result.status is self.status and self.phase in (None, result.phase)
+
+
+class Expectations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of a file; for one request the first that concerns it decides."""
+
+    schema_version: int = 1
+    expectation: tuple[Expectation, ...] = ()
+
+    def of(self, request: Request, environment: Environment) -> Expectation | None:
+        return next((e for e in self.expectation if e.concerns(request, environment)), None)
+
+    def judge(self, result: Result, environment: Environment) -> Result:
+        """The result with the reason of the expectation that it meets, or with none."""
+        expected = self.of(result.request, environment)
+        reason = expected.reason if expected is not None and expected.holds(result) else None
+        if reason == result.expectation:
+            return result
+        return msgspec.structs.replace(result, expectation=reason)
+
+    def stale(
+        self, results: Iterable[Result], environments: Iterable[Environment]
+    ) -> list[tuple[Expectation, Result]]:
+        """Expectations that were put to the test and no longer hold, with what happened."""
+        known = {environment.name: environment for environment in environments}
+        found = []
+        for result in results:
+            environment = known.get(result.request.target.environment)
+            if environment is None or result.status is Status.SKIPPED:
+                continue
+            expected = self.of(result.request, environment)
+            if expected is not None and not expected.holds(result):
+                found.append((expected, result))
+        return found
+
+
+def load_expectations(path: Path | None) -> Expectations:
+    """Read an expectations file; no path or no such file means none. Raises ConfigError."""
+    if path is None or not path.exists():
+        return Expectations()
+    return read_toml(path, Expectations)
+
+
+def stale_note(expected: Expectation, result: Result) -> str:
+    """One line: an expectation that no longer holds, and what happened instead."""
+    wanted = f"{expected.status.value}" + (f" in {expected.phase.value}" if expected.phase else "")
+    return (
+        f"{expected.model} [{target_label(result.request.target)}]: expected {wanted} "
+        f"({expected.reason}, {expected.date}) but it is {result.status.value} in "
+        f"{result.phase.value}; mend inputs/expectations.toml"
+    )
+
+
+def _class_name(request: Request) -> str | None:
+    build = request.model.build
+    class_name = build.class_name if isinstance(build, ClassBuild | ConfigBuild) else None
+    return class_name or request.model.architecture
+
+
+def _within(specifier: str | None, version: str | None) -> bool:
+    if specifier is None:
+        return True
+    return version is not None and SpecifierSet(specifier).contains(version, prereleases=True)

@@ -1,0 +1,186 @@
+"""Models x targets to requests: what a sweep will ask, before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from compilewatch.contract.targets import deadlines_of, entry
+from compilewatch.errors import UsageError
+from compilewatch.plan.expectations import Expectations
+from compilewatch.plan.keys import read_overrides, request_key
+from compilewatch.plan.placement import needs
+from compilewatch.records import (
+    Environment,
+    ErrorRecord,
+    Mode,
+    ModelSpec,
+    Phase,
+    Request,
+    Result,
+    Status,
+    Target,
+)
+from compilewatch.records.digests import digest
+from compilewatch.records.plans import Options, Plan, Shard
+
+
+def plan(
+    specs: Sequence[ModelSpec],
+    targets: Sequence[Target],
+    options: Options,
+    *,
+    expectations: Expectations | None = None,
+    shard: Shard | None = None,
+) -> Plan:
+    """Make a request of every model and target, in the order of the models.
+
+    A target whose environment does not exist is `unsupported`, with what to type.
+
+    Raises UsageError for an empty plan, an unknown target or a name that stands for two models,
+    and ConfigError for overrides or inputs that cannot be read.
+    """
+    _check(specs, targets)
+    expected = expectations or Expectations()
+    overrides = read_overrides(Path(options.overrides_dir) if options.overrides_dir else None)
+    known = {environment.name: environment for environment in options.environments}
+    requests: list[Request] = []
+    skipped: list[Result] = []
+    identity: list[tuple[str, str, bool]] = []
+    for spec in specs:
+        inputs_file = options.inputs_file or spec.inputs_file
+        for target in targets:
+            environment = known.get(target.environment)
+            key = request_key(
+                spec,
+                target,
+                environment=environment,
+                tier=options.tier,
+                depth=options.depth,
+                overrides=overrides,
+                inputs_file=Path(inputs_file) if inputs_file else None,
+                operators_file=_operators_file(target, options),
+            )
+            request = _request(spec, target, key, options)
+            refusal = _refusal(request, environment, expected)
+            identity.append((spec.name, key, refusal is None))
+            if shard is not None and not shard.holds(spec.name):
+                continue
+            if refusal is None:
+                requests.append(request)
+            else:
+                skipped.append(refusal)
+    return Plan(
+        requests=tuple(requests),
+        skipped=tuple(skipped),
+        digest=digest(sorted(identity)),
+        shard=shard,
+    )
+
+
+def targets_of(names: Iterable[str], modes: Iterable[Mode], dynamic: bool) -> tuple[Target, ...]:
+    """Every target in every mode, without repetition. A name may carry a backend: `neuron:trn2`."""
+    made = (
+        Target(name=name, backend=backend or None, mode=mode, dynamic=dynamic)
+        for name, _, backend in (text.partition(":") for text in names)
+        for mode in modes
+    )
+    return tuple(dict.fromkeys(made))
+
+
+def parse_shard(text: str) -> Shard:
+    """`2/5` to a shard. Raises UsageError for what is no part of a whole."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if found is None:
+        raise UsageError(f"shard {text!r} is not of the form I/N, such as 1/4")
+    index, count = int(found[1]), int(found[2])
+    if not 1 <= index <= count:
+        example = f"1/{count} to {count}/{count}" if count else "1/N to N/N"
+        raise UsageError(f"there is no shard {text}: shards are numbered {example}")
+    return Shard(index=index, count=count)
+
+
+def _check(specs: Sequence[ModelSpec], targets: Sequence[Target]) -> None:
+    if not specs:
+        raise UsageError("no models to check: the selection is empty")
+    check_targets(targets)
+    seen: set[str] = set()
+    for spec in specs:
+        if spec.name in seen:
+            raise UsageError(f"two models are called {spec.name!r}: rename one or select by source")
+        seen.add(spec.name)
+
+
+def check_targets(targets: Sequence[Target]) -> None:
+    """Raises UsageError where there is none, or a name or backend is unknown."""
+    if not targets:
+        raise UsageError("no targets to check models on: name at least one with --targets")
+    for target in targets:
+        known = entry(target.name).backends
+        if target.backend is not None and known is not None and target.backend not in known:
+            raise UsageError(
+                f"{target.name} has no backend {target.backend!r}; "
+                f"known: {', '.join(known) or 'none'}"
+            )
+
+
+def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Request:
+    return Request(
+        model=spec,
+        target=target,
+        key=key,
+        tier=options.tier,
+        depth=options.depth,
+        deadlines=deadlines_of(target.name, options.deadlines),
+        memory_limit_bytes=options.memory_limit_bytes,
+        inputs_file=options.inputs_file or spec.inputs_file,
+        overrides_dir=options.overrides_dir,
+        neuron_operators=options.neuron_operators,
+        keep_artifacts=options.keep_artifacts,
+    )
+
+
+def _operators_file(target: Target, options: Options) -> Path | None:
+    """The list of Neuron's operators, for the one target whose answers hold what it says."""
+    known = options.neuron_operators if entry(target.name).reads_neuron_operators else None
+    return Path(known) if known else None
+
+
+def _refusal(
+    request: Request, environment: Environment | None, expectations: Expectations
+) -> Result | None:
+    """The answer to a request that is not asked, or None for one that is."""
+    reason, expectation = request.model.skip_reason, None
+    status = Status.SKIPPED
+    if request.model.error is not None:
+        return Result(
+            request=request,
+            status=Status.ERROR,
+            phase=Phase.SETUP,
+            tier=request.tier,
+            depth=request.depth,
+            detail=request.model.error,
+            error=ErrorRecord(
+                type="ConfigError", message=request.model.error, code="configuration_error"
+            ),
+            environment_digest=environment.digest if environment is not None else "",
+        )
+    if reason is None and environment is None:
+        status, reason = Status.UNSUPPORTED, needs(request.target)
+    elif reason is None:
+        assert environment is not None
+        expected = expectations.of(request, environment)
+        if expected is None or not expected.skip:
+            return None
+        reason = expectation = expected.reason
+    return Result(
+        request=request,
+        status=status,
+        phase=Phase.SETUP,
+        tier=request.tier,
+        depth=request.depth,
+        detail=reason,
+        expectation=expectation,
+        environment_digest=environment.digest if environment is not None else "",
+    )

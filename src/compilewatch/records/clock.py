@@ -1,0 +1,11 @@
+"""The time of day, as records write it."""
+
+from __future__ import annotations
+
+import time
+
+
+def now() -> str:
+    """The time, RFC 3339 with nanoseconds, in UTC."""
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds:09d}Z"

@@ -1,0 +1,10 @@
+"""What single targets found beyond their verdict: one tagged struct a file."""
+
+from __future__ import annotations
+
+from compilewatch.records.details.export import ExportDetail
+from compilewatch.records.details.neuron import NeuronDetail
+from compilewatch.records.details.performance import Performance
+from compilewatch.records.details.xla import XlaDetail
+
+Details = ExportDetail | Performance | XlaDetail | NeuronDetail

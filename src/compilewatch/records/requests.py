@@ -1,0 +1,134 @@
+"""What is asked: models, how they are built, targets, requests."""
+
+from __future__ import annotations
+
+from compilewatch.records.base import Depth, Mode, Phase, Record, Tier
+
+
+class ClassBuild(Record, frozen=True, kw_only=True, tag="class"):
+    """A class of Transformers built from its configuration class's defaults."""
+
+    class_name: str
+
+
+class ConfigBuild(Record, frozen=True, kw_only=True, tag="config"):
+    """A class of Transformers built from a `config.json`.
+
+    `config_file` is absolute; `config_sha256` is the digest of the canonical configuration
+    (see `planning.canonical_config`). `weights` loads real weights of `repo` at the spec's
+    revision; `trust_remote_code` is set only where a person listed the repository and revision.
+    """
+
+    config_file: str
+    config_sha256: str
+    class_name: str | None = None
+    repo: str | None = None
+    weights: bool = False
+    trust_remote_code: bool = False
+
+
+class FactoryBuild(Record, frozen=True, kw_only=True, tag="factory"):
+    """`package.module:factory`, called without arguments, returns an `nn.Module`.
+
+    `path` (absolute) is put on `sys.path`; `inputs` names a callable that returns a tuple of
+    args, a dict of kwargs, or `(args, kwargs)`; `source_sha256` digests the factory's module file.
+    """
+
+    factory: str
+    path: str | None = None
+    inputs: str | None = None
+    source_sha256: str = ""
+
+
+class ChaosBuild(Record, frozen=True, kw_only=True, tag="chaos"):
+    """A built-in model that misbehaves on purpose; `behaviour` is a name of `worker.chaos`."""
+
+    behaviour: str
+
+
+Build = ClassBuild | ConfigBuild | FactoryBuild | ChaosBuild
+
+
+class ModelSpec(Record, frozen=True, kw_only=True):
+    """One model to be asked about. `name` is `org/model` or a class name, unique in a plan.
+
+    `inputs_file` is the model's own saved inputs file (`.toml` or `.safetensors`), absolute. A
+    model with a `skip_reason` is not run; one with an `error` cannot be: its entry in a list is
+    wrong.
+    """
+
+    source: str
+    name: str
+    build: Build
+    architecture: str | None = None
+    family: str = "unknown"
+    task: str = "unknown"
+    revision: str | None = None
+    downloads: int | None = None
+    license: str | None = None
+    gated: bool = False
+    checkpoint: str | None = None
+    skip_reason: str | None = None
+    error: str | None = None
+    inputs_file: str | None = None
+    provenance: dict[str, str] = {}
+
+
+DEFAULT_ENVIRONMENT = "default"
+"""The interpreter that runs compilewatch itself."""
+
+
+class Target(Record, frozen=True, kw_only=True):
+    """A compile target with its options, in the environment that it is asked in.
+
+    `backend` None means the target's own default. `environment` is part of what a result is about:
+    one run may ask one model on one target in two environments.
+    """
+
+    name: str = "dynamo"
+    mode: Mode = Mode.EVAL
+    dynamic: bool = False
+    backend: str | None = None
+    environment: str = DEFAULT_ENVIRONMENT
+
+
+class Deadlines(Record, frozen=True, kw_only=True):
+    """Wall-clock limits of a child, by phase, in seconds; `total` bounds them all."""
+
+    setup_seconds: float = 60.0
+    create_seconds: float = 180.0
+    inputs_seconds: float = 60.0
+    eager_seconds: float = 180.0
+    compile_seconds: float = 600.0
+    compare_seconds: float = 180.0
+    profile_seconds: float = 300.0
+    total_seconds: float = 1200.0
+    neuron_compile_seconds: float = 7200.0
+
+    def of(self, phase: Phase) -> float:
+        """The limit of one phase; `done` has the limit of `setup` (tear-down)."""
+        if phase is Phase.DONE:
+            return self.setup_seconds
+        return float(getattr(self, f"{phase.value}_seconds"))
+
+
+class Request(Record, frozen=True, kw_only=True):
+    """One question: this model, on this target, in the target's environment.
+
+    `key` hashes all that can change the answer (not deadlines or memory, which can only prevent
+    one). `inputs_file` is a saved inputs file (`.toml` or `.safetensors`), absolute.
+    `overrides_dir` is the folder of reviewed input overrides, absolute, and `neuron_operators` the
+    file of operators that neuronx-cc is documented to reject.
+    """
+
+    model: ModelSpec
+    target: Target
+    key: str
+    tier: Tier = Tier.AUTO
+    depth: Depth = Depth.FULL
+    deadlines: Deadlines = Deadlines()
+    memory_limit_bytes: int = 8 * 2**30
+    inputs_file: str | None = None
+    overrides_dir: str | None = None
+    neuron_operators: str | None = None
+    keep_artifacts: bool = True

@@ -1,0 +1,172 @@
+"""SVG charts of the report: stacked bars and a trend, as files for `<img>`.
+
+A report is read under a content policy that forbids scripts and inline style in the page, and on
+light and dark backgrounds. Each chart is a document of its own with its own style sheet that
+follows the reader's colour scheme; the presentation attributes underneath are mid-tones that
+remain legible on either background where a viewer ignores the sheet. Every chart has a `<title>`
+and a `<desc>` that says its content in words.
+"""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SVG = "http://www.w3.org/2000/svg"
+FONT_SIZE = 12
+# A wide glyph of a wide sans-serif face (DejaVu) at 12 px: only reserves room, never cuts text.
+GLYPH_WIDTH = 7.4
+MID_TONES = {
+    "pass": "#2f9e5b",
+    "graph_break": "#d08a17",
+    "mismatch": "#a36ad0",
+    "compile_error": "#d9534f",
+    "no_verdict": "#8a6d5c",
+    "not_run": "#8b95a1",
+}
+STYLE = """
+text { fill: #39424e; }
+.faint { fill: #667080; }
+.grid { stroke: #dfe3e8; }
+.pass { fill: #2e9e5b; } .graph_break { fill: #e0a030; } .mismatch { fill: #a36ad0; }
+.compile_error { fill: #d64545; } .no_verdict { fill: #8a6d5c; } .not_run { fill: #b4bcc6; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #d5dae1; }
+  .faint { fill: #98a2b0; }
+  .grid { stroke: #333b46; }
+  .not_run { fill: #5b6572; } .no_verdict { fill: #a58877; }
+}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One stacked bar: a label and its parts as (style class, count) in order."""
+
+    label: str
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def total(self) -> int:
+        return sum(count for _, count in self.parts)
+
+
+def stacked_bars(title: str, bars: Sequence[Bar], legend: dict[str, str], width: int) -> bytes:
+    """Horizontal bars, one a row, lengths on one common scale.
+
+    `legend` names the style classes in the order shown; `width` is in CSS pixels.
+    """
+    row, bar_height = 22, 14
+    described = "; ".join(
+        f"{bar.label}: " + ", ".join(f"{n} {legend[c]}" for c, n in bar.parts if n) for bar in bars
+    )
+    legend_rows = _legend_layout(legend, width)
+    top = len(legend_rows) * 20 + 8
+    svg = _document(title, described, width, top + row * len(bars) + 4)
+    for line, entries in enumerate(legend_rows):
+        for x, name in entries:
+            _rect(svg, x, line * 20 + 3, 10, 10, name)
+            _text(svg, x + 15, line * 20 + 12, legend[name])
+    labels = max((len(bar.label) for bar in bars), default=0) * GLYPH_WIDTH + 10
+    figures = max((len(str(bar.total)) for bar in bars), default=0) * 7.5 + 8
+    scale = (width - labels - figures) / max((bar.total for bar in bars), default=1)
+    for index, bar in enumerate(bars):
+        y = top + index * row
+        _text(svg, labels - 8, y + bar_height - 3, bar.label, anchor="end")
+        x = labels
+        for name, count in bar.parts:
+            if count:
+                rect = _rect(svg, x, y, max(count * scale - 0.6, 0.8), bar_height, name)
+                ET.SubElement(rect, "title").text = f"{bar.label}: {count} {legend[name]}"
+                x += count * scale
+        _text(svg, x + 5, y + bar_height - 3, str(bar.total), css="faint")
+    return _bytes(svg)
+
+
+def trend(title: str, points: Sequence[tuple[str, float]], width: int) -> bytes:
+    """A line through shares between 0 and 1, each with its label, from left to right.
+
+    The axis begins at the multiple of 10 % below the smallest share, so that small changes show.
+    """
+    height, left, bottom, top = 150, 48, 26, 18
+    described = "; ".join(f"{label}: {share:.1%}" for label, share in points)
+    svg = _document(title, described, width, height)
+    floor = min(math.floor(min(share for _, share in points) * 10) / 10, 0.9)
+    scale = (height - bottom - top) / (1 - floor)
+    for tick in (floor, (floor + 1) / 2, 1.0):
+        y = top + (1 - tick) * scale
+        box = {"x1": str(left), "x2": str(width), "y1": _n(y), "y2": _n(y)}
+        faint = {"stroke": "#808080", "stroke-opacity": "0.4", "class": "grid"}
+        ET.SubElement(svg, "line", {**box, **faint})
+        _text(svg, left - 8, y + 4, f"{tick:.0%}", anchor="end", css="faint")
+    step = (width - left - 24) / max(len(points) - 1, 1)
+    places = [
+        (left + 12 + index * step, top + (1 - share) * scale)
+        for index, (_, share) in enumerate(points)
+    ]
+    line = {"points": " ".join(f"{_n(x)},{_n(y)}" for x, y in places), "fill": "none"}
+    ET.SubElement(svg, "polyline", {**line, "stroke": MID_TONES["pass"], "stroke-width": "2"})
+    for (x, y), (label, share) in zip(places, points, strict=True):
+        dot = {"cx": _n(x), "cy": _n(y), "r": "3.5", "fill": MID_TONES["pass"], "class": "pass"}
+        ET.SubElement(ET.SubElement(svg, "circle", dot), "title").text = f"{label}: {share:.1%}"
+    (first, _), (last, _) = points[0], points[-1]
+    _text(svg, left, height - 6, first, css="faint")
+    _text(svg, width - 2, height - 6, last, anchor="end", css="faint")
+    return _bytes(svg)
+
+
+def _legend_layout(legend: dict[str, str], width: int) -> list[list[tuple[float, str]]]:
+    rows: list[list[tuple[float, str]]] = [[]]
+    x = 0.0
+    for name, label in legend.items():
+        size = 15 + len(label) * GLYPH_WIDTH + 14
+        if rows[-1] and x + size > width:
+            rows.append([])
+            x = 0.0
+        rows[-1].append((x, name))
+        x += size
+    return rows
+
+
+def _document(title: str, description: str, width: int, height: float) -> ET.Element:
+    svg = ET.Element(
+        "svg",
+        {
+            "xmlns": SVG,
+            "viewBox": f"0 0 {width} {_n(height)}",
+            "width": str(width),
+            "height": _n(height),
+            "role": "img",
+            "font-family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
+            "font-size": str(FONT_SIZE),
+        },
+    )
+    ET.SubElement(svg, "title").text = title
+    ET.SubElement(svg, "desc").text = description
+    ET.SubElement(svg, "style").text = STYLE
+    return svg
+
+
+def _rect(
+    parent: ET.Element, x: float, y: float, width: float, height: float, name: str
+) -> ET.Element:
+    box = {"x": _n(x), "y": _n(y), "width": _n(width), "height": _n(height), "rx": "1.5"}
+    return ET.SubElement(parent, "rect", {**box, "fill": MID_TONES[name], "class": name})
+
+
+def _text(
+    parent: ET.Element, x: float, y: float, text: str, *, anchor: str = "start", css: str = ""
+) -> None:
+    place = {"x": _n(x), "y": _n(y), "text-anchor": anchor, "fill": "#808080", "class": css}
+    ET.SubElement(parent, "text", place).text = text
+
+
+def _n(number: float) -> str:
+    return f"{number:.2f}".rstrip("0").rstrip(".")
+
+
+def _bytes(svg: ET.Element) -> bytes:
+    body: bytes = ET.tostring(svg, encoding="utf-8")
+    return body + b"\n"

@@ -1,0 +1,336 @@
+"""Ask the Hub for its most-used models: pinned commits and configuration files, never weights."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import msgspec
+from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub.errors import (
+    DisabledRepoError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.hf_api import ModelInfo
+from huggingface_hub.utils import disable_progress_bars, logging
+
+from compilewatch.errors import ConfigError, SourceError, UsageError
+from compilewatch.files import write_atomically
+from compilewatch.records import Record
+from compilewatch.sources.configs import parse_config
+from compilewatch.sources.hub.pulled import (
+    PulledList,
+    PulledModel,
+    Query,
+    pulled_path,
+    read_pulled,
+    write_pulled,
+)
+from compilewatch.sources.hub.retry import HubUnavailableError, RetryLimits, retrying_client
+from compilewatch.sources.popularity import figures_of, popularity_csv
+
+SORTS = {"downloads": "downloads", "likes": "likes", "trending": "trending_score"}
+"""Our names of orders -> those of `HfApi.list_models`."""
+
+CONFIG_FILES = frozenset({"config.json"})
+"""All that is ever fetched from a repository."""
+
+_UNREACHABLE = (HubUnavailableError, httpx2.TransportError, OfflineModeIsEnabled)
+"""What says nothing about a model: the Hub, or the way to it, failed."""
+
+_GIVE_UP_AFTER = 3
+"""Models in a row that the Hub failed for, after which it is taken to be down."""
+
+_EXPAND = ["sha", "downloads", "likes", "gated", "private", "disabled", "pipeline_tag"]
+_EXPAND += ["library_name", "tags", "config"]
+
+
+class PullReport(Record, frozen=True, kw_only=True):
+    """What a pull did. `problems` counts models without configuration by reason.
+
+    `kept` counts models of the earlier list that a cut-short pull did not reach; `figures` is the
+    file of refreshed figures by architecture, written by a complete pull of the most-downloaded.
+    """
+
+    path: str
+    models: int
+    configs: int
+    problems: dict[str, int]
+    partial: bool = False
+    message: str | None = None
+    kept: int = 0
+    figures: str | None = None
+
+
+def pull(
+    *,
+    top: int = 50,
+    sort: str = "downloads",
+    task: str | None = None,
+    family: str | None = None,
+    library: str | None = None,
+    output: Path | None = None,
+    endpoint: str | None = None,
+    token: str | None = None,
+    cache: Path | None = None,
+    limits: RetryLimits | None = None,
+    workers: int = 8,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> PullReport:
+    """Write the pulled list of the `top` models, with their configurations beside it.
+
+    `HF_ENDPOINT` and `HF_TOKEN` hold where `endpoint` and `token` are None. When the Hub fails
+    for longer than `limits`, or on Ctrl-C, the list is written with what there is, together
+    with what the earlier list had, and the report says `partial`. Raises SourceError where
+    nothing at all was learnt (the earlier list stays as it is), UsageError for a bad argument.
+    """
+    if sort not in SORTS:
+        raise UsageError(f"unknown sort {sort!r}: use {', '.join(SORTS)}")
+    if top < 1:
+        raise UsageError(f"there is no top {top}: ask for 1 or more")
+    path = output or pulled_path()
+    query = Query(top=top, sort=sort, task=task, family=family, library=library)
+    earlier = read_pulled(path) if path.exists() else None
+    disable_progress_bars()
+    logging.set_verbosity_error()
+    api = HfApi(endpoint=endpoint, token=token)
+    _check_address(api.endpoint)
+    puller = _Puller(api, path.parent, cache, earlier, limits or RetryLimits())
+    puller.list_models(query)
+    puller.fetch(workers, progress)
+    return _write(path, query, api, puller)
+
+
+def _check_address(endpoint: str) -> None:
+    """Raises UsageError for an address that no server can have."""
+    try:
+        parts = urlsplit(endpoint)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none
+        usable = False
+    if not usable:
+        raise UsageError(f"HF_ENDPOINT {endpoint!r} is no address: write https://host[:port]")
+
+
+class _Puller:
+    """One pull: what is listed, what came of each, and what cut it short."""
+
+    def __init__(
+        self,
+        api: HfApi,
+        folder: Path,
+        cache: Path | None,
+        earlier: PulledList | None,
+        limits: RetryLimits,
+    ) -> None:
+        self.api = api
+        self.folder = folder
+        self.cache = cache
+        self.earlier = {m.repository: m for m in earlier.model} if earlier else {}
+        self.limits = limits
+        self.listed: list[ModelInfo] = []
+        self.done: dict[str, PulledModel] = {}
+        self.message: str | None = None
+
+    def list_models(self, query: Query) -> None:
+        """Fill `listed`; pages that came before a failure count. Raises SourceError if none did."""
+        tags = [tag for tag in (query.family, query.library) if tag]
+        try:
+            with retrying_client(self.limits, threading.Event()):
+                for info in self.api.list_models(
+                    filter=tags or None,
+                    pipeline_tag=query.task,
+                    sort=SORTS[query.sort],
+                    limit=query.top,
+                    expand=_EXPAND,
+                ):
+                    self.listed.append(info)
+        except _UNREACHABLE as exc:
+            self.message = _one_line(exc)
+        except HfHubHTTPError as exc:
+            raise SourceError(f"{self.api.endpoint} refuses to list: {_one_line(exc)}") from exc
+        except (ValueError, TypeError, KeyError) as exc:
+            raise SourceError(f"{self.api.endpoint} is not a Hub: {_one_line(exc)}") from exc
+        if not self.listed:
+            raise SourceError(self.message or f"{self.api.endpoint}: lists no such model")
+
+    def fetch(self, workers: int, progress: Callable[[int, int], None]) -> None:
+        """Fill `done`; sets `message` where it is cut short."""
+        stopped = threading.Event()
+        failed_in_a_row = 0
+        futures: list[Future[PulledModel]] = []
+        with retrying_client(self.limits, stopped), ThreadPoolExecutor(workers) as pool:
+            try:
+                futures += [pool.submit(self._fetch_one, info) for info in self.listed]
+                for count, future in enumerate(as_completed(futures), 1):
+                    failed_in_a_row = failed_in_a_row + 1 if future.exception() else 0
+                    progress(count, len(futures))
+                    if failed_in_a_row >= _GIVE_UP_AFTER or stopped.is_set():
+                        break
+            except KeyboardInterrupt:
+                self.message = "interrupted"
+            finally:
+                # as_completed would wait for ever for futures that are cancelled under it.
+                stopped.set()
+                pool.shutdown(cancel_futures=True)
+        for future in futures:
+            if not future.cancelled():
+                self._collect(future)
+
+    def _collect(self, future: Future[PulledModel]) -> None:
+        failure = future.exception()
+        if isinstance(failure, _UNREACHABLE):
+            self.message = self.message or _one_line(failure)
+        elif failure is not None:
+            raise failure
+        else:
+            found = future.result()
+            self.done[found.repository] = found
+
+    def _fetch_one(self, info: ModelInfo) -> PulledModel:
+        """Pin one model and fetch its configuration. Raises what `_UNREACHABLE` holds."""
+        listed = _listed(info)
+        try:
+            revision = info.sha or self.api.model_info(info.id, expand=["sha"]).sha
+            if revision is None:
+                return msgspec.structs.replace(listed, problem="the Hub names no commit")
+            listed = msgspec.structs.replace(listed, revision=revision)
+            text = self._config_text(info.id, revision)
+            config = parse_config(text, "config.json")
+        except HubUnavailableError:
+            raise
+        except ConfigError as exc:
+            return msgspec.structs.replace(listed, problem=f"malformed configuration: {exc}")
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
+            return msgspec.structs.replace(listed, problem=_problem(exc))
+        where = Path("configs") / info.id.replace("/", "--") / revision[:12] / "config.json"
+        write_atomically(self.folder / where, text.encode())
+        model_type = config.get("model_type")
+        return msgspec.structs.replace(
+            listed,
+            config=where.as_posix(),
+            model_type=model_type if isinstance(model_type, str) else listed.model_type,
+            weights=info.id in self.earlier and self.earlier[info.id].weights,
+        )
+
+    def _config_text(self, repository: str, revision: str) -> str:
+        fetched = self.download(repository, revision, "config.json")
+        try:
+            return fetched.read_text(encoding="utf-8")
+        except UnicodeDecodeError as exc:
+            raise ConfigError(f"config.json: not UTF-8 text: {exc.reason}") from exc
+
+    def download(self, repository: str, revision: str, filename: str) -> Path:
+        """One file of `CONFIG_FILES`, through the user's cache of the Hub."""
+        if filename not in CONFIG_FILES:
+            raise UsageError(f"a pull fetches configuration files, never {filename}")
+        return Path(
+            hf_hub_download(
+                repository,
+                filename,
+                revision=revision,
+                endpoint=self.api.endpoint,
+                token=self.api.token,
+                cache_dir=self.cache,
+            )
+        )
+
+
+def _listed(info: ModelInfo) -> PulledModel:
+    """What the listing itself says of a model."""
+    config = info.config if isinstance(info.config, dict) else {}
+    tags = info.tags or []
+    model_type = config.get("model_type")
+    return PulledModel(
+        repository=info.id,
+        model_type=model_type if isinstance(model_type, str) else None,
+        downloads=info.downloads,
+        likes=info.likes,
+        task=info.pipeline_tag,
+        library=info.library_name,
+        license=next((t.removeprefix("license:") for t in tags if t.startswith("license:")), None),
+        gated=bool(info.gated),
+    )
+
+
+def _problem(exc: Exception) -> str:
+    """Why a model has no configuration, as a skip reason."""
+    match exc:
+        case GatedRepoError():
+            return "gated: accept its terms on the Hub and set HF_TOKEN"
+        case RepositoryNotFoundError():
+            return "private or deleted"
+        case DisabledRepoError():
+            return "disabled by the Hub"
+        case RevisionNotFoundError():
+            return "its commit is gone: pull again"
+        case RemoteEntryNotFoundError():
+            return "it has no config.json"
+        case HfHubHTTPError() if exc.response.status_code in (401, 403):
+            return "access denied: check HF_TOKEN"
+    return f"its config.json cannot be fetched: {_one_line(exc)}"
+
+
+def _one_line(exc: BaseException) -> str:
+    return " ".join(str(exc).split()) or type(exc).__name__
+
+
+def _write(path: Path, query: Query, api: HfApi, puller: _Puller) -> PullReport:
+    """Write list and figures; what an earlier pull had stays where this one was cut short."""
+    models = [puller.done[i.id] for i in puller.listed if i.id in puller.done]
+    if not models:
+        raise SourceError(puller.message or f"{api.endpoint}: no model could be fetched")
+    partial = puller.message is not None
+    kept = [m for name, m in puller.earlier.items() if name not in puller.done] if partial else []
+    message = None
+    if partial:
+        message = f"{len(models)} of {query.top} models pulled, then: {puller.message}"
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    found = PulledList(
+        endpoint=api.endpoint,
+        pulled_at=now,
+        query=query,
+        partial=partial,
+        message=message,
+        model=[*models, *kept],
+    )
+    write_pulled(path, found)
+    figures = None
+    if query.sort == "downloads" and not query.is_filtered and not partial:
+        figures = path.with_name("popularity.csv")
+        write_atomically(figures, _figures(models, api.endpoint, now).encode())
+    return PullReport(
+        path=str(path),
+        models=len(models),
+        configs=sum(m.config is not None for m in models),
+        problems=dict(Counter(m.problem for m in models if m.problem).most_common()),
+        partial=partial,
+        message=message,
+        kept=len(kept),
+        figures=str(figures) if figures else None,
+    )
+
+
+def _figures(models: Iterable[PulledModel], endpoint: str, now: str) -> str:
+    counted = [(m.model_type, m.repository, m.downloads or 0) for m in models if m.model_type]
+    return popularity_csv(
+        figures_of(counted),
+        {
+            "source": f"{endpoint}, {len(counted)} most-downloaded models that name a type",
+            "date": now[:10],
+            "use": "compare with inputs/popularity.csv, then copy it there",
+        },
+    )

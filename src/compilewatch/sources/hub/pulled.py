@@ -1,0 +1,98 @@
+"""The pulled list: `inputs/pulled/models.toml`, what `pull` writes and the source `hub` reads.
+
+Each model is pinned to a commit; its configuration lies beside the list, so that a sweep needs
+no network. See docs/formats.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from compilewatch.config.paths import inputs_folder
+from compilewatch.errors import ConfigError, SourceError
+from compilewatch.files import read_toml, write_atomically
+from compilewatch.records import SCHEMA_VERSION
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was asked of the Hub."""
+
+    top: int
+    sort: str = "downloads"
+    task: str | None = None
+    family: str | None = None
+    library: str | None = None
+
+    @property
+    def is_filtered(self) -> bool:
+        return any((self.task, self.family, self.library))
+
+
+class PulledModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model at a commit. `config` is relative to the list.
+
+    `problem` says why there is no configuration, in the words of a skip reason. `weights` is
+    written by people: load real weights; a later pull keeps it.
+    """
+
+    repository: str
+    revision: str | None = None
+    config: str | None = None
+    problem: str | None = None
+    weights: bool = False
+    model_type: str | None = None
+    downloads: int | None = None
+    likes: int | None = None
+    task: str | None = None
+    library: str | None = None
+    license: str | None = None
+    gated: bool = False
+
+
+class PulledList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`partial` with `message`: the pull was cut short; models of an earlier one are kept."""
+
+    endpoint: str
+    pulled_at: str
+    query: Query
+    schema_version: int = SCHEMA_VERSION
+    partial: bool = False
+    message: str | None = None
+    model: list[PulledModel] = []
+
+
+def pulled_path() -> Path:
+    """Where `pull` writes by default."""
+    return inputs_folder() / "pulled" / "models.toml"
+
+
+def read_pulled(path: Path) -> PulledList:
+    """Raises SourceError if there is none, ConfigError if it is malformed or of another schema."""
+    if not path.exists():
+        raise SourceError(f"there is no pulled list {path}: run `compilewatch pull`")
+    found = read_toml(path, PulledList)
+    names = [model.repository for model in found.model]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"{path}: {twice} is listed twice")
+    return found
+
+
+def write_pulled(path: Path, found: PulledList) -> None:
+    content = (
+        "# Written by `compilewatch pull`; `weights = true` on a model is kept by the next one.\n"
+        + tomli_w.dumps(_without_none(msgspec.to_builtins(found)))
+    )
+    write_atomically(path, content.encode())
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: what is not known is left out."""
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_none(v) for v in value]
+    return value

@@ -1,0 +1,102 @@
+"""`hub`: the models of the pulled list, at their commits, read from disk alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from compilewatch.config.paths import inputs_folder
+from compilewatch.errors import ConfigError
+from compilewatch.files import read_toml
+from compilewatch.records import SCHEMA_VERSION, ConfigBuild, ModelSpec
+from compilewatch.sources.configs import Resolver, read_config
+from compilewatch.sources.hub.pulled import PulledModel, pulled_path, read_pulled
+from compilewatch.sources.transformers.scan import read_library
+
+Commit = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
+
+
+class Allowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Remote code that a person has read: this repository at this commit, and no other."""
+
+    repository: str
+    revision: Commit
+    reason: str
+    date: str
+
+
+class RemoteCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema_version: int = SCHEMA_VERSION
+    allow: list[Allowed] = []
+
+
+class HubSource:
+    """The pulled list. `remote_code` is the reviewed file of code that may run."""
+
+    name = "hub"
+
+    def __init__(
+        self,
+        *,
+        path: Path | None = None,
+        remote_code: Path | None = None,
+        transformers: Path | None = None,
+    ) -> None:
+        self.path = path or pulled_path()
+        self._remote_code = remote_code or inputs_folder() / "remote_code.toml"
+        self._root = transformers
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        found = read_pulled(self.path)
+        resolver = Resolver(read_library(self._root))
+        allowed = _read_allowed(self._remote_code)
+        specs = [self._spec(model, resolver, allowed) for model in found.model]
+        return tuple(sorted(specs, key=lambda s: (-(s.downloads or 0), s.name)))
+
+    def _spec(
+        self, model: PulledModel, resolver: Resolver, allowed: frozenset[tuple[str, str]]
+    ) -> ModelSpec:
+        spec = ModelSpec(
+            source=self.name,
+            name=model.repository,
+            build=ConfigBuild(config_file="", config_sha256="", repo=model.repository),
+            family=model.model_type or "unknown",
+            revision=model.revision,
+            downloads=model.downloads,
+            license=model.license,
+            gated=model.gated,
+            checkpoint=model.repository,
+            skip_reason=model.problem,
+        )
+        if model.problem is not None:
+            return spec
+        if model.config is None or model.revision is None:
+            raise ConfigError(f"{self.path}: {model.repository} has neither a config nor a problem")
+        config_file = self.path.parent / model.config
+        if not config_file.is_file():
+            reason = "its configuration file is not beside the list: pull again"
+            return msgspec.structs.replace(spec, skip_reason=reason)
+        found = resolver.resolve(
+            config_file,
+            read_config(config_file),
+            repo=model.repository,
+            weights=model.weights,
+            trust_remote_code=(model.repository, model.revision) in allowed,
+        )
+        return msgspec.structs.replace(
+            spec,
+            build=found.build,
+            architecture=found.architecture,
+            family=found.family,
+            task=found.task,
+            skip_reason=found.skip_reason,
+        )
+
+
+def _read_allowed(path: Path) -> frozenset[tuple[str, str]]:
+    """(repository, commit) pairs; no file means none."""
+    if not path.exists():
+        return frozenset()
+    return frozenset((a.repository, a.revision) for a in read_toml(path, RemoteCode).allow)

@@ -1,0 +1,1 @@
+"""Models of the installed Transformers, read out of its files without importing it."""

@@ -1,0 +1,181 @@
+"""`library`: every concrete model class of the installed Transformers."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from compilewatch.config.paths import inputs_folder
+from compilewatch.errors import UsageError
+from compilewatch.records import ClassBuild, ModelSpec
+from compilewatch.sources.popularity import Figure, read_popularity
+from compilewatch.sources.transformers.scan import Library, ModelClass, read_library
+
+DEFAULT_HEADS = ("Model", "ForCausalLM", "ForConditionalGeneration")
+"""Endings of the class names that `heads="default"` takes."""
+
+_GENERATION = (
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES",
+)
+_VIDEO = "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES"
+
+# What the parameters of `forward` that carry pixels and sound begin with.
+_VISUAL = ("pixel_values", "flattened_patches", "visual_feats", "visual_embeds", "images")
+_AUDIBLE = ("input_features", "input_values", "audio_values", "waveform", "spectrogram")
+
+# Names of optional backends in `@requires` that differ from the module they stand for.
+_BACKEND_MODULES = {"vision": "PIL"}
+
+
+class LibrarySource:
+    """The classes of Transformers, by default base, causal and conditional-generation ones.
+
+    `heads="all"` adds every other head. `transformers` is the package folder to read (the
+    installed one by default), `popularity` the figures by architecture, `cache` the folder that
+    keeps the scan.
+    """
+
+    name = "library"
+
+    def __init__(
+        self,
+        *,
+        heads: str = "default",
+        transformers: Path | None = None,
+        popularity: Path | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        if heads not in ("default", "all"):
+            raise UsageError(f"unknown heads {heads!r}: use default or all")
+        self.heads = heads
+        self._root = transformers
+        self._popularity = popularity
+        self._cache = cache
+
+    def library(self) -> Library:
+        """The scan behind the specs; cheap after the first call on this machine."""
+        return read_library(self._root, self._cache)
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        """Most used architecture first, its primary class before its others, then by name."""
+        library = self.library()
+        figures = read_popularity(self._popularity or inputs_folder() / "popularity.csv")
+        chosen = [c for c in concrete_classes(library) if self.heads == "all" or _is_default(c)]
+        primaries = set(primary_classes(library).values())
+        specs = [_spec(library, found, figures) for found in chosen]
+        return tuple(
+            sorted(
+                specs,
+                key=lambda s: (-(s.downloads or 0), s.family, s.name not in primaries, s.name),
+            )
+        )
+
+
+def concrete_classes(library: Library) -> tuple[ModelClass, ...]:
+    """What can be instantiated: all but the abstract bases."""
+    return tuple(found for found in library.classes if found.concrete)
+
+
+def primary_classes(library: Library) -> dict[str, str]:
+    """Model type -> the class that people load.
+
+    Conditional generation where an auto class offers it for the type, else the causal language
+    model unless the type is an encoder (it has a masked language model too), else the base model.
+    """
+    members: dict[str, dict[str, ModelClass]] = {}
+    for found in concrete_classes(library):
+        if _is_default(found):
+            members.setdefault(found.model_type, {})[found.name] = found
+    primaries = {}
+    for model_type, classes in members.items():
+        ranked = (*_ranked(library.mappings, model_type), *sorted(classes, key=_plainness))
+        primaries[model_type] = next(name for name in ranked if name in classes)
+    return primaries
+
+
+def _ranked(mappings: Mapping[str, Mapping[str, tuple[str, ...]]], model_type: str) -> list[str]:
+    def offered(mapping: str) -> tuple[str, ...]:
+        return mappings.get(mapping, {}).get(model_type, ())
+
+    ranked = [name for mapping in _GENERATION for name in offered(mapping)]
+    if not offered("MODEL_FOR_MASKED_LM_MAPPING_NAMES"):
+        ranked += offered("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES")
+    return ranked + list(offered("MODEL_MAPPING_NAMES"))
+
+
+def _plainness(name: str) -> tuple[int, int, str]:
+    """Orders classes that no auto mapping ranks: generating ones first, then the shortest name."""
+    endings = ("ForConditionalGeneration", "ForCausalLM", "Model")
+    return next(i for i, end in enumerate(endings) if name.endswith(end)), len(name), name
+
+
+def _is_default(found: ModelClass) -> bool:
+    return found.name.endswith(DEFAULT_HEADS)
+
+
+def task_group(found: ModelClass, library: Library) -> str:
+    """One of text, encoder-decoder, document, vision, video, audio, multimodal, time-series, other.
+
+    From what the class declares to take (`input_modalities`), corrected by what its `forward`
+    accepts: declarations are inherited, so a text tower may declare images.
+    """
+    takes = set(found.parameters)
+    sees = any(name.startswith(_VISUAL) for name in takes)
+    hears = any(name.startswith(_AUDIBLE) for name in takes)
+    modalities = set(found.modalities)
+    if "bbox" in takes:
+        return "document"
+    if "past_values" in takes or "time" in modalities:
+        return "time-series"
+    if "input_ids" in takes:
+        modalities -= set() if sees else {"image", "video"}
+        modalities -= set() if hears else {"audio"}
+    if sees and not modalities & {"image", "video"}:
+        modalities.add("image")
+    if hears:
+        modalities.add("audio")
+    return _group(found, library, modalities)
+
+
+def _group(found: ModelClass, library: Library, modalities: set[str]) -> str:
+    takes = set(found.parameters)
+    # A class without forward (it only generates) is taken at its word.
+    reads = "input_ids" in takes or (not takes and "text" in modalities)
+    decodes = "decoder_input_ids" in takes
+    senses = modalities - {"text"}
+    if not senses:
+        if decodes:
+            return "encoder-decoder"
+        return "text" if reads or "inputs_embeds" in takes else "other"
+    if reads or {"audio"} < senses or ("audio" not in senses and decodes):
+        return "multimodal"
+    if senses == {"audio"}:
+        return "audio"
+    is_video = "image" not in senses or found.model_type in library.mappings.get(_VIDEO, {})
+    return "video" if is_video else "vision"
+
+
+def _spec(library: Library, found: ModelClass, figures: Mapping[str, Figure]) -> ModelSpec:
+    figure = figures.get(found.model_type)
+    return ModelSpec(
+        source="library",
+        name=found.name,
+        build=ClassBuild(class_name=found.name),
+        architecture=found.name,
+        family=found.model_type,
+        task=task_group(found, library),
+        downloads=figure.downloads if figure else None,
+        checkpoint=found.checkpoint,
+        skip_reason=missing_backends(found.backends),
+    )
+
+
+def missing_backends(backends: Iterable[str]) -> str | None:
+    """The reason to skip a class whose optional packages are not installed, if any is not."""
+    missing = [b for b in backends if importlib.util.find_spec(_BACKEND_MODULES.get(b, b)) is None]
+    return f"needs {', '.join(missing)}, which is not installed" if missing else None

@@ -1,0 +1,233 @@
+"""From a request's build to a model class and its whole configuration, before any reduction."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from compilewatch.errors import ConfigError
+from compilewatch.records import ClassBuild, ConfigBuild, Request
+from compilewatch.worker.model.overrides import Override
+
+_TOKEN_NAME = re.compile(r"(image|video|audio|speech|vision|boi|eoi|boa|eoa)\w*_(id|index)")
+_VOCABULARY_STEP = 64
+
+
+class MissingPackageError(Exception):
+    """The model needs a package that this environment lacks; the argument is its name."""
+
+    @property
+    def package(self) -> str:
+        return str(self.args[0])
+
+
+class UnknownArchitectureError(Exception):
+    """The installed Transformers has no such class or model type."""
+
+
+def library_class(name: str) -> type[nn.Module]:
+    """A class of the installed Transformers, by name.
+
+    Raises UnknownArchitectureError, or MissingPackageError where only a placeholder is exported.
+    """
+    import transformers
+
+    try:
+        found = getattr(transformers, name)
+    except AttributeError:
+        raise UnknownArchitectureError(
+            f"transformers {transformers.__version__} has no class {name!r}"
+        ) from None
+    except (ImportError, RuntimeError) as error:
+        raise missing_package(error) or error from None
+    if getattr(found, "is_dummy", False):
+        try:
+            found.config_class  # noqa: B018  any public attribute of a placeholder raises
+        except ImportError as error:
+            raise missing_package(error) or error from None
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise UnknownArchitectureError(f"transformers.{name} is no model class")
+    return found
+
+
+def missing_package(error: BaseException) -> MissingPackageError | None:
+    """The package whose absence an import error reports, as Transformers and Python word it."""
+    names = re.findall(
+        r"requires the (\w+) library|requires (\w+) to be installed|No module named '(\w+)",
+        str(error),
+    )
+    # A vision wrapper asks for PIL before it asks for what it wraps: the last is the telling one.
+    return MissingPackageError(next(n for n in names[-1] if n)) if names else None
+
+
+def configuration_class(model_class: Any) -> Any:
+    """The configuration class of a model class: the one it declares, or that of `__init__`."""
+    declared = getattr(model_class, "config_class", None)
+    if declared is not None:
+        return declared
+    for base in model_class.__mro__:
+        if "__init__" in vars(base):
+            annotated = typing.get_type_hints(base.__init__).get("config")
+            if annotated is not None:
+                return annotated
+    raise UnknownArchitectureError(f"{model_class.__name__} declares no configuration class")
+
+
+def resolve(request: Request, overrides: list[Override]) -> tuple[Any, Any]:
+    """The class and the configuration that a request of a library class or config.json asks for.
+
+    `overrides` are those for the class; their `defaults` apply to configurations from defaults.
+    """
+    build = request.model.build
+    if isinstance(build, ClassBuild):
+        model_class: Any = library_class(build.class_name)
+        defaults: dict[str, Any] = {}
+        for override in overrides:
+            defaults = _merged(defaults, override.defaults)
+        config = configuration_class(model_class)(**defaults)
+    elif isinstance(build, ConfigBuild):
+        model_class, config = _from_file(build, request)
+    else:
+        raise TypeError(f"{type(build).__name__} has no configuration")
+    for owner in sub_configs(config):
+        _fill_conventions(owner)
+        _hold_placeholders(owner)
+    return model_class, config
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Nested tables joined key by key, so that two overrides can fill one sub-configuration."""
+    made = dict(base)
+    for key, value in changes.items():
+        below = made.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            made[key] = _merged(below, value)
+        else:
+            made[key] = value
+    return made
+
+
+def sub_configs(config: Any, _seen: set[int] | None = None) -> Iterator[Any]:
+    """A configuration and every one below it, the deepest first, each once."""
+    seen = set() if _seen is None else _seen
+    if id(config) in seen:
+        return
+    seen.add(id(config))
+    for value in list(vars(config).values()):
+        if is_config(value):
+            yield from sub_configs(value, seen)
+    yield config
+
+
+def is_config(value: Any) -> bool:
+    return hasattr(value, "model_type") and hasattr(value, "to_dict")
+
+
+def _fill_conventions(config: Any) -> None:
+    """Compute what "None" stands for everywhere, for the models that forget to."""
+    fields = vars(config)
+    hidden, heads = fields.get("hidden_size"), fields.get("num_attention_heads")
+    if not (isinstance(hidden, int) and isinstance(heads, int) and heads > 0):
+        return
+    if "head_dim" in fields and fields["head_dim"] is None and hidden % heads == 0:
+        config.head_dim = hidden // heads
+    if "num_key_value_heads" in fields and fields["num_key_value_heads"] is None:
+        config.num_key_value_heads = heads
+
+
+def _hold_placeholders(config: Any) -> None:
+    """Grow a vocabulary that is too small for the placeholder tokens its parent names.
+
+    Processors add such tokens and callers resize the embeddings; a configuration alone cannot.
+    """
+    tokens = [
+        value
+        for name, value in vars(config).items()
+        if _TOKEN_NAME.fullmatch(name) and isinstance(value, int)
+    ]
+    text = vars(config).get("text_config")
+    if not tokens or not is_config(text):
+        return
+    size = vars(text).get("vocab_size")
+    if isinstance(size, int) and size <= max(tokens):
+        text.vocab_size = -(-(max(tokens) + 1) // _VOCABULARY_STEP) * _VOCABULARY_STEP
+
+
+def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    values = _read_config(Path(build.config_file))
+    if build.trust_remote_code and values.get("auto_map"):
+        return _remote_class(build, request, values)
+    # How weights are stored is no part of the architecture, and loading them is not asked for.
+    values.pop("quantization_config", None)
+    names = [build.class_name, request.model.architecture, *(values.get("architectures") or ())]
+    name = next((n for n in names if n), None)
+    model_type = values.get("model_type")
+    if model_type in CONFIG_MAPPING:
+        config = CONFIG_MAPPING[model_type].from_dict(values)
+        model_class: Any = library_class(name) if name else _base_class(config)
+    elif name is not None and hasattr(transformers, name):
+        model_class = library_class(name)
+        config = configuration_class(model_class).from_dict(values)
+    else:
+        asked = "remote code" if values.get("auto_map") else "another version of transformers"
+        raise UnknownArchitectureError(
+            f"transformers {transformers.__version__} has no model type {model_type!r}: "
+            f"this model needs {asked}"
+        )
+    wanted = configuration_class(model_class)
+    part = next((c for c in sub_configs(config) if type(c) is wanted), config)
+    return model_class, part
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a configuration is a JSON object")
+    return values
+
+
+def _base_class(config: Any) -> Any:
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    if type(config) not in MODEL_MAPPING:
+        raise UnknownArchitectureError(f"model type {config.model_type!r} has no base model")
+    found = MODEL_MAPPING[type(config)]
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _remote_class(build: ConfigBuild, request: Request, values: dict[str, Any]) -> tuple[Any, Any]:
+    """Classes that a repository ships as code; only ever reached where a person listed it."""
+    from transformers import AutoConfig
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    source = weights_source(build)
+    revision = request.model.revision if build.repo else None
+    config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=True)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    models = {k: v for k, v in values["auto_map"].items() if k.startswith("AutoModel")}
+    names = [build.class_name, request.model.architecture, *(values.get("architectures") or ())]
+    chosen = [ref for ref in models.values() if ref.rpartition(".")[2] in names]
+    reference = next(iter([*chosen, *models.values()]), None)
+    if reference is None:
+        raise UnknownArchitectureError(f"{source}: its auto_map names no model class")
+    return get_class_from_dynamic_module(reference, source, revision=revision), config
+
+
+def weights_source(build: ConfigBuild) -> str:
+    """Where a configuration's repository lies: its name on the Hub, or the local folder."""
+    return build.repo or str(Path(build.config_file).parent)

@@ -1,0 +1,177 @@
+"""Running a model's constructor without its weights, or with real but deterministic ones.
+
+Fake tier: the constructor runs on the meta device, as Transformers' own `from_pretrained` does, and
+every tensor it left is then replaced by a fake one on the CPU. A constructor that cannot run on
+meta (it reads a value of a tensor it made there) runs on real CPU memory and is converted the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode
+
+SEED = 0
+"""Of every real initialisation: the same request sees the same weights."""
+
+BLOCK_ELEMENTS = 1_000_003
+"""Of random numbers drawn for one large tensor, which repeats them: drawing takes most of the time
+of a real construction. A prime: no two rows of a matrix are the same."""
+
+Construct = Callable[[], nn.Module]
+
+
+def construct_fake(construct: Construct, fake_mode: FakeTensorMode) -> nn.Module:
+    """Run a constructor without allocating its weights; all tensors come out fake, on the CPU."""
+    try:
+        module = construct_meta(construct)
+    except (RuntimeError, NotImplementedError):
+        # A value was read (`.item()` on meta), or meta and CPU tensors met. Nothing but the second
+        # try tells such a model from one that cannot be built at all.
+        with _without_initialisation(), FilledMemory():
+            module = construct()
+    if hasattr(module, "tie_weights"):
+        module.tie_weights()
+    return to_fake(module, fake_mode)
+
+
+def construct_meta(construct: Construct) -> nn.Module:
+    """Run a constructor on the meta device: shapes only."""
+    with _without_initialisation(), torch.device("meta"), _linspace_on_cpu():
+        return construct()
+
+
+def count_parameters(construct: Construct) -> int | None:
+    """How many parameters a constructor makes, tied ones once; None where it fails on meta."""
+    try:
+        module = construct_meta(construct)
+    except Exception:  # noqa: BLE001  a constructor may object to a configuration in any way
+        return None
+    if hasattr(module, "tie_weights"):
+        module.tie_weights()
+    return sum(int(p.numel()) for p in module.parameters())
+
+
+def construct_real(construct: Construct) -> nn.Module:
+    """Run a constructor on CPU memory, seeded, with nothing left uninitialised."""
+    torch.manual_seed(SEED)
+    with FilledMemory():
+        return construct()
+
+
+def to_fake(module: nn.Module, fake_mode: FakeTensorMode) -> nn.Module:
+    """Replace every tensor a module holds by a fake one on the CPU, in place.
+
+    Parameters, buffers and tensors in plain attributes (also in lists, tuples and dicts) alike;
+    what was one tensor stays one tensor, so that tied weights stay tied. Whole numbers that the
+    constructor computed on real memory keep their values: they are sizes and positions.
+    """
+    memo: dict[int, torch.Tensor] = {}
+    keep_alive: list[torch.Tensor] = []  # ids stay unique while their tensors live
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in memo:
+            keep_alive.append(tensor)
+            memo[id(tensor)] = _fake_of(tensor, fake_mode)
+        return memo[id(tensor)]
+
+    for submodule in module.modules():
+        for tensors in (submodule._parameters, submodule._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = fake(tensor)
+        for name, value in submodule.__dict__.items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                submodule.__dict__[name] = _map_tensors(value, fake)
+    return module
+
+
+def _fake_of(tensor: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    if whole and tensor.device.type == "cpu" and isinstance(fake_mode, InputAwareFakeMode):
+        return fake_mode.known(tensor)
+    with fake_mode:
+        made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made
+
+
+def _map_tensors(value: Any, fake: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return fake(value)
+    if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
+        return type(value)(_map_tensors(v, fake) for v in value)
+    if type(value) is dict and any(isinstance(v, torch.Tensor) for v in value.values()):
+        return {k: _map_tensors(v, fake) for k, v in value.items()}
+    return value
+
+
+@contextmanager
+def _without_initialisation() -> Iterator[None]:
+    """Skip weight initialisation: nobody will read the values."""
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():
+        yield
+
+
+@contextmanager
+def _linspace_on_cpu() -> Iterator[None]:
+    """Constructors take drop-path rates from `linspace(...).item()`, which meta cannot answer."""
+    from transformers import initialization
+
+    with ExitStack() as stack:
+        stack.enter_context(initialization.meta_device_safe_creation_ops())
+        yield
+
+
+class FilledMemory(TorchDispatchMode):  # type: ignore[misc]
+    """Deterministic memory, cheaply.
+
+    What `empty` returns is zero: a parameter that no initialiser touches must not be garbage, on
+    which data-dependent branches would take a random path. Random numbers of large tensors come in
+    blocks of `BLOCK_ELEMENTS` that repeat.
+    """
+
+    _EMPTY = frozenset(
+        {
+            torch.ops.aten.empty.memory_format,
+            torch.ops.aten.empty_like.default,
+            torch.ops.aten.empty_strided.default,
+            torch.ops.aten.new_empty.default,
+            torch.ops.aten.new_empty_strided.default,
+        }
+    )
+    _RANDOM = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in self._RANDOM and _is_large(args[0]):
+            return _fill_with_block(args[0], lambda block: func(block, *args[1:], **kwargs))
+        result = func(*args, **kwargs)
+        return result.zero_() if func in self._EMPTY else result
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    return bool(tensor.numel() > BLOCK_ELEMENTS and tensor.is_contiguous() and tensor.is_cpu)
+
+
+def _fill_with_block(
+    tensor: torch.Tensor, draw: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    block = draw(tensor.new_empty(BLOCK_ELEMENTS))
+    for part in tensor.view(-1).split(BLOCK_ELEMENTS):
+        part.copy_(block[: part.numel()])
+    return tensor

@@ -1,0 +1,107 @@
+"""Reviewed knowledge about single models: `inputs/overrides/*.toml`.
+
+What no rule derives is a line of data with a reason, a date and a version scope. Each file holds
+`[[override]]` tables; all files of the folder are read, in order of their names.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from compilewatch.errors import ConfigError
+from compilewatch.files import read_toml
+from compilewatch.records import Depth, Mode, Tier
+
+
+class Scope(NamedTuple):
+    """What is asked, as far as an override may depend on it."""
+
+    class_name: str
+    model_type: str
+    tier: Tier
+    depth: Depth
+    mode: Mode
+
+
+class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One reviewed line: whom it is for, why, and what it sets.
+
+    `model_types` and `classes` select; where both are given both must match. `transformers` is a
+    PEP 440 specifier; `tiers`, `depths` and `modes` narrow further. `defaults` are arguments for
+    the configuration class where a model is built from defaults (a partial `config.json`); `config`
+    maps dotted configuration paths (`text_config.num_hidden_layers`) to values that are set after
+    reduction; `inputs` is read by `example_inputs`.
+    """
+
+    reason: str
+    date: datetime.date
+    model_types: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    transformers: str | None = None
+    tiers: tuple[Tier, ...] = (Tier.FAKE, Tier.REAL)
+    depths: tuple[Depth, ...] = (Depth.FULL, Depth.REDUCED)
+    modes: tuple[Mode, ...] = (Mode.EVAL, Mode.TRAIN)
+    defaults: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        if not self.model_types and not self.classes:
+            raise ValueError("an override needs `model_types` or `classes`")
+        if not self.reason.strip():
+            raise ValueError("an override needs a `reason`")
+        if self.transformers is not None:
+            try:
+                SpecifierSet(self.transformers)
+            except InvalidSpecifier as error:
+                raise ValueError(f"`transformers` is no version specifier: {error}") from None
+
+    def applies_to(self, scope: Scope) -> bool:
+        if self.model_types and scope.model_type not in self.model_types:
+            return False
+        if self.classes and scope.class_name not in self.classes:
+            return False
+        if scope.tier not in self.tiers or scope.depth not in self.depths:
+            return False
+        if scope.mode not in self.modes:
+            return False
+        if self.transformers is None:
+            return True
+        return SpecifierSet(self.transformers).contains(_transformers_version(), prereleases=True)
+
+
+class Overrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All overrides of a folder, in the order they are applied."""
+
+    override: tuple[Override, ...] = ()
+
+    def matching(self, scope: Scope) -> list[Override]:
+        """Those that hold for what is asked; the last one to set a key wins."""
+        return [o for o in self.override if o.applies_to(scope)]
+
+
+def load_overrides(directory: Path | None) -> Overrides:
+    """Read every `*.toml` of a folder; None means no overrides.
+
+    Raises ConfigError naming the file and the key for anything that is not exactly the schema.
+    """
+    if directory is None:
+        return Overrides()
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such folder of input overrides")
+    found: list[Override] = []
+    for path in sorted(directory.glob("*.toml")):
+        found += read_toml(path, Overrides).override
+    return Overrides(override=tuple(found))
+
+
+@cache
+def _transformers_version() -> str:
+    return importlib.metadata.version("transformers")

@@ -1,0 +1,213 @@
+"""Building the model of a request: the `create` phase."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from compilewatch.records import (
+    ChaosBuild,
+    ClassBuild,
+    ConfigBuild,
+    Depth,
+    FactoryBuild,
+    Request,
+    Tier,
+)
+from compilewatch.worker.model.architectures import (
+    MissingPackageError,
+    UnknownArchitectureError,
+    configuration_class,
+    library_class,
+    missing_package,
+    resolve,
+    weights_source,
+)
+from compilewatch.worker.model.construct import (
+    Construct,
+    construct_fake,
+    construct_real,
+    count_parameters,
+    to_fake,
+)
+from compilewatch.worker.model.depth import reduce_depth
+from compilewatch.worker.model.overrides import Override, Overrides, Scope
+from compilewatch.worker.model.width import narrow
+
+__all__ = ["BuiltModel", "MissingPackageError", "UnknownArchitectureError", "build_model"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltModel:
+    """A constructed model; `config` is its Transformers configuration, None where it has none.
+
+    `tier` and `depth` are those it was really built in. `parameters` counts elements, tied ones
+    once.
+    """
+
+    module: nn.Module
+    config: Any | None
+    tier: Tier
+    depth: Depth
+    parameters: int
+
+
+def build_model(
+    request: Request, fake_mode: FakeTensorMode | None, overrides: Overrides
+) -> BuiltModel:
+    """Build the model of a request, with fake tensors, or without a mode with small real ones.
+
+    In the fake tier depth is as the request says and width is the configuration's own; in the
+    real tier both are reduced and initialisation is real and seeded. Real weights and factories
+    come as they are, at full depth. Raises MissingPackageError or UnknownArchitectureError;
+    whatever a constructor or factory raises propagates.
+    """
+    build = request.model.build
+    if isinstance(build, ClassBuild) or (isinstance(build, ConfigBuild) and not build.weights):
+        with _missing_packages_named():
+            return _from_configuration(request, fake_mode, overrides)
+    if isinstance(build, ConfigBuild):
+        with _missing_packages_named():
+            module = _with_weights(build, request)
+    elif isinstance(build, FactoryBuild):
+        module = _call_factory(build)
+    else:
+        module = _chaos(build)
+    if fake_mode is not None:
+        module = to_fake(module, fake_mode)
+    return _built(module, fake_mode, Depth.FULL)
+
+
+def fit_config(
+    model_class: Any, config: Any, tier: Tier, depth: Depth, overrides: list[Override]
+) -> Any:
+    """The configuration reduced for a tier and depth, with overrides applied."""
+    if depth is Depth.REDUCED:
+        reduce_depth(config)
+    _override(config, overrides)
+    if tier is Tier.REAL:
+        config = narrow(config, lambda c: count_parameters(_constructor(model_class, c)))
+        _override(config, overrides)  # once more: theirs is the last word
+    return config
+
+
+def _override(config: Any, overrides: list[Override]) -> None:
+    for override in overrides:
+        for path, value in override.config.items():
+            _set_path(config, path, value)
+
+
+def _constructor(model_class: Any, config: Any, dtype: torch.dtype = torch.float32) -> Construct:
+    def construct() -> nn.Module:
+        # A constructor may write to its configuration, and may be run twice.
+        own = copy.deepcopy(config)
+        if hasattr(model_class, "_from_config"):
+            return model_class._from_config(own, dtype=dtype)
+        return model_class(own)
+
+    return construct
+
+
+def _from_configuration(
+    request: Request, fake_mode: FakeTensorMode | None, overrides: Overrides
+) -> BuiltModel:
+    tier = Tier.REAL if fake_mode is None else Tier.FAKE
+    depth = Depth.REDUCED if tier is Tier.REAL else request.depth
+    mode = request.target.mode
+    build = request.model.build
+    named: list[Override] = []
+    if isinstance(build, ClassBuild):
+        model_type = configuration_class(library_class(build.class_name)).model_type
+        named = overrides.matching(Scope(build.class_name, model_type, tier, depth, mode))
+    model_class, config = resolve(request, named)
+    matching = overrides.matching(Scope(model_class.__name__, config.model_type, tier, depth, mode))
+    config = fit_config(model_class, config, tier, depth, matching)
+    construct = _constructor(model_class, config)
+    if fake_mode is None:
+        return _built(construct_real(construct), None, depth)
+    module = construct_fake(construct, fake_mode)
+    if _groups_experts(module):
+        # Such models are published in bfloat16. torch 2.13's fake kernel of _grouped_mm takes
+        # nothing else; 2.15's takes float32 too, but for float32 Transformers compiles a fallback
+        # that is not what anybody deploys (`_can_use_grouped_mm` of integrations/moe.py).
+        construct = _constructor(model_class, config, torch.bfloat16)
+        module = construct_fake(construct, fake_mode)
+    return _built(module, fake_mode, depth)
+
+
+def _groups_experts(module: nn.Module) -> bool:
+    """Whether Transformers multiplies its experts as one grouped matrix (`integrations.moe`)."""
+    return any(
+        hasattr(submodule, "_apply_gate")
+        and getattr(getattr(submodule, "config", None), "_experts_implementation", None)
+        == "grouped_mm"
+        for submodule in module.modules()
+    )
+
+
+def _with_weights(build: ConfigBuild, request: Request) -> nn.Module:
+    model_class, config = resolve(request, [])
+    return model_class.from_pretrained(
+        weights_source(build),
+        config=config,
+        revision=request.model.revision if build.repo else None,
+        dtype=torch.float32,
+        trust_remote_code=build.trust_remote_code,
+    )
+
+
+def _call_factory(build: FactoryBuild) -> nn.Module:
+    if build.path is not None and build.path not in sys.path:
+        sys.path.insert(0, build.path)
+    module_name, _, attribute = build.factory.partition(":")
+    made = getattr(importlib.import_module(module_name), attribute)()
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"{build.factory} returned {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def _chaos(build: ChaosBuild) -> nn.Module:
+    chaos = importlib.import_module("compilewatch.worker.model.chaos")
+    return chaos.build(build.behaviour)
+
+
+@contextmanager
+def _missing_packages_named() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        named = missing_package(error)
+        if named is None:
+            raise
+        raise named from error
+
+
+def _built(module: nn.Module, fake_mode: FakeTensorMode | None, depth: Depth) -> BuiltModel:
+    return BuiltModel(
+        module=module,
+        config=getattr(module, "config", None),
+        tier=Tier.REAL if fake_mode is None else Tier.FAKE,
+        depth=depth,
+        parameters=sum(p.numel() for p in module.parameters()),
+    )
+
+
+def _set_path(config: Any, path: str, value: Any) -> None:
+    *parents, name = path.split(".")
+    for parent in parents:
+        config = config[parent] if isinstance(config, dict) else getattr(config, parent)
+    if isinstance(config, dict):
+        config[name] = value
+    else:
+        # TOML has lists alone; model code adds tuples to tuples.
+        is_tuple = isinstance(value, list) and isinstance(getattr(config, name, None), tuple)
+        setattr(config, name, tuple(value) if is_tuple else value)

@@ -1,0 +1,32 @@
+"""`python -P …/worker/bootstrap.py MODULE ARGUMENT…` runs a module of this very package.
+
+A foreign environment has no compilewatch. Putting the folder that holds this one on `sys.path`
+would let it see everything else that is installed there, another torch included, so the package
+alone is loaded, from its file.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from importlib import util
+from pathlib import Path
+
+
+def load_package() -> None:
+    """Make `import compilewatch` mean the package that this file belongs to."""
+    folder = Path(__file__).resolve().parents[2]
+    spec = util.spec_from_file_location(
+        "compilewatch", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = util.module_from_spec(spec)
+    sys.modules["compilewatch"] = package
+    spec.loader.exec_module(package)
+
+
+if __name__ == "__main__":
+    load_package()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,0 +1,121 @@
+"""What this interpreter is: `compilewatch.worker.process.describe NAME` prints an `Environment`.
+
+torch is not imported: `torch/version.py`, written by its build, holds version and commit, and the
+rest is package metadata. So a re-run that reuses every answer costs no import of torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import platform
+import runpy
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from compilewatch.errors import InterpreterError
+from compilewatch.neuron import neuronx_cc
+from compilewatch.neuron.device import core_count
+from compilewatch.records import HARNESS_VERSION, Environment
+
+PACKAGES = (
+    # What torch and transformers find out about and then behave differently.
+    "accelerate",
+    "einops",
+    "flash-attn",
+    "kernels",
+    "librosa",
+    "mamba-ssm",
+    "neuronx-cc",
+    "numpy",
+    "pillow",
+    "scipy",
+    "sentencepiece",
+    "sympy",
+    "timm",
+    "tokenizers",
+    "torch",
+    "torch-neuronx",
+    "torch-xla",
+    "torchaudio",
+    "torchvision",
+    "transformers",
+    "triton",
+)
+"""Distributions whose presence or version can change an answer."""
+
+
+def describe(name: str, device: str = "cpu") -> Environment:
+    """This interpreter as an environment. Raises InterpreterError where torch is not installed.
+
+    With the Neuron SDK, the NeuronCores of the machine are part of its device.
+    """
+    version, git = _torch_version()
+    packages = installed_packages()
+    if "torch-neuronx" in packages and (cores := core_count()):
+        device = f"{device}, {cores} NeuronCores"  # what is compiled is run there, too
+    python = platform.python_version()
+    facts = [python, version, git, packages, HARNESS_VERSION, device]
+    return Environment(
+        name=name,
+        python_executable=sys.executable,
+        python=python,
+        torch=version,
+        torch_git=git,
+        transformers=packages.get("transformers"),
+        device=device,
+        packages=packages,
+        digest=hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()[:16],
+    )
+
+
+def installed_packages() -> dict[str, str]:
+    """Versions of those of `PACKAGES` that are installed; the path of a neuronx-cc from elsewhere.
+
+    An answer that was "no compiler here" must not outlive its installation.
+    """
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    path = neuronx_cc.find()
+    if path is not None:
+        versions.setdefault("neuronx-cc", path)
+    return versions
+
+
+def _torch_version() -> tuple[str, str]:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise InterpreterError(
+            f"{sys.executable} has no torch: install it there, or run make setup"
+        )
+    try:
+        values = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+        return str(values["__version__"]), str(values.get("git_version") or "unknown")
+    except (OSError, KeyError):
+        raise InterpreterError(
+            f"{spec.origin} comes first as torch and is not PyTorch: rename it, or take its folder "
+            "off PYTHONPATH"
+        ) from None
+
+
+def main(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else "default"
+    device = arguments[1] if len(arguments) > 1 else "cpu"
+    try:
+        environment = describe(name, device)
+    except InterpreterError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_status
+    sys.stdout.write(msgspec.json.encode(environment).decode() + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""`compilewatch.worker.process.oneshot inputs|reproduce|targets`: one answer that is no `Result`.
+
+`inputs` and `reproduce` read a JSON request on standard input, `targets` asks about the environment
+itself. A JSON answer on standard output; on failure exit status 1 and the reason as the last line
+of standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from compilewatch.contract.failures import one_line
+from compilewatch.contract.messages import MadeInputs, Readiness, Script
+from compilewatch.contract.targets import TARGETS
+from compilewatch.records import Mode, Record, Request, Tier
+from compilewatch.worker.targets import load_target
+
+
+def made_inputs(request: Request, tier: Tier) -> MadeInputs:
+    """The example inputs of a request in one tier. `toml` is empty for fake ones."""
+    from compilewatch.worker.example_inputs import make_inputs, summarize
+    from compilewatch.worker.example_inputs.files import inputs_to_toml
+    from compilewatch.worker.model.fake_mode import InputAwareFakeMode
+    from compilewatch.worker.model.overrides import load_overrides
+    from compilewatch.worker.model.resolve import build_model
+
+    fake_mode = InputAwareFakeMode() if tier is Tier.FAKE else None
+    overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
+    built = build_model(request, fake_mode, overrides)
+    built.module.train(request.target.mode is Mode.TRAIN)
+    inputs = make_inputs(built.module, built.config, request, overrides, fake_mode)
+    return MadeInputs(
+        strategy=inputs.strategy,
+        tier=tier,
+        inputs=summarize(inputs),
+        toml=inputs_to_toml(inputs) if fake_mode is None else "",
+    )
+
+
+def readiness() -> Readiness:
+    """What every target says of this environment."""
+    missing: dict[str, str | None] = {}
+    for name in TARGETS:
+        try:
+            missing[name] = load_target(name).unable()
+        except Exception as error:  # noqa: BLE001  (a target that this torch cannot import)
+            missing[name] = one_line(error)
+    return Readiness(missing=missing)
+
+
+def answer(verb: str) -> Record:
+    """The answer to a verb, which may read a request."""
+    if verb == "targets":
+        return readiness()
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    return answer_about(verb, request)
+
+
+def answer_about(verb: str, request: Request) -> MadeInputs | Script:
+    """Inputs come from the first tier that can make them, as in a sweep."""
+    if verb == "reproduce":
+        from compilewatch.worker.reproduce import script
+
+        return Script(text=script(request))
+    if request.tier is Tier.AUTO:
+        try:
+            return made_inputs(request, Tier.FAKE)
+        except Exception:  # noqa: BLE001  (model code: the real tier is asked next)
+            return made_inputs(request, Tier.REAL)
+    return made_inputs(request, request.tier)
+
+
+def main() -> None:
+    # What model code prints must not end up in the answer.
+    channel = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        encoded = msgspec.json.encode(answer(sys.argv[1]))
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
+        sys.stderr.write(f"\n{one_line(error)}\n")
+        sys.exit(1)
+    with os.fdopen(channel, "wb") as stream:
+        stream.write(encoded)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The target `dynamo`: graph breaks of `torch.compile`, each with its cause and line."""

@@ -1,0 +1,138 @@
+"""AOTAutograd for the fake tier: trace the joint graph of forward and backward, do not run it.
+
+AOTAutograd captures loss and backward by tracing them with fake tensors. Where the inputs are fake
+as well, running what came out of it tells nothing that the trace did not, and takes a quarter of
+the time; parting it into two graphs and compiling those takes another tenth. So the two graphs are
+cut down to their inputs and to outputs of the right size, stride and dtype.
+
+Code between graphs may read what a graph returns, where it follows from values that are known
+(`worker/model/fake_mode.py`). Only tensors of integers and booleans are read so, hence a graph that
+returns one which weights have no part in is run as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import boxed_nop
+from torch._functorch.partitioners import default_partition
+from torch.fx import Graph, GraphModule, Node
+
+_STAND_IN = torch.ops.aten.empty_strided.default
+"""Of no tensor: one made from a constant that fake tensors carry along would be made for real."""
+
+_TAG = "partitioner_tag"
+
+
+def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """A backend for `torch.compile` that stops where `aot_eager_default_partitioner` would run."""
+    backend: Callable[..., Any] = aot_autograd(
+        fw_compiler=boxed_nop,
+        bw_compiler=boxed_nop,
+        partition_fn=unexecuted_partition,
+        keep_inference_input_mutations=False,
+    )
+    compiled: Callable[..., Any] = backend(graph, inputs)
+    return compiled
+
+
+unexecuted_backend.__name__ = "compiler_fn"  # as torch's messages name its own (AotAutograd)
+
+
+def unexecuted_partition(
+    joint: GraphModule,
+    joint_inputs: Any,
+    *,
+    num_fwd_outputs: int,
+    static_lifetime_input_indices: Sequence[int] | None = None,
+    **given: Any,
+) -> tuple[GraphModule, GraphModule]:
+    """The forward and backward graphs of a joint graph, without their operations if that is safe.
+
+    The contract is that of torch's `default_partition`, which does the parting.
+    """
+    _cut_down(joint.graph, num_fwd_outputs, static_lifetime_input_indices or ())
+    parts: tuple[GraphModule, GraphModule] = default_partition(
+        joint,
+        joint_inputs,
+        num_fwd_outputs=num_fwd_outputs,
+        static_lifetime_input_indices=static_lifetime_input_indices,
+        **given,
+    )
+    return parts
+
+
+def _cut_down(graph: Graph, forward_outputs: int, weights: Sequence[int]) -> None:
+    """Replace what the outputs are made of; leaves a graph alone that has to be run."""
+    placeholders = graph.find_nodes(op="placeholder")
+    primals = [node for node in placeholders if "tangents" not in str(node.target)]
+    (output,) = graph.find_nodes(op="output")
+    (results,) = output.args
+    forward, backward = results[:forward_outputs], results[forward_outputs:]
+    unknown = {primals[index] for index in weights if index < len(primals)}
+    made = [node for node in results if isinstance(node, Node) and node.op != "placeholder"]
+    if not all(map(_is_plain_tensor, made)) or _has_effects(graph):
+        return
+    if any(_may_be_read(node, unknown) for node in forward if node in made):
+        return
+    stand_ins: dict[Node, Node] = {}
+    with graph.inserting_before(output):
+        for tag, nodes in (("is_forward", forward), ("is_backward", backward)):
+            for node in nodes:
+                if isinstance(node, Node) and node.op != "placeholder" and node not in stand_ins:
+                    stand_ins[node] = _stand_in(graph, node, tag)
+    output.args = (type(results)(stand_ins.get(node, node) for node in results),)
+    graph.eliminate_dead_code()
+
+
+def _stand_in(graph: Graph, node: Node, tag: str) -> Node:
+    value = node.meta["val"]
+    made = graph.call_function(
+        _STAND_IN,
+        (list(value.shape), list(value.stride())),
+        {"dtype": value.dtype, "device": value.device},
+    )
+    made.meta = {"val": value, _TAG: tag}
+    return made
+
+
+def _is_plain_tensor(node: Node) -> bool:
+    """Whether a node is a dense tensor of a fixed size."""
+    value = node.meta.get("val")
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and all(isinstance(size, int) for size in (*value.shape, *value.stride()))
+    )
+
+
+def _has_effects(graph: Graph) -> bool:
+    """Whether something happens in a graph besides computing its outputs."""
+    return any(
+        node.op not in ("placeholder", "output", "get_attr")
+        and (
+            isinstance(node.target, torch._ops.HigherOrderOperator)
+            or (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable)
+        )
+        for node in graph.nodes
+    )
+
+
+def _may_be_read(node: Node, unknown: Iterable[Node]) -> bool:
+    """Whether eager code may ask for a result's values: known integers or booleans."""
+    value = node.meta["val"]
+    if value.dtype.is_floating_point or value.dtype.is_complex:
+        return False
+    seen: set[Node] = set()
+    left = [node]
+    while left:
+        each = left.pop()
+        if each in unknown:
+            return False
+        if each not in seen:
+            seen.add(each)
+            left += each.all_input_nodes
+    return True

@@ -1,0 +1,345 @@
+"""The Dynamo target: does the model capture whole, and if not, every break with its cause.
+
+Two verdicts, which are different facts. `status` and `breaks` come from a capture as
+`torch.compile(module)` makes it: with breaks allowed (see `graph_breaks` for what is counted).
+`fullgraph` says whether `torch.compile(module, fullgraph=True, backend="eager")` accepts the model;
+it traces under other settings (scalar outputs and data-dependent shapes are captured), so that
+`.item()` breaks and yet passes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import torch
+import torch._dynamo
+from torch._dynamo.exc import (
+    FailOnRecompileLimitHit,
+    TorchDynamoException,
+    UncapturedHigherOrderOpError,
+    Unsupported,
+    UserError,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._pytree import tree_leaves
+
+from compilewatch.contract.failures import causes, error_code, error_record, one_line
+from compilewatch.records import (
+    ErrorRecord,
+    FullgraphVerdict,
+    GraphBreak,
+    Mode,
+    Phase,
+    StackFrame,
+    Status,
+    Tier,
+)
+from compilewatch.worker.model.fake_mode import values_shown
+from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets.dynamo import trace_log
+from compilewatch.worker.targets.dynamo.capture import (
+    Backend,
+    Capture,
+    capture,
+    type_names,
+    unmeasured_guards,
+)
+from compilewatch.worker.targets.dynamo.fake_limits import refused_deepcopy
+from compilewatch.worker.targets.dynamo.graph_breaks import (
+    UNKNOWN,
+    graph_break,
+    place_of,
+    shorten_paths,
+    stack_frame,
+    user_stack,
+)
+from compilewatch.worker.targets.dynamo.joint_graph import unexecuted_backend
+from compilewatch.worker.targets.dynamo.reasons import (
+    AOT_AUTOGRAD,
+    SKIPPED_FRAME,
+    Cause,
+    classify,
+)
+
+_REFUSALS = (
+    Unsupported,
+    UserError,
+    UncapturedHigherOrderOpError,
+    FailOnRecompileLimitHit,
+    GuardOnDataDependentSymNode,  # of a size or value that Dynamo made unknown, in either tier
+)
+GRAPHS_KEPT = 200
+"""Of so many graphs a result has the operations and the break behind each."""
+
+_NO_FRAMES = "found no compiled frames"
+_CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
+
+
+class DynamoTarget(CompileTarget):
+    """Graph capture by TorchDynamo. Modes eval (under `no_grad`) and train (loss and backward)."""
+
+    name = "dynamo"
+    tiers = (Tier.FAKE, Tier.REAL)
+
+    def missing(self) -> str | None:
+        return None
+
+    def run(self, subject: Subject) -> Outcome:
+        """Capture, account for the breaks, and settle `fullgraph=True`.
+
+        Raises FakeUnsupportedError where the fake tensors of the subject, and not the compiler, may
+        be the reason of a failure; MemoryError propagates.
+        """
+        subject.enter(Phase.COMPILE)
+        keep = subject.request.keep_artifacts
+        folder = subject.artifacts / trace_log.LOG_FOLDER if keep else None
+        try:
+            with _tensors(subject):
+                found = capture(
+                    lambda module: _call(subject, module),
+                    subject.module,
+                    backend=_backend(subject),
+                    dynamic=subject.request.target.dynamic,
+                    trace_folder=folder,
+                )
+        except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
+            trace_log.discard(subject.artifacts)
+            return _failed(subject, error)
+        model = _forward_of(subject.module)
+        breaks = found.log.breaks(model) or _nothing_captured(subject, found)
+        outcome = Outcome(
+            status=Status.GRAPH_BREAK if breaks else Status.PASS,
+            detail=_detail(found.graphs, breaks),
+            graphs=found.graphs,
+            graph_breaks=sum(each.occurrences for each in breaks),
+            distinct_breaks=len(breaks),
+            unattributed=found.log.missing(),
+            ops=found.ops,
+            guards=found.guards,
+            graph_ops=tuple(found.graph_ops[:GRAPHS_KEPT]),
+            graph_ends=found.log.ends(found.captured[:GRAPHS_KEPT], breaks, model),
+            fullgraph=_fullgraph(subject, found),
+            breaks=breaks,
+        )
+        return _with_artifacts(subject, outcome) if keep else outcome
+
+
+@contextmanager
+def _tensors(subject: Subject) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(unmeasured_guards())
+        stack.enter_context(subject.tensors())
+        if subject.fake_mode is not None:
+            stack.enter_context(refused_deepcopy())
+            stack.enter_context(values_shown())
+        yield
+
+
+def _call(subject: Subject, module: Callable[..., Any]) -> None:
+    """Call the (compiled) module once; in train mode also back through its loss."""
+    if subject.request.target.mode is Mode.EVAL:
+        with torch.no_grad():
+            module(*subject.inputs.args, **subject.inputs.kwargs)
+        return
+    loss = loss_of(module(*subject.inputs.args, **subject.inputs.kwargs))
+    if loss is not None:
+        loss.backward()
+
+
+def loss_of(output: Any) -> torch.Tensor | None:
+    """The model's own `loss`, else the sum of its float outputs' means; None without a gradient."""
+    own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor) and own.requires_grad:
+        return own.mean()
+    means = [
+        leaf.float().mean()
+        for leaf in tree_leaves(output)
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_floating_point()
+    ]
+    return torch.stack(means).sum() if means else None
+
+
+def _backend(subject: Subject) -> Backend:
+    target = subject.request.target
+    if target.backend is None and target.mode is Mode.TRAIN and subject.fake_mode is not None:
+        return unexecuted_backend
+    # The default partitioner: how forward and backward are parted changes no verdict, and the one
+    # that saves memory takes an eighth of a capture.
+    default = "eager" if target.mode is Mode.EVAL else "aot_eager_default_partitioner"
+    backend: Backend = torch._dynamo.lookup_backend(target.backend or default)
+    return backend
+
+
+def _fullgraph(subject: Subject, found: Capture) -> FullgraphVerdict:
+    """Derive the verdict where the capture proves it, else ask.
+
+    `fullgraph=True` differs from the capture in what it does about a break, a frame without
+    operations, a second traced frame, and scalars or shapes that depend on data (which break
+    without it). A capture of one frame in one whole graph met none, so tracing takes the same way.
+    """
+    if found.whole and found.alone:
+        return FullgraphVerdict(accepted=True, derived=True)
+    return _probe(subject)
+
+
+def _probe(subject: Subject) -> FullgraphVerdict:
+    torch._dynamo.reset()
+    training = subject.request.target.mode is Mode.TRAIN
+    gradients: AbstractContextManager[Any] = nullcontext() if training else torch.no_grad()
+    compiled = torch.compile(
+        subject.module,
+        fullgraph=True,
+        backend="eager",
+        dynamic=subject.request.target.dynamic or None,
+    )
+    try:
+        with _tensors(subject), gradients:
+            compiled(*subject.inputs.args, **subject.inputs.kwargs)
+    except Exception as error:  # the edge to the compiler and to model code
+        _raise_if_out_of_memory(error)
+        if not _settled(subject, error):
+            raise FakeUnsupportedError(f"under fullgraph: {one_line(error)}") from error
+        message = _message(error)
+        return FullgraphVerdict(
+            accepted=False,
+            code=classify(message, type_names(error)).code,
+            reason=shorten_paths(message),
+        )
+    return FullgraphVerdict(accepted=True)
+
+
+def _failed(subject: Subject, error: Exception) -> Outcome:
+    """The compiler raised, or the model did, running compiled: an answer, if it is settled."""
+    _raise_if_out_of_memory(error)
+    if isinstance(error, FakeUnsupportedError):
+        raise error
+    if not _settled(subject, error):
+        raise FakeUnsupportedError(one_line(error)) from error
+    training = subject.request.target.mode is Mode.TRAIN
+    if training:
+        _check_eager_backward(subject)
+    record = compiler_error(error)
+    if training and record.code in ("backend_error", "runtime_error"):
+        record = msgspec.structs.replace(record, code=AOT_AUTOGRAD)
+    verdict = _probe(subject) if _by_compiler(error) else None
+    return Outcome(status=Status.ERROR, detail=one_line(error), error=record, fullgraph=verdict)
+
+
+def _check_eager_backward(subject: Subject) -> None:
+    """Raise, in phase eager, what the model's own backward raises: no error of the compiler."""
+    torch._dynamo.reset()
+    try:
+        with subject.tensors():
+            _call(subject, subject.module)
+    except Exception:
+        subject.enter(Phase.EAGER)
+        raise
+
+
+def compiler_error(error: BaseException) -> ErrorRecord:
+    """The record of a failure in the compiler: code of the taxonomy, causes, the user's line.
+
+    The message begins with the innermost cause: a backend's failure repeats what it wraps, and in
+    a long one that is what gets lost between head and tail.
+    """
+    record = error_record(error)
+    chain = _chain(error)
+    root = chain[-1]
+    message = record.message
+    if root is not error:
+        message = f"{one_line(root, limit=2000)}\n\n{message}"
+    frames = user_stack(getattr(error, "real_stack", None) or ())
+    place = place_of(frames) if frames else None
+    names = tuple(type(cause).__name__ for cause in chain)
+    return msgspec.structs.replace(
+        record,
+        message=shorten_paths(message),
+        code=classify(_message(error), names).code,
+        file=place.file if place else record.file,
+        line=place.line if place else record.line,
+        function=place.function if place else record.function,
+    )
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The exception and its causes, outermost first, and what a backend raised within it."""
+    inner = getattr(error, "inner_exception", None)
+    return [*causes(error), *(causes(inner) if inner is not None else ())]
+
+
+def _raise_if_out_of_memory(error: BaseException) -> None:
+    """Memory that ran out says nothing about the model, whoever was asking for it."""
+    for cause in _chain(error):
+        if error_code(cause) == "out_of_memory":
+            raise cause
+
+
+def _settled(subject: Subject, error: BaseException) -> bool:
+    """True where a failure is the compiler's answer, whatever tensors the model was given.
+
+    Between graphs, eager code runs on the subject's tensors and may read values that fake ones do
+    not have. Inside the compiler they are replaced by its own; a refusal in its own words counts,
+    but in any other failure an artefact cannot be excluded: where the harness may ask again with
+    real tensors (tier `auto`), it shall.
+    """
+    if subject.fake_mode is None or isinstance(error, _REFUSALS) or _NO_FRAMES in str(error):
+        return True
+    return subject.request.tier is Tier.FAKE and _by_compiler(error)
+
+
+def _by_compiler(error: BaseException) -> bool:
+    """True where the compiler raised it, False where the model or a compiled graph did, running."""
+    if isinstance(error, TorchDynamoException | FailOnRecompileLimitHit):
+        return True
+    if _NO_FRAMES in str(error):
+        return True
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.endswith(_CONVERT_FRAME):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...]:
+    """No break, and yet not one whole graph: Dynamo left the model's own frame to eager mode."""
+    if found.whole:
+        return ()
+    said = "\n".join(found.skip_reasons) or "Dynamo did not say why."
+    reason = f"Dynamo captured {found.graphs} graphs. Frames that it skipped:\n{said}"
+    place = _forward_of(subject.module)
+    return (graph_break(Cause(code=SKIPPED_FRAME), reason, place, (place,)),)
+
+
+def _forward_of(module: torch.nn.Module) -> StackFrame:
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if code is None:  # not written in Python
+        return StackFrame(file=UNKNOWN, line=0, function=type(module).__name__)
+    return stack_frame(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def _with_artifacts(subject: Subject, outcome: Outcome) -> Outcome:
+    if not outcome.breaks:
+        trace_log.discard(subject.artifacts)
+        return outcome
+    subject.enter(Phase.PROFILE)  # rendering is no part of the compile's duration
+    kept, problem = trace_log.render(subject.artifacts)
+    detail = f"{outcome.detail}; {problem}" if problem else outcome.detail
+    return replace(outcome, artifacts=kept, detail=detail)
+
+
+def _detail(graphs: int, breaks: tuple[GraphBreak, ...]) -> str:
+    if not breaks:
+        return "one graph"
+    total = sum(each.occurrences for each in breaks)
+    return f"graphs {graphs}, breaks {total} ({len(breaks)} distinct)"
+
+
+def _message(error: BaseException) -> str:
+    return str(getattr(error, "msg", None) or error)

@@ -1,0 +1,1 @@
+"""The target `export`: `torch.export`, non-strict, strict and draft."""

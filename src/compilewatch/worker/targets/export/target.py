@@ -1,0 +1,324 @@
+"""The export target: does `torch.export` take the model, non-strict and strict, and if not, why.
+
+The verdict is that of the non-strict variant, torch's default: it runs the model's Python on fake
+tensors and records the operators. The strict one goes through Dynamo and refuses what breaks its
+graph. Each takes models that the other does not, so both answers are kept.
+
+Containers of Transformers (caches) are registered with torch's pytree first, by Transformers' own
+function: torch asks every user to do so for their output types. Its patches of model code for
+export are left out: what they hide is what is asked for here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.export import Dim, ExportedProgram, ShapesCollection
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
+from torch.utils._pytree import tree_flatten_with_path
+
+from compilewatch.contract.failures import one_line
+from compilewatch.errors import UsageError
+from compilewatch.records import (
+    DraftExport,
+    ErrorRecord,
+    ExportDetail,
+    ExportVariant,
+    Mode,
+    Phase,
+    Status,
+    Tier,
+)
+from compilewatch.worker.model.state import preserved
+from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
+from compilewatch.worker.targets.export.draft import draft_export
+
+OPS_ARTIFACT = "export_ops.json"
+DRAFT_ARTIFACT = "draft_export.txt"
+
+VARIANTS: dict[str | None, tuple[bool, ...]] = {
+    None: (False, True),
+    "non_strict": (False,),
+    "strict": (True,),
+}
+"""The target's `backend` -> which variants (`strict=…`) are asked; the first gives the verdict."""
+
+CODES: Codes = (
+    (
+        "unregistered_container",
+        r"in output, which is not a known type|unrecognized type .* at output"
+        r"|Unsupported input type|register a pytree",
+    ),
+    ("attribute_assigned", r"assigned during export|attribute.* (was|were) (assigned|mutated)"),
+    # `module.to(…)` in forward replaces parameters, which torch forbids for tensors it watches.
+    ("module_converted", r"_apply\(\): Couldn't swap"),
+)
+"""Causes that only export knows; others have the codes of Dynamo's breaks."""
+
+_VALUE_CODES = frozenset(
+    {
+        "data_dependent_guard",
+        "data_dependent_output",
+        "dynamic_output_shape",
+        "unbacked_symint",
+        "fake_tensor",
+    }
+)
+"""Failures that real tensors may be spared: a constant's value is known, a fake one's is not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """One variant's answer: a program or an error."""
+
+    variant: ExportVariant
+    program: ExportedProgram | None = None
+    error: ErrorRecord | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Dynamism:
+    """What is to be dynamic: `(leaf index, name, dimensions)`, and the same as torch takes it."""
+
+    wanted: tuple[tuple[int, str, tuple[int, ...]], ...]
+    shapes: ShapesCollection
+
+
+class ExportTarget(CompileTarget):
+    """`torch.export.export`. Modes eval (under `no_grad`) and train (grad mode, no backward)."""
+
+    name = "export"
+    tiers = (Tier.FAKE, Tier.REAL)
+
+    def missing(self) -> str | None:
+        return None
+
+    def run(self, subject: Subject) -> Outcome:
+        """Export in the variants that the target's backend names (`VARIANTS`).
+
+        Raises FakeUnsupportedError where a failure may be the fake tensors', UsageError for an
+        unknown backend; out-of-memory errors propagate.
+        """
+        backend = subject.request.target.backend
+        if backend not in VARIANTS:
+            known = ", ".join(name for name in VARIANTS if name)
+            raise UsageError(f"export has no backend {backend!r}; known: {known}")
+        subject.enter(Phase.COMPILE)
+        register_containers(subject.module)
+        dynamism = _dynamism(subject) if subject.request.target.dynamic else None
+        first, *others = VARIANTS[backend]
+        verdict = _export(subject, first, dynamism)
+        if verdict.error is not None:
+            _blame_fake_tensors(subject, verdict.error)
+        subject.enter(Phase.COMPARE)
+        answers = {first: verdict}
+        for strict in others:
+            answers[strict] = _export(subject, strict, dynamism)
+        draft = None
+        if verdict.error is not None:
+            draft = _draft(subject, first, dynamism)
+            subject.enter(Phase.COMPILE)  # where the error that is told belongs
+        return _outcome(subject, verdict, _detail(answers, draft, dynamism))
+
+
+def register_containers(module: nn.Module) -> None:
+    """Make the caches of a Transformers model known to torch's pytree, where that package can.
+
+    `transformers.exporters` does so since 5.x; before, a cache in the outputs stays a failure.
+    """
+    if "transformers" not in sys.modules:
+        return
+    from transformers import PreTrainedModel
+
+    with contextlib.suppress(ImportError):
+        from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model
+
+        if isinstance(module, PreTrainedModel):
+            register_cache_pytrees_for_model(module)
+
+
+def operators(program: ExportedProgram) -> dict[str, int]:
+    """Operator (`aten.linear.default`) -> how often, most frequent first, in nested graphs too."""
+    found: Counter[str] = Counter()
+    for graph in program.graph_module.modules():
+        if isinstance(graph, torch.fx.GraphModule):
+            for node in graph.graph.nodes:
+                if isinstance(node.target, OpOverload | HigherOrderOperator):
+                    found[str(node.target)] += 1
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _export(subject: Subject, strict: bool, dynamism: _Dynamism | None) -> _Answer:
+    started = time.perf_counter()
+    try:
+        with preserved(subject.module), _gradients(subject):
+            program = torch.export.export(
+                subject.module,
+                subject.inputs.args,
+                subject.inputs.kwargs,
+                dynamic_shapes=dynamism.shapes if dynamism else None,
+                strict=strict,
+            )
+    except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
+        record = compiler_failure(error, CODES)
+        variant = ExportVariant(
+            exported=False,
+            duration_seconds=time.perf_counter() - started,
+            code=record.code,
+            reason=record.message,
+        )
+        return _Answer(variant=variant, error=record, detail=one_line(error))
+    duration = time.perf_counter() - started
+    ops = sum(operators(program).values())
+    variant = ExportVariant(exported=True, duration_seconds=duration, ops=ops)
+    return _Answer(variant=variant, program=program)
+
+
+def _draft(subject: Subject, strict: bool, dynamism: _Dynamism | None) -> DraftExport | None:
+    """What draft export makes of a model that export refused. It needs values: None on fakes."""
+    if subject.fake_mode is not None:
+        return None
+    try:
+        with preserved(subject.module), _gradients(subject):
+            draft, report = draft_export(
+                subject.module, subject.inputs, dynamism.shapes if dynamism else None, strict
+            )
+    except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
+        compiler_failure(error, CODES)
+        return DraftExport(exported=False, reason=one_line(error))
+    if subject.request.keep_artifacts:
+        (subject.artifacts / DRAFT_ARTIFACT).write_text(report, encoding="utf-8")
+    return draft
+
+
+def _gradients(subject: Subject) -> AbstractContextManager[Any]:
+    return nullcontext() if subject.request.target.mode is Mode.TRAIN else torch.no_grad()
+
+
+def _blame_fake_tensors(subject: Subject, error: ErrorRecord) -> None:
+    """Raise where real tensors may get further, and are allowed."""
+    if subject.fake_mode is None or subject.request.tier is Tier.FAKE:
+        return
+    if error.code in _VALUE_CODES:
+        raise FakeUnsupportedError(f"{error.code}: {error.message.splitlines()[0][:200]}")
+
+
+# --- dynamic shapes ----------------------------------------------------------------------------
+
+
+def _dynamism(subject: Subject) -> _Dynamism:
+    """`Dim.AUTO` on the dimensions that the inputs name; on all of them where they name none."""
+    named = subject.inputs.dynamic_shapes
+    parameters = _positional_names(subject.module)
+    wanted = []
+    shapes = ShapesCollection()
+    leaves, _ = tree_flatten_with_path((subject.inputs.args, subject.inputs.kwargs))
+    for index, (path, leaf) in enumerate(leaves):
+        argument = path[1].idx if hasattr(path[1], "idx") else path[1].key
+        name = parameters[argument] if isinstance(argument, int) else str(argument)
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        asked = named.get(name, ()) if named else range(leaf.dim())
+        dimensions = tuple(dim for dim in asked if dim < leaf.dim())
+        if dimensions:
+            shapes[leaf] = dict.fromkeys(dimensions, Dim.AUTO)
+            nested = "".join(str(key) for key in path[2:])
+            wanted.append((index, name + nested, dimensions))
+    return _Dynamism(wanted=tuple(wanted), shapes=shapes)
+
+
+def _positional_names(module: nn.Module) -> tuple[str, ...]:
+    return tuple(inspect.signature(module.forward).parameters)
+
+
+def _dimensions(
+    program: ExportedProgram, dynamism: _Dynamism
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which of the wanted dimensions stayed symbolic, and which `Dim.AUTO` made constants."""
+    values: dict[str, Any] = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    inputs = [
+        values[spec.arg.name]
+        for spec in program.graph_signature.input_specs
+        if spec.kind is torch.export.graph_signature.InputKind.USER_INPUT
+    ]
+    dynamic: list[str] = []
+    constant: list[str] = []
+    for index, name, dimensions in dynamism.wanted:
+        for dim in dimensions:
+            fixed = is_concrete_int(inputs[index].shape[dim])
+            (constant if fixed else dynamic).append(f"{name}[{dim}]")
+    return tuple(dynamic), tuple(constant)
+
+
+# --- the outcome -------------------------------------------------------------------------------
+
+
+def _detail(
+    answers: dict[bool, _Answer], draft: DraftExport | None, dynamism: _Dynamism | None
+) -> ExportDetail:
+    dynamic: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
+    program = next((a.program for a in answers.values() if a.program is not None), None)
+    if program is not None and dynamism is not None:
+        dynamic, constant = _dimensions(program, dynamism)
+    return ExportDetail(
+        non_strict=answers[False].variant if False in answers else None,
+        strict=answers[True].variant if True in answers else None,
+        draft=draft,
+        dynamic_dimensions=dynamic,
+        specialized_dimensions=constant,
+    )
+
+
+def _outcome(subject: Subject, verdict: _Answer, detail: ExportDetail) -> Outcome:
+    remarks = tuple(_remarks(detail))
+    keep = subject.request.keep_artifacts
+    if verdict.program is None:
+        drafted = keep and detail.draft is not None and detail.draft.exported
+        return Outcome(
+            status=Status.ERROR,
+            detail="; ".join((verdict.detail, *remarks)),
+            details=detail,
+            error=verdict.error,
+            artifacts=(DRAFT_ARTIFACT,) if drafted else (),
+        )
+    if keep:
+        listed = {"dialect": verdict.program.dialect, "ops": operators(verdict.program)}
+        text = json.dumps(listed, indent=1) + "\n"
+        (subject.artifacts / OPS_ARTIFACT).write_text(text, encoding="utf-8")
+    return Outcome(
+        status=Status.PASS,
+        detail="; ".join((f"{verdict.variant.ops} ops", *remarks)),
+        graphs=1,
+        ops=verdict.variant.ops,
+        details=detail,
+        artifacts=(OPS_ARTIFACT,) if keep else (),
+    )
+
+
+def _remarks(detail: ExportDetail) -> Iterator[str]:
+    """What people should read beside the verdict, a phrase each."""
+    if detail.non_strict is not None and detail.strict is not None:
+        strict = detail.strict
+        yield "strict exports" if strict.exported else f"strict fails: {strict.code}"
+    if detail.dynamic_dimensions or detail.specialized_dimensions:
+        stayed, lost = len(detail.dynamic_dimensions), len(detail.specialized_dimensions)
+        yield f"{stayed} of {stayed + lost} dimensions stay dynamic"
+    if detail.draft is not None:
+        found = len(detail.draft.failures)
+        yield f"draft exports with {found} findings" if detail.draft.exported else "draft fails"

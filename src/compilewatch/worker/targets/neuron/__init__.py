@@ -1,0 +1,1 @@
+"""The target `neuron`: compiling for AWS Neuron, and running where there is a device."""

@@ -1,0 +1,48 @@
+"""What came of a compilation for Neuron, as the answer of a target."""
+
+from __future__ import annotations
+
+from compilewatch.contract.failures import KEPT_CHARACTERS
+from compilewatch.neuron import error_classes, neuronx_cc
+from compilewatch.records import ErrorRecord, NeuronDetail, NeuronFailure, Status
+from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets import Outcome
+
+
+def outcome_of(
+    subject: Subject, found: NeuronDetail, log: str, error: ErrorRecord | None
+) -> Outcome:
+    """A NEFF passes; the compiler's refusal is an error; a machine too small for it is an `oom`."""
+    artifacts: tuple[str, ...] = ()
+    if subject.request.keep_artifacts:
+        files = (path for path in subject.artifacts.rglob("*") if path.is_file())
+        artifacts = tuple(sorted(str(path.relative_to(subject.artifacts)) for path in files))
+    problem = found.failure
+    if problem is None:
+        return Outcome(
+            status=Status.PASS,
+            detail=neuronx_cc.described(found),
+            graphs=1,
+            details=found,
+            artifacts=artifacts,
+        )
+    exhausted = problem.kind == error_classes.HOST_MEMORY
+    return Outcome(
+        status=Status.OOM if exhausted else Status.ERROR,
+        detail=neuronx_cc.described(found),
+        details=found,
+        error=error or _error(problem, log),
+        artifacts=artifacts,
+    )
+
+
+def _error(problem: NeuronFailure, log: str) -> ErrorRecord:
+    exhausted = problem.kind == error_classes.HOST_MEMORY
+    code = "out_of_memory" if exhausted else problem.code or f"neuronx_cc_{problem.kind}"
+    return ErrorRecord(
+        type=neuronx_cc.ROUTE,
+        message=" - ".join(filter(None, (problem.message, problem.advice))),
+        code=code,
+        head=log[:KEPT_CHARACTERS],
+        tail=log[KEPT_CHARACTERS:][-KEPT_CHARACTERS:],
+    )

@@ -1,0 +1,193 @@
+"""The Neuron target: does AWS's compiler make an executable of the model, and is it right.
+
+Two routes lead to neuronx-cc. `torch_neuronx.trace` lowers the model itself, ahead of time and
+without a device; where there is only the compiler, an HLO captured with torch_xla is compiled. On a
+machine with NeuronCores the executable is also loaded, run, compared with eager and timed. Without
+the compiler the HLO is kept for a machine that has one, which is no verdict.
+
+Signatures: Neuron SDK 2.32.0 (torch-neuronx 2.9). Nothing here has run on Neuron hardware yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import resource
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from compilewatch.contract.failures import one_line
+from compilewatch.errors import CompilerError, UsageError
+from compilewatch.neuron import device, neuronx_cc
+from compilewatch.neuron.neuronx_cc import Compilation, Compiler
+from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
+from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets.compiler_errors import compiler_failure
+from compilewatch.worker.targets.neuron.outcome import outcome_of
+from compilewatch.worker.targets.neuron.trace import Traced
+
+HLO_FILE = f"graph{neuronx_cc.HLO_SUFFIX}"
+
+_LIMITS = (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE)
+
+
+class NeuronTarget(CompileTarget):
+    """`backend` names the instance family (trn1, trn1n, inf2, trn2).
+
+    By default that of this machine if it has NeuronCores, else trn1. Inference only, and static
+    shapes: the SDK dropped training through XLA with release 2.30.
+    """
+
+    name = "neuron"
+    tiers = (Tier.REAL,)
+
+    def missing(self) -> str | None:
+        sdk, xla = _installed("torch_neuronx"), _installed("torch_xla")
+        compiler = neuronx_cc.find() is not None
+        if xla or (sdk and compiler):
+            return None
+        if compiler:
+            return (
+                "neuronx-cc is here, but neither torch_neuronx nor torch_xla to make its input: "
+                "compilewatch env create neuron (docs/guide.md, Neuron)"
+            )
+        found = "torch_neuronx without neuronx-cc" if sdk else "no neuronx-cc and no torch_neuronx"
+        return f"{found}: compilewatch env create neuron (docs/guide.md, Neuron)"
+
+    def unable(self) -> str | None:
+        if self.missing() is None and neuronx_cc.find() is None:
+            return "no neuronx-cc: it leaves an HLO, for `compilewatch neuron compile` elsewhere"
+        return self.missing()
+
+    def run(self, subject: Subject) -> Outcome:
+        """Compile by the best route that this environment has; on a device, run and measure.
+
+        Raises FakeUnsupportedError for a subject of fake tensors, UsageError for an unknown
+        backend; out-of-memory errors of this process propagate.
+        """
+        if subject.fake_mode is not None:
+            raise FakeUnsupportedError("Neuron compiles weights in: it needs real tensors")
+        cores = device.core_count()
+        target = _instance_family(subject, cores)
+        asked = subject.request.target
+        if asked.mode is Mode.TRAIN or asked.dynamic:
+            what = "training" if asked.mode is Mode.TRAIN else "dynamic shapes"
+            return Outcome(status=Status.UNSUPPORTED, detail=f"Neuron through XLA has no {what}")
+        subject.enter(Phase.COMPILE)
+        path = neuronx_cc.find()
+        if path is None:
+            return _archived(subject, target)
+        _prepare_process(path)
+        try:
+            compiler = neuronx_cc.ask(path)
+            if _installed("torch_neuronx"):
+                return Traced(subject, target, compiler, cores).outcome()
+            return _compiled_hlo(subject, target, compiler)
+        except CompilerError as error:
+            return Outcome(status=Status.UNSUPPORTED, detail=str(error))
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _instance_family(subject: Subject, cores: int) -> str:
+    backend = subject.request.target.backend
+    if backend is None:
+        own = device.instance_family() if cores else None
+        return own if own in neuronx_cc.TARGETS else neuronx_cc.DEFAULT_TARGET
+    if backend not in neuronx_cc.TARGETS:
+        known = ", ".join(neuronx_cc.TARGETS)
+        raise UsageError(f"neuron has no backend {backend!r}; known: {known}")
+    return backend
+
+
+def _prepare_process(compiler: str) -> None:
+    """Make this process, which serves one request, one that the compiler can be started from.
+
+    torch_neuronx looks for it on PATH, and flags from outside would change what was pinned. The
+    limits on this process are inherited: a NEFF may pass 1 GiB, and the compiler wants more memory
+    than the model (what it may have in all, the launcher watches).
+    """
+    folder = str(Path(compiler).parent)
+    os.environ["PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PATH"))))
+    os.environ.pop("NEURON_CC_FLAGS", None)
+    for limit in _LIMITS:
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (hard, hard))
+
+
+# --- the route of a captured HLO ---------------------------------------------------------------
+
+
+def _capture(subject: Subject) -> Path | None:
+    """The subject as an HLO among its artifacts; None where none holds for other inputs.
+
+    By the steps of the xla target, each in a process of its own: what lazy tensors cannot hold
+    whole, an exported program may. Raises what `isolated` does.
+    """
+    os.environ.setdefault("PJRT_DEVICE", "CPU")
+    importlib.import_module("torch_xla")  # once, here; in each fork it would cost seconds
+    isolation, xla, capture = (
+        importlib.import_module(f"compilewatch.worker.targets.{name}")
+        for name in ("isolation", "xla", "xla_capture")
+    )
+    request = msgspec.structs.replace(subject.request, keep_artifacts=True)
+    kept = replace(subject, request=request)  # the HLO is what this is about
+    found = None
+    with contextlib.suppress(isolation.StepDiedError):  # of the call alone, perhaps
+        found = isolation.isolated(
+            lambda enter: capture.capture_hlo(kept, enter),
+            capture.HloCapture,
+            subject.enter,
+            xla.CODES,
+        )
+    if found is None or not found.ready:
+        found = xla.exported_hlo(kept)
+    return None if found is None else subject.artifacts / HLO_FILE
+
+
+def _captured(subject: Subject) -> Path | Outcome:
+    """The HLO, or what to say where there is none that may be compiled."""
+    try:
+        hlo = _capture(subject)
+    except Exception as error:  # noqa: BLE001  (the edge to torch_xla and to model code)
+        record = getattr(error, "record", None) or compiler_failure(error, ())
+        detail = f"not captured as an HLO: {one_line(error)}"
+        return Outcome(status=Status.ERROR, detail=detail, error=record)
+    if hlo is None:
+        detail = "no HLO of it holds for other inputs: operators run outside XLA (see target xla)"
+        return Outcome(status=Status.UNSUPPORTED, detail=detail)
+    return hlo
+
+
+def _compiled_hlo(subject: Subject, target: str, compiler: Compiler) -> Outcome:
+    hlo = _captured(subject)
+    if isinstance(hlo, Outcome):
+        return hlo
+    folder = neuronx_cc.folder_of(hlo, target)
+    # In this process group: where the deadline passes, the launcher ends the compiler with it.
+    compilation = Compilation(compiler, hlo, target, folder, own_session=False)
+    return outcome_of(subject, compilation.detail(), compilation.log(), None)
+
+
+def _archived(subject: Subject, target: str) -> Outcome:
+    """Without a compiler: the HLO, for a machine that has one."""
+    hlo = _captured(subject)
+    if isinstance(hlo, Outcome):
+        detail = f"no neuronx-cc here, and {hlo.detail}"
+        return replace(hlo, status=Status.UNSUPPORTED, detail=detail)
+    return Outcome(
+        status=Status.UNSUPPORTED,
+        detail=f"no neuronx-cc here; its input is among the artifacts, for a machine that has it: "
+        f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}",
+        details=NeuronDetail(
+            target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo)
+        ),
+        artifacts=tuple(sorted(file.name for file in subject.artifacts.iterdir())),
+    )

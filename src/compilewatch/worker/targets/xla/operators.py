@@ -1,0 +1,70 @@
+"""Reviewed knowledge about the Neuron compiler: `inputs/neuron_operators.toml`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from compilewatch.files import read_toml
+from compilewatch.records import SCHEMA_VERSION, NeuronConcern
+
+
+class NeuronOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One reviewed line: what neuronx-cc is documented to reject, and where that is said.
+
+    Named by exactly one of `torch` (`aten::sort`), `hlo` (an opcode) and `element_type` (`C64`).
+    """
+
+    reason: str
+    source: str
+    sdk: str
+    date: datetime.date
+    torch: str | None = None
+    hlo: str | None = None
+    element_type: str | None = None
+
+    def __post_init__(self) -> None:
+        if sum(name is not None for name in (self.torch, self.hlo, self.element_type)) != 1:
+            raise ValueError("an operator needs one of `torch`, `hlo` and `element_type`")
+        if not self.source.startswith("https://") or not self.reason.strip():
+            raise ValueError("an operator needs a `reason` and a `source` (https://…)")
+
+
+class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole list."""
+
+    schema_version: int = SCHEMA_VERSION
+    operator: tuple[NeuronOperator, ...] = ()
+
+    def concerns(
+        self,
+        *,
+        torch: Mapping[str, int],
+        hlo: Mapping[str, int],
+        element_types: Mapping[str, int],
+    ) -> Iterator[NeuronConcern]:
+        """Those that a graph holds, given how often it holds what."""
+        for each in self.operator:
+            named = ((each.torch, torch), (each.hlo, hlo), (each.element_type, element_types))
+            for name, counts in named:
+                if name is not None and counts.get(name):
+                    yield NeuronConcern(
+                        operator=name,
+                        count=counts[name],
+                        reason=each.reason,
+                        source=each.source,
+                        sdk=each.sdk,
+                    )
+
+
+def load_neuron_operators(path: Path | None) -> NeuronOperators:
+    """Read the list; None means an empty one.
+
+    Raises ConfigError naming the file and the key for anything that is not exactly the schema.
+    """
+    if path is None:
+        return NeuronOperators()
+    return read_toml(path, NeuronOperators)

@@ -1,0 +1,1 @@
+"""The only modules that see store, plan, launchers and sinks together."""

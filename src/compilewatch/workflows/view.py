@@ -1,0 +1,175 @@
+"""A stored run, looked at: compared with its baseline, its expectations judged."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from compilewatch.analysis.changed_breaks import changed_breaks
+from compilewatch.analysis.comparison import (
+    between_environments,
+    compare,
+    default_baseline,
+    may_be_baseline,
+    same_settings,
+    scope,
+)
+from compilewatch.contract.targets import target_label
+from compilewatch.errors import StoreError
+from compilewatch.plan.expectations import Expectations, stale_note
+from compilewatch.records import AttemptCode, Change, Phase, Result, Run, Status, Target
+from compilewatch.records.views import Earlier, RunView, TrendPoint
+from compilewatch.store import Store, StoredRun
+
+RUNS_SHOWN = 20
+"""Of a history or a trend, this run included."""
+
+
+def view(
+    store: Store,
+    stored: StoredRun,
+    *,
+    baseline: str | StoredRun | None = None,
+    expectations: Expectations | None = None,
+) -> RunView:
+    """A stored run with its changes and notes.
+
+    `baseline` is `auto`, `none` or a run; None takes the one the run was compared with when it
+    ended. `expectations` are checked for lines that no longer hold.
+    """
+    run = stored.run
+    results = stored.results()
+    notes = list(stored.damaged)
+    if run.missing_shards:
+        missing = ", ".join(run.missing_shards)
+        notes.append(f"this run is incomplete: merge it again with the missing shards {missing}")
+    if len(results) < run.planned:
+        notes.append(f"{run.state}: {len(results)} of {run.planned} requests have a result")
+    notes += _lost(results)
+    judged = (expectations or Expectations()).stale(results, run.environments)
+    notes += (stale_note(expected, result) for expected, result in judged)
+    runs = store.runs()
+    other, problem = _baseline(store, stored, baseline, runs)
+    notes += problem
+    try:
+        history, trend = _past(store, run, results, [each.run for each in runs])
+    except StoreError as error:
+        history, trend = {}, ()
+        notes.append(f"no history of earlier runs: {error}")
+    seen = RunView(run=run, results=results, history=history, trend=trend)
+    if other is None:
+        return replace(seen, notes=tuple(notes))
+    compared = compare(other.run, other.results(), run, results)
+    notes += (f"baseline: {line}" for line in other.damaged)
+    return replace(
+        seen,
+        changes=compared.changes,
+        baseline=other.run,
+        differences=compared.differences,
+        notes=tuple(notes),
+        before=_before(other.results(), results, compared.changes),
+    )
+
+
+def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> RunView:
+    """What differs between one environment in `base` and another in `stored`, maybe one run.
+
+    Raises UsageError where a run has no result in its environment.
+    """
+    results = stored.results()
+    baseline, run, compared = between_environments(
+        base.run, base.results(), stored.run, results, names
+    )
+    held = tuple(r for r in results if r.request.target.environment == names[1])
+    return RunView(
+        run=msgspec.structs.replace(run, planned=len(held)),
+        results=held,
+        changes=compared.changes,
+        baseline=baseline,
+        differences=compared.differences,
+        notes=tuple(dict.fromkeys([*base.damaged, *stored.damaged])),
+    )
+
+
+def _before(
+    olds: Iterable[Result], news: Iterable[Result], changes: Iterable[Change]
+) -> dict[tuple[str, Target], Result]:
+    """The baseline's results that a change is about, or whose breaks are at other code now."""
+    changed = {(change.model, change.target) for change in changes}
+    after = {(r.request.model.name, r.request.target): r for r in news}
+    before = {(r.request.model.name, r.request.target): r for r in olds}
+    return {
+        key: old
+        for key, old in before.items()
+        if key in changed or (key in after and changed_breaks(old, after[key]))
+    }
+
+
+def _past(
+    store: Store, run: Run, results: Sequence[Result], runs: Sequence[Run]
+) -> tuple[Mapping[tuple[str, str], tuple[Earlier, ...]], tuple[TrendPoint, ...]]:
+    """The history of each model and target and the trend of the run; `runs` come newest first."""
+    earlier = [other for other in runs if other.id < run.id and same_settings(run, other)]
+    alike = [other for other in earlier if may_be_baseline(other) and scope(other) == scope(run)]
+    recent, alike = earlier[: RUNS_SHOWN - 1], alike[: RUNS_SHOWN - 1]
+    found = store.outcomes(list({other.id for other in (*recent, *alike)}))
+    here = {(r.request.model.name, target_label(r.request.target)) for r in results}
+    history: defaultdict[tuple[str, str], list[Earlier]] = defaultdict(list)
+    ids = {other.id for other in recent}
+    passed: Counter[str] = Counter()
+    for each in found:
+        passed[each.run] += each.status == Status.PASS
+        if each.run in ids and (key := (each.model, each.target)) in here:
+            history[key].append(Earlier(each.run, Status(each.status), Phase(each.phase)))
+    counts = [(other, passed[other.id]) for other in reversed(alike)]
+    counts.append((run, sum(r.status is Status.PASS for r in results)))
+    trend = (
+        TrendPoint(run=each.id, started_at=each.started_at, passed=number, planned=each.planned)
+        for each, number in counts
+    )
+    return {key: tuple(points) for key, points in history.items()}, tuple(trend)
+
+
+def _lost(results: Iterable[Result]) -> list[str]:
+    """What a cluster lost under way in this run, and what became of it."""
+    own = [result for result in results if result.reused_from is None]
+    notes = []
+    losses = {
+        AttemptCode.NODE_LOST: "a node of the cluster",
+        AttemptCode.CONNECTION_LOST: "the connection to the cluster",
+    }
+    for loss, what in losses.items():
+        again = sum(any(a.code is loss for a in r.attempts) for r in own)
+        requests = "1 request was" if again == 1 else f"{again} requests were"
+        notes += [f"{requests} asked again: {what} was lost"] if again else []
+    return notes
+
+
+def _baseline(
+    store: Store, stored: StoredRun, wanted: str | StoredRun | None, runs: Sequence[StoredRun]
+) -> tuple[StoredRun | None, list[str]]:
+    """The run to compare with, or none, with a note where it cannot be read."""
+    run = stored.run
+    if isinstance(wanted, StoredRun):
+        return wanted, []
+    if wanted == "none" or (wanted is None and run.baseline is None):
+        return None, []
+    if wanted not in ("auto", None):
+        return store.open(wanted), []
+    known = {other.run.id: other for other in runs}
+    if wanted is None:
+        assert run.baseline is not None
+        if run.baseline in known:
+            return known[run.baseline], []
+        return None, [f"the baseline {run.baseline} is no longer in {store.root}"]
+    chosen = default_baseline([other.run for other in known.values()], run)
+    if chosen is None:
+        return None, []
+    try:
+        known[chosen.id].results()
+    except StoreError as error:
+        return None, [f"not compared with {chosen.id}: {error}"]
+    return known[chosen.id], []
