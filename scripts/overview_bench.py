@@ -26,7 +26,7 @@ from compilewatch.records import Change, ChangeKind, Result, Status
 from compilewatch.sinks.metric_definitions import DEFINITIONS
 from compilewatch.sinks.prometheus import groups
 from tests import recorded, services
-from tests.dashboards.reading import Query, around, filled, queries
+from tests.reading import Query, around, filled, queries
 from tests.services import Service
 
 DAYS = 90

@@ -31,14 +31,14 @@ MADE = {
 """Marker -> the command that makes the environment that its tests need."""
 
 GROUPS = (
-    "launchers/ray",
-    "cli",
-    "test_tiers.py",
-    "test_layers.py",
-    "worker/targets/test_inductor.py",
-    "worker/targets/test_dynamo.py",
-    "jenkins",
-    "launchers",
+    "integration/launchers/ray",
+    "integration/cli",
+    "integration/test_tiers.py",
+    "integration/test_layers.py",
+    "integration/worker/targets/test_inductor.py",
+    "integration/worker/targets/dynamo/test_target.py",
+    "integration/jenkins",
+    "integration/launchers",
 )
 """Files and folders below tests/, the longest first: each is run by one worker of pytest-xdist,
 from beginning to end, so that its fixtures are built once. All other files are groups of their own.
