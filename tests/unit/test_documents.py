@@ -9,6 +9,7 @@ import pytest
 from scripts.check_links import anchors, broken, documents
 
 
+@pytest.mark.process
 def test_every_link_of_the_documents_leads_somewhere() -> None:
     found = {path.name: list(broken(path)) for path in documents()}
     assert {name: links for name, links in found.items() if links} == {}

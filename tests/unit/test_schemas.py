@@ -14,7 +14,7 @@ import pytest
 
 from compilewatch.config.settings import SECTIONS, Settings
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FILES = sorted([ROOT / "compilewatch.toml", *ROOT.glob("inputs/**/*.toml")])
 
 

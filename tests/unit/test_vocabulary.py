@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 PLAIN: Mapping[str, str] = {
     r"compil(es?|ed|ing) whole|captur(es?|ed|ing) whole|\bwhole (graph|model)s?\b"
