@@ -26,7 +26,7 @@ from compilewatch.store import RunFolder
 from scripts.overview_bench import overview_queries
 from tests import factories, recorded, services
 from tests.doubles.loki import loki
-from tests.sinks.run_folder import VIEW, line, stamp, with_log
+from tests.run_folder import VIEW, line, stamp, with_log
 
 PROGRAM = Path(sys.executable).with_name("compilewatch")
 JOBS = 2

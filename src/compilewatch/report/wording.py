@@ -207,9 +207,8 @@ def message(result: Result) -> str:
 
 def attempt_words(attempt: Attempt) -> str:
     """`error in eager, fake unsupported: in eager, … aten._local_scalar_dense.default`."""
-    code, colon, text = attempt.reason.partition(":")
-    ended = f"{attempt.status.value} in {attempt.phase.value}"
-    return f"{ended}, {code.replace('_', ' ')}{colon}{text}"
+    code = attempt.code.value.replace("_", " ")
+    return f"{attempt.status.value} in {attempt.phase.value}, {code}: {attempt.reason}"
 
 
 def first_place(result: Result) -> str:

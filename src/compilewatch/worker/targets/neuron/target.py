@@ -134,8 +134,8 @@ def _capture(subject: Subject) -> Path | None:
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     importlib.import_module("torch_xla")  # once, here; in each fork it would cost seconds
     isolation, xla, capture = (
-        importlib.import_module(f"compilewatch.worker.targets.{name}")
-        for name in ("isolation", "xla", "xla_capture")
+        importlib.import_module(f"compilewatch.worker.targets.xla.{name}")
+        for name in ("isolation", "target", "capture")
     )
     request = msgspec.structs.replace(subject.request, keep_artifacts=True)
     kept = replace(subject, request=request)  # the HLO is what this is about
