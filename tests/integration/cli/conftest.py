@@ -128,9 +128,14 @@ class WarmLauncher(LocalLauncher):
 
 
 def warm(
-    jobs: int = 1, environments: tuple[str, ...] = ("default",), cache: Path | None = None
+    jobs: int = 1,
+    environments: tuple[str, ...] = ("default",),
+    cache: Path | None = None,
+    *,
+    single: bool = False,
 ) -> LocalLauncher:
-    """Stands for `LocalLauncher` in the table of launchers."""
+    """Stands for `LocalLauncher` in the table of launchers; all commands share a warm server."""
+    del single
     known = WarmLauncher.made
     return known.setdefault((environments, cache), WarmLauncher(2, environments, cache=cache))
 

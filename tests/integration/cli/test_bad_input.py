@@ -39,7 +39,7 @@ CASES = {
 
 SAID = {
     "raises": "RuntimeError: the factory itself fails",
-    "number": "TypeError: team:number returned int, not a torch.nn.Module",
+    "number": "team:number returned int, not a torch.nn.Module",
 }
 """Factory of the team's module -> what is said of it."""
 

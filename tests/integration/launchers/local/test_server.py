@@ -250,7 +250,7 @@ def _run_on_stub(
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[Result]:
-    monkeypatch.setattr(local, "ServerProcess", lambda *_: stub)
+    monkeypatch.setattr(local, "ServerProcess", lambda *_, **__: stub)
     return [a.result for a in launcher.run(asked, scratch)]
 
 
@@ -308,7 +308,7 @@ def test_the_server_queue_is_kept_full_but_no_fuller(
         return [Exited(id=start.id, at=0.0, peak_memory_bytes=1, exit_code=1)]
 
     asked = [bare_request("ok", key=f"k{n}") for n in range(9)]
-    monkeypatch.setattr(local, "ServerProcess", lambda *_: StubServer(script))
+    monkeypatch.setattr(local, "ServerProcess", lambda *_, **__: StubServer(script))
     answers = bare_launcher(jobs=2).run(asked, scratch)
     next(answers)
     assert len(seen) == 8  # four were sent, ended, and replaced before the first was yielded
