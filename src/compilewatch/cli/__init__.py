@@ -1,8 +1,8 @@
-"""The command line: one module per verb, imported only when its verb is called.
+"""The command line: one module per command, imported only when that command is called.
 
-Exit statuses: 0 done; 1 something that `--fail-on` names was found; 2 wrong input or environment,
-said in one line; 3 incomplete (results are missing, nothing ran, a pull was cut short, a service
-did not take a run); 130 interrupted.
+Exit statuses: 0 success; 1 a condition of `--fail-on` is met; 2 wrong input or environment, with a
+message of one line; 3 incomplete (results are missing, nothing ran, a pull was cut short, a service
+did not accept a run); 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from compilewatch.errors import CompilewatchError, did_you_mean
 
 VERBS: dict[str, str] = {
     "sweep": "check models on compile targets and report",
-    "explain": "check one model now and show its breaks with their source lines",
-    "pull": "ask the Hub for its most used models and pin them in a list",
+    "explain": "check one model now and show its graph breaks with their source lines",
+    "pull": "fetch the list of the Hub's most used models and pin their revisions",
     "inputs": "show, or save for editing, the example inputs of a model",
     "show": "show the stored results of a model",
     "runs": "list the stored runs",
     "compare": "show what changed between two runs",
-    "merge": "join the runs of a sweep's shards",
+    "merge": "join the runs of a sweep's shards into one run",
     "report": "write the report, junit.xml and metrics of a stored run again",
-    "publish": "send a stored run to the Pushgateway, Loki and S3 that are set",
+    "publish": "send a stored run to the configured Pushgateway, Loki and S3",
     "prune": "delete stored runs that newer ones have superseded",
     "reproduce": "print a script of plain PyTorch that shows a model's verdict",
     "list-targets": "list the compile targets and which of them this machine can run",
-    "env": "make, list and check the environments that workers run in",
-    "neuron": "compile captured HLOs with the Neuron SDK's compiler, where that is installed",
-    "trainium": "start the Trainium instance, stop it again, say what it costs",
-    "doctor": "say what this machine can run, what is missing and what to type",
+    "env": "create, list and check the environments that workers run in",
+    "neuron": "compile captured HLO modules with the compiler of the Neuron SDK, if installed",
+    "trainium": "start the Trainium instance, stop it, and show what it costs",
+    "doctor": "show what this machine can run, what is missing and which command installs it",
 }
 
 
 class LazyGroup(click.Group):
-    """Lists verbs without importing them, so that `--help` answers at once."""
+    """Lists the commands without importing them, so that `--help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)
@@ -69,16 +69,16 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="compilewatch")
 def group() -> None:
-    """compilewatch: which models compile without graph breaks, which do not, and why.
+    """Show which models compile without graph breaks, which do not, and why.
 
-    Exit statuses: 0 done; 1 something that --fail-on names was found; 2 wrong input or
-    environment; 3 incomplete, or nothing ran; 130 interrupted.
+    Exit statuses: 0 success; 1 a condition of --fail-on is met; 2 wrong input or environment;
+    3 incomplete, or nothing ran; 130 interrupted.
     """
 
 
 def main() -> None:
-    """The `compilewatch` program: maps every error of ours to one line and its exit status."""
-    # An aborted build is told so by SIGTERM: end as at Ctrl-C, with what is done kept.
+    """The `compilewatch` program: prints each of its own errors as one line and sets the status."""
+    # CI servers abort a build with SIGTERM: end as with Ctrl-C, and keep the finished results.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = group.main(standalone_mode=False)
@@ -89,16 +89,16 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("compilewatch: interrupted; what was done is kept", err=True)
+        click.echo("compilewatch: interrupted; all finished results are kept", err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
     except UnicodeEncodeError as error:
-        what = f"the output's encoding, {error.encoding}, lacks {error.object[error.start]!a}"
+        what = f"the output's encoding {error.encoding} cannot encode {error.object[error.start]!a}"
         click.echo(f"compilewatch: {what}: set PYTHONIOENCODING=utf-8", err=True)
         sys.exit(2)
     except OSError as error:
-        # What nothing below has put into words: most often the output cannot be written.
+        # An error that no other module has handled: most often the output cannot be written.
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"compilewatch: {where}{error.strerror or error}", err=True)
         sys.exit(2)

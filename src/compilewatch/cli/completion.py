@@ -1,4 +1,4 @@
-"""What a shell completes: models, runs, targets. Anything that fails completes to nothing."""
+"""Shell completion of models, runs and targets. If something fails, nothing is completed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from compilewatch.store import Store
 
 RUNS_READ = 3
-"""Newest runs whose models are offered."""
+"""How many of the newest runs are read for names of models."""
 
 
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of stored runs, newest first, and `latest`."""
+    """`latest`, and the ids of stored runs, newest first."""
     del ctx, param
     with contextlib.suppress(CompilewatchError):
         return _beginning(["latest", *(stored.run.id for stored in _store().runs())], incomplete)
@@ -28,7 +28,7 @@ def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 
 def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Models of the stored runs, then those of the chosen source; of a path, files."""
+    """Models of the stored runs, then those of the chosen source; files for a path."""
     del ctx, param
     before, last = _parts(incomplete)
     if last.startswith((".", "/", "~")):
@@ -64,7 +64,7 @@ def _store() -> Store:
 
 
 def _parts(incomplete: str) -> tuple[str, str]:
-    """What stands before the last of `A,B`, and that."""
+    """The text before the last name of a list such as `A,B`, and that name."""
     before, comma, last = incomplete.rpartition(",")
     return before + comma, last
 

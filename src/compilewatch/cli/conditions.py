@@ -1,4 +1,4 @@
-"""`--fail-on`, and the exit status of whatever shows a run."""
+"""The option `--fail-on`, and the exit status of every command that shows a run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ NAMES = ("regression", *STATUSES, "no-verdict", "coverage<PERCENT")
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What `--fail-on` names. `coverage` is a share: less of it fails; None does not ask."""
+    """The conditions of `--fail-on`. `coverage` is the minimum share; None means no minimum."""
 
     names: frozenset[str] = frozenset()
     coverage: float | None = None
 
     def of_results(self, results: Iterable[Result]) -> list[str]:
-        """The conditions that single results meet. What is expected (and reviewed) meets none."""
+        """The conditions that single results meet. Expected (reviewed) results meet none."""
         judged = [result for result in results if result.expectation is None]
         found = [
             name
@@ -79,7 +79,7 @@ class _ConditionsType(click.ParamType[Conditions]):
             elif text in NAMES[:-1]:
                 names.add(text)
             else:
-                self.fail(f"{text!r} is none of {', '.join(NAMES)}", param, ctx)
+                self.fail(f"{text!r} is not one of {', '.join(NAMES)}", param, ctx)
         return Conditions(names=frozenset(names), coverage=coverage)
 
 
@@ -87,12 +87,12 @@ option = click.option(
     "--fail-on",
     type=_ConditionsType(),
     default=Conditions(),
-    help=f"Exit with {FOUND} where one of these is found: {', '.join(NAMES)}.",
+    help=f"Exit with status {FOUND} if one of these conditions is met: {', '.join(NAMES)}.",
 )
 
 
 def exit_status_of(result: Result, conditions: Conditions) -> int:
-    """The same for one result that is in no run."""
+    """The same as `exit_status`, for one result that belongs to no run."""
     if found := conditions.of_results([result]):
         click.echo(f"compilewatch: --fail-on: {', '.join(found)}", err=True)
         return FOUND
@@ -100,9 +100,9 @@ def exit_status_of(result: Result, conditions: Conditions) -> int:
 
 
 def exit_status(view: RunView, conditions: Conditions) -> int:
-    """1 where a condition is met; 3 where results are missing or nothing ran; else 0.
+    """Return 1 if a condition is met, 3 if results are missing or nothing ran, else 0.
 
-    A shard in which nothing ran is no failure: the run that the shards are merged into is judged.
+    A shard in which nothing ran is not a failure: the conditions apply to the merged run.
     """
     if found := conditions.of_view(view):
         click.echo(f"compilewatch: --fail-on: {', '.join(found)}", err=True)

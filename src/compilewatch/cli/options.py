@@ -41,24 +41,24 @@ source = click.option(
     "--source", metavar="NAME", help="auto, library, hub, manifest (default auto)."
 )
 fresh = click.option(
-    "--fresh", is_flag=True, help="Ask the environments again, though nothing about them changed."
+    "--fresh", is_flag=True, help="Check the environments again, even if they have not changed."
 )
-verbose = click.option("--verbose", is_flag=True, help="Show tracebacks whole.")
+verbose = click.option("--verbose", is_flag=True, help="Show complete tracebacks.")
 depth = click.option(
     "--depth",
     type=click.Choice([d.value for d in Depth]),
-    help="full: the configuration's own depth; reduced: one of each kind of layer.",
+    help="full: as many layers as in the configuration; reduced: one of each kind of layer.",
 )
 tier = click.option(
     "--tier",
     type=click.Choice([t.value for t in Tier]),
-    help="auto: fake tensors, real ones where a model reads values; fake; real.",
+    help="auto: fake tensors, or real tensors if a model reads values; fake; real.",
 )
 dynamic = click.option("--dynamic", is_flag=True, default=None, help="Compile with dynamic shapes.")
 
 
 def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say how a single model is asked."""
+    """The options that say how a single model is evaluated."""
     decorators: Sequence[Decorator] = (
         click.argument("model", shell_complete=completion.models),
         source,
@@ -82,7 +82,7 @@ def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--environment",
             "environments",
             metavar="NAME",
-            help="The environment to ask in (default: the target's own).",
+            help="The environment to run in (default: the target's default environment).",
         ),
         click.option(
             "--inputs",
@@ -95,7 +95,7 @@ def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="DIR",
             multiple=True,
             type=click.Path(file_okay=False, path_type=Path),
-            help="Look for a module of your own here first; may be given several times.",
+            help="Search this folder first for your own module; may be given several times.",
         ),
     )
     for decorator in reversed(decorators):
@@ -104,7 +104,7 @@ def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def split(text: str | None) -> list[str] | None:
-    """The parts of a flag such as `A,B`; None for one that was not given."""
+    """The parts of an option such as `A,B`; None for an option that was not given."""
     if text is None:
         return None
     return [part.strip() for part in text.split(",") if part.strip()]
@@ -113,7 +113,8 @@ def split(text: str | None) -> list[str] | None:
 def environments_for(targets: Iterable[str], settings: Settings) -> tuple[str, ...]:
     """The names of the environments that a command needs.
 
-    Of homes only those that exist. Raises InterpreterError for one that was named and does not.
+    Default environments are left out if they do not exist. Raises InterpreterError if an
+    environment was named and does not exist.
     """
     names = wanted(targets, settings.environments)
     if settings.environments:
@@ -125,7 +126,7 @@ def environments_for(targets: Iterable[str], settings: Settings) -> tuple[str, .
 
 
 def described(targets: Iterable[str], settings: Settings) -> tuple[Environment, ...]:
-    """What the environments that a command needs say of themselves. Raises InterpreterError."""
+    """The descriptions of the environments that a command needs. Raises InterpreterError."""
     names = environments_for(targets, settings)
     return tuple(environments.describe(name, settings.cache_folder) for name in names)
 
@@ -139,7 +140,7 @@ def choose_models(
     families: Sequence[str] | None = None,
     python_path: Sequence[Path] = (),
 ) -> tuple[tuple[ModelSpec, ...], str]:
-    """The models that the settings and flags mean, and a sentence that says where they are from."""
+    """The models that the settings and options select, and a sentence that names their source."""
     places = Places(
         pulled=Path(settings.pulled_dir) / "models.toml",
         manifest=Path(settings.models_file),
@@ -148,7 +149,7 @@ def choose_models(
     )
     chosen, sentence = choose_source(settings.source, heads=settings.heads, places=places)
     if names is None and families is None and not every:
-        # A team's own list is meant whole; of thousands the most used are meant.
+        # All models of a team's own list are selected; of thousands, only the most used ones.
         top = top or (None if chosen.name in ("manifest", "chaos") else settings.top)
     others = other_sources(places) if names is not None else ()
     specs = select(
@@ -172,17 +173,18 @@ def one_request(
     inputs_file: str | None,
     flags: dict[str, Any],
 ) -> tuple[Request, Settings]:
-    """The request that a verb about one model asks. `flags` override settings.
+    """The request of a command about one model. `flags` override settings.
 
-    What can be wrong with the model or a file of inputs is said here, before a worker starts.
+    Errors in the choice of the model or in a file of inputs are raised here, before a worker
+    starts.
     """
     folders = tuple(flags.pop("python_path", ()))
     if missing := [folder for folder in folders if not folder.is_dir()]:
-        raise UsageError(f"--python-path: there is no folder {missing[0]}")
+        raise UsageError(f"--python-path: the folder {missing[0]} does not exist")
     settings = load_settings(flags | {"environments": split(flags.get("environments"))})
     (spec,), _ = choose_models(settings, names=[model], python_path=folders)
     if folders and not isinstance(spec.build, FactoryBuild):
-        raise UsageError("--python-path is for a model of your own: ./FILE.py or MODULE:FACTORY")
+        raise UsageError("--python-path applies to your own models: ./FILE.py or MODULE:FACTORY")
     if inputs_file is not None:
         _check_inputs(Path(inputs_file))
         spec = msgspec.structs.replace(spec, inputs_file=str(Path(inputs_file).absolute()))
@@ -199,12 +201,12 @@ def one_request(
         neuron_operators=str(operators) if operators.is_file() else None,
         inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
     )
-    asked = targets_of([target], [Mode(mode)], bool(dynamic))
-    check_targets(asked)
-    check_backends(asked, settings)
-    placed = place(asked, settings.environments, known)
+    targets = targets_of([target], [Mode(mode)], bool(dynamic))
+    check_targets(targets)
+    check_backends(targets, settings)
+    placed = place(targets, settings.environments, known)
     if len(placed) > 1:
-        raise UsageError("one model is asked in one environment: name one with --environment")
+        raise UsageError("this command uses one environment: name one with --environment")
     made = plan([spec], placed, options)
     if made.skipped:
         raise UsageError(f"{spec.name} is not run: {made.skipped[0].detail}")
@@ -212,9 +214,9 @@ def one_request(
 
 
 def _check_inputs(path: Path) -> None:
-    """Raises InputsError for a file that is not there, of another kind, or no TOML."""
+    """Raises InputsError if the file is missing, of another type, or not valid TOML."""
     if path.suffix not in (".toml", ".safetensors"):
-        raise InputsError(f"{path}: inputs are read from .toml or .safetensors files")
+        raise InputsError(f"{path}: a file of inputs must be a .toml or .safetensors file")
     try:
         data = path.read_bytes()
         if path.suffix == ".toml":
@@ -222,9 +224,9 @@ def _check_inputs(path: Path) -> None:
     except OSError as error:
         raise InputsError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise InputsError(f"{path}: not an inputs file: {error}") from None
+        raise InputsError(f"{path}: not a valid file of inputs: {error}") from None
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document to standard output."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))

@@ -1,4 +1,4 @@
-"""Ask a worker one thing that is not a request: its inputs, a script, whether it works."""
+"""Calls of a worker that are not requests: example inputs, a script, a check that it works."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from compilewatch.records import ChaosBuild, ModelSpec, Record, Request, Status,
 T = TypeVar("T")
 
 CHECK_SECONDS = 300.0
-"""For the imports of a cold disk."""
+"""Long enough for imports from a cold disk."""
 
 
 _FOR_TORCHS_TESTS = re.compile("TESTING_ONLY|minifier")
 
 
 class Working(Record, frozen=True, kw_only=True):
-    """A worker of an environment started and compiled something; how long that took.
+    """How long a worker of an environment took to start and to compile a small model.
 
-    `threads` is how many the worker server has: with more than one it cannot fork.
+    `threads` is the number of threads of the worker server: with more than one it cannot fork.
     """
 
     start_seconds: float
@@ -44,9 +44,9 @@ class Working(Record, frozen=True, kw_only=True):
 
 
 def call_worker(verb: str, request: Request, kind: type[T], cache: Path | None = None) -> T:
-    """Run a verb of `worker.process.oneshot` and return its answer.
+    """Run a verb of `worker.process.oneshot` and return its result.
 
-    Raises InputsError with the model's own message.
+    Raises InputsError with the message of the model's own error.
     """
     chosen = environments.interpreter(request.target.environment, cache)
     done = _oneshot(chosen, verb, msgspec.json.encode(request), request.deadlines.total_seconds)
@@ -56,9 +56,9 @@ def call_worker(verb: str, request: Request, kind: type[T], cache: Path | None =
 
 
 def try_environment(name: str, cache: Path | None = None) -> Working:
-    """Start a worker as a sweep does and have it capture a tiny model of ours.
+    """Start a worker as a sweep does, and let it capture a tiny built-in model.
 
-    Raises InterpreterError where that fails, in one line.
+    Raises InterpreterError, with a message of one line, if that fails.
     """
     model = ModelSpec(source="chaos", name="ok", build=ChaosBuild(behaviour="ok"))
     request = Request(model=model, target=Target(environment=name), key="check", tier=Tier.FAKE)
@@ -75,8 +75,8 @@ def try_environment(name: str, cache: Path | None = None) -> Working:
     result = completed.result
     if result.status is not Status.PASS:
         raise InterpreterError(
-            f"a worker of environment {name!r} starts, but a model of one layer ends as "
-            f"{result.status} in {result.phase}: {result.detail}"
+            f"a worker of environment {name!r} starts, but a model of one layer ends with the "
+            f"status {result.status} in {result.phase}: {result.detail}"
         )
     spent = sum(result.durations.values())
     total = time.monotonic() - began
@@ -84,17 +84,17 @@ def try_environment(name: str, cache: Path | None = None) -> Working:
 
 
 def working(name: str, cache: Path | None = None, *, fresh: bool = False) -> tuple[Working, str]:
-    """What `try_environment` found and when (UTC), kept until the environment changes."""
+    """The result of `try_environment` and its time (UTC), kept until the environment changes."""
     chosen = environments.interpreter(name, cache)
-    ask = partial(try_environment, name, cache)
-    return remembered("working", name, chosen, Working, ask, cache=cache, fresh=fresh)
+    check = partial(try_environment, name, cache)
+    return remembered("working", name, chosen, Working, check, cache=cache, fresh=fresh)
 
 
 def readiness(name: str, cache: Path | None = None, *, fresh: bool = False) -> Readiness:
     """What targets lack in an environment, kept until it changes. Raises InterpreterError."""
     chosen = environments.interpreter(name, cache)
-    ask = partial(_ask_readiness, name, chosen)
-    return remembered("readiness", name, chosen, Readiness, ask, cache=cache, fresh=fresh)[0]
+    check = partial(_check_readiness, name, chosen)
+    return remembered("readiness", name, chosen, Readiness, check, cache=cache, fresh=fresh)[0]
 
 
 def check_backends(targets: Iterable[Target], settings: Settings) -> None:
@@ -112,12 +112,12 @@ def check_backends(targets: Iterable[Target], settings: Settings) -> None:
                 )
 
 
-def _ask_readiness(name: str, chosen: environments.Interpreter) -> Readiness:
+def _check_readiness(name: str, chosen: environments.Interpreter) -> Readiness:
     try:
         done = _oneshot(chosen, "targets", b"", CHECK_SECONDS)
     except subprocess.TimeoutExpired:
         raise InterpreterError(
-            f"environment {name!r} did not answer in {CHECK_SECONDS:g} s"
+            f"environment {name!r} did not respond within {CHECK_SECONDS:g} s"
         ) from None
     if done.returncode != 0:
         raise InterpreterError(f"environment {name!r} is broken: {_last_line(done.stderr)}")
@@ -125,11 +125,11 @@ def _ask_readiness(name: str, chosen: environments.Interpreter) -> Readiness:
 
 
 def _oneshot(
-    chosen: environments.Interpreter, verb: str, asked: bytes, timeout_seconds: float
+    chosen: environments.Interpreter, verb: str, request: bytes, timeout_seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         environments.worker_command(chosen, "oneshot", verb),
-        input=asked,
+        input=request,
         env=environments.worker_variables(chosen),
         capture_output=True,
         check=False,

@@ -1,1 +1,1 @@
-"""Settings and paths: what a person configures."""
+"""Settings and paths that users configure."""

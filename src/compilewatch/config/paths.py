@@ -1,4 +1,4 @@
-"""Where reviewed inputs and the user's cache lie on this machine."""
+"""The paths of the reviewed inputs and of the user's cache on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHECKOUT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Files of one command's settings; None means the default place."""
+    """Files in the settings of a command; None means the default path."""
 
     pulled: Path | None = None
     manifest: Path | None = None
@@ -20,9 +20,9 @@ class Places:
 
 
 def inputs_folder() -> Path:
-    """Folder of reviewed input files, absolute; it need not exist.
+    """The folder of reviewed input files, absolute; it need not exist.
 
-    `COMPILEWATCH_INPUTS` if set, else `inputs/` of the current folder, else the checkout's.
+    `COMPILEWATCH_INPUTS` if set, else `inputs/` of the current folder, else that of the checkout.
     """
     if named := os.environ.get("COMPILEWATCH_INPUTS"):
         return Path(named).expanduser().resolve()
@@ -31,13 +31,13 @@ def inputs_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """The user's cache of ours, absolute; it need not exist.
+    """compilewatch's folder in the user's cache, absolute; it need not exist.
 
-    `COMPILEWATCH_CACHE` if set, else `compilewatch/` in the XDG cache folder.
-    Everything in it can be made again: deleting it costs time only.
+    `COMPILEWATCH_CACHE` if set, else `compilewatch/` in the XDG cache folder. All its content can
+    be created again, so deleting it only costs time.
     """
     if named := os.environ.get("COMPILEWATCH_CACHE"):
         return Path(named).expanduser().resolve()
-    # An XDG folder that is not absolute is to be ignored (XDG Base Directory Specification 0.8).
+    # A relative XDG folder must be ignored (XDG Base Directory Specification 0.8).
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "compilewatch"

@@ -1,4 +1,4 @@
-"""The tables of compilewatch.toml: settings that belong together, each handed to its owner."""
+"""The tables of compilewatch.toml: each groups the settings of one component."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Settings: built-in defaults, compilewatch.toml, COMPILEWATCH_* variables, flags; later wins.
+"""Settings: defaults, then compilewatch.toml, COMPILEWATCH_* variables and options; the last wins.
 
-`compilewatch.toml` in the checkout documents each of them. A name or value that makes no sense is
-a ConfigError that names the file (or variable) and the setting.
+`compilewatch.toml` in the checkout documents each setting. An invalid name or value raises
+ConfigError, which names the file (or variable) and the setting.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ PATHS = {
     "expectations_file": "expectations.toml",
     "trainium.prices_file": "trainium_prices.toml",
 }
-"""Settings that are paths, and the name inside of `inputs` that an empty one stands for."""
+"""Settings that are paths, and their default names in the folder `inputs`."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What compilewatch.toml documents. From `load_settings`, paths are absolute, `jobs` >= 1."""
+    """See compilewatch.toml. As returned by `load_settings`, paths are absolute and `jobs` >= 1."""
 
     output_dir: str = "outputs"
     cache: str = ""
@@ -81,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def cache_folder(self) -> Path | None:
-        """Where environments and scans are kept; None stands for the user's cache folder."""
+        """The folder of environments and scans; None means the user's cache folder."""
         return Path(self.cache) if self.cache else None
 
     @property
@@ -97,8 +97,8 @@ def load_settings(
 ) -> Settings:
     """The settings of a command. Raises ConfigError.
 
-    `overrides` come from flags, None meaning that a flag was not given. `folder` and `environ`
-    stand for the current folder and `os.environ`.
+    `overrides` come from command-line options; None means that an option was not given. `folder`
+    and `environ` replace the current folder and `os.environ`.
     """
     folder = (folder or Path.cwd()).absolute()
     path = find_file(folder)
@@ -152,7 +152,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: no valid TOML: {error}") from None
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
 def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
@@ -172,14 +172,14 @@ def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
         else:
             section, _, field = _dotted(name, origin).partition(".")
             raise ConfigError(
-                f"{origin}: {name}: write it as `{field}` in the table [{section}], after all "
-                "settings without a table"
+                f"{origin}: {name}: write it as `{field}` in the table [{section}], below all "
+                "settings that belong to no table"
             )
     return found
 
 
 def _dotted(name: str, origin: str) -> str:
-    """`loki.url` of `loki_url`, as variables and flags name a setting. Raises ConfigError."""
+    """`loki.url` for `loki_url`, the name in variables and options. Raises ConfigError."""
     if name in TYPES:
         return name
     for section in SECTIONS:
@@ -199,7 +199,7 @@ def _nested(values: Mapping[str, Any]) -> Settings:
 
 
 def _parsed(text: str, wanted: Any) -> Any:
-    """A variable's text as the type that its setting has; text that is not stays text."""
+    """The text of a variable, converted to the type of its setting if that is possible."""
     plain = get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
     if get_origin(plain) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -212,7 +212,7 @@ def _parsed(text: str, wanted: Any) -> Any:
 
 
 def _merge(values: dict[str, Any], given: Mapping[str, Any], origin: str, home: Path) -> None:
-    """Check settings by dotted name and let them replace those that are there."""
+    """Check settings by dotted name and replace existing values with them."""
     for name, value in given.items():
         checked = _checked(name, value, TYPES[name], origin)
         values[name] = _rooted(checked, home) if name in PATHS else checked

@@ -1,10 +1,10 @@
-"""What the launcher, the server and a child say to each other; torch-free, so the parent shares it.
+"""The messages between the launcher, the server and a child, without torch for the parent's sake.
 
-Launcher and server exchange one JSON object a line over a socket of their own: what model code
-prints can never be mistaken for a message. A child speaks through two files in its request's
-folder, each replaced by an atomic rename: `phases.json` (`[[phase, monotonic seconds], …]`,
-written before each phase is begun) and `result.json` (an `Answer`). `CLOCK_MONOTONIC` is one clock
-for all processes of a machine, so the launcher measures a child that it had to kill.
+Launcher and server exchange one JSON object per line over a separate socket, so that the output of
+model code can never be mistaken for a message. A child writes two files in the folder of its
+request, each replaced by an atomic rename: `phases.json` (`[[phase, monotonic seconds], …]`,
+written before each phase begins) and `result.json` (a `ChildResult`). `CLOCK_MONOTONIC` is the same
+clock for all processes of a machine, so the launcher can also measure a child that it had to kill.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ STDERR_FILE = "stderr"
 ARTIFACTS_FOLDER = "artifacts"
 
 NO_RESULT = 70
-"""The exit status of a child that can say nothing in a result, a full disk for instance
+"""The exit status of a child that could not write a result, for example because the disk was full
 (EX_SOFTWARE of sysexits.h)."""
 
 Marks = tuple[tuple[Phase, float], ...]
-"""Phases entered, in order, each with the monotonic time of its beginning."""
+"""The phases that a child entered, in order, each with the monotonic time of its beginning."""
 
 
 # --- launcher to server --------------------------------------------------------------------------
@@ -46,7 +46,7 @@ Marks = tuple[tuple[Phase, float], ...]
 class Start(Record, frozen=True, kw_only=True, tag="start"):
     """Start a child for `request` in `folder` (existing, absolute) as soon as a slot is free.
 
-    A child that is not a fork of the server reads it from `start.json` in its folder.
+    A child that is not a fork of the server reads this message from `start.json` in its folder.
     """
 
     id: int
@@ -56,14 +56,14 @@ class Start(Record, frozen=True, kw_only=True, tag="start"):
 
 
 class Kill(Record, frozen=True, kw_only=True, tag="kill"):
-    """Send a signal to the whole process group of a child."""
+    """Send a signal to all processes of a child's process group."""
 
     id: int
     signal: int
 
 
 class Abandon(Record, frozen=True, kw_only=True, tag="abandon"):
-    """Give the slot of a child away that not even SIGKILL ends (uninterruptible in the kernel)."""
+    """Free the slot of a child that SIGKILL does not end (it is uninterruptible in the kernel)."""
 
     id: int
 
@@ -79,9 +79,9 @@ Order = Start | Kill | Abandon | Ping
 
 
 class Ready(Record, frozen=True, kw_only=True, tag="ready"):
-    """Imports are done; from here on a fork costs milliseconds.
+    """The imports are done; from now on a fork costs milliseconds.
 
-    With more `threads` than one the server cannot fork: each child imports torch by itself.
+    With more than one of `threads` the server cannot fork, and each child imports torch itself.
     """
 
     environment: Environment
@@ -95,7 +95,7 @@ class Started(Record, frozen=True, kw_only=True, tag="started"):
 
 
 class NotStarted(Record, frozen=True, kw_only=True, tag="not_started"):
-    """No child could be started: no memory or no process left."""
+    """No child could be started, because no memory or no process was available."""
 
     id: int
     reason: str
@@ -104,8 +104,8 @@ class NotStarted(Record, frozen=True, kw_only=True, tag="not_started"):
 class Exited(Record, frozen=True, kw_only=True, tag="exited"):
     """A child ended, by exit code or by signal.
 
-    `peak_memory_bytes` is its largest resident set. It includes the image inherited from the
-    server (torch, transformers), as if the model had run in an interpreter of its own.
+    `peak_memory_bytes` is its largest resident set. It includes the memory inherited from the
+    server (torch, transformers), as if the model had run in a separate interpreter.
     """
 
     id: int
@@ -125,15 +125,19 @@ Report = Ready | Started | NotStarted | Exited | Pong
 # --- the files of a child ------------------------------------------------------------------------
 
 
-class Answer(Record, frozen=True, kw_only=True):
-    """`fake_failure`: fake tensors are the likely cause of this result; real ones may do better."""
+class ChildResult(Record, frozen=True, kw_only=True):
+    """The result that a child wrote.
+
+    `fake_failure` is set if fake tensors are the likely cause of the result, so that a retry with
+    real tensors may give a better one.
+    """
 
     result: Result
     fake_failure: str | None = None
 
 
 class Lines:
-    """One end of the socket: cuts what arrives into lines, writes what is sent as one."""
+    """One end of the socket: splits received data into lines, and sends each message as a line."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -143,11 +147,11 @@ class Lines:
         return self.channel.fileno()
 
     def send(self, message: Record) -> None:
-        """Blocks while the other end does not read. Raises OSError when it is gone."""
+        """Send a message. Blocks while the other end does not read; raises OSError if it closed."""
         self.channel.sendall(msgspec.json.encode(message) + b"\n")
 
     def receive(self) -> list[bytes] | None:
-        """All whole lines there are after one read, None at the end of the stream."""
+        """All complete lines after one read, or None at the end of the stream."""
         try:
             data = self.channel.recv(1 << 16)
         except ConnectionError:
@@ -159,17 +163,17 @@ class Lines:
 
 
 def read_marks(folder: Path) -> Marks:
-    """The phases a child entered so far; empty before the first."""
+    """The phases that a child has entered so far; empty before the first."""
     try:
         return msgspec.json.decode((folder / PHASES_FILE).read_bytes(), type=Marks)
     except (OSError, msgspec.DecodeError):
         return ()
 
 
-def read_answer(folder: Path) -> Answer | None:
-    """The answer a child left, or None where it wrote none."""
+def read_result(folder: Path) -> ChildResult | None:
+    """The result that a child wrote, or None if it wrote none."""
     try:
-        return msgspec.json.decode((folder / RESULT_FILE).read_bytes(), type=Answer)
+        return msgspec.json.decode((folder / RESULT_FILE).read_bytes(), type=ChildResult)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -182,13 +186,14 @@ def durations(marks: Marks, end: float) -> dict[str, float]:
     return seconds
 
 
-# --- answers of `oneshot` ------------------------------------------------------------------------
+# --- results of `oneshot` ------------------------------------------------------------------------
 
 
 class MadeInputs(Record, frozen=True, kw_only=True):
-    """Example inputs as a person sees them; `toml` is the editable file, of real ones only.
+    """Example inputs as they are shown to users.
 
-    `unknown` are arguments that nothing makes: comments in the file, to be filled in.
+    `toml` is the text of the editable file, for real tensors only. `unknown` are the arguments that
+    no rule derives: they are comments in the file, for the user to fill in.
     """
 
     strategy: str

@@ -1,8 +1,9 @@
-"""What an interpreter said of itself, kept until something about it changes.
+"""Facts about an interpreter, kept until the interpreter changes.
 
-Asking costs an import of torch, most of what `list-targets` and `doctor` would take. Facts lie in
-the user's cache folder, each with a digest of what it depends on: the interpreter, the times of its
-folders of packages, this version of compilewatch, the variables that a worker would see.
+Finding them out needs an import of torch, which would be most of the time of `list-targets` and
+`doctor`. Facts are stored in the user's cache folder, each with a digest of everything it depends
+on: the interpreter, the modification times of its package folders, this version of compilewatch and
+the variables that a worker would see.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SOURCES = ("contract", "neuron", "worker/process", "worker/targets")
-"""Folders of ours whose code answers; a checkout changes without a new version."""
+"""Folders of compilewatch whose code determines facts; a checkout can change without a new version.
+"""
 
 
 class Fact(Record, frozen=True, kw_only=True):
-    """One answer: what it depends on, when it was given, and itself."""
+    """One fact: the digest of what it depends on, the time when it was found, and its value."""
 
     depends_on: str
     checked_at: str
@@ -49,15 +51,15 @@ def remembered(
     name: str,
     chosen: Interpreter,
     kind: type[T],
-    ask: Callable[[], T],
+    check: Callable[[], T],
     *,
     cache: Path | None = None,
     fresh: bool = False,
 ) -> tuple[T, str]:
-    """The kept answer to `what` of environment `name`, and when it was given (UTC).
+    """The fact `what` about environment `name`, and the time when it was found (UTC).
 
-    It is asked for where there is none, where something changed since, or with `fresh`. What `ask`
-    raises propagates, and nothing is kept.
+    `check` is called if there is no stored fact, if the environment has changed since, or with
+    `fresh`. Its exceptions propagate, and then nothing is stored.
     """
     path = _folder(name, chosen, cache) / f"{what}.json"
     depends_on = _digest(chosen)
@@ -66,18 +68,18 @@ def remembered(
             fact = msgspec.json.decode(path.read_bytes(), type=Fact)
             if fact.depends_on == depends_on:
                 return msgspec.json.decode(fact.value, type=kind), fact.checked_at
-    value = ask()
+    value = check()
     checked_at = now()
     fact = Fact(
         depends_on=depends_on, checked_at=checked_at, value=msgspec.Raw(msgspec.json.encode(value))
     )
-    with contextlib.suppress(StoreError):  # a cache that cannot be written costs time only
+    with contextlib.suppress(StoreError):  # without a writable cache, facts are found again
         write_atomically(path, msgspec.json.encode(fact), durable=False)
     return value, checked_at
 
 
 def forget(name: str, chosen: Interpreter, cache: Path | None = None) -> None:
-    """Drop all that is kept of an environment."""
+    """Delete all stored facts about an environment."""
     for path in _folder(name, chosen, cache).glob("*.json"):
         path.unlink(missing_ok=True)
 
@@ -100,14 +102,14 @@ def _digest(chosen: Interpreter) -> str:
 
 
 def _looked_at(chosen: Interpreter) -> Iterator[Path]:
-    """The files and folders whose change may change an answer; none need exist."""
+    """The files and folders whose change may change a fact; they need not exist."""
     python = Path(chosen.path)
     yield python
     prefix = python.parent.parent
     if chosen.path == sys.executable:
         prefix = Path(sys.prefix)
         yield from map(Path, site.getsitepackages())
-        # A torch that is built in its checkout changes without its folder of packages.
+        # A torch that is built in its checkout can change while the package folders do not.
         found = importlib.util.find_spec("torch")
         if found is not None and found.origin is not None:
             yield Path(found.origin).with_name("version.py")

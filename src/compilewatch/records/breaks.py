@@ -1,4 +1,4 @@
-"""Where and why a graph broke, and what failed."""
+"""Graph breaks and errors: where and why they occurred."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class StackFrame(Record, frozen=True, kw_only=True):
 class GraphBreak(Record, frozen=True, kw_only=True):
     """One distinct graph break: a cause at a place.
 
-    `reason` is torch's, whole, but for tracebacks through torch's own frames: those stand in the
-    structured trace.
-    `code` is bounded and never free text: the registry id (`GB0170`) or a short code of ours
-    (`unbacked_symint`). `gb_type` is torch's type name, or None where torch has none.
-    `fingerprint` is 12 hex digits over (code or type, file, function): it survives line drift.
-    `occurrences` counts how often this break was hit while the example inputs ran. `source` holds
-    the lines of code around `line`, from line `source_start` on, as they were when it ran; empty
-    where they could not be read and in runs of earlier versions.
+    `reason` is the complete text of torch, except for tracebacks through torch's own frames, which
+    are in the structured trace. `code` is one of a limited set and never free text: the id in
+    torch's registry (`GB0170`) or a short code of compilewatch (`unbacked_symint`). `gb_type` is
+    torch's name of the type, or None if torch has none. `fingerprint` is 12 hexadecimal digits of a
+    hash of (code or type, file, function), which does not depend on the line number. `occurrences`
+    counts how often this break was hit while the example inputs ran. `source` has the lines of code
+    around `line`, starting with line `source_start`, as they were when the code ran; it is empty if
+    they could not be read, and in runs of earlier versions.
     """
 
     code: str
@@ -44,10 +44,10 @@ class GraphBreak(Record, frozen=True, kw_only=True):
 
 
 class FullgraphVerdict(Record, frozen=True, kw_only=True):
-    """Does `torch.compile(fullgraph=True, backend="eager")` accept it; if not, why.
+    """Whether `torch.compile(fullgraph=True, backend="eager")` accepts the model, and if not, why.
 
-    `derived`: True where it follows from a capture in one graph with no break and no skipped
-    frame, so that the second compile was not run.
+    `derived` is True if this follows from a capture as a single graph without breaks and without
+    skipped frames, so that the second compilation was not run.
     """
 
     accepted: bool
@@ -57,10 +57,10 @@ class FullgraphVerdict(Record, frozen=True, kw_only=True):
 
 
 class ErrorRecord(Record, frozen=True, kw_only=True):
-    """A failure. `head` and `tail` hold at least 8 KiB each of the traceback.
+    """A failure. `head` and `tail` have at least 8 KiB each of the traceback.
 
-    `file` is None where compilewatch itself raised it, of a type in `compilewatch.errors`: then
-    `message` is all that concerns a reader, and the traceback is kept for us.
+    `file` is None if compilewatch itself raised the error, with a type of `compilewatch.errors`.
+    Then `message` is all that users need, and the traceback is for the developers of compilewatch.
     """
 
     type: str

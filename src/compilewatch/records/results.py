@@ -1,4 +1,4 @@
-"""What is answered: a result."""
+"""The result of a request, with its attempts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compilewatch.records.requests import Request
 
 
 class TensorSummary(Record, frozen=True, kw_only=True):
-    """One example input: `name`, shape, dtype; `value` for what is not a tensor."""
+    """One example input: its `name`, shape and dtype, or its `value` if it is not a tensor."""
 
     name: str
     shape: tuple[int, ...] | None = None
@@ -30,7 +30,8 @@ class TensorSummary(Record, frozen=True, kw_only=True):
 class Attempt(Record, frozen=True, kw_only=True):
     """One child that ran for a request before the one that gave the result, and why it ended.
 
-    `reason` is one sentence for people. The phase of what a cluster lost is not known: `setup`.
+    `reason` is one sentence for users. If a cluster lost the attempt, its phase is unknown, and
+    `phase` is `setup`.
     """
 
     tier: Tier
@@ -42,15 +43,15 @@ class Attempt(Record, frozen=True, kw_only=True):
 
 
 class Result(Record, frozen=True, kw_only=True):
-    """The answer to a request. A number that was not measured is None, never zero.
+    """The outcome of a request. A number that was not measured is None, never zero.
 
-    `detail` is one line for people. `graph_breaks` is the total of occurrences and equals the sum
-    over `breaks`; `unattributed` is how many of them have no reason of torch's (each still stands
-    in `breaks`, with code `unattributed`). `graph_ops` counts the operations of each captured
-    graph, in order, and `graph_ends` is the index in `breaks` of the break that ended it (-1 for
-    none): of the first graphs only, and empty in runs of earlier versions. `durations` is seconds
-    by phase. `reused_from` is the run whose answer this is. `artifacts` are paths relative to the
-    run folder.
+    `detail` is one line for users. `graph_breaks` is the total number of occurrences and equals the
+    sum over `breaks`; `unattributed` is how many of them have no reason from torch (they are also
+    in `breaks`, with the code `unattributed`). `graph_ops` is the number of operations of each
+    captured graph, in order, and `graph_ends` is the index in `breaks` of the break that ended each
+    graph (-1 for none). Both cover only the first graphs and are empty in runs of earlier versions.
+    `durations` maps phases to seconds. `reused_from` is the run from which this result was taken.
+    `artifacts` are paths relative to the folder of the run.
     """
 
     request: Request
@@ -88,7 +89,7 @@ class Result(Record, frozen=True, kw_only=True):
 
     @property
     def is_verdict(self) -> bool:
-        """True where the target answered: pass, break, mismatch, or an error of the compiler."""
+        """True for a pass, a graph break, a mismatch, or an error of the compiler."""
         return is_verdict(self.status, self.phase)
 
     @property
@@ -97,7 +98,7 @@ class Result(Record, frozen=True, kw_only=True):
 
 
 def is_verdict(status: Status, phase: Phase) -> bool:
-    """Whether a result that ended so is the compiler's answer; see `Result.is_verdict`."""
+    """Whether a result with this status and phase is a verdict; see `Result.is_verdict`."""
     if status is Status.ERROR:
         return phase in (Phase.COMPILE, Phase.COMPARE)
     return status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One `[[model]]`. `trust` lets the folder's own Python code run; it is yours to review."""
+    """One `[[model]]`. With `trust`, the folder's own Python code runs; users must review it."""
 
     name: str
     path: str | None = None
@@ -43,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ManifestSource:
-    """The models of a manifest: most used first where downloads are given, else in its order."""
+    """The models of a manifest: the most downloaded first, those without downloads in its order."""
 
     name = "manifest"
 
@@ -53,10 +53,10 @@ class ManifestSource:
 
     def models(self) -> tuple[ModelSpec, ...]:
         if not self.path.exists():
-            raise SourceError(f"there is no {self.path}: write one, or choose another --source")
+            raise SourceError(f"{self.path} does not exist: write it, or choose another --source")
         manifest = read_toml(self.path, Manifest)
         if not manifest.model:
-            raise ConfigError(f"{self.path}: no [[model]] in it")
+            raise ConfigError(f"{self.path}: there is no [[model]] in it")
         names = [entry.name for entry in manifest.model]
         for name in names:
             if names.count(name) > 1:
@@ -67,7 +67,7 @@ class ManifestSource:
         )
 
     def _spec_or_error(self, entry: Entry) -> ModelSpec:
-        """The model of an entry; one that makes no sense is that model's error, not the list's."""
+        """The model of an entry. An invalid entry is an error of this model, not of the list."""
         try:
             return self._spec(entry)
         except ConfigError as error:
@@ -84,7 +84,7 @@ class ManifestSource:
     def _spec(self, entry: Entry) -> ModelSpec:
         origin = f"{self.path}: model {entry.name!r}"
         if (entry.path is None) == (entry.factory is None):
-            raise ConfigError(f"{origin} needs either path or factory")
+            raise ConfigError(f"{origin} needs either path or factory, and not both")
         base = self.path.resolve().parent
         inputs_file = None
         if entry.inputs_file is not None:
@@ -100,9 +100,9 @@ class ManifestSource:
     def _folder(self, entry: Entry, folder: Path, origin: str) -> ModelSpec:
         for field in ("inputs", "python_path"):
             if getattr(entry, field) is not None:
-                raise ConfigError(f"{origin}: {field} goes with factory, not with path")
+                raise ConfigError(f"{origin}: {field} can be used with factory, not with path")
         if not folder.is_dir():
-            raise ConfigError(f"{origin}: there is no folder {folder}")
+            raise ConfigError(f"{origin}: the folder {folder} does not exist")
         spec = folder_spec(
             folder, entry.name, weights=entry.weights, trust=entry.trust, root=self._root
         )
@@ -118,7 +118,7 @@ class ManifestSource:
 def _factory(entry: Entry, base: Path, origin: str) -> ModelSpec:
     for field in ("weights", "trust"):
         if getattr(entry, field):
-            raise ConfigError(f"{origin}: {field} goes with path, not with factory")
+            raise ConfigError(f"{origin}: {field} can be used with path, not with factory")
     assert entry.factory is not None
     try:
         spec = factory_spec(

@@ -1,7 +1,7 @@
-"""A model of one's own: a folder with a `config.json`, a Python file, or a factory in a module.
+"""A user's own model: a folder with a `config.json`, a Python file, or a factory in a module.
 
-Whatever can be wrong with it is found here, without importing it: a module that is not there, a
-syntax error, a name that the file does not define, a function that needs arguments.
+Mistakes are found here, without importing the model: a missing module, a syntax error, a name that
+the file does not define, or a function that needs arguments.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _MODULE_BASES = ("Module", "PreTrainedModel", "LightningModule")
 def own_model(name: str, python_path: Sequence[Path] = ()) -> ModelSpec | None:
     """The model that a path or `MODULE:FACTORY` names; None for a name of another form.
 
-    `python_path` is searched for modules first, then the current folder, then what is installed.
-    Raises ConfigError, in one line, for what is not there or makes no sense.
+    Modules are searched first in `python_path`, then in the current folder, then among the
+    installed packages. Raises ConfigError, with one line, if something is missing or invalid.
     """
     path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
     file = Path(path).expanduser()
@@ -49,14 +49,14 @@ def own_model(name: str, python_path: Sequence[Path] = ()) -> ModelSpec | None:
 
 
 def dotted_model(name: str, python_path: Sequence[Path] = ()) -> ModelSpec | None:
-    """The model that `module` or `module.factory` names; None where there is no such module."""
+    """The model that `module` or `module.factory` names; None if there is no such module."""
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name):
         return None
     searched = _searched(name, python_path)
     module, _, attribute = name.rpartition(".")
     for candidate, given in ((name, ""), (module, attribute)):
         file = _module_file(candidate, searched) if candidate else None
-        # A name without a dot is a module of the team's own, never an installed package.
+        # A name without a dot is one of the team's own modules, never an installed package.
         if file is None or ("." not in name and not searched):
             continue
         found = given or _only_factory(file, candidate)
@@ -69,7 +69,8 @@ def folder_spec(
 ) -> ModelSpec:
     """A local folder with a `config.json`, in the layout of `save_pretrained`."""
     if not (folder / "config.json").is_file():
-        what = f"{folder} has no config.json" if folder.is_dir() else f"there is no folder {folder}"
+        missing = f"the folder {folder} does not exist"
+        what = f"{folder} has no config.json" if folder.is_dir() else missing
         raise ConfigError(f"{what}: {FORMS}")
     found = Resolver(read_library(root)).resolve(
         folder / "config.json",
@@ -80,7 +81,7 @@ def folder_spec(
     )
     reason = found.skip_reason
     if reason is not None and found.needs_remote_code:
-        reason = "remote code: set `trust = true` in the manifest if you have read it"
+        reason = "remote code: set `trust = true` in the manifest if you have reviewed the code"
     return ModelSpec(
         source="manifest",
         name=name,
@@ -95,11 +96,11 @@ def folder_spec(
 def factory_spec(
     factory: str, name: str, *, python_path: Sequence[Path] = (), inputs: str | None = None
 ) -> ModelSpec:
-    """`package.module:callable`. The module's file is found, and digested, without importing it.
+    """The model of `package.module:callable`. The module is located and hashed, not imported.
 
-    The digest covers the Python files beside it too: a model often lies next to its factory.
-    Raises ConfigError for a malformed reference, a module that is not there or not Python, and a
-    callable that it does not define or that needs arguments.
+    The digest also covers the Python files beside it, because a model is often in the same folder
+    as its factory. Raises ConfigError for a malformed reference, a module that does not exist or is
+    not Python, and a callable that the module does not define or that needs arguments.
     """
     for reference in (factory, inputs):
         if reference is not None and not FACTORY.fullmatch(reference):
@@ -109,8 +110,8 @@ def factory_spec(
     if where is None:
         searched = os.pathsep.join(map(str, python_path))
         raise ConfigError(
-            f"there is no module {module} on {searched or 'the Python path'}: give MODULE:FACTORY, "
-            "and its folder with python_path (--python-path)"
+            f"there is no module {module} on {searched or 'the Python path'}: give MODULE:FACTORY "
+            "and, with python_path (--python-path), the folder of the module"
         )
     _check_factory(where, attribute, module)
     digest = hashlib.sha256()
@@ -134,7 +135,7 @@ def _is_path(text: str) -> bool:
 
 
 def _searched(module: str, python_path: Sequence[Path]) -> tuple[Path, ...]:
-    """Where to look for a module; the current folder only where its package lies in it."""
+    """The folders to search for a module: the current folder only if it contains the package."""
     top = Path.cwd() / module.partition(".")[0]
     return (
         *python_path,
@@ -143,9 +144,9 @@ def _searched(module: str, python_path: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _file_spec(file: Path, attribute: str, name: str, python_path: Sequence[Path]) -> ModelSpec:
-    """A factory in a file; of a file in a package, the module that it is there."""
+    """A factory in a file. If the file belongs to a package, it is imported as its submodule."""
     if not file.is_file():
-        raise ConfigError(f"there is no file {file}: {FORMS}")
+        raise ConfigError(f"the file {file} does not exist: {FORMS}")
     file = file.resolve()
     parts = [] if file.name == "__init__.py" else [file.stem]
     root = file.parent
@@ -153,17 +154,18 @@ def _file_spec(file: Path, attribute: str, name: str, python_path: Sequence[Path
         parts.insert(0, root.name)
         root = root.parent
     if not parts or not all(part.isidentifier() for part in parts):
-        raise ConfigError(f"{file.name} cannot be imported: rename it to a Python name")
+        raise ConfigError(f"{file.name} cannot be imported: rename it to a valid Python identifier")
     shown = name if not attribute else name.rpartition(":")[0]
     factory = f"{'.'.join(parts)}:{attribute or _only_factory(file, shown)}"
     return factory_spec(factory, name, python_path=(root, *python_path))
 
 
 def _only_factory(file: Path, shown: str) -> str:
-    """The one function or class of a file that makes a model. Raises ConfigError with the choice.
+    """The only function or class of a file that makes a model.
 
-    A function without arguments counts before classes; of several, the one that is called like a
-    factory; of classes, one that no other class of the file uses.
+    Functions without arguments take precedence over classes. Of several functions, the one with a
+    typical name of a factory is chosen; of several classes, the one that no other class of the file
+    uses. Raises ConfigError with the candidates if there is not exactly one.
     """
     body = _parsed(file).body
     functions = [
@@ -190,7 +192,7 @@ def _only_factory(file: Path, shown: str) -> str:
             return choice[0]
     candidates = ", ".join(f"{shown}:{name}" for name in (*functions, *made))
     if candidates:
-        raise ConfigError(f"{shown} has several that may build the model: name one of {candidates}")
+        raise ConfigError(f"{shown} has several possible factories: name one of {candidates}")
     raise ConfigError(
         f"{shown} has no function without arguments that returns a module: write one and name it "
         f"as {shown}:NAME"
@@ -198,7 +200,7 @@ def _only_factory(file: Path, shown: str) -> str:
 
 
 def _check_factory(file: Path, attribute: str, module: str) -> None:
-    """Raises ConfigError where a file surely defines no such callable, or it needs arguments."""
+    """Raises ConfigError if a file certainly lacks this callable, or if it needs arguments."""
     nodes = list(_top_level(_parsed(file).body))
     known = [name for node in nodes for name in _names(node)]
     if attribute not in known and not {"*", "__getattr__"} & set(known):
@@ -227,7 +229,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run at import, those in `if` and `try` included."""
+    """The statements that run at import, including those in `if` and `try`."""
     for node in body:
         yield node
         for field in ("body", "orelse", "finalbody", "handlers"):
@@ -236,7 +238,7 @@ def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
-    """What a statement defines; `*` for a star import."""
+    """The names that a statement defines; `*` for a star import."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -268,7 +270,7 @@ def _needed_by_class(node: ast.ClassDef) -> list[str]:
 
 
 def _is_module(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
-    """Whether a class looks like an `nn.Module`, directly or by another class of the file."""
+    """Whether a class seems to be an `nn.Module`, directly or through a base class in the file."""
     for base in node.bases:
         name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
         if name in _MODULE_BASES:
@@ -279,7 +281,7 @@ def _is_module(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
 
 
 def _module_file(module: str, python_path: Sequence[Path] = ()) -> Path | None:
-    """The file of a dotted module; nothing is imported, parent packages neither."""
+    """The file of a dotted module. Nothing is imported, not even parent packages."""
     top, *rest = module.split(".")
     for folder in _places(top, python_path):
         stem = folder.joinpath(*rest) if rest else folder
@@ -290,7 +292,7 @@ def _module_file(module: str, python_path: Sequence[Path] = ()) -> Path | None:
 
 
 def _places(top: str, python_path: Sequence[Path]) -> Iterator[Path]:
-    """Where the top-level package may lie: `…/top`, a folder or a file without its suffix."""
+    """Possible places of the top-level package: `…/top`, a folder or a file without its suffix."""
     yield from (folder / top for folder in python_path)
     if top in sys.builtin_module_names:
         return

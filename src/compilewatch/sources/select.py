@@ -1,4 +1,4 @@
-"""Which models of a source: the most used, some by name, some families, or all."""
+"""The selection of models from a source: the most used, some by name, some families, or all."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def select(
     others: Iterable[Callable[[], Source]] = (),
     python_path: Sequence[Path] = (),
 ) -> tuple[ModelSpec, ...]:
-    """The chosen specs, in the order of the source; chosen by name, in the order of the names.
+    """The selected specs in the order of the source or, with `names`, in the order of the names.
 
     `top` counts architectures in the library (one class each: the first of its family) and models
-    elsewhere. A name is a model's or class's name, a family (its first model), or a model of one's
-    own (see `sources.own`, which searches `python_path`); `others` are asked, in turn, for names
-    that `specs` does not know. `names` goes with nothing else. Raises UnknownModelError with near
-    names.
+    in other sources. A name is that of a model, a class, a family (its first model), or a user's
+    own model (see `sources.own`, which searches `python_path`). Names that are not in `specs` are
+    searched in `others`, one after the other. `names` excludes the other options. Raises
+    UnknownModelError with similar names.
     """
     if names is not None:
         if top is not None or families is not None or all:
-            raise UsageError("name models, or choose by top, family or all, not both")
+            raise UsageError("select models either by name, or by top, family or all")
         return by_name(specs, names, others, python_path)
     if families is not None:
         specs = _of_families(specs, tuple(families))
     if top is None:
         return tuple(specs)
     if all:
-        raise UsageError("choose either the top models or all")
+        raise UsageError("select either the top models or all models")
     if top < 1:
-        raise UsageError(f"there is no top {top}: ask for 1 or more")
+        raise UsageError(f"top is {top}, but must be 1 or more")
     return _most_used(specs)[:top]
 
 
@@ -59,7 +59,7 @@ def by_name(
         found = _find(name.strip(), pools, pending, python_path)
         chosen.setdefault(found.name, found)
     if not chosen:
-        raise UsageError("no model is named: give at least one name")
+        raise UsageError("no model is named: name at least one")
     return tuple(chosen.values())
 
 
@@ -78,7 +78,7 @@ def _find(
         try:
             pools.append(pending.pop(0)().models())
         except (SourceError, ConfigError):
-            # Another source than the one asked for: its absence is not this name's problem.
+            # This is not the source that the user chose, so its absence is not an error.
             continue
         if found := in_pool(name, pools[-1]):
             return found
@@ -88,7 +88,7 @@ def _find(
 
 
 def in_pool(name: str, pool: Sequence[ModelSpec]) -> ModelSpec | None:
-    """By name, then by family, then either without regard to case."""
+    """The spec with this name, else with this family, else either of them ignoring case."""
     tests: tuple[Callable[[ModelSpec], bool], ...] = (
         lambda s: s.name == name,
         lambda s: s.family == name,
@@ -103,9 +103,11 @@ def _unknown(name: str, pools: Iterable[Sequence[ModelSpec]]) -> str:
     known |= {s.family.lower(): s.family for pool in pools for s in pool}
     near = difflib.get_close_matches(name.lower(), known, n=4, cutoff=0.6)
     if near:
-        return f"no model {name!r}; near: {', '.join(known[n] for n in near)}"
-    hint = "`compilewatch pull` lists models of the Hub" if "/" in name else "see --source, --heads"
-    return f"no model {name!r}, and no name near it; {hint}; of your own: ./FILE.py, MODULE:FACTORY"
+        return f"no model {name!r}; similar names: {', '.join(known[n] for n in near)}"
+    hub = "for models of the Hub, run `compilewatch pull`"
+    hint = hub if "/" in name else "see --source and --heads"
+    own = "for your own model, name ./FILE.py or MODULE:FACTORY"
+    return f"no model {name!r} and no similar name; {hint}; {own}"
 
 
 def _of_families(specs: Sequence[ModelSpec], families: tuple[str, ...]) -> tuple[ModelSpec, ...]:
@@ -113,13 +115,13 @@ def _of_families(specs: Sequence[ModelSpec], families: tuple[str, ...]) -> tuple
     for family in families:
         if family not in known:
             near = difflib.get_close_matches(family, known, n=4, cutoff=0.6)
-            suffix = f"; near: {', '.join(near)}" if near else ""
+            suffix = f"; similar names: {', '.join(near)}" if near else ""
             raise UnknownModelError(f"no family {family!r}{suffix}")
     return tuple(s for s in specs if s.family in families)
 
 
 def _most_used(specs: Sequence[ModelSpec]) -> tuple[ModelSpec, ...]:
-    """The first of each family among specs of the library, every spec of other sources."""
+    """The first spec of each family of the library, and every spec of other sources."""
     seen: set[str] = set()
     kept = []
     for spec in specs:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from compilewatch.contract.failures import causes, error_record, one_line
-from compilewatch.contract.messages import Answer
+from compilewatch.contract.messages import ChildResult
 from compilewatch.contract.targets import entry
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import (
@@ -76,7 +76,9 @@ class UnsupportedError(Exception):
     """This environment cannot run the target; the argument says what is missing."""
 
 
-def answer(request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], None]) -> Answer:
+def answer(
+    request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], None]
+) -> ChildResult:
     """Run a request in one tier (never `auto`) and say what became of it.
 
     `folder` is the request's own, with its `artifacts` folder in it; `mark` is called as each
@@ -95,7 +97,7 @@ def answer(request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], N
     result = _result(request, tier, progress, outcome)
     if result.status not in (Status.ERROR, Status.OOM):
         result = msgspec.structs.replace(result, phase=Phase.DONE)
-    return Answer(result=result)
+    return ChildResult(result=result)
 
 
 def _run(
@@ -202,7 +204,7 @@ def _eager(subject: Subject) -> None:
         subject.module(*subject.inputs.args, **subject.inputs.kwargs)
 
 
-def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progress) -> Answer:
+def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progress) -> ChildResult:
     from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 
     record = error_record(error)
@@ -219,8 +221,8 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
     result = _result(request, tier, progress, outcome)
     suspected = status is Status.ERROR and tier is Tier.FAKE and request.tier is Tier.AUTO
     if suspected and _fake_is_to_blame(error, record, progress.phase):
-        return Answer(result=result, fake_failure=f"in {progress.phase}, {detail}")
-    return Answer(result=result)
+        return ChildResult(result=result, fake_failure=f"in {progress.phase}, {detail}")
+    return ChildResult(result=result)
 
 
 def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -> bool:

@@ -1,7 +1,7 @@
 """Writes a script of plain PyTorch that shows a model's verdict without compilewatch.
 
-It builds the model as the real tier does (reduced size, seeded), so that the script runs on any
-machine; configuration and inputs are spelled out in it.
+The script builds the model as the real tier does (reduced size, seeded), so that it runs on any
+machine. It contains the configuration and the inputs as source code.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs
 
 LITERAL_ELEMENTS = 4096
-"""Integer and boolean tensors up to this many elements are spelled out: their values matter."""
+"""Integer and boolean tensors of up to this size are written out, because their values matter."""
 
 CAPTURE = r'''
-breaks, graphs, frames, cut = {}, [], [], set()  # by compile id; a frame's compile breaks once
+breaks, graphs, frames, cut = {}, [], [], set()  # by compile id: a compilation breaks once
 given_up = 0
 
 
 class Trace(logging.Handler):
-    """Hears graph breaks where TORCH_TRACE writes them."""
+    """Receives the graph breaks that TORCH_TRACE logs."""
 
     def emit(self, record):
         metadata = getattr(record, "metadata", {})
@@ -49,7 +49,7 @@ class Trace(logging.Handler):
 
 
 class GivenUp(logging.Filter):
-    """Hears which frames Dynamo leaves to eager mode."""
+    """Receives the frames that Dynamo runs in eager mode instead."""
 
     def filter(self, record):
         global given_up
@@ -84,7 +84,7 @@ def run(compiled):
 
 
 def place(stack, otherwise=None):
-    """The innermost line that is not Dynamo's, a call's of nn.Module or the standard library's."""
+    """The innermost line outside Dynamo, the calls of nn.Module and the standard library."""
     library = sysconfig.get_paths()["stdlib"]
     for frame in reversed(stack):
         file = frame.filename
@@ -122,7 +122,7 @@ try:
     run(torch.compile(model, fullgraph=True, backend="eager"DYNAMIC))
     fullgraph = "accepted"
 except Exception as error:
-    fullgraph = "refused"
+    fullgraph = "rejected"
     print(f"fullgraph=True: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
 
 
@@ -135,7 +135,7 @@ def words(graphs, places, fullgraph):
 
 got = words(len(graphs), +places, fullgraph)
 '''
-"""Counts graphs and breaks as `worker.targets.dynamo` does, with nothing but torch."""
+"""Counts graphs and graph breaks as `worker.targets.dynamo` does, using only torch."""
 
 
 def expected_source(result: Result) -> str:
@@ -149,7 +149,7 @@ def expected_source(result: Result) -> str:
     accepted = result.fullgraph is not None and result.fullgraph.accepted
     return (
         f"expected = words({result.graphs}, {dict(places)!r}, "
-        f"{'accepted' if accepted else 'refused'!r})\n"
+        f"{'accepted' if accepted else 'rejected'!r})\n"
         'print("expected:", expected)\nprint("got:     ", got)\n'
         "sys.exit(0 if got == expected else 1)"
     )
@@ -160,14 +160,14 @@ def one_line_of(text: str) -> str:
 
 
 def captured(request: Request) -> Result:
-    """What compilewatch finds where the script is to look: Dynamo with real tensors."""
+    """The result of compilewatch for what the script evaluates: Dynamo with real tensors."""
     target = msgspec.structs.replace(request.target, name="dynamo", backend=None)
-    asked = msgspec.structs.replace(
+    changed = msgspec.structs.replace(
         request, target=target, tier=Tier.REAL, depth=Depth.REDUCED, keep_artifacts=False
     )
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
         (Path(folder) / ARTIFACTS_FOLDER).mkdir()
-        return phases.answer(asked, Tier.REAL, Path(folder), lambda _: None).result
+        return phases.answer(changed, Tier.REAL, Path(folder), lambda _: None).result
 
 
 def tensor_source(tensor: torch.Tensor) -> str:
@@ -184,7 +184,7 @@ def tensor_source(tensor: torch.Tensor) -> str:
 
 
 def value_source(value: Any) -> str:
-    """Python source of one argument; raises TypeError for what cannot be spelled out."""
+    """Python source of one argument; raises TypeError for a type that cannot be written."""
     if isinstance(value, torch.Tensor):
         return tensor_source(value)
     if isinstance(value, list | tuple):
@@ -198,7 +198,7 @@ def value_source(value: Any) -> str:
 
 
 def inputs_source(inputs: ExampleInputs) -> str:
-    """`args = (…)` and `kwargs = {…}`, one argument a line."""
+    """`args = (…)` and `kwargs = {…}`, one argument per line."""
     lines = ["args = ("]
     lines += [f"    {value_source(value)}," for value in inputs.args]
     lines += [")", "kwargs = {"]
@@ -240,7 +240,7 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
 
 
 def script(request: Request) -> str:
-    """The whole script for one request (its tier should be `real`)."""
+    """The complete script for one request (its tier should be `real`)."""
     overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
     built = build_model(request, None, overrides)
     inputs = make_inputs(built.module, built.config, request, overrides, None)

@@ -1,6 +1,6 @@
-"""Evaluating a plan: reuse what is known, launch the rest, store each result before it is counted.
+"""The evaluation of a plan: reuse known results, run the other requests, and store each result.
 
-Nothing is held in memory that is not on disk.
+No result exists only in memory: each is stored before it is counted.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from compilewatch.events import RunInterrupted
 from compilewatch.launchers import Launcher
 from compilewatch.records import Attempt, AttemptCode, Request, Result, Status, Target
 from compilewatch.records.plans import Plan
+from compilewatch.report.wording import plural
 from compilewatch.workflows.finish import RunInProgress
 
 EVALUATED_AGAIN = frozenset({Status.CRASHED, Status.TIMEOUT, Status.OOM})
-"""What a resumed run does not take for the last word: the machine may have been the cause."""
+"""Statuses that a resumed run evaluates again, because the machine may have been the cause."""
 
 
 class Observer(Protocol):
-    """Told how a sweep goes, in the sweep's own thread."""
+    """Receives the progress of a sweep, in the thread of the sweep."""
 
     def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
-        """What there is to do: `total` requests, of which `reused` are answered already.
+        """Called once: there are `total` requests, of which `reused` have a result already.
 
-        `waiting` are those that will be run.
+        `waiting` are the requests that will run.
         """
         ...
 
     def on_result(self, result: Result, done: int, total: int) -> None:
-        """One request was answered by running it; `done` counts all that are answered by now."""
+        """Called for each request that was run; `done` counts all requests with a result by now."""
         ...
 
 
 class Silent:
-    """An observer that says nothing."""
+    """An observer that ignores everything."""
 
     def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
         del total, reused, waiting
@@ -49,7 +50,7 @@ class Silent:
 
 
 class Evaluation:
-    """What is left of a plan, and its evaluation."""
+    """The open requests of a plan, and their evaluation."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Evaluation:
         observer: Observer,
         stored: Sequence[Result] = (),
     ) -> None:
-        """`stored` are the results that an earlier part of the run left."""
+        """`stored` are the results of the run from before it was interrupted."""
         self._progress = progress
         self._store, self._writer = progress.store, progress.writer
         self._plan = plan
@@ -72,7 +73,7 @@ class Evaluation:
         self._earlier = {_identity(r.request): r for r in stored if r.status in EVALUATED_AGAIN}
         kept = [result for result in stored if result.status not in EVALUATED_AGAIN]
         self._done = len(kept)
-        self._answers = {r.request.key: r for r in kept if r.status is not Status.SKIPPED}
+        self._results = {r.request.key: r for r in kept if r.status is not Status.SKIPPED}
         held = {_identity(result.request) for result in kept}
         self._skipped = [r for r in plan.skipped if _identity(r.request) not in held]
         self._open: dict[str, list[Request]] = {}
@@ -81,7 +82,7 @@ class Evaluation:
                 self._open.setdefault(request.key, []).append(request)
 
     def run(self) -> None:
-        """Evaluate everything that is open; leaves an interrupted run where that is cut short."""
+        """Evaluate all open requests. After an exception, the run is marked as interrupted."""
         try:
             self._reuse()
             self._evaluate()
@@ -90,19 +91,19 @@ class Evaluation:
             raise
 
     def _reuse(self) -> None:
-        """Store what needs no asking: skipped models, answers of this run and of earlier ones."""
+        """Store the results that need no run: skipped models, results of this or earlier runs."""
         skipped = self._store_all([(r, None) for r in self._skipped])
         known: list[tuple[Result, Path | None]] = []
-        for key in self._open.keys() & self._answers.keys():
-            known += self._shared(self._answers[key], self._open.pop(key))
+        for key in self._open.keys() & self._results.keys():
+            known += self._shared(self._results[key], self._open.pop(key))
         self._store_all(known)
         reused: list[tuple[Result, Path | None]] = []
         if not self._writer.run.settings.get("fresh"):
-            for key, answer in self._store.lookup_many(list(self._open)).items():
-                origin = answer.result.reused_from or answer.run
-                folder = self._store.root / answer.run
+            for key, found in self._store.lookup_many(list(self._open)).items():
+                origin = found.result.reused_from or found.run
+                folder = self._store.root / found.run
                 reused += [
-                    (self._reused_for(answer.result, request, origin), folder)
+                    (self._reused_for(found.result, request, origin), folder)
                     for request in self._open.pop(key)
                 ]
         if not self._resumed:
@@ -121,14 +122,14 @@ class Evaluation:
         self._observer.on_plan(self._plan.total, len(reused), waiting)
 
     def _evaluate(self) -> None:
-        """Run one request a question and store the answer for all that share it."""
+        """Run one request per key and store its result for all requests with that key."""
         if not self._open:
             return
-        answers = self._launcher.run(
+        launched = self._launcher.run(
             [r[0] for r in self._open.values()], self._writer.make_scratch()
         )
         try:
-            for completed in answers:
+            for completed in launched:
                 requests = self._open.pop(completed.result.request.key)
                 result = self._judged(self._with_earlier(completed.result))
                 results = [result, *(r for r, _ in self._shared(result, requests[1:]))]
@@ -139,15 +140,17 @@ class Evaluation:
                     self._done += 1
                     self._observer.on_result(one, self._done, self._plan.total)
         finally:
-            # A generator that is left early ends its children here, not when it is collected.
+            # An unfinished generator ends its children here and not when it is garbage-collected.
             with contextlib.suppress(AttributeError):
-                answers.close()  # type: ignore[attr-defined]
+                launched.close()  # type: ignore[attr-defined]
         if self._open:
             left = sum(map(len, self._open.values()))
-            raise LauncherError(f"the launcher ended with {left} requests unanswered: use --resume")
+            raise LauncherError(
+                f"the launcher ended while {plural(left, 'request')} had no result: use --resume"
+            )
 
     def _with_earlier(self, result: Result) -> Result:
-        """A result with what an earlier part of this run saw of its request, as an attempt."""
+        """A result with the result from before the interruption, if any, as an attempt."""
         earlier = self._earlier.get(_identity(result.request))
         if earlier is None:
             return result
@@ -162,12 +165,12 @@ class Evaluation:
         attempts = (*earlier.attempts, attempt, *result.attempts)
         return msgspec.structs.replace(result, attempts=attempts)
 
-    def _shared(self, answer: Result, requests: Sequence[Request]) -> list[tuple[Result, None]]:
-        """The answer of this run for others who ask the same."""
-        return [(self._reused_for(answer, r, self._writer.run.id), None) for r in requests]
+    def _shared(self, result: Result, requests: Sequence[Request]) -> list[tuple[Result, None]]:
+        """A result of this run, for other requests with the same key."""
+        return [(self._reused_for(result, r, self._writer.run.id), None) for r in requests]
 
-    def _reused_for(self, answer: Result, request: Request, origin: str) -> Result:
-        return self._judged(msgspec.structs.replace(answer, request=request, reused_from=origin))
+    def _reused_for(self, result: Result, request: Request, origin: str) -> Result:
+        return self._judged(msgspec.structs.replace(result, request=request, reused_from=origin))
 
     def _judged(self, result: Result) -> Result:
         return self._progress.expectations.judge(
@@ -182,9 +185,9 @@ class Evaluation:
 
     def _give_up(self, error: BaseException) -> None:
         if isinstance(error, StoreError) and not self._evaluated and not self._resumed:
-            self._writer.discard()  # nothing that was evaluated is lost: start again
+            self._writer.discard()  # nothing was evaluated, so no result is lost
             return
-        # On a full disk this fails as well; the run then reads as interrupted all the same.
+        # On a full disk this fails too, but such a run is also read as interrupted.
         with contextlib.suppress(StoreError):
             self._writer.finish("interrupted")
             event = RunInterrupted(

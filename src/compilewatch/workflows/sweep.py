@@ -1,7 +1,7 @@
-"""One sweep: plan, reuse, launch, store, compare, publish; and taking one up again, and joining.
+"""One sweep: plan, reuse, launch, store, compare and publish; and resuming an interrupted sweep.
 
-Nothing is held in memory that is not on disk: an answer is stored before it is counted, and
-whatever is shown at the end is read from the store.
+No result exists only in memory: each is stored before it is counted, and everything that is shown
+at the end is read from the store.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ def sweep(
     fresh: bool = False,
     observer: Observer | None = None,
 ) -> RunView:
-    """Ask every model about every target and return the stored run, compared and published.
+    """Evaluate every model on every target and return the stored run, compared and published.
 
-    Targets are asked in the environments that `settings.environments` names, else at home.
+    Targets run in the environments that `settings.environments` names, or in their default
+    environments.
 
-    `selection` says how `specs` were chosen: runs with the same one are compared by default.
-    `fresh` asks again what is answered already. What is wrong with the request itself (an unknown
-    baseline, sink or environment) is raised before anything runs. KeyboardInterrupt leaves an
-    interrupted run behind and goes on to the caller, as do LauncherError and StoreError.
+    `selection` says how `specs` were chosen: runs with the same selection are compared by default.
+    With `fresh`, existing results are not reused. Invalid settings (an unknown baseline, sink or
+    environment) raise before anything runs. KeyboardInterrupt, LauncherError and StoreError leave
+    an interrupted run in the store and propagate.
     """
     _check_sinks(settings)
     if settings.baseline not in ("auto", "none"):
@@ -65,12 +66,12 @@ def sweep(
     options = options_of(settings, known)
     expectations = load_expectations(Path(settings.expectations_file))
     made = plan(specs, placed, options, expectations=expectations, shard=shard)
-    asked_in = {target.environment for target in placed}
+    used = {target.environment for target in placed}
     run = Run(
         id="",
         started_at=now(),
         source=source,
-        environments=tuple(e for e in known if e.name in asked_in),
+        environments=tuple(e for e in known if e.name in used),
         planned=made.total,
         plan_digest=made.digest,
         settings={
@@ -102,12 +103,12 @@ def resume(
     reference: str | None = None,
     observer: Observer | None = None,
 ) -> RunView:
-    """Take up an interrupted run, the newest by default, under its id and with its plan.
+    """Resume an interrupted run, the newest by default, with the same id and plan.
 
-    Nothing that has a result is evaluated again, but what timed out, crashed or ran out of memory:
-    that may have been the machine. What was seen then is kept as an attempt. Raises UsageError
-    where nothing is to be resumed, or where the environment or compilewatch itself changed, so
-    that one run never mixes two.
+    Requests with a result are not evaluated again, except those that timed out, crashed or ran out
+    of memory, because the machine may have been the cause. Their old results are kept as attempts.
+    Raises UsageError if there is no run to resume, or if the environment or compilewatch itself has
+    changed, so that a run never mixes results of two versions.
     """
     _check_sinks(settings)
     stored = store.unfinished() if reference is None else store.open(reference)
@@ -115,19 +116,19 @@ def resume(
         made = stored.plan()
         _check_unchanged(writer.run, launcher)
         expectations = load_expectations(Path(settings.expectations_file))
-        # Read only now: the end of the file was mended when the writer took it over.
-        answered = StoredRun(stored.path).results()
+        # Read after the writer was opened, which repairs the end of the file.
+        results = StoredRun(stored.path).results()
         stamp = Author(writer.run).stamp()
-        writer.events([RunResumed(**stamp, planned=made.total, answered=len(answered))])
+        writer.events([RunResumed(**stamp, planned=made.total, answered=len(results))])
         progress = RunInProgress(
             store=store, writer=writer, settings=settings, expectations=expectations
         )
-        Evaluation(progress, made, launcher, observer or Silent(), answered).run()
+        Evaluation(progress, made, launcher, observer or Silent(), results).run()
         return progress.finish()
 
 
 def options_of(settings: Settings, environments: Iterable[Environment]) -> Options:
-    """How a sweep with these settings asks its models."""
+    """The options with which a sweep with these settings evaluates its models."""
     overrides = Path(settings.overrides_dir)
     operators = Path(settings.neuron_operators_file)
     return Options(
@@ -147,18 +148,18 @@ def _check_sinks(settings: Settings) -> None:
 
 
 def _check_unchanged(run: Run, launcher: Launcher) -> None:
-    """Raises UsageError where answers of now would not belong to the run's questions."""
+    """Raises UsageError if new results would not be comparable with those of the run."""
     now_known = {environment.name: environment.digest for environment in launcher.environments()}
     for environment in run.environments:
         if now_known.get(environment.name) != environment.digest:
             raise UsageError(
-                f"environment {environment.name!r} changed since run {run.id} was started: start "
-                "a new sweep instead of --resume"
+                f"environment {environment.name!r} has changed since run {run.id} was started: "
+                "start a new sweep instead of using --resume"
             )
     if run.settings.get("target_sha256") != _target_digests(run.targets):
         raise UsageError(
-            f"compilewatch's targets changed since run {run.id} was started: start a new sweep "
-            "instead of --resume"
+            f"the targets of compilewatch have changed since run {run.id} was started: start a new "
+            "sweep instead of using --resume"
         )
 
 

@@ -1,4 +1,4 @@
-"""A stored run, looked at: compared with its baseline, its expectations judged."""
+"""The view of a stored run: compared with its baseline, and with its expectations checked."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from compilewatch.errors import StoreError
 from compilewatch.plan.expectations import Expectations, stale_note
 from compilewatch.records import AttemptCode, Change, Phase, Result, Run, Status, Target
 from compilewatch.records.views import Earlier, RunView, TrendPoint
+from compilewatch.report import wording
 from compilewatch.store import Store, StoredRun
 
 RUNS_SHOWN = 20
-"""Of a history or a trend, this run included."""
+"""The number of runs in a history or a trend, including the run itself."""
 
 
 def view(
@@ -37,8 +38,8 @@ def view(
 ) -> RunView:
     """A stored run with its changes and notes.
 
-    `baseline` is `auto`, `none` or a run; None takes the one the run was compared with when it
-    ended. `expectations` are checked for lines that no longer hold.
+    `baseline` is `auto`, `none` or a run; None means the baseline with which the run was compared
+    when it ended. `expectations` are checked for lines that no longer apply.
     """
     run = stored.run
     results = stored.results()
@@ -47,7 +48,9 @@ def view(
         missing = ", ".join(run.missing_shards)
         notes.append(f"this run is incomplete: merge it again with the missing shards {missing}")
     if len(results) < run.planned:
-        notes.append(f"{run.state}: {len(results)} of {run.planned} requests have a result")
+        planned = wording.plural(run.planned, "planned request")
+        verb = "has" if 1 in (len(results), run.planned) else "have"
+        notes.append(f"the run is {run.state}: {len(results):,} of {planned} {verb} a result")
     notes += _lost(results)
     judged = (expectations or Expectations()).stale(results, run.environments)
     notes += (stale_note(expected, result) for expected, result in judged)
@@ -58,7 +61,7 @@ def view(
         history, trend = _past(store, run, results, [each.run for each in runs])
     except StoreError as error:
         history, trend = {}, ()
-        notes.append(f"no history of earlier runs: {error}")
+        notes.append(f"the history of earlier runs cannot be read: {error}")
     seen = RunView(run=run, results=results, history=history, trend=trend)
     if other is None:
         return replace(seen, notes=tuple(notes))
@@ -75,9 +78,9 @@ def view(
 
 
 def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> RunView:
-    """What differs between one environment in `base` and another in `stored`, maybe one run.
+    """The differences between one environment of `base` and another of `stored`.
 
-    Raises UsageError where a run has no result in its environment.
+    Both may be the same run. Raises UsageError if a run has no result in its environment.
     """
     results = stored.results()
     baseline, run, compared = between_environments(
@@ -97,7 +100,7 @@ def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> 
 def _before(
     olds: Iterable[Result], news: Iterable[Result], changes: Iterable[Change]
 ) -> dict[tuple[str, Target], Result]:
-    """The baseline's results that a change is about, or whose breaks are at other code now."""
+    """The results of the baseline with a change, or whose breaks are at different code now."""
     changed = {(change.model, change.target) for change in changes}
     after = {(r.request.model.name, r.request.target): r for r in news}
     before = {(r.request.model.name, r.request.target): r for r in olds}
@@ -134,7 +137,7 @@ def _past(
 
 
 def _lost(results: Iterable[Result]) -> list[str]:
-    """What a cluster lost under way in this run, and what became of it."""
+    """Notes on the requests that ran again because a cluster lost a node or its connection."""
     own = [result for result in results if result.reused_from is None]
     notes = []
     losses = {
@@ -144,14 +147,14 @@ def _lost(results: Iterable[Result]) -> list[str]:
     for loss, what in losses.items():
         again = sum(any(a.code is loss for a in r.attempts) for r in own)
         requests = "1 request was" if again == 1 else f"{again} requests were"
-        notes += [f"{requests} asked again: {what} was lost"] if again else []
+        notes += [f"{requests} evaluated again because {what} was lost"] if again else []
     return notes
 
 
 def _baseline(
     store: Store, stored: StoredRun, wanted: str | StoredRun | None, runs: Sequence[StoredRun]
 ) -> tuple[StoredRun | None, list[str]]:
-    """The run to compare with, or none, with a note where it cannot be read."""
+    """The run to compare with, or None, and a note if it cannot be read."""
     run = stored.run
     if isinstance(wanted, StoredRun):
         return wanted, []
@@ -164,7 +167,7 @@ def _baseline(
         assert run.baseline is not None
         if run.baseline in known:
             return known[run.baseline], []
-        return None, [f"the baseline {run.baseline} is no longer in {store.root}"]
+        return None, [f"the baseline {run.baseline} has been deleted from {store.root}"]
     chosen = default_baseline([other.run for other in known.values()], run)
     if chosen is None:
         return None, []

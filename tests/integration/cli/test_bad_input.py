@@ -16,7 +16,10 @@ from tests.integration.cli.conftest import PROGRAM, Compilewatch
 pytestmark = pytest.mark.torch
 
 CASES = {
-    "unknown model, near names": (("explain", "LlamaForCasualLM"), "near: LlamaForCausalLM"),
+    "unknown model, near names": (
+        ("explain", "LlamaForCasualLM"),
+        "similar names: LlamaForCausalLM",
+    ),
     "unknown target": (("sweep", "--models", "bert", "--targets", "dynamoo"), "dynamo"),
     "unknown source": (("sweep", "--source", "libary"), "library"),
     "unknown mode": (("sweep", "--modes", "evil"), "eval"),

@@ -56,7 +56,7 @@ def test_an_index_that_does_not_answer_is_not_an_up_to_date_one(
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")
     assert [check.state for check in doctor._releases()] == ["note", "note"]
-    assert {check.fact.partition(":")[0] for check in doctor._releases()} == {"not known"}
+    assert {check.fact.partition(":")[0] for check in doctor._releases()} == {"unknown"}
 
 
 def test_a_worker_that_ends_is_a_failure_and_not_ok(
@@ -81,12 +81,14 @@ def test_a_worker_that_cannot_fork_is_a_note(
     monkeypatch.setitem(environments.INTERPRETERS, "default", environments.INTERPRETERS["bare"])
     check = doctor._worker()
     assert check.state == "note"
-    assert "each request starts a process of its own" in check.advice
+    assert "each request starts a new process" in check.advice
 
 
 def test_a_worker_that_answers_wrongly_is_broken(
     bare_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BARE_WORKER_STATUS", "error")
-    with pytest.raises(InterpreterError, match="starts, but a model of one layer ends as error"):
+    with pytest.raises(
+        InterpreterError, match="starts, but a model of one layer ends with the status error"
+    ):
         try_environment("bare")

@@ -111,7 +111,7 @@ def test_one_that_hangs_is_ended_and_the_next_one_compiled(
     assert done.returncode == 1
     found = {Path(each["hlo"]).parts[-3]: each for each in json.loads(done.stdout)}
     assert found["bert"]["detail"]["failure"]["kind"] == "timeout"
-    assert found["bert"]["reason"] == "timeout: no end after 5 s"
+    assert found["bert"]["reason"] == "timeout: not finished after 5 s"
     assert found["gpt"]["outcome"] == "compiled"
 
 
@@ -136,9 +136,9 @@ def test_interrupted_it_leaves_no_compiler_behind(
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
-        (("run",), {"PATH": "/usr/bin:/bin"}, "no neuronx-cc on PATH"),
+        (("run",), {"PATH": "/usr/bin:/bin"}, "neuronx-cc is neither on PATH"),
         (("run",), {"NEURON_DOUBLE": "broken"}, "No module named 'neuronxcc'"),
-        (("empty",), {}, "empty has no *.hlo_module.pb in it"),
+        (("empty",), {}, "empty contains no *.hlo_module.pb in it"),
         (("nowhere",), {}, "'nowhere' does not exist"),
         (("run", "--target", "trn9"), {}, "'trn9' is not one of"),
         ((), {}, "Missing argument"),
@@ -163,4 +163,4 @@ def test_two_hlos_of_one_name_are_not_mixed_up(run_compile: Compile, run_folder:
     names = [f"run/artifacts/{model}/xla/graph.hlo_module.pb" for model in ("bert", "gpt")]
     done = run_compile(*names, "--output", "made")
     assert done.returncode == 2
-    assert "both go to made/graph.trn1" in done.stderr
+    assert "both be written to made/graph.trn1" in done.stderr

@@ -53,7 +53,7 @@ def test_a_failure_is_one_line_when_it_happens_and_a_pass_is_none(
     bar.on_result(factories.result("A"), 2, 4)
     bar.on_result(broken("B" * 300), 3, 4)
     first, failure = capsys.readouterr().err.splitlines()
-    assert first == "4 requests, 1 of them known from earlier runs."
+    assert first == "4 requests, 1 of them reused from earlier runs."
     assert failure.startswith("graph break  BBB")
     assert "modeling_bert.py:12 in forward  Data-dependent branching" in failure
 

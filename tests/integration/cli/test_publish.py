@@ -20,7 +20,7 @@ def test_without_an_address_it_says_what_to_set(
 ) -> None:
     done = compilewatch("publish")
     assert done.returncode == 2
-    assert "nowhere to publish to: set one of pushgateway.url" in done.stderr
+    assert "no service is configured: set one of pushgateway.url" in done.stderr
     done = compilewatch("publish", "--to", "pushgateway")
     assert done.returncode == 2
     assert "pushgateway has no address: set url in the table [pushgateway]" in done.stderr
@@ -45,7 +45,7 @@ def test_a_shard_is_not_pushed(compilewatch: Compilewatch, swept: dict[str, Any]
     run = json.loads(done.stdout)["run"]["id"]
     done = compilewatch("publish", run, COMPILEWATCH_PUSHGATEWAY_URL=url)
     assert done.returncode == 2
-    assert "is shard 1/1: its metrics would replace those of the whole" in done.stderr
+    assert "is shard 1/1: its metrics would replace those of the complete run" in done.stderr
 
 
 @pytest.mark.services

@@ -34,7 +34,7 @@ def test_a_model_is_found_by_name_in_any_case_and_by_family(tmp_path: Path) -> N
     run = add(tmp_path, *results)
     assert found(tmp_path, "bertformaskedlm") == (run, ["BertForMaskedLM"])
     assert found(tmp_path, "bert") == (run, ["BertModel"])
-    with pytest.raises(UnknownModelError, match="near: BertModel"):
+    with pytest.raises(UnknownModelError, match="similar names: BertModel"):
         found(tmp_path, "BretModel")
 
 

@@ -151,10 +151,10 @@ def test_show_says_what_it_cannot_open(compilewatch: Compilewatch, swept: dict[s
     asked = ("show", "team/whole", "--run", swept["run"]["id"])
     done = compilewatch(*asked, "--open")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "holds no pages of tlparse of this model" in done.stderr
+    assert "has no pages of tlparse for this model" in done.stderr
     done = compilewatch(*asked, "--artifacts", "out")
     assert done.returncode == 2
-    assert "holds no artifacts of this model" in done.stderr
+    assert "has no artifacts of this model" in done.stderr
 
 
 def test_shards_merge_into_the_whole(compilewatch: Compilewatch, swept: dict[str, Any]) -> None:
@@ -202,7 +202,7 @@ def test_reproduce_shows_the_same_break_in_plain_pytorch(
         [sys.executable, "r.py"], capture_output=True, text=True, cwd=team, check=True
     )
     line = next(n for n, text in enumerate(MODULE.splitlines(), 1) if "graph_break()" in text)
-    found = f"2 graphs, 1 break at team.py:{line} (1), fullgraph refused"
+    found = f"2 graphs, 1 break at team.py:{line} (1), fullgraph rejected"
     assert f"graph break 1: team.py:{line}: " in ran.stdout
     assert ran.stdout.splitlines()[-2:] == [f"expected: {found}", f"got:      {found}"]
     (team / "r.py").write_text(script.replace("expected = words(2, ", "expected = words(3, "))

@@ -16,13 +16,15 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from compilewatch.contract.messages import Answer
+from compilewatch.contract.messages import ChildResult
 from compilewatch.records import Depth, Phase, Request, Result, Status, Tier
 from compilewatch.worker import phases
 from compilewatch.worker.process import warmup
 
 
-def answer(request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], None]) -> Answer:
+def answer(
+    request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], None]
+) -> ChildResult:
     behaviour = request.model.name.partition("-")[0]
     mark(Phase.CREATE)
     (folder / "artifacts" / "pid").write_text(str(os.getpid()))
@@ -61,7 +63,7 @@ def answer(request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], N
         started_at="2026-01-02T03:04:05Z",
     )
     failed = behaviour == "wants_real" and tier is Tier.FAKE
-    return Answer(result=result, fake_failure="SomeError in eager" if failed else None)
+    return ChildResult(result=result, fake_failure="SomeError in eager" if failed else None)
 
 
 def warm_up(targets: Iterable[str], *, single: bool = False) -> None:

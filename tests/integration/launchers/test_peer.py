@@ -30,7 +30,7 @@ def test_what_is_sent_comes_and_a_closed_socket_ends_it() -> None:
     echo.send(Ping())
     assert echo.receive(60.0) == [b'{"type":"ping"}']
     assert echo.receive(0.0) == []
-    assert echo.last_words() == "last"
+    assert echo.last_line() == "last"
     echo.close(60.0)
     assert echo.process.returncode == 0
 
@@ -47,7 +47,7 @@ def test_one_that_is_gone_is_noticed_by_receiving() -> None:
     silent = peer("raise SystemExit(3)")
     assert silent.receive(60.0) is None
     assert silent.exit_status(60.0) == 3
-    assert silent.last_words() == "it printed nothing"
+    assert silent.last_line() == "it printed nothing"
     silent.send(Ping())
     silent.close(60.0)
 

@@ -135,15 +135,15 @@ def test_a_malformed_manifest_is_one_line_with_file_and_place(
     [
         ("", "model 'a' needs either path or factory"),
         ('path = "acorn"\nfactory = "a:b"', "needs either path or factory"),
-        ('path = "nowhere"', "there is no folder"),
+        ('path = "nowhere"', "nowhere does not exist"),
         ('path = "code"', "has no config.json"),
         ('path = "broken"', "broken/config.json, line 1: not JSON"),
-        ('path = "acorn"\ninputs = "a:b"', "inputs goes with factory"),
+        ('path = "acorn"\ninputs = "a:b"', "inputs can be used with factory"),
         ('path = "acorn"\ninputs_file = "x.toml"', "inputs_file must be"),
         ('factory = "pkg.nets"', "not of the form package.module:callable"),
         ('factory = "pkg.nets:f"', "there is no module pkg.nets on the Python path"),
         ('factory = "pkg.x:f"\npython_path = "code"', "there is no module pkg.x on"),
-        ('factory = "json:f"\nweights = true', "weights goes with path"),
+        ('factory = "json:f"\nweights = true', "weights can be used with path"),
     ],
 )
 def test_an_entry_that_makes_no_sense_is_that_models_error_alone(

@@ -45,7 +45,9 @@ def test_up_status_down(world: World) -> None:
     up = run(world, "up")
     assert up.returncode == 0, up.stderr
     name = f"{world.instance} (trn1.2xlarge, us-east-1)"
-    assert up.stdout.startswith(f"{name} runs and answers on 127.0.0.1:{world.sshd.port}. Cost: $")
+    assert up.stdout.startswith(
+        f"{name} is running and responds on 127.0.0.1:{world.sshd.port}. Cost: $"
+    )
     assert "at $1.34375 an hour as of 2026-11-21, disks aside. Stop it with: " in up.stdout
     assert "waiting for its status checks" in up.stderr
     assert (world.folder / "cache" / "trainium.json").exists()
@@ -68,7 +70,9 @@ def test_what_was_running_is_said_to_be_left(world: World) -> None:
     state = str(world.folder / "build.json")
     up = run(world, "up", "--state", state, "--instance", world.instance)
     assert "so `down` leaves it running" in up.stdout
-    assert f"{world.instance} runs on: this run" in run(world, "down", "--state", state).stdout
+    assert (
+        f"{world.instance} keeps running: this run" in run(world, "down", "--state", state).stdout
+    )
     assert world.state() == "running"
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
-from compilewatch.contract.messages import Answer
+from compilewatch.contract.messages import ChildResult
 from compilewatch.errors import InputsError
 from compilewatch.records import (
     ChaosBuild,
@@ -56,7 +56,7 @@ class StubTarget:
         return self.said
 
 
-Ask = Callable[..., Answer]
+Ask = Callable[..., ChildResult]
 PASSED = Outcome(status=Status.PASS, detail="one graph", graphs=1)
 
 
@@ -71,7 +71,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> StubTarget:
 def ask(target: StubTarget, tmp_path: Path) -> Ask:
     def ask_one(
         behaviour: str = "ok", tier: Tier = Tier.FAKE, asked: Tier = Tier.AUTO, **fields: Any
-    ) -> Answer:
+    ) -> ChildResult:
         model = ModelSpec(source="chaos", name="m", build=ChaosBuild(behaviour=behaviour))
         given: dict[str, Any] = {"model": model, "target": Target(), "key": "k", "tier": asked}
         given |= fields

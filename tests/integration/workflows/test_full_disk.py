@@ -84,7 +84,7 @@ def test_a_child_that_could_not_write_for_a_moment_is_evaluated_again(
     bare_launcher: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Path] = []
-    monkeypatch.setattr(local, "check_room", looked.append)
+    monkeypatch.setattr(local, "check_free_space", looked.append)
     monkeypatch.setenv("BARE_WORKER_EXIT", "70")
     seen = run_sweep(
         tmp_path,
@@ -103,11 +103,11 @@ def test_a_child_that_could_not_write_for_a_moment_is_evaluated_again(
 def test_room_is_looked_for_where_children_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local.check_room(tmp_path)
+    local.check_free_space(tmp_path)
 
     def full(dir: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(LauncherError, match=r"No space left on device\): free some space"):
-        local.check_room(tmp_path)
+        local.check_free_space(tmp_path)

@@ -138,8 +138,9 @@ def test_what_a_cluster_lost_is_said_once_for_each_kind_of_loss(tmp_path: Path) 
 
     view = run_sweep(tmp_path, FakeLauncher(answers=troubled))
     assert view.notes == (
-        "1 request was asked again: a node of the cluster was lost",
-        f"{len(ASKED)} requests were asked again: the connection to the cluster was lost",
+        "1 request was evaluated again because a node of the cluster was lost",
+        f"{len(ASKED)} requests were evaluated again because "
+        "the connection to the cluster was lost",
     )
     assert run_sweep(tmp_path).notes == ()
 
@@ -404,7 +405,7 @@ def test_a_launcher_that_forgets_a_request_is_no_finished_run(tmp_path: Path) ->
         def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
             return super().run(list(requests)[1:], scratch)
 
-    with pytest.raises(LauncherError, match="1 requests unanswered"):
+    with pytest.raises(LauncherError, match="while 1 request had no result"):
         run_sweep(tmp_path, Forgetful())
     assert store(tmp_path).unfinished().run.state == "interrupted"
 

@@ -60,10 +60,10 @@ def test_yes_deletes_and_again_finds_nothing(tmp_path: Path, runs: list[str]) ->
 def test_on_a_terminal_it_asks(
     tmp_path: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch, said: str, left: int
 ) -> None:
-    monkeypatch.setattr("compilewatch.cli.verbs.prune._somebody_is_there", lambda: True)
+    monkeypatch.setattr("compilewatch.cli.verbs.prune._is_interactive", lambda: True)
     done = pruned(tmp_path, "--keep", "1", said=said)
     assert "Delete them? [y/N]" in done.output
-    assert ("Nothing is deleted." in done.output) == (left == 3)
+    assert ("Nothing was deleted." in done.output) == (left == 3)
     assert len(there(tmp_path)) == left
 
 
@@ -103,5 +103,5 @@ def test_json_has_every_fact(tmp_path: Path, runs: list[str]) -> None:
 def test_a_run_that_cannot_be_read_is_named_and_left_alone(tmp_path: Path, runs: list[str]) -> None:
     (tmp_path / runs[0] / "run.json").write_text("{")
     done = pruned(tmp_path, "--keep", "1", "--yes")
-    assert f"left alone: {tmp_path / runs[0]}/run.json is damaged" in done.output
+    assert f"not deleted: {tmp_path / runs[0]}/run.json is damaged" in done.output
     assert there(tmp_path) == [runs[0], runs[2]]

@@ -142,7 +142,7 @@ def test_memory_is_bytes_for_the_worker(tmp_path: Path) -> None:
         ("[deadlines]\ncompile = 3", "deadlines: unknown setting 'compile'"),
         ("[deadlines]\ncompile_seconds = 0", "deadlines.compile_seconds: expected `float` > 0"),
         ("deadlines = 3", "deadlines: expected a table"),
-        ("jobs = ", "no valid TOML"),
+        ("jobs = ", "not valid TOML"),
         ("[jobs]\na = 1", "jobs: expected `int`"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_wrong_flag_is_named(tmp_path: Path, overrides: dict[str, Any]) -> Non
 
 def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="no valid TOML"):
+    with pytest.raises(ConfigError, match="not valid TOML"):
         load_settings(folder=tmp_path, environ={})
 
 

@@ -13,8 +13,8 @@ from compilewatch.contract.messages import (
     Ping,
     Pong,
     durations,
-    read_answer,
     read_marks,
+    read_result,
 )
 from compilewatch.records import Phase
 
@@ -50,10 +50,10 @@ def test_a_phase_entered_twice_counts_both_times() -> None:
 
 def test_what_a_child_did_not_write_or_finish_is_nothing(tmp_path: Path) -> None:
     assert read_marks(tmp_path) == ()
-    assert read_answer(tmp_path) is None
+    assert read_result(tmp_path) is None
     files.replace(tmp_path / PHASES_FILE, b'[["create",1.')
     files.replace(tmp_path / RESULT_FILE, b'{"result":{"status":"pass"')
     assert read_marks(tmp_path) == ()
-    assert read_answer(tmp_path) is None
+    assert read_result(tmp_path) is None
     files.replace(tmp_path / PHASES_FILE, b'[["create",1.5]]')
     assert read_marks(tmp_path) == ((Phase.CREATE, 1.5),)

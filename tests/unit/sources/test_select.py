@@ -49,7 +49,7 @@ def test_all_and_families() -> None:
     assert select(LIBRARY, all=True) == LIBRARY
     assert names(select(LIBRARY, families=["llama"])) == ["LlamaForCausalLM", "LlamaModel"]
     assert names(select(LIBRARY, families=["llama", "vit"], top=1)) == ["ViTModel"]
-    with pytest.raises(UnknownModelError, match="no family 'lama'; near: llama"):
+    with pytest.raises(UnknownModelError, match="no family 'lama'; similar names: llama"):
         select(LIBRARY, families=["lama"])
 
 
@@ -78,7 +78,7 @@ def test_other_sources_are_asked_only_for_names_that_are_not_known() -> None:
     assert names(select(LIBRARY, names=["Far"], others=others)) == ["Far"]
     assert asked == ["broken", "one"]
     asked.clear()
-    with pytest.raises(UnknownModelError, match="near: Farther"):
+    with pytest.raises(UnknownModelError, match="similar names: Farther"):
         select(LIBRARY, names=["Farthr"], others=others)
     assert asked == ["broken", "one", "two"]
 
@@ -106,7 +106,7 @@ def test_a_folder_with_a_configuration(
         assert found.build.config_file == str(tmp_path / "config.json")
         assert found.build.class_name == "AcornForCausalLM"
         assert found.name == name
-    with pytest.raises(ConfigError, match=r"there is no folder .*elsewhere"):
+    with pytest.raises(ConfigError, match=r"the folder .*elsewhere does not exist"):
         select(LIBRARY, names=[str(tmp_path / "elsewhere")])
 
 

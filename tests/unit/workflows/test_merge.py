@@ -68,7 +68,7 @@ def test_missing_shards_are_named_now_and_later(tmp_path: Path) -> None:
     merged = _merge(tmp_path, _shard(tmp_path, 1, 4), _shard(tmp_path, 3, 4))
     expected = (
         "this run is incomplete: merge it again with the missing shards 2/4, 4/4",
-        f"incomplete: {len(merged.results)} of 30 requests have a result",
+        f"the run is incomplete: {len(merged.results)} of 30 planned requests have a result",
     )
     assert merged.notes == expected
     assert view(store(tmp_path), store(tmp_path).open(merged.run.id)).notes == expected
@@ -168,7 +168,8 @@ def test_a_run_alone_is_taken_over_and_says_what_it_lacks(tmp_path: Path) -> Non
     assert summarise(merged).coverage == len(shard.results) / len(SPECS)
     assert merged.notes == (
         "this run is incomplete: merge it again with the missing shards 2/2",
-        f"incomplete: {len(shard.results)} of {len(SPECS)} requests have a result",
+        f"the run is incomplete: {len(shard.results)} of {len(SPECS)} planned requests "
+        "have a result",
     )
     with pytest.raises(UsageError, match="merge it again with the missing shards"):
         store(tmp_path).resume_run(store(tmp_path).open(merged.run.id))

@@ -105,7 +105,7 @@ def test_a_baseline_that_is_gone_is_a_note(tmp_path: Path) -> None:
     (store(tmp_path).root / first.run.id).rename(tmp_path / "away")
     seen = view(store(tmp_path), store(tmp_path).open(second.run.id))
     assert seen.baseline is None
-    assert f"the baseline {first.run.id} is no longer" in seen.notes[0]
+    assert f"the baseline {first.run.id} has been deleted" in seen.notes[0]
 
 
 def test_a_baseline_that_cannot_be_read_is_a_note(tmp_path: Path) -> None:
@@ -126,13 +126,14 @@ def test_damage_and_what_is_left_open_are_notes(tmp_path: Path) -> None:
     notes = view(store(tmp_path), store(tmp_path).open()).notes
     damaged, missing = notes
     assert f"{path}:1: damaged line" in damaged
-    assert missing == f"finished: {len(lines) - 2} of {len(lines) - 1} requests have a result"
+    counts = f"{len(lines) - 2} of {len(lines) - 1} planned requests"
+    assert missing == f"the run is finished: {counts} have a result"
 
     made = factories.run("", state="running", planned=9)
     with store(tmp_path).create_run(made, Plan(requests=(), skipped=(), digest="plan")):
         pass
     assert view(store(tmp_path), store(tmp_path).open()).notes == (
-        "interrupted: 0 of 9 requests have a result",
+        "the run is interrupted: 0 of 9 planned requests have a result",
     )
 
 

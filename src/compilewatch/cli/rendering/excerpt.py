@@ -1,4 +1,4 @@
-"""Lines of installed source around a place, found without importing anything."""
+"""Lines of installed source code around a line, found without importing anything."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class SourceLine(NamedTuple):
 
 
 Excerpt = Callable[[str, int], "tuple[SourceLine, ...]"]
-"""From a file relative to its package and a line: the lines around it, or nothing."""
+"""Maps a file, relative to its package, and a line number to the lines around it (or to none)."""
 
 
 def excerpt_of(request: Request) -> Excerpt:
-    """The excerpts for a result of this request: a model's own folders are looked into first."""
+    """The excerpts for a result of this request: the model's own folders are searched first."""
     build = request.model.build
     return partial(source_excerpt, folders=getattr(build, "python_path", ()))
 
@@ -31,8 +31,9 @@ def source_excerpt(
 ) -> tuple[SourceLine, ...]:
     """The lines around `file`:`line`, where `file` is relative to its package's parent folder.
 
-    That is one of `folders`, or else the package is found without importing it. Empty where it is
-    not installed for this interpreter, or has no such file or line.
+    That folder is one of `folders`; otherwise the package is located without importing it. The
+    result is empty if the package is not installed for this interpreter or has no such file or
+    line.
     """
     own = (path for path in (Path(folder, file) for folder in folders) if path.is_file())
     path = next(own, None) or _installed(file)
@@ -52,7 +53,7 @@ def _installed(file: str) -> Path | None:
     package, *rest = Path(file).parts or ("",)
     name = package.removesuffix(".py")
     if not name.isidentifier():
-        # In particular no dotted name: finding a submodule would import its parents.
+        # A dotted name is rejected too: locating a submodule would import its parents.
         return None
     try:
         spec = importlib.util.find_spec(name)

@@ -1,4 +1,4 @@
-"""One model in the terminal: the row of its targets, and each answer in full."""
+"""One model in the terminal: its results on all targets as a table, then each result in full."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rich.text import Text
 from compilewatch import errors
 from compilewatch.analysis import rows, summary
 from compilewatch.cli.rendering.excerpt import Excerpt, SourceLine
-from compilewatch.cli.rendering.pieces import STYLES, Indented, block, plain, plain_table, plural
+from compilewatch.cli.rendering.pieces import STYLES, Indented, block, plain, plain_table
 from compilewatch.contract.targets import target_label
 from compilewatch.records import GraphBreak, Result
 from compilewatch.records.labels import reason_label, source_line, source_lines
 from compilewatch.report import wording
 from compilewatch.report.sections import Section, details
-from compilewatch.report.wording import Outcome, outcome
+from compilewatch.report.wording import Outcome, outcome, plural
 
 ERROR_LINES_SHOWN = 12
 
 DUMP = ("Fatal Python error", "Current thread")
-"""How the stack begins that `faulthandler` prints."""
+"""The beginnings of the first line of a stack that `faulthandler` prints."""
 
 
 def model_panel(
@@ -29,16 +29,16 @@ def model_panel(
 ) -> RenderableType:
     """One result in full; `excerpt` gives the source lines around a break.
 
-    `verbose` is for tracebacks as they are, those of compilewatch's own errors too.
+    With `verbose`, tracebacks are not shortened, and those of compilewatch's own errors are shown.
     """
     parts: list[RenderableType] = [_title(result), _figures(result)]
     if result.detail:
         parts.append(plain(result.detail))
     if result.expectation:
         parts.append(plain(f"expected: {result.expectation}", "dim"))
-    refused = result.fullgraph is not None and not result.fullgraph.accepted
-    if refused and not result.breaks and result.fullgraph and result.fullgraph.reason:
-        parts += [plain("fullgraph=True refuses it:", "bold"), block(result.fullgraph.reason)]
+    rejected = result.fullgraph is not None and not result.fullgraph.accepted
+    if rejected and not result.breaks and result.fullgraph and result.fullgraph.reason:
+        parts += [plain("fullgraph=True rejects it:", "bold"), block(result.fullgraph.reason)]
     for number, graph_break in enumerate(result.breaks, start=1):
         parts += [Text(), _break(number, graph_break, excerpt)]
     parts += _error(result, excerpt, verbose)
@@ -49,8 +49,8 @@ def model_panel(
 
 
 def row_panel(results: Sequence[Result]) -> RenderableType:
-    """The layers of one model in their order, which fails first, and where two disagree."""
-    table = plain_table("Layer", "Asked in", "Answer", "Phase", "Why")
+    """The targets of one model in their order: the first that fails, and contradicting results."""
+    table = plain_table("Target", "Mode", "Result", "Phase", "Why")
     said: list[RenderableType] = []
     for row in rows.rows(results):
         for cell in row.cells:
@@ -70,7 +70,7 @@ def row_panel(results: Sequence[Result]) -> RenderableType:
 
 def _section(section: Section) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(), plain(section.title, "bold")]
-    # Lines, not a table: in a pipe a table would pad every line to the longest message.
+    # These are lines and not a table, which would pad every line to the longest message in a pipe.
     width = max((len(name) for name, _ in section.facts), default=0)
     parts += [Indented(plain(f"{name:<{width}}  {value}")) for name, value in section.facts]
     for listing in section.listings:
@@ -103,8 +103,9 @@ def _figures(result: Result) -> Text:
         if number is not None:
             said.append(plural(number, noun))
     if result.fullgraph is not None:
-        answer = "accepted" if result.fullgraph.accepted else "refused"
-        said.append(f"fullgraph {answer}{'' if result.fullgraph.derived else ' (probed)'}")
+        accepted = "accepted" if result.fullgraph.accepted else "rejected"
+        how = "derived from the capture" if result.fullgraph.derived else "compiled to check"
+        said.append(f"fullgraph=True {accepted} ({how})")
     if result.parameters is not None:
         said.append(f"{wording.quantity(result.parameters)} parameters")
     if result.peak_memory_bytes is not None:
@@ -112,7 +113,7 @@ def _figures(result: Result) -> Text:
     if result.durations:
         said.append(wording.seconds(summary.spent(result)))
     if result.reused_from:
-        said.append(f"answered by {result.reused_from}")
+        said.append(f"reused from run {result.reused_from}")
     return plain(" · ".join(said), "dim")
 
 
@@ -125,7 +126,7 @@ def _break(number: int, graph_break: GraphBreak, excerpt: Excerpt | None) -> Ren
     ]
     inside += _lines(graph_break, excerpt)
     inside.append(plain(graph_break.reason.strip()))
-    # torch's own text often has its hints and the link in it already.
+    # The text of torch often contains its hints and the link already.
     said = graph_break.reason
     hints = [hint.strip() for hint in graph_break.hints if hint.strip() not in said]
     inside += [plain(f"hint: {hint}", "green") for hint in hints]
@@ -139,10 +140,10 @@ def _lines(graph_break: GraphBreak, excerpt: Excerpt | None) -> list[RenderableT
     here = (graph_break.file, graph_break.line)
     stored = source_line(graph_break)
     lines = tuple(SourceLine(*line) for line in source_lines(graph_break))
-    if len(lines) < 2 and excerpt is not None:  # of a run that kept no more than the line itself
+    if len(lines) < 2 and excerpt is not None:  # the run stored no lines around the break
         found = excerpt(*here)
         said = {line.number: line.text.strip() for line in found}
-        # An installed version other than the one that was run has something else on that line.
+        # If another version is installed than the one that ran, that line has other code.
         if not stored or said.get(graph_break.line) == stored.strip():
             lines = found
     return _source(lines, graph_break.line)
@@ -167,7 +168,7 @@ def _error(result: Result, excerpt: Excerpt | None, verbose: bool) -> list[Rende
     if error is None:
         return []
     trace = (error.tail or error.head).rstrip().splitlines()
-    if hasattr(errors, error.type):  # ours: the detail has said it
+    if hasattr(errors, error.type):  # compilewatch's own error: the detail already has its message
         return [Text(), block("\n".join(trace), "dim")] if verbose else []
     parts: list[RenderableType] = [Text(), plain(f"{error.type} ({error.code})", "bold red")]
     if not result.detail.strip().endswith(error.message.strip()):
@@ -178,7 +179,7 @@ def _error(result: Result, excerpt: Excerpt | None, verbose: bool) -> list[Rende
         if excerpt is not None:
             parts += _source(excerpt(error.file, error.line), error.line)
     if not verbose:
-        # The stack of a signal has its innermost frame first, a traceback last.
+        # The stack of a signal has its innermost frame first, a traceback has it last.
         dump = next((n for n, line in enumerate(trace) if line.startswith(DUMP)), None)
         last = len(trace) if dump is None else dump + ERROR_LINES_SHOWN
         trace = trace[max(0, last - ERROR_LINES_SHOWN) : last]
@@ -193,9 +194,8 @@ def _how(result: Result) -> list[RenderableType]:
         shape = None if tensor.shape is None else f"{list(tensor.shape)} {tensor.dtype}"
         parts.append(plain(f"input {tensor.name}: {shape or tensor.value}", "dim"))
     for attempt in result.attempts:
-        ended = f"{attempt.status.value} in {attempt.phase.value}"
-        why = attempt.reason.removeprefix(f"in {attempt.phase.value}, ")
-        parts.append(plain(f"before it: {attempt.tier.value} tensors, {ended}: {why}", "dim"))
+        words = wording.attempt_words(attempt)
+        parts.append(plain(f"earlier attempt with {attempt.tier.value} tensors: {words}", "dim"))
     first, others = wording.main_artifacts(result.artifacts)
     parts += [plain(f"artifact {path}", "dim") for path in first]
     if others:

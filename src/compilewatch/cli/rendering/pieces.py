@@ -1,9 +1,9 @@
-"""What the tables and panels of verbs are made of.
+"""The parts of the tables and panels that the commands print.
 
-Everything that comes from a model, a path or a traceback goes through `plain`: rich would read
-`[red]` in it as markup and a terminal would obey an escape sequence. Nothing here expands to the
-width of the console, so that `console()` can give piped output all the room it needs: a fact that
-was cut off or folded cannot be searched for.
+All text that comes from a model, a path or a traceback goes through `plain`: otherwise rich would
+interpret `[red]` in it as markup, and a terminal would execute an escape sequence. Nothing here
+expands to the width of the console, so that `console()` can give piped output an unlimited width:
+a text that is cut off or folded cannot be searched for.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ STYLES: dict[Outcome, str] = {
 
 
 class Indented:
-    """A renderable three columns to the right. Unlike rich's Padding it adds nothing after a line,
-    which in a pipe would be thousands of blanks."""
+    """A renderable, three columns to the right.
+
+    Unlike rich's Padding it adds nothing at the end of a line: in a pipe that would be thousands of
+    blanks.
+    """
 
     def __init__(self, renderable: RenderableType) -> None:
         self._renderable = renderable
@@ -48,8 +51,11 @@ class Indented:
 
 
 def console(file: IO[str] | None = None, *, stderr: bool = False) -> Console:
-    """Where verbs print: in colour on a terminal only (NO_COLOR is honoured), as wide as needed
-    when piped."""
+    """The console of the commands.
+
+    It prints in colour on a terminal only (and not with NO_COLOR), and in a pipe it is as wide as
+    needed.
+    """
     made = Console(file=file, stderr=stderr, highlight=False)
     if not made.is_terminal:
         made.width = UNLIMITED_WIDTH
@@ -71,10 +77,6 @@ def spaced(parts: Iterable[RenderableType]) -> RenderableType:
 
 def block(text: str, style: str = "") -> RenderableType:
     return Indented(plain(text.strip("\n"), style))
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def plain(text: str, style: str = "") -> Text:

@@ -1,4 +1,7 @@
-"""A sweep's progress: a bar with what runs now on a terminal, lines elsewhere; and a spinner."""
+"""The progress of a sweep: a bar with the running requests on a terminal, lines elsewhere.
+
+Commands for one model show a spinner.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,19 @@ from compilewatch.report.wording import (
     first_place,
     first_reason,
     outcome,
+    plural,
     status_words,
 )
 from compilewatch.store import Store
 
 SECONDS_BETWEEN_LINES = 10.0
-"""How often a log that is no terminal hears of it."""
+"""The time between two lines of progress where the output is not a terminal."""
 
 RUNS_READ = 5
-"""Newest runs whose durations say how long the same models will take."""
+"""How many of the newest runs are read for the durations of the same models."""
 
 START_SECONDS = 8.0
-"""What the start of a worker takes, about."""
+"""About how long the start of a worker takes."""
 
 RUNNING_SHOWN = 8
 
@@ -47,13 +51,13 @@ Durations = Mapping[tuple[str, Target], float]
 
 
 def known_durations(store: Store) -> Durations:
-    """Seconds that models took on targets in the newest runs."""
+    """How many seconds models took on targets in the newest runs."""
     found: dict[tuple[str, Target], float] = {}
     for stored in store.runs()[:RUNS_READ]:
         try:
             results = stored.results()
         except StoreError:
-            continue  # a damaged run says how long nothing took
+            continue  # a damaged run has no durations
         for result in results:
             if result.durations:
                 place = (result.request.model.name, result.request.target)
@@ -69,7 +73,7 @@ def clock(seconds: float) -> str:
 
 
 class Remaining:
-    """How long the rest will take: what the same models took before, else the mean."""
+    """How long the remaining requests will take: as long as the same models before, or the mean."""
 
     def __init__(self, waiting: Sequence[Request], known: Durations) -> None:
         places = [(request.model.name, request.target) for request in waiting]
@@ -87,7 +91,7 @@ class Remaining:
             self._changed = time.monotonic()
 
     def seconds(self, jobs: int) -> float | None:
-        """None where nothing is known yet."""
+        """The estimated remaining time, or None if there is no duration yet."""
         if not self._seen:
             return None
         mean = sum(self._seen) / len(self._seen)
@@ -99,9 +103,9 @@ class Remaining:
 
 
 class ProgressBar:
-    """An `Observer` on standard error; a context manager, so that the bar is always put away.
+    """An `Observer` that prints to standard error; a context manager, so the bar is always removed.
 
-    `known` gives what models took before; it is asked when the plan is known.
+    `known` returns the durations of earlier runs; it is called when the plan is known.
     """
 
     def __init__(self, quiet: bool = False, known: Callable[[], Durations] = dict) -> None:
@@ -125,7 +129,7 @@ class ProgressBar:
             )
 
     def watch(self, launcher: Launcher) -> None:
-        """Show what this launcher runs, where it can say so."""
+        """Show the requests that this launcher runs, if it reports them."""
         self._launcher = launcher
 
     def __enter__(self) -> Self:
@@ -148,19 +152,19 @@ class ProgressBar:
             self._lines.join()
 
     def said_done(self) -> str:
-        """How far it got, for a sweep that is cut short."""
-        return (
-            f"{self._done:,} of {self._total:,} results are" if self._total else "what is done is"
-        )
+        """The number of results, for the message of an interrupted sweep."""
+        if not self._total:
+            return "all finished results are"
+        verb = "is" if 1 in (self._done, self._total) else "are"
+        return f"{self._done:,} of {plural(self._total, 'result')} {verb}"
 
     def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
         self._done, self._total = reused, total
         if self._quiet:
             return
         self._remaining = Remaining(waiting, self._known())
-        known = f", {reused:,} of them known from earlier runs" if reused else ""
-        noun = "request" if total == 1 else "requests"
-        self._print(plain(f"{total:,} {noun}{known}."))
+        known = f", {reused:,} of them reused from earlier runs" if reused else ""
+        self._print(plain(f"{plural(total, 'request')}{known}."))
 
     def on_result(self, result: Result, done: int, total: int) -> None:
         kind = outcome(result)
@@ -175,7 +179,7 @@ class ProgressBar:
         self._print(line)
 
     def _print(self, line: Text) -> None:
-        # One line, whatever the terminal's width: on a terminal the rest is cut off.
+        # Always one line: on a terminal, what exceeds its width is cut off.
         self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
 
     def _print_lines(self) -> None:
@@ -216,7 +220,7 @@ class ProgressBar:
         return Group(head, *now)
 
     def _tally(self) -> str:
-        """Results by outcome; of a sweep that is taken up, those of this command only."""
+        """Results by outcome; for a resumed sweep, those of this command only."""
         return " · ".join(f"{n:,} {OUTCOME_LABELS[k]}" for k, n in self._counts.most_common())
 
 
@@ -226,13 +230,13 @@ def _words(running: Running) -> str:
 
 @contextmanager
 def spinner(what: str, launcher: Launcher | None = None) -> Iterator[None]:
-    """Say on a terminal's standard error what goes on, with seconds; a line where it is none."""
+    """Show the current step and its seconds on standard error; if that is no terminal, one line."""
     out = console(stderr=True)
     started = time.monotonic()
-    ask = getattr(launcher, "running", tuple)
+    list_running = getattr(launcher, "running", tuple)
 
     def shown() -> RenderableType:
-        running = next(iter(ask()), None)
+        running = next(iter(list_running()), None)
         doing, seconds = what, time.monotonic() - started
         if running is not None:
             doing, seconds = f"{running.doing} {running.name}".strip(), running.seconds

@@ -1,4 +1,4 @@
-"""The tables that verbs print: pure functions from stored runs to rich renderables."""
+"""The tables that the commands print: pure functions from stored runs to rich renderables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.analysis import rows, summary
-from compilewatch.cli.rendering.pieces import STYLES, plain, plain_table, plural, spaced
+from compilewatch.cli.rendering.pieces import STYLES, plain, plain_table, spaced
 from compilewatch.contract.targets import target_label
 from compilewatch.records import ChangeKind, Result, Run, Status
 from compilewatch.records.views import RunView
 from compilewatch.report import wording
-from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome
+from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, plural
 
 FAMILIES_SHOWN = 15
 REASONS_SHOWN = 8
@@ -31,7 +31,7 @@ HEADINGS = OUTCOME_LABELS | {Outcome.GRAPH_BREAK: "breaks", Outcome.COMPILE_ERRO
 
 
 def summary_table(view: RunView) -> RenderableType:
-    """The end of a sweep: what does not pass and why, changes, notes, headline figures."""
+    """The end of a sweep: the results that do not pass, changes, notes and headline figures."""
     parts = [
         *_families(view),
         *_targets(view),
@@ -58,16 +58,16 @@ def changes_table(view: RunView) -> RenderableType:
 
 
 def _oddities(baseline: Run, run: Run) -> Iterable[str]:
-    """What makes a comparison say less than it seems to."""
+    """The reasons why a comparison says less than it seems to."""
     if baseline.id == run.id and baseline.environments == run.environments:
-        yield "both are the same run: nothing can differ"
+        yield "a run is compared with itself, so nothing can differ"
     if baseline.source != run.source:
         yield f"the sources differ: {baseline.source} and {run.source}"
     elif baseline.settings.get("selection") != run.settings.get("selection"):
-        yield "the two runs select other models: compare only what both have"
+        yield "the two runs select different models: only models in both runs can be compared"
     for side in (baseline, run):
         if side.state != "finished":
-            yield f"{side.id} is {side.state}: what it has no result of is pending or missing"
+            yield f"{side.id} is {side.state}: requests without a result are pending or missing"
 
 
 def runs_table(runs: Sequence[Run]) -> RenderableType:
@@ -98,11 +98,11 @@ def runs_table(runs: Sequence[Run]) -> RenderableType:
 
 
 def _not_passing(view: RunView) -> list[RenderableType]:
-    """The most downloaded of what does not pass: the line that breaks or fails, and why."""
+    """The most downloaded models that do not pass: the line that breaks or fails, and why."""
     found = [r for r in view.results if outcome(r) not in (Outcome.PASS, Outcome.NOT_RUN)]
     if not found:
         return []
-    # What is known and reviewed comes last.
+    # Results with a reviewed expectation come last.
     found.sort(
         key=lambda r: (
             r.expectation is not None,
@@ -123,20 +123,20 @@ def _not_passing(view: RunView) -> list[RenderableType]:
         )
     if len(found) > NOT_PASSING_SHOWN:
         table.add_row(plain(f"{len(found) - NOT_PASSING_SHOWN:,} more in the report", "dim"))
-    return [table, plain(f"Look closer: {wording.commands(found[0].request)[1]}")]
+    return [table, plain(f"For details, run: {wording.commands(found[0].request)[1]}")]
 
 
 def _families(view: RunView) -> list[RenderableType]:
     counts = _counted(view, lambda result: result.request.model.family)
     if all(found.total() == 1 for found in counts.values()):
-        return []  # the headline says the same
+        return []  # the headline has the same figures
     total = sum(counts.values(), Counter[Outcome]())
     shown = [group.name for group in summary.by_family(view)[:FAMILIES_SHOWN]]
     named = [(name, counts[name], "") for name in shown]
     rest = sum((found for name, found in counts.items() if name not in shown), Counter[Outcome]())
     if rest:
         others = len(counts) - len(shown)
-        named.append((f"{others} other {'family' if others == 1 else 'families'}", rest, "dim"))
+        named.append((plural(others, "other family", "other families"), rest, "dim"))
     return [_outcome_table("Family", [*named, (f"all {len(counts):,}", total, "bold")])]
 
 
@@ -161,7 +161,7 @@ def _outcome_table(heading: str, lines: Iterable[tuple[str, Counter[Outcome], st
 
 
 def _targets(view: RunView) -> list[RenderableType]:
-    """Where a run has several targets: verdicts, first failing layers and reasons by target."""
+    """For a run with several targets: verdicts, first failing targets and reasons by target."""
     labels = rows.targets_in_order(view.results)
     if len(labels) < 2:
         return []
@@ -171,7 +171,7 @@ def _targets(view: RunView) -> list[RenderableType]:
     ]
     firsts = rows.first_failures(rows.rows(view.results))
     if any(firsts.values()):
-        table = plain_table("Fails first in", "Asked in", "Models")
+        table = plain_table("Fails first in", "Mode", "Models")
         table.columns[2].justify = "right"
         for (way, layer), models in firsts.items():
             table.add_row(plain(layer.value), plain(way.label), plain(f"{models:,}"))
@@ -180,7 +180,7 @@ def _targets(view: RunView) -> list[RenderableType]:
 
 
 def _reasons_by_target(view: RunView) -> list[RenderableType]:
-    table = plain_table("Target", "Fails most for", "Models", "Downloads")
+    table = plain_table("Target", "Most frequent reasons", "Models", "Downloads")
     for column in table.columns[2:]:
         column.justify = "right"
     for label, reasons in rows.reasons_by_target(view).items():
@@ -214,11 +214,11 @@ def _reasons(view: RunView) -> list[RenderableType]:
 
 
 def _errors(view: RunView) -> list[RenderableType]:
-    # What is unsupported is told with its reason.
+    # Unsupported requests are listed with their reason in `_not_run`.
     errors = [found for found in summary.errors(view) if found[1] != Status.UNSUPPORTED.value]
     if not errors:
         return []
-    table = plain_table("Errors and no answers", "Phase", "Requests")
+    table = plain_table("Errors", "Phase", "Requests")
     table.columns[2].justify = "right"
     for phase, code, requests in errors[:REASONS_SHOWN]:
         table.add_row(plain(code), plain(phase), plain(f"{requests:,}"))
@@ -226,7 +226,7 @@ def _errors(view: RunView) -> list[RenderableType]:
 
 
 def _not_run(view: RunView) -> list[RenderableType]:
-    """Why requests were not run, and what to type."""
+    """Why requests were not run, and which command helps."""
     found = Counter(r.detail for r in view.results if outcome(r) is Outcome.NOT_RUN)
     table = plain_table("Requests not run", "Why")
     for reason, requests in found.most_common(REASONS_SHOWN):
@@ -254,9 +254,9 @@ def _compared(view: RunView) -> Text:
         for kind in ChangeKind
         if counts[kind] and kind not in CHANGE_STYLES
     ]
-    line = plain(f"against {view.baseline.id}: {', '.join(said)}", "bold")
+    line = plain(f"compared with {view.baseline.id}: {', '.join(said)}", "bold")
     if view.differences:
-        line.append_text(plain(f"\ndiffers in {'; '.join(view.differences)}", "dim"))
+        line.append_text(plain(f"\nthe runs differ in {'; '.join(view.differences)}", "dim"))
     return line
 
 
@@ -268,7 +268,7 @@ def _change_tables(view: RunView, limits: dict[ChangeKind, int]) -> Iterable[Ren
             continue
         table = plain_table(label, "Target", "Why")
         for change in found[:limit]:
-            # What differs between the runs stands above the tables, once.
+            # The differences between the runs are printed once, above the tables.
             causes = [cause for cause in change.causes if cause not in view.differences]
             table.add_row(
                 plain(change.model, CHANGE_STYLES.get(kind, "")),
@@ -285,9 +285,9 @@ def _headline(view: RunView) -> Text:
     line = plain(wording.headline(view), "bold")
     said = [
         f"\ncoverage {wording.percent(figures.coverage)}: "
-        f"{figures.verdicts:,} verdicts for {plural(figures.planned, 'planned request')}"
+        f"{plural(figures.verdicts, 'verdict')} for {plural(figures.planned, 'planned request')}"
     ]
-    cost = [f"\nreused {wording.percent(figures.reused_share)}"]
+    cost = [f"\n{wording.percent(figures.reused_share)} of the results reused"]
     if figures.overhead is not None:
         cost.append(f"overhead {figures.overhead:.2f}")
     if view.run.wall_seconds is not None:
@@ -295,6 +295,8 @@ def _headline(view: RunView) -> Text:
         cost.append(f"{wording.seconds(view.run.wall_seconds)} with {jobs}")
     line.append_text(plain("; ".join(said) + "; ".join(cost)))
     if figures.missing:
-        planned = f"{figures.missing:,} of {figures.planned:,} planned requests have no result"
-        line.append_text(plain(f"\n{planned}: not run is not passed", "bold yellow"))
+        verb = "has" if 1 in (figures.missing, figures.planned) else "have"
+        planned = plural(figures.planned, "planned request")
+        missing = f"{figures.missing:,} of {planned} {verb} no result"
+        line.append_text(plain(f"\n{missing}: not run is not passed", "bold yellow"))
     return line

@@ -1,1 +1,1 @@
-"""One module a verb, imported when the verb is called; each offers `command`."""
+"""One module per command, imported when the command is called; each defines `command`."""

@@ -22,7 +22,7 @@ from compilewatch.workflows.view import view, view_between
 @click.option(
     "--environments",
     metavar="A,B",
-    help="Compare environment A of BASE with B of RUN (or of BASE, where RUN is left out).",
+    help="Compare environment A of BASE with environment B of RUN (or of BASE without RUN).",
 )
 @conditions.option
 @options.output
@@ -37,8 +37,8 @@ def command(
 ) -> int:
     """Show what changed from run BASE to RUN (the latest by default).
 
-    A regression is claimed only where both runs gave a verdict. With --environments, which
-    verdicts differ between two environments, such as two versions of torch.
+    A regression is reported only if both runs have a verdict. --environments shows which verdicts
+    differ between two environments, such as two versions of torch.
     """
     store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
     names = options.split(environments)

@@ -1,4 +1,4 @@
-"""`compilewatch doctor`: what this machine can run, what is missing, and what to type."""
+"""`compilewatch doctor`: what this machine can run, what is missing, and how to install it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from compilewatch.plan.expectations import load_expectations
 from compilewatch.plan.keys import read_overrides
 from compilewatch.plan.requests import check_targets, targets_of
 from compilewatch.records import DEFAULT_ENVIRONMENT, Record
+from compilewatch.report.wording import plural
 from compilewatch.sources.manifest import ManifestSource
 
 OPTIONAL_PACKAGES = {
-    "timm": "models with a timm backbone end as unsupported; timm pulls torchvision and another "
-    "torch with it, so give it an environment of its own",
-    "PIL": "models whose code imports PIL end as unsupported: pip install pillow",
+    "timm": "models with a timm backbone are unsupported; timm installs torchvision and another "
+    "torch, so install it in a separate environment",
+    "PIL": "models whose code imports PIL are unsupported: pip install pillow",
 }
 
 
 ONLINE_SECONDS = 30.0
-"""How long the package index may take to answer."""
+"""How long the package index may take to respond."""
 
 
 class Check(Record, frozen=True, kw_only=True):
-    """One line of the doctor. `state` is ok, note (works without) or failed (sweep cannot run)."""
+    """One line of output. `state` is ok, note (optional) or failed (a sweep cannot run)."""
 
     name: str
     state: str
@@ -70,7 +71,7 @@ def _interpreter(fresh: bool) -> Iterator[Check]:
 
 
 def _worker(*, fresh: bool = False) -> Check:
-    """Whether the very thing that a sweep does first works: a worker starts and compiles."""
+    """Whether the first step of a sweep works: a worker starts and compiles a model."""
     try:
         found, checked_at = working(DEFAULT_ENVIRONMENT, fresh=fresh)
     except CompilewatchError as error:
@@ -78,14 +79,14 @@ def _worker(*, fresh: bool = False) -> Check:
             name="worker",
             state="failed",
             fact=str(error),
-            advice="make clean setup installs torch and transformers anew; if that does not help, "
-            "report this line with the output of: compilewatch env check default --json",
+            advice="`make clean setup` installs torch and transformers again; if that does not "
+            "help, report this line with the output of: compilewatch env check default --json",
         )
     forks = found.threads == 1
     return Check(
         name="worker",
         state="ok" if forks else "note",
-        fact=f"ready after {found.start_seconds:.1f} s, compiled a small model in "
+        fact=f"ready after {found.start_seconds:.1f} s, compiled a small model within "
         f"{found.request_seconds:.1f} s; checked at {checked_at[:19].replace('T', ' ')} UTC",
         advice="" if forks else cannot_fork(DEFAULT_ENVIRONMENT, found.threads),
     )
@@ -96,7 +97,7 @@ def _releases() -> Iterator[Check]:
     try:
         here = environments.describe(DEFAULT_ENVIRONMENT).packages
     except CompilewatchError:
-        return  # said above
+        return  # `_interpreter` reports it
     for package in ("torch", "transformers"):
         newest, installed = _newest(package), here.get(package)
         if installed is None:
@@ -105,8 +106,8 @@ def _releases() -> Iterator[Check]:
             yield Check(
                 name=f"{package} release",
                 state="note",
-                fact="not known: the package index does not answer",
-                advice="check the network, or the index that pip is configured with",
+                fact="unknown: the package index does not respond",
+                advice="check the network, and the index in the configuration of pip",
             )
             continue
         behind = Version(newest) > Version(installed)
@@ -114,17 +115,17 @@ def _releases() -> Iterator[Check]:
             name=f"{package} release",
             state="note" if behind else "ok",
             fact=f"{newest}; {installed} is installed" if behind else newest,
-            advice="make lock moves torch and transformers to the newest pair that works"
+            advice="`make lock` updates torch and transformers to the newest pair that works"
             if behind
             else "",
         )
 
 
 def _newest(package: str) -> str | None:
-    """The newest release of a package on the index that pip uses, None where it does not answer."""
+    """The newest release of a package on pip's index, or None if the index does not respond."""
     command = [sys.executable, "-m", "pip", "index", "versions", package]
     try:
-        told = subprocess.run(
+        listed = subprocess.run(
             [*command, "--disable-pip-version-check", "--retries", "0", "--timeout", "10"],
             capture_output=True,
             text=True,
@@ -133,25 +134,28 @@ def _newest(package: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    first = told.stdout.partition("\n")[0]  # torch (2.15.0)
-    return first.rpartition("(")[2].rstrip(")") if told.returncode == 0 else None
+    first = listed.stdout.partition("\n")[0]  # torch (2.15.0)
+    return first.rpartition("(")[2].rstrip(")") if listed.returncode == 0 else None
 
 
 def _machine(settings: Settings) -> Iterator[Check]:
     cores = os.cpu_count() or 1
-    yield Check(name="cores", state="ok", fact=f"{cores}; a sweep runs {settings.jobs} at a time")
+    yield Check(
+        name="cores", state="ok", fact=f"{cores}; a sweep runs {plural(settings.jobs, 'job')}"
+    )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     wanted = settings.jobs * settings.memory_limit_bytes
     yield Check(
         name="memory",
         state="ok" if memory >= wanted else "note",
-        fact=f"{memory / 2**30:.0f} GiB; a child may take {settings.memory_limit_bytes / 2**30:g}",
+        fact=f"{memory / 2**30:.0f} GiB; "
+        f"each job may use {settings.memory_limit_bytes / 2**30:g} GiB",
         advice="" if memory >= wanted else "lower memory_limit_gib or jobs in compilewatch.toml",
     )
 
 
 def _inputs(settings: Settings) -> Iterator[Check]:
-    """What a sweep reads before it starts: targets, models, overrides, expectations."""
+    """The input of a sweep: targets, models, overrides and expectations."""
 
     def targets() -> str:
         check_targets(targets_of(settings.targets, settings.modes, settings.dynamic))
@@ -160,11 +164,11 @@ def _inputs(settings: Settings) -> Iterator[Check]:
     def models() -> str:
         path = Path(settings.models_file)
         if not path.exists():
-            return "none of your own"
+            return "no models of your own"
         found = ManifestSource(path=path).models()
         if wrong := [model for model in found if model.error is not None]:
             raise ConfigError(f"{len(wrong)} of {len(found)} models: {wrong[0].error}")
-        return f"{path}, {len(found)} of your own"
+        return f"{path}, {plural(len(found), 'model')} of your own"
 
     def overrides() -> str:
         folder = Path(settings.overrides_dir)
@@ -183,14 +187,14 @@ def _inputs(settings: Settings) -> Iterator[Check]:
                 name=read.__name__,
                 state="failed",
                 fact=str(error),
-                advice="correct it there: the message names the file or the setting",
+                advice="correct the file or the setting that the message names",
             )
 
 
 def _environments(settings: Settings, fresh: bool) -> Iterator[Check]:
     for listed in listing(settings.cache_folder, fresh=fresh):
         if listed.name in environments.INTERPRETERS:
-            continue  # said above
+            continue  # `_interpreter` reports it
         made = listed.environment
         yield Check(
             name=f"env {listed.name}",
@@ -211,14 +215,14 @@ def _outputs(settings: Settings) -> Check:
             advice="choose another folder with --output",
         )
     free = shutil.disk_usage(existing).free
-    roomy = free > 2**30
+    enough = free > 2**30
     return Check(
         name="outputs",
-        state="ok" if roomy else "note",
+        state="ok" if enough else "note",
         fact=f"{folder}, {free / 2**30:.0f} GiB free",
         advice=""
-        if roomy
-        else "free some space: a whole-library run with traces takes up to 1 GiB",
+        if enough
+        else "free some space: a run of the complete library with traces takes up to 1 GiB",
     )
 
 
@@ -235,7 +239,7 @@ def _tools() -> Iterator[Check]:
     yield Check(
         name="c++ compiler",
         state="ok" if compiler else "note",
-        fact=compiler or "not found: Dynamo needs none, Inductor does",
+        fact=compiler or "not found: Inductor needs one, Dynamo does not",
         advice="" if compiler else "install g++ (Debian: apt-get install g++)",
     )
     for package, consequence in OPTIONAL_PACKAGES.items():
@@ -251,7 +255,9 @@ def _tools() -> Iterator[Check]:
 def _hub(settings: Settings) -> Iterator[Check]:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     token = (
-        "a token is set" if os.environ.get("HF_TOKEN") else "no token (only gated models need one)"
+        "HF_TOKEN is set"
+        if os.environ.get("HF_TOKEN")
+        else "HF_TOKEN is not set (only gated models need it)"
     )
     yield Check(name="hub", state="ok", fact=f"{endpoint}; {token}")
     pulled = (
@@ -260,22 +266,22 @@ def _hub(settings: Settings) -> Iterator[Check]:
     yield Check(
         name="pulled list",
         state="ok" if pulled else "note",
-        fact=str(pulled[-1]) if pulled else "none: sweeps use the library",
+        fact=str(pulled[-1]) if pulled else "none: sweeps use the installed Transformers",
         advice="" if pulled else "compilewatch pull --top 50",
     )
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list of checks.")
-@click.option("--online", is_flag=True, help="Ask the package index for newer releases, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the checks as one JSON list.")
+@click.option("--online", is_flag=True, help="Also check the package index for newer releases.")
 @options.fresh
 def command(as_json: bool, online: bool, fresh: bool) -> int:
-    """Say what this machine can run, what is missing and what to type.
+    """Show what this machine can run, what is missing, and which command installs it.
 
-    A worker is started and compiles a small model, as in a sweep; not again where nothing about
-    its environment changed since it was last checked.
+    A worker is started and compiles a small model, as in a sweep. The result is kept until the
+    environment changes.
 
-    Exit status 2 where a sweep cannot run.
+    Exit status 2 if a sweep cannot run.
     """
     settings = load_settings()
     checks = [

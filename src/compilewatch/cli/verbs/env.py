@@ -18,11 +18,11 @@ from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.records import Environment, Record
 
 STEPS = ("Creating", "Collecting", "Downloading", "Building", "Installing", "Successfully")
-"""What a person wants to see of what pip says."""
+"""The beginnings of those lines of pip's output that are worth showing."""
 
 
 class Checked(Record, frozen=True, kw_only=True):
-    """What `check --json` prints. `problem` is one line, empty where the environment works."""
+    """The output of `check --json`. `problem` is one line, empty if the environment works."""
 
     name: str
     works: bool
@@ -34,22 +34,24 @@ class Checked(Record, frozen=True, kw_only=True):
 
 @click.group("env")
 def command() -> None:
-    """Make, list and check environments: the interpreters, with a torch each, that workers run in.
+    """Create, list and check environments: Python interpreters, each with its own torch.
 
-    They lie in the user's cache folder and serve every checkout. `default` is the interpreter that
-    runs compilewatch.
+    Workers run in them. They are stored in the user's cache folder and shared by all checkouts.
+    `default` is the interpreter that runs compilewatch.
     """
 
 
 @command.command("create")
 @click.argument("name")
-@click.option("--torch", metavar="VERSION", help="The torch of an environment with another name.")
-@click.option("--python", metavar="PATH", help="The interpreter to make it with.")
+@click.option(
+    "--torch", metavar="VERSION", help="The version of torch in an environment with another name."
+)
+@click.option("--python", metavar="PATH", help="The interpreter to create it with.")
 def create_verb(name: str, torch: str | None, python: str | None) -> None:
-    """Make the environment NAME: xla, neuron, or any other name with --torch.
+    """Create the environment NAME: xla, neuron, or any other name with --torch.
 
-    Quick where it is there already. TORCH_INDEX names an index of CPU builds that torch is taken
-    from.
+    This is fast if the environment exists already. TORCH_INDEX names a package index with CPU
+    builds of torch, from which torch is installed.
     """
     recipe = recipe_of(name, torch)
     cache = load_settings().cache_folder
@@ -61,13 +63,13 @@ def create_verb(name: str, torch: str | None, python: str | None) -> None:
     made, anew = create(name, recipe, python=python, cache=cache, observer=show)
     click.echo(f"{name} is ready: torch {made.torch}, {made.python_executable}")
     if anew:
-        click.echo(f"Try it with: compilewatch env check {name}")
+        click.echo(f"Check it with: compilewatch env check {name}")
 
 
 @command.command("list")
 @options.as_json
 def list_verb(as_json: bool) -> None:
-    """List the environments there are and those that targets would need."""
+    """List the environments that exist and those that targets need."""
     found = listing(load_settings().cache_folder)
     if as_json:
         options.print_json(found)
@@ -87,9 +89,9 @@ def list_verb(as_json: bool) -> None:
 @click.argument("name")
 @options.as_json
 def check_verb(name: str, as_json: bool) -> int:
-    """Start a worker in the environment NAME, as a sweep does, and compile something with it.
+    """Start a worker in the environment NAME, as a sweep does, and compile a small model.
 
-    Exit status 1 where that fails, with what is wrong and what to type.
+    If that fails, the exit status is 1, and the message says what is wrong and how to fix it.
     """
     found = _check(name)
     if as_json:

@@ -1,4 +1,4 @@
-"""`compilewatch explain`: one model, now, in the terminal."""
+"""`compilewatch explain`: check one model now and show its result in the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from compilewatch.cli.verbs.sweep import local_launcher
     "--artifacts",
     "keep",
     type=click.Path(file_okay=False),
-    help="Keep the trace and its rendering in this folder.",
+    help="Keep the compile trace and its rendered pages in this folder.",
 )
 @conditions.option
 @options.verbose
@@ -42,12 +42,12 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Check one MODEL now and show its breaks with their source lines.
+    """Check one MODEL now and show its graph breaks with their source lines.
 
-    MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, or one
-    of your own: a folder with a config.json, ./FILE.py, ./FILE.py:NAME, or MODULE:FACTORY, where
-    the name is a function without arguments that returns the module. Nothing is stored. Exit
-    status 3 where the model got no verdict.
+    MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, or your
+    own model: a folder with a config.json, ./FILE.py, ./FILE.py:NAME, or MODULE:FACTORY, where
+    NAME or FACTORY is a function without arguments that returns the module. Nothing is stored. The
+    exit status is 3 if there is no verdict.
     """
     request, settings = options.one_request(
         model,
@@ -57,7 +57,7 @@ def command(
         inputs_file=inputs_file,
         flags=flags | {"jobs": 1},
     )
-    # A trace that nobody keeps need not be written and rendered.
+    # Without --keep, the trace need not be written and rendered.
     request = msgspec.structs.replace(request, keep_artifacts=keep is not None)
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
@@ -69,10 +69,10 @@ def command(
             shutil.copytree(completed.artifacts, keep, dirs_exist_ok=True)
             for path in Path(keep).rglob("*"):
                 if path.is_file():
-                    path.chmod(0o644)  # torch makes its trace readable to nobody else
+                    path.chmod(0o644)  # torch makes its trace readable by the owner only
     result = completed.result
     if keep is None:
-        # What they name is gone with the scratch folder.
+        # The artifacts were deleted with the scratch folder.
         result = msgspec.structs.replace(result, artifacts=())
     if as_json:
         options.print_json(result)

@@ -1,4 +1,4 @@
-"""`compilewatch inputs`: the example inputs of a model, to see and to replace."""
+"""`compilewatch inputs`: show the example inputs of a model, and save them for editing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compilewatch.records import Tier
 @click.option(
     "--save",
     type=click.Path(dir_okay=False),
-    help="Write them to a .toml file to edit, and to pass with --inputs.",
+    help="Write them to a .toml file, which can be edited and passed with --inputs.",
 )
 @options.as_json
 def command(
@@ -39,7 +39,7 @@ def command(
 ) -> int:
     """Show the example inputs of MODEL: names, shapes, dtypes, and how they were made."""
     if save is not None:
-        # Only real tensors have values to write down.
+        # Only real tensors have values that can be written to a file.
         flags["tier"] = Tier.REAL.value
     request, settings = options.one_request(
         model,
@@ -64,13 +64,14 @@ def command(
         shape = str(list(tensor.shape)) if tensor.shape is not None else ""
         table.add_row(tensor.name, shape, tensor.dtype or "", tensor.value or "")
     for name in made.unknown:
-        table.add_row(name, "?", "?", "nothing tells what it should be")
+        table.add_row(name, "?", "?", "no rule derives its value")
     out = console()
     out.print(f"{request.model.name}: strategy {made.strategy}, {made.tier.value} tensors")
     out.print(table)
     use = f"compilewatch explain {model} --inputs {save or 'FILE'}"
     if save is not None:
-        click.echo(f"\nSaved{': fill in what is unknown' if made.unknown else ''}. Then: {use}")
+        fill_in = " Fill in the unknown arguments." if made.unknown else ""
+        click.echo(f"\nSaved.{fill_in} Then run: {use}")
     elif made.unknown:
-        click.echo(f"\nFill them in: compilewatch inputs {model} --save FILE, then {use}")
+        click.echo(f"\nTo fill them in, run: compilewatch inputs {model} --save FILE, then {use}")
     return INCOMPLETE if made.unknown and save is None else 0

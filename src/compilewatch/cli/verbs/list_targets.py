@@ -1,4 +1,4 @@
-"""`compilewatch list-targets`: what this machine can run, and why not the rest."""
+"""`compilewatch list-targets`: which targets this machine can run, and why not the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compilewatch.records import Environment, Record, Target
 
 
 class Listed(Record, frozen=True, kw_only=True):
-    """One target in the environment that a sweep would ask it in; `why` it cannot run there."""
+    """One target in the environment that a sweep would use; `why` it cannot run there."""
 
     target: str
     environment: str
@@ -27,7 +27,7 @@ class Listed(Record, frozen=True, kw_only=True):
 
 
 def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[Listed, ...]:
-    """Every registered target. Each environment is asked once, or what it said is taken."""
+    """Every registered target. Each environment is checked once, or its stored facts are used."""
     cache = settings.cache_folder
     known: list[Environment] = []
     missing: dict[str, dict[str, str | None]] = {}
@@ -52,7 +52,9 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[Listed, 
 
 @click.command("list-targets")
 @click.option(
-    "--environments", metavar="A,B", help="In each of these (default: each target in its own)."
+    "--environments",
+    metavar="A,B",
+    help="Check these environments (default: the default of each target).",
 )
 @options.fresh
 @options.as_json
@@ -63,7 +65,7 @@ def command(environments: str | None, fresh: bool, as_json: bool) -> None:
     if as_json:
         options.print_json(found)
         return
-    table = Table("Target", "Environment", "Runs here", "Why not", box=None, pad_edge=False)
+    table = Table("Target", "Environment", "Runs here", "Reason", box=None, pad_edge=False)
     for listed in found:
         cells = [listed.target, listed.environment, "yes" if listed.runs else "no", listed.why]
         table.add_row(*(Text(cell) for cell in cells))

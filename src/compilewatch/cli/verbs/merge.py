@@ -1,4 +1,4 @@
-"""`compilewatch merge`: the shards of one plan become one run."""
+"""`compilewatch merge`: join the shards of one plan into one run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from compilewatch.workflows.merge import merge
 def command(
     runs: tuple[str, ...], fail_on: conditions.Conditions, output_dir: str | None, as_json: bool
 ) -> int:
-    """Join RUNS of one plan (ids, or folders copied from elsewhere) into a new run."""
+    """Join RUNS of one plan into a new run.
+
+    RUNS are the ids of stored runs, or folders of runs that were copied from other machines.
+    """
     settings = load_settings({"output_dir": output_dir})
     store = Store(Path(settings.output_dir))
     seen = merge(store, [store.open(name) for name in runs], settings)

@@ -1,4 +1,4 @@
-"""`compilewatch neuron compile`: HLOs captured elsewhere, through neuronx-cc, here."""
+"""`compilewatch neuron compile`: compile HLO modules from other machines with neuronx-cc."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from compilewatch.neuron import device, error_classes, neuronx_cc
 from compilewatch.neuron.neuronx_cc import HLO_SUFFIX, Compilation, Compiler
 from compilewatch.records import NeuronDetail, Record
 from compilewatch.report import wording
+from compilewatch.report.wording import plural
 
 POLL_SECONDS = 0.1
 
@@ -26,7 +27,7 @@ STYLES = {"compiled": "green", "already": "green", "failed": "red"}
 
 
 class Compiled(Record, frozen=True, kw_only=True):
-    """What became of one HLO. `folder` is where its NEFF, logs and neuron.json lie.
+    """The outcome of one HLO module. `folder` holds its NEFF, its logs and neuron.json.
 
     `outcome` is `compiled`, `already` (by the same compiler with the same flags) or `failed`.
     """
@@ -45,7 +46,7 @@ class _Job(Record, frozen=True, kw_only=True):
 
 @click.group("neuron")
 def command() -> None:
-    """Work with AWS Neuron's compiler on a machine that has it. This needs no torch."""
+    """Use the AWS Neuron compiler on a machine that has it. This needs no torch."""
 
 
 @command.command("compile")
@@ -72,7 +73,7 @@ def command() -> None:
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write there (default: beside each HLO).",
+    help="Write the output to this folder (default: beside each HLO module).",
 )
 @options.as_json
 def compile_command(
@@ -84,15 +85,16 @@ def compile_command(
     output: Path | None,
     as_json: bool,
 ) -> int:
-    """Compile each captured HLO: a file, or every *.hlo_module.pb below a folder such as a run.
+    """Compile captured HLO modules: files, or every *.hlo_module.pb below folders such as runs.
 
-    The NEFF, the compiler's logs and neuron.json go to NAME.TARGET beside NAME.hlo_module.pb. What
-    the same compiler has compiled with the same flags is skipped. Exit status 1 if one failed.
+    The NEFF, the compiler's logs and neuron.json are written to the folder NAME.TARGET beside
+    NAME.hlo_module.pb. A module that the same compiler has already compiled with the same flags is
+    skipped. The exit status is 1 if a compilation failed.
     """
     path = neuronx_cc.find()
     if path is None:
         raise CompilerError(
-            "no neuronx-cc on PATH or beside this Python: install the Neuron SDK "
+            "neuronx-cc is neither on PATH nor beside this Python: install the Neuron SDK "
             "(docs/guide.md, Neuron)"
         )
     own = device.instance_family()
@@ -101,7 +103,10 @@ def compile_command(
     found = _found(places, chosen, output)
     compiler = neuronx_cc.ask(path)
     if not as_json:
-        click.echo(f"neuronx-cc {compiler.version} for {chosen}: {len(found)} HLO", err=True)
+        click.echo(
+            f"neuronx-cc {compiler.version} for {chosen}: {plural(len(found), 'HLO module')}",
+            err=True,
+        )
     done: list[Compiled] = []
     for each in _compile_all(found, compiler, chosen, jobs, seconds):
         done.append(each)
@@ -116,27 +121,33 @@ def compile_command(
 
 
 def _found(places: Iterable[Path], target: str, output: Path | None) -> list[_Job]:
-    """Every HLO and where its output goes. Raises UsageError for none, or two in one place."""
+    """Every HLO module and the folder of its output.
+
+    Raises UsageError if there is none, or if two have the same folder.
+    """
     jobs: dict[Path, _Job] = {}
     for place in places:
         root = place if place.is_dir() else place.parent
         hlos = sorted(place.rglob(f"*{HLO_SUFFIX}")) if place.is_dir() else [place]
         if not hlos:
-            raise UsageError(f"{place} has no *{HLO_SUFFIX} in it: name a run with the xla target")
+            raise UsageError(f"{place} contains no *{HLO_SUFFIX}: name a run with the target xla")
         for hlo in hlos:
             folder = neuronx_cc.folder_of(hlo, target)
             if output is not None:
                 folder = output / folder.relative_to(root)
             known = jobs.setdefault(folder.absolute(), _Job(hlo=hlo, folder=folder.absolute()))
             if known.hlo.resolve() != hlo.resolve():
-                raise UsageError(f"{known.hlo} and {hlo} both go to {folder}: compile them apart")
+                raise UsageError(
+                    f"{known.hlo} and {hlo} would both be written to {folder}: compile them "
+                    "separately"
+                )
     return list(jobs.values())
 
 
 def _compile_all(
     jobs: Sequence[_Job], compiler: Compiler, target: str, parallel: int, seconds: float
 ) -> Iterator[Compiled]:
-    """Outcomes as they come; left early, what still runs is ended."""
+    """Yield each outcome as it finishes. Closing the generator ends the running compilations."""
     waiting = list(reversed(jobs))
     running: list[tuple[_Job, Compilation]] = []
     try:
@@ -150,7 +161,7 @@ def _compile_all(
                 running.append((job, _start(job, compiler, target)))
             for job, compilation in list(running):
                 if compilation.seconds > seconds:
-                    compilation.end(error_classes.TIMEOUT, f"no end after {seconds:g} s")
+                    compilation.end(error_classes.TIMEOUT, f"not finished after {seconds:g} s")
                 if compilation.done():
                     running.remove((job, compilation))
                     yield _ended(job, compilation.detail())
@@ -169,7 +180,7 @@ def _start(job: _Job, compiler: Compiler, target: str) -> Compilation:
 
 
 def _known(job: _Job, compiler: Compiler, target: str) -> Compiled | None:
-    """The outcome of an HLO that is not given to the compiler."""
+    """The outcome of an HLO module that need not be compiled, or None."""
     found = neuronx_cc.already(job.folder, compiler, job.hlo, target)
     if found is None:
         return None
@@ -198,7 +209,7 @@ def _seconds(detail: NeuronDetail | None) -> str:
 
 def _table(done: Iterable[Compiled]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("HLO", "outcome", "what the compiler says"):
+    for heading in ("HLO", "outcome", "message of the compiler"):
         table.add_column(heading, no_wrap=heading == "outcome", overflow="fold")
     for each in done:
         said = each.reason

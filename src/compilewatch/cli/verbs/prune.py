@@ -1,4 +1,4 @@
-"""`compilewatch prune`: stored runs that newer ones have superseded are deleted."""
+"""`compilewatch prune`: delete stored runs that newer ones have superseded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from compilewatch.cli import options
-from compilewatch.cli.rendering.pieces import console, plain, plain_table, plural
+from compilewatch.cli.rendering.pieces import console, plain, plain_table
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
-from compilewatch.report.wording import memory
+from compilewatch.report.wording import memory, plural
 from compilewatch.store import Store
 from compilewatch.workflows.prune import Judged, prune, review
 
@@ -30,10 +30,12 @@ from compilewatch.workflows.prune import Judged, prune, review
     "days",
     metavar="D",
     type=click.IntRange(min=1),
-    help="Keep what started in the last D days.",
+    help="Keep the runs that started in the last D days.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-@click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@click.option(
+    "--yes", is_flag=True, help="Delete without confirmation; required if there is no terminal."
+)
 @options.output
 @options.as_json
 def command(
@@ -44,33 +46,34 @@ def command(
     output_dir: str | None,
     as_json: bool,
 ) -> None:
-    """Delete stored runs that newer ones have superseded, after saying which.
+    """Delete stored runs that newer ones have superseded, after listing them.
 
-    With both rules, a run stays that either keeps. Runs are of one selection where `compare` would
-    take one for the other's baseline: the same source, models, targets with modes and
-    environments, depth, tier and shard. Whatever N and D are, the newest finished run of each
-    selection stays, and so does outputs/latest, a run that is being written, one that waits to be
-    published, and the baseline of such a run. An interrupted run goes as a finished one would.
+    With both rules, a run is kept if either rule keeps it. Two runs belong to the same selection
+    if `compare` would use one as the baseline of the other: the same source, models, targets with
+    modes and environments, depth, tier and shard. Whatever N and D are, these runs are kept: the
+    newest finished run of each selection, outputs/latest, a run that is being written, a run that
+    waits to be published, and the baseline of such a run. An interrupted run is treated like a
+    finished one.
 
-    Exit statuses: 0 done, or nothing to do; 2 wrong input, or a run that cannot be deleted; 130
-    interrupted: what is deleted is gone, what is not is whole.
+    Exit statuses: 0 success, or nothing to do; 2 wrong input, or a run that cannot be deleted; 130
+    interrupted: each run is then either deleted or complete.
     """
     if keep is None and days is None:
         raise UsageError("say what to keep: --keep N, --keep-days D or both")
-    asks = not (yes or dry_run)
-    if asks and (as_json or not _somebody_is_there()):
-        raise UsageError("nobody can be asked here: add --yes to delete, or --dry-run to look")
+    confirm = not (yes or dry_run)
+    if confirm and (as_json or not _is_interactive()):
+        raise UsageError("there is no terminal to confirm on: add --yes to delete, or --dry-run")
     store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
     found = review(store, keep=keep, days=days, now=datetime.now(UTC))
     _, problems = store.scan()
     if not as_json:
         _print(found.superseded, found.held)
         for problem in problems:
-            click.echo(f"compilewatch: left alone: {problem}", err=True)
+            click.echo(f"compilewatch: not deleted: {problem}", err=True)
         said = f"{plural(len(found.superseded), 'run')}, {memory(found.freed_bytes)}"
         click.echo(f"To delete: {said}. To keep: {plural(found.kept, 'run')}.")
-    if asks and found.superseded and not click.confirm("Delete them?"):
-        click.echo("Nothing is deleted.")
+    if confirm and found.superseded and not click.confirm("Delete them?"):
+        click.echo("Nothing was deleted.")
         return
     deleted = [] if dry_run else list(prune(store, found))
     if as_json:
@@ -79,12 +82,12 @@ def command(
         click.echo(f"Deleted: {said}.")
 
 
-def _somebody_is_there() -> bool:
+def _is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _print(superseded: Sequence[Judged], held: Sequence[Judged]) -> None:
-    for title, runs in (("To delete", superseded), ("Kept nevertheless", held)):
+    for title, runs in (("To delete", superseded), ("Superseded, but kept", held)):
         if not runs:
             continue
         table = plain_table(title, "Source", "State", "Size", "Why")

@@ -1,4 +1,4 @@
-"""`compilewatch publish`: stored runs to the services that are set."""
+"""`compilewatch publish`: send stored runs to the configured services."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ IN_PART = 3
 
 @click.command("publish")
 @click.argument("run", default="latest", shell_complete=completion.runs)
-@click.option("--to", metavar="SINK,…", help="Only to these (default: all that have an address).")
+@click.option("--to", metavar="SINK,…", help="Send to these only (default: all with an address).")
 @click.option(
     "--baseline",
     metavar="RUN",
     shell_complete=completion.runs,
-    help="Compare with RUN instead of its own baseline.",
+    help="Compare with RUN instead of the run's own baseline.",
 )
 @options.output
 @options.as_json
 def command(
     run: str, to: str | None, baseline: str | None, output_dir: str | None, as_json: bool
 ) -> int:
-    """Send RUN (the latest by default), and what waits in the spool, to the services that are set.
+    """Send RUN (the latest by default) and the runs in the spool to the configured services.
 
-    Publishing twice changes nothing. What a service does not take is kept, and sent with the next
-    publish; the exit status is 3 then.
+    Publishing the same run twice changes nothing. If a service does not accept a run, the run stays
+    in the spool for the next publication, and the exit status is 3.
     """
     settings = load_settings({"output_dir": output_dir})
     names = options.split(to) or list(remote_sinks(settings))
     if not names:
         known = ", ".join(ADDRESSES.values())
-        raise UsageError(f"nowhere to publish to: set one of {known} in compilewatch.toml")
+        raise UsageError(f"no service is configured: set one of {known} in compilewatch.toml")
     sinks = load_sinks(names, settings)
     store = Store(Path(settings.output_dir))
     stored = store.open(run)
     if stored.path.resolve().parent != store.root.resolve():
         raise UsageError(
-            f"{stored.path} is not in {store.root}: name its folder of runs with --output, or take "
-            "it over with compilewatch merge"
+            f"{stored.path} is not in {store.root}: name its folder of runs with --output, or copy "
+            "it into that folder with compilewatch merge"
         )
     if stored.run.state == "running":
-        raise UsageError(f"run {stored.run.id} is still being written: wait for it to end")
+        raise UsageError(f"run {stored.run.id} is still being written: wait until it has finished")
     if stored.run.shard is not None and "pushgateway" in names:
         raise UsageError(
             f"run {stored.run.id} is shard {stored.run.shard}: its metrics would replace those of "
-            "the whole; compilewatch merge joins the shards, and that run can be published"
+            "the complete run; join the shards with compilewatch merge and publish the merged run"
         )
     expectations = load_expectations(Path(settings.expectations_file))
     seen = view(store, stored, baseline=baseline, expectations=expectations)

@@ -1,4 +1,4 @@
-"""`compilewatch pull`: the Hub's models, pinned."""
+"""`compilewatch pull`: list the most used models of the Hub, with pinned revisions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.progress import Progress, TimeElapsedColumn
 
 from compilewatch.cli import options
 from compilewatch.config.settings import load_settings
+from compilewatch.report.wording import plural
 from compilewatch.sources.hub.pull import SORTS, PullReport, pull
 
 
@@ -23,22 +24,22 @@ from compilewatch.sources.hub.pull import SORTS, PullReport, pull
 def command(
     top: int, sort: str, task: str | None, family: str | None, library: str | None, as_json: bool
 ) -> int:
-    """Ask the Hub for its most used models and pin them, with their configurations, in a list.
+    """Fetch the list of the Hub's most used models and pin their revisions and configurations.
 
-    Fetches configuration files only, never weights. HF_ENDPOINT and HF_TOKEN are honoured. Exit
-    status 3 if the Hub failed midway: what was pulled is kept.
+    Only configuration files are fetched, never weights. HF_ENDPOINT and HF_TOKEN are respected. The
+    exit status is 3 if the Hub failed before the end; the models fetched until then are kept.
     """
     settings = load_settings()
     stderr = Console(stderr=True, highlight=False)
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())
     with Progress(*columns, console=stderr, transient=True, disable=as_json) as bar:
-        task_id = bar.add_task("asking the Hub", total=top)
+        task_id = bar.add_task("listing models", total=top)
 
         def progress(done: int, total: int) -> None:
             bar.update(task_id, completed=done, total=total, description="pulling")
 
         def notice(line: str) -> None:
-            bar.update(task_id, description="trying again")
+            bar.update(task_id, description="retrying")
             if not as_json:
                 stderr.print(line, markup=False)
 
@@ -60,14 +61,16 @@ def command(
 
 
 def _say(report: PullReport) -> None:
-    click.echo(f"{report.models} models, {report.configs} with a configuration: {report.path}")
+    models = plural(report.models, "model")
+    click.echo(f"{models}, {report.configs:,} with a configuration: {report.path}")
     for reason, count in sorted(report.problems.items(), key=lambda kv: -kv[1]):
         click.echo(f"  {count} skipped: {reason}")
     if report.figures:
         click.echo(f"Figures by architecture: {report.figures}")
     if report.partial:
-        click.echo(f"Cut short: {report.message}", err=True)
+        click.echo(f"Incomplete: {report.message}", err=True)
         if report.kept:
-            click.echo(f"{report.kept} models of the earlier list were kept.", err=True)
+            kept = plural(report.kept, "model")
+            click.echo(f"Kept from the earlier list: {kept}.", err=True)
     else:
         click.echo("Check them with: compilewatch sweep")

@@ -1,4 +1,4 @@
-"""`compilewatch report`: the files of a stored run, written again."""
+"""`compilewatch report`: write the report files of a stored run again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compilewatch.workflows.view import view
     "--baseline",
     metavar="RUN",
     shell_complete=completion.runs,
-    help="Compare with RUN instead of its own baseline.",
+    help="Compare with RUN instead of the run's own baseline.",
 )
 @options.output
 @options.as_json

@@ -1,4 +1,4 @@
-"""`compilewatch reproduce`: a model's verdict without compilewatch."""
+"""`compilewatch reproduce`: show the verdict on a model without compilewatch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compilewatch.records import Depth, Tier
 @click.command("reproduce")
 @options.one_request_options
 @click.option("--save", type=click.Path(dir_okay=False), help="Write the script to a file.")
-@click.option("--run", "run_it", is_flag=True, help="Run the script too.")
+@click.option("--run", "run_it", is_flag=True, help="Also run the script.")
 def command(
     *,
     model: str,
@@ -36,10 +36,10 @@ def command(
 ) -> int:
     """Print a script of plain PyTorch that shows the verdict on MODEL.
 
-    It needs torch and transformers only, builds the model from configuration at reduced size
-    with real tensors, and prints each graph break with its line and whether fullgraph=True accepts
-    it, then what compilewatch finds (expected) and what it found (got). Exit status 1 of the
-    script, and of --run, where the two differ.
+    The script needs only torch and transformers. It builds the model from its configuration at
+    reduced size with real tensors, and prints each graph break with its line, and whether
+    fullgraph=True accepts the model. Then it prints the result of compilewatch (expected) and its
+    own result (got). The exit status of the script, and of --run, is 1 if the two differ.
     """
     request, settings = options.one_request(
         model,

@@ -1,4 +1,4 @@
-"""`compilewatch runs`: the stored runs."""
+"""`compilewatch runs`: list the stored runs."""
 
 from __future__ import annotations
 

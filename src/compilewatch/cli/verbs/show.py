@@ -1,4 +1,4 @@
-"""`compilewatch show`: what is stored about a model."""
+"""`compilewatch show`: show the stored results of a model."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from compilewatch.store import Store, StoredRun, restore_artifacts
     "--run",
     "reference",
     shell_complete=completion.runs,
-    help="A run (default: the newest with a verdict on it).",
+    help="The run (default: the newest with a verdict on the model).",
 )
 @click.option(
     "--artifacts",
     "folder",
     metavar="DIRECTORY",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write its artifacts there, decompressed: DIRECTORY/TARGET/…",
+    help="Write the artifacts to this folder, decompressed: DIRECTORY/TARGET/…",
 )
-@click.option("--open", "in_browser", is_flag=True, help="Open tlparse's pages in a browser.")
+@click.option("--open", "in_browser", is_flag=True, help="Open the pages of tlparse in a browser.")
 @options.output
 @options.verbose
 @options.as_json
@@ -52,7 +52,7 @@ def command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Show the row of MODEL, which layer fails first, and its result on each target and mode."""
+    """Show the stored results of MODEL on each target and mode, and which target fails first."""
     store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
     runs = (store.open(reference),) if reference else store.runs()
     stored, results = _newest(model, runs, named=reference is not None)
@@ -60,7 +60,7 @@ def command(
     if in_browser:
         _open(stored, names, folder)
     elif folder is not None and not restore_artifacts(names, stored.path, folder):
-        raise UsageError(f"run {stored.run.id} holds no artifacts of this model")
+        raise UsageError(f"run {stored.run.id} has no artifacts of this model")
     if as_json:
         options.print_json(results)
         return
@@ -82,24 +82,24 @@ def command(
 def _open(stored: StoredRun, names: Sequence[str], folder: Path | None) -> None:
     """Write artifacts to `folder`, or to a temporary one, and open tlparse's pages among them.
 
-    Raises UsageError where there are none, or no browser.
+    Raises UsageError if there are no such pages, or no browser.
     """
     if not any(name.endswith(("/tlparse.zip", "/tlparse/index.html")) for name in names):
-        raise UsageError(f"run {stored.run.id} holds no pages of tlparse of this model")
-    # Not deleted: the browser reads on when this process is gone.
+        raise UsageError(f"run {stored.run.id} has no pages of tlparse for this model")
+    # The folder is not deleted: the browser still reads it after this process has ended.
     folder = folder or Path(tempfile.mkdtemp(prefix="compilewatch-pages-"))
     for path in restore_artifacts(names, stored.path, folder):
         is_index = path.parts[-2:] == ("tlparse", "index.html")
         if is_index and not webbrowser.open(path.absolute().as_uri()):
-            raise UsageError(f"no browser starts here; open this file elsewhere: {path}")
+            raise UsageError(f"no browser can be started; open this file yourself: {path}")
 
 
 def _newest(
     model: str, runs: tuple[StoredRun, ...], *, named: bool = False
 ) -> tuple[StoredRun, list[Result]]:
-    """The newest run with a verdict on a model, else the newest that has it, and its results.
+    """The newest run with a verdict on a model, else the newest with any result, and its results.
 
-    Raises UnknownModelError with near names.
+    Raises UnknownModelError with similar names.
     """
     known: dict[str, ModelSpec] = {}
     passed_over: list[tuple[StoredRun, list[Result]]] = []
@@ -109,7 +109,7 @@ def _newest(
         except StoreError as error:
             if named:
                 raise
-            click.echo(f"compilewatch: {error}; looking at older runs", err=True)
+            click.echo(f"compilewatch: {error}; reading older runs instead", err=True)
             continue
         specs = {result.request.model.name: result.request.model for result in results}
         spec = _meant(model, list(specs.values()))
@@ -118,20 +118,20 @@ def _newest(
         if found and (named or any(result.is_verdict for result in found)):
             if passed_over:
                 newer = ", ".join(each.run.id for each, _ in passed_over)
-                click.echo(f"Newer, without a verdict on it: {newer}", err=True)
+                click.echo(f"Newer runs without a verdict on this model: {newer}", err=True)
             return stored, found
         passed_over += [(stored, found)] if found else []
     if passed_over:
         return passed_over[0]
     names = {name.lower(): name for name in (*known, *(spec.family for spec in known.values()))}
     near = difflib.get_close_matches(model.lower(), names, n=4, cutoff=0.5)
-    asks = "`compilewatch explain` asks about any model"
-    hint = f"near: {', '.join(names[name] for name in near)}" if near else asks
+    explain = "`compilewatch explain` checks any model"
+    hint = f"similar names: {', '.join(names[name] for name in near)}" if near else explain
     raise UnknownModelError(f"no stored result of {model!r}; {hint}")
 
 
 def _meant(model: str, stored: Sequence[ModelSpec]) -> ModelSpec | None:
-    """The stored model that `explain` would take for this name: by name or family, or one's own."""
+    """The stored model that `explain` would choose for this name (also for a path or module)."""
     if (found := in_pool(model, stored)) is not None:
         return found
     with contextlib.suppress(ConfigError):
@@ -142,7 +142,7 @@ def _meant(model: str, stored: Sequence[ModelSpec]) -> ModelSpec | None:
 
 
 def _same(one: Build, other: Build) -> bool:
-    """Whether two builds are of one factory or configuration, as it was or is now."""
+    """Whether two builds are of the same factory or configuration file, whatever its content."""
     if isinstance(one, FactoryBuild) and isinstance(other, FactoryBuild):
         return one.factory == other.factory
     if isinstance(one, ConfigBuild) and isinstance(other, ConfigBuild):

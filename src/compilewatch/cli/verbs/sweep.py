@@ -1,4 +1,4 @@
-"""`compilewatch sweep`: the main job."""
+"""`compilewatch sweep`: evaluate many models, store the results and report them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from compilewatch.workflows.sweep import resume, sweep
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """What `--json` prints at the end of a sweep, a merge or a comparison."""
+    """The output of `--json` at the end of a sweep, a merge or a comparison."""
 
     run: Run
     summary: Summary
@@ -77,7 +77,7 @@ def launcher_of(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
 
 
 def print_view(store: Store, view: RunView, as_json: bool) -> None:
-    """A run's tables and where its report is, or all of it as JSON."""
+    """Print the tables of a run and the path of its report, or everything as JSON."""
     folder = store.open(view.run.id).path
     page = folder / "report" / "index.html"
     if as_json:
@@ -108,30 +108,34 @@ def _near(path: Path) -> Path:
 
 @click.command("sweep")
 @options.source
-@click.option("--top", type=click.IntRange(min=1), help="The N most used (default 25).")
+@click.option("--top", type=click.IntRange(min=1), help="The N most used models (default 25).")
 @click.option("--all", "every", is_flag=True, help="Every model of the source.")
 @click.option(
     "--models",
     metavar="A,B",
     shell_complete=completion.models,
-    help="These: class, family, org/model, folder, ./FILE.py, MODULE:FACTORY.",
+    help="These models: class, family, org/model, folder, ./FILE.py, MODULE:FACTORY.",
 )
 @click.option("--families", metavar="A,B", help="Only models of these families.")
-@click.option("--heads", type=click.Choice(["default", "all"]), help="Classes of the library.")
+@click.option(
+    "--heads", type=click.Choice(["default", "all"]), help="Which classes of the library."
+)
 @click.option(
     "--targets",
     shell_complete=completion.targets,
     metavar="A,B",
-    help="Compile targets (default dynamo), or all; NAME:BACKEND for one of a target's backends.",
+    help="Compile targets (default dynamo), or all; NAME:BACKEND for a backend of a target.",
 )
 @click.option(
-    "--environments", metavar="A,B", help="Ask in each of these (default: each target in its own)."
+    "--environments",
+    metavar="A,B",
+    help="Run in each of these environments (default: the default of each target).",
 )
 @click.option("--modes", metavar="A,B", help="eval, train (default eval).")
 @options.dynamic
 @options.depth
 @options.tier
-@click.option("--jobs", type=click.IntRange(min=1), help="Models at a time (default: one a core).")
+@click.option("--jobs", type=click.IntRange(min=1), help="Parallel jobs (default: one per core).")
 @click.option(
     "--launcher",
     type=click.Choice(["local", "ray"]),
@@ -141,9 +145,9 @@ def _near(path: Path) -> Path:
     "--address",
     "ray_address",
     metavar="HOST:PORT",
-    help="The Ray cluster (default: RAY_ADDRESS, else one of this machine's own).",
+    help="The Ray cluster (default: RAY_ADDRESS, else a new one on this machine).",
 )
-@click.option("--fresh", is_flag=True, help="Ask again what earlier runs have answered.")
+@click.option("--fresh", is_flag=True, help="Do not reuse results of earlier runs.")
 @click.option(
     "--resume",
     "resumed",
@@ -153,7 +157,7 @@ def _near(path: Path) -> Path:
     metavar="[RUN]",
     help="Finish an interrupted run (the newest one by default).",
 )
-@click.option("--shard", metavar="I/N", help="Only part I of N; `merge` joins the parts.")
+@click.option("--shard", metavar="I/N", help="Run only part I of N; `merge` joins the parts.")
 @click.option(
     "--baseline",
     metavar="RUN",
@@ -179,11 +183,11 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Check models on compile targets, store every answer, report.
+    """Check models on compile targets, store every result, and write a report.
 
-    Without options: the 25 most used architectures of the pulled list, or of the installed
-    Transformers, from configuration alone. `--all` keeps one of each kind of layer unless
-    `--depth full` is given.
+    Without options, it checks the 25 most used architectures of the pulled list, or of the
+    installed Transformers, and builds them from their configurations, without weights. `--all`
+    keeps one of each kind of layer unless `--depth full` is given.
     """
     if every and flags["depth"] is None:
         flags["depth"] = Depth.REDUCED.value
@@ -246,9 +250,9 @@ def command(
 
 
 def _environments(store: Store, settings: Settings, resumed: str | None) -> Sequence[str]:
-    """Those that the targets need; of a run that is taken up, its own."""
+    """The environments that the targets need; for a resumed run, the environments of that run."""
     if resumed is None and settings.launcher == "ray":
-        return wanted(settings.targets, settings.environments)  # its nodes know which there are
+        return wanted(settings.targets, settings.environments)  # the nodes know which exist
     if resumed is None:
         return options.environments_for(settings.targets, settings)
     stored = store.open(resumed) if resumed else store.unfinished()
@@ -262,4 +266,6 @@ def _targets(text: str | None) -> list[str] | None:
 
 def _refuse_selection(*given: object) -> None:
     if any(given):
-        raise UsageError("--resume finishes a run as it was planned: leave the selection out")
+        raise UsageError(
+            "--resume finishes a run as it was planned: do not select models or shards with it"
+        )

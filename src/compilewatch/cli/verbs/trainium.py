@@ -1,4 +1,4 @@
-"""`compilewatch trainium`: the instance that the target `neuron` is asked on in CI."""
+"""`compilewatch trainium`: the instance on which CI evaluates the target `neuron`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 
 def _which(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which instance is meant, and which run asks."""
+    """The options that select the instance and identify the run that uses it."""
     for decorator in (
         options.as_json,
         click.option(
             "--state",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="What this run has started is kept there (default: in the user's cache folder).",
+            help="The file that records what this run started (default: in the cache folder).",
         ),
-        click.option("--region", "trainium_region", metavar="NAME", help="The region of AWS."),
-        click.option("--tag", "trainium_tag", metavar="NAME=VALUE", help="The instance's tag."),
-        click.option("--instance", "trainium_instance", metavar="ID", help="The instance's id."),
+        click.option("--region", "trainium_region", metavar="NAME", help="The AWS region."),
+        click.option(
+            "--tag", "trainium_tag", metavar="NAME=VALUE", help="The tag of the instance."
+        ),
+        click.option(
+            "--instance", "trainium_instance", metavar="ID", help="The id of the instance."
+        ),
     ):
         function = decorator(function)
     return function
@@ -36,20 +40,20 @@ def _which(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("trainium")
 def command() -> None:
-    """Start the Trainium instance for a run, and stop it after: settings `trainium_*`.
+    """Start the Trainium instance for a run and stop it afterwards (settings `trainium_*`).
 
-    A run is a file of state (--state). Exit status 1 if the instance is not to be had now (no
-    capacity, no answer in time), 2 for all that trying later does not cure. Not yet tried on AWS;
-    see docs/trainium.md.
+    A run is identified by its state file (--state). The exit status is 1 if the instance is
+    unavailable at the moment (no capacity, no response before the deadline), and 2 for errors that
+    a later attempt would not avoid. Not yet tested on AWS; see docs/trainium.md.
     """
 
 
 @command.command("up")
 @_which
 def up_verb(state: Path | None, as_json: bool, **flags: Any) -> int:
-    """Start the instance unless it runs, and wait until its agent answers.
+    """Start the instance unless it runs, and wait until its agent responds.
 
-    Stopped again if that fails or is interrupted.
+    If that fails or is interrupted, the instance is stopped again.
     """
     return _show(_operation(state, flags).up(), as_json)
 
@@ -59,24 +63,27 @@ def up_verb(state: Path | None, as_json: bool, **flags: Any) -> int:
 @click.option("--wait/--no-wait", default=True, help="Wait until it has stopped (default).")
 @_which
 def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flags: Any) -> int:
-    """Stop the instance if this run started it, and say what it cost."""
+    """Stop the instance if this run started it, and show what it cost."""
     return _show(_operation(state, flags).down(force=force, wait=wait), as_json)
 
 
 @command.command("status")
 @_which
 def status_verb(state: Path | None, as_json: bool, **flags: Any) -> int:
-    """Say whether it runs and answers, and what it costs. Exit status 1 if it cannot be used."""
+    """Show whether the instance runs and responds, and what it costs.
+
+    The exit status is 1 if the instance cannot be used.
+    """
     report = _operation(state, flags).status()
     _show(report, as_json)
     return 0 if report.ready else 1
 
 
 def _operation(state: Path | None, flags: dict[str, Any]) -> Operation:
-    # boto3 takes a quarter of a second: not for --help.
+    # Importing boto3 takes a quarter of a second, which --help should not cost.
     from compilewatch.trainium.operation import Operation
 
-    # A tag on the command line is meant, whatever instance the file names.
+    # A tag on the command line takes precedence over an instance id in the file of settings.
     if flags.get("trainium_tag") and not flags.get("trainium_instance"):
         flags["trainium_instance"] = ""
     settings = load_settings(flags)
@@ -94,19 +101,19 @@ def _show(report: Report, as_json: bool) -> int:
 
 def _sentences(report: Report) -> list[str]:
     if report.action == "nothing" and not report.instance:
-        return ["This run has started nothing: nothing to stop. (--force stops the instance.)"]
+        return ["This run started no instance, so there is nothing to stop. (--force stops it.)"]
     if report.action == "left":
-        return [f"{report.instance} runs on: this run did not start it. (--force stops it.)"]
+        return [f"{report.instance} keeps running: this run did not start it. (--force stops it.)"]
     name = f"{report.instance} ({report.type}, {report.region})"
     if report.action == "was stopped":
         said = [f"{name} was {report.state} already."]
     elif report.action == "stopped":
         said = [f"{name} is {report.state}."]
     elif report.problem == "":
-        said = [f"{name} runs and answers on {report.host}:{report.port}."]
+        said = [f"{name} is running and responds on {report.host}:{report.port}."]
     elif report.problem is not None:
         where = f"{report.host}:{report.port}"
-        said = [f"{name} runs, checks {report.checks}, but {where}: {report.problem}."]
+        said = [f"{name} is running (checks: {report.checks}), but {where}: {report.problem}."]
     else:
         said = [f"{name} is {report.state}."]
     said.append(_money(report))
@@ -120,12 +127,12 @@ def _sentences(report: Report) -> list[str]:
 
 
 def _money(report: Report) -> str:
-    """Price and cost. What stood still at the end cost less than the whole session would."""
+    """The price and the cost. An instance that was stopped before `down` cost less than shown."""
     if report.price is None:
-        return "What it costs is unknown: inputs/trainium_prices.toml has no such row."
+        return "Its cost is unknown: inputs/trainium_prices.toml has no row for this instance type."
     price = f"${report.price.usd_per_hour:g} an hour as of {report.price.date}"
     if report.usd is None or report.seconds is None:
         return f"It costs {price}." if report.state != "stopped" else f"Running costs {price}."
     most = "at most " if report.action == "was stopped" else ""
     minutes = report.seconds / 60
-    return f"Cost: {most}${report.usd:.2f} for {minutes:.1f} min, at {price}, disks aside."
+    return f"Cost: {most}${report.usd:.2f} for {minutes:.1f} min, at {price}, without disks."

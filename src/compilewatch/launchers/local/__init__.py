@@ -1,1 +1,1 @@
-"""Requests run on this machine: a server for each environment, a child for each request."""
+"""Runs requests on this machine: one server per environment, one child per request."""

@@ -1,9 +1,9 @@
 """Runs requests on this machine: a warm server per environment, a forked child per request.
 
-Environments take turns, so that no two imports of torch fight for memory. Transient failures are
-retried, and only those: the server died or hung, no process could be forked, a child was killed by
-a signal. A request that was running when its server died runs next with nothing beside it, so
-that the one to blame is found and its neighbours are not blamed.
+Environments run one after the other, so that two imports of torch never compete for memory. Only
+transient failures are retried: the server died or hung, no process could be forked, or a child was
+killed by a signal. A request that was running when its server died is retried without any other
+request beside it, so that the request that caused the failure is found, and no other is blamed.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from compilewatch.contract.failures import DISK_FAILURE
 from compilewatch.contract.messages import (
     NO_RESULT,
     Abandon,
-    Answer,
+    ChildResult,
     Exited,
     Kill,
     NotStarted,
     Report,
     Start,
     Started,
-    read_answer,
+    read_result,
 )
 from compilewatch.environments import describe, forget, interpreter
 from compilewatch.errors import LauncherError
 from compilewatch.launchers import Completed, Running, by_environment
 from compilewatch.launchers.local.server import ServerProcess
-from compilewatch.launchers.local.task import GRACE_SECONDS, Task, Verdict
+from compilewatch.launchers.local.task import GRACE_SECONDS, Ending, Task
 from compilewatch.records import Attempt, AttemptCode, Environment, Request, Result, Status, Tier
 
 MOST_SERVER_DEATHS = 5
-"""In a row, with no child ended in between, before the launcher gives up."""
+"""The number of deaths in a row, without a finished child in between, that are tolerated."""
 
-ROOM_BYTES = 4 * 2**20
-"""Less free than this is a full disk: a trace of one model may take as much."""
+FREE_BYTES = 4 * 2**20
+"""With less free space than this, the disk counts as full: a trace of one model may need it."""
 
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
-"""How often deadlines and memory are looked at. An exit is reported, and noticed at once."""
+"""How often deadlines and memory are checked. The exit of a child is reported immediately."""
 
 
 class LocalLauncher:
-    """`jobs` children at a time. The server stays warm between runs, until `close`.
+    """Runs up to `jobs` children at a time. The server stays warm between runs, until `close`.
 
-    `server_patience_seconds` is how long a server may be silent before it counts as hung; `cache`
-    is the folder that holds environments (the user's). `warn` logs a server that cannot fork.
-    With `single`, for one request, the server is warm for nothing else.
+    A server that does not respond for `server_timeout_seconds` counts as hung. `cache` is the
+    folder that holds environments (by default the user's). With `warn`, a server that cannot fork
+    is logged. With `single`, the server only imports what one request needs.
     """
 
     name = "local"
@@ -70,14 +70,14 @@ class LocalLauncher:
         jobs: int | None = None,
         environments: tuple[str, ...] = ("default",),
         *,
-        server_patience_seconds: float = 30.0,
+        server_timeout_seconds: float = 30.0,
         cache: Path | None = None,
         warn: bool = True,
         single: bool = False,
     ) -> None:
         self.jobs = jobs or os.cpu_count() or 1
         self._names = environments
-        self._patience = server_patience_seconds
+        self._server_timeout_seconds = server_timeout_seconds
         self._cache = cache
         self._described: dict[str, Environment] = {}
         self._server: ServerProcess | None = None
@@ -94,20 +94,21 @@ class LocalLauncher:
         self.close()
 
     def environments(self) -> tuple[Environment, ...]:
-        """Raises InterpreterError where one is missing or broken."""
+        """Its environments. Raises InterpreterError if one is missing or broken."""
         return tuple(self._describe(name) for name in self._names)
 
     def close(self) -> None:
-        """End the server and whatever it still runs."""
+        """End the server and its children."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
-        """See `Launcher.run`. Leaving early ends the server as well as its children."""
-        for name, asked in by_environment(requests, self._names, "this launcher has").items():
-            if asked:
-                self._batch = _Batch(self, name, deque(asked), scratch.resolve())
+        """See `Launcher.run`. Closing the generator early ends the server and its children."""
+        groups = by_environment(requests, self._names, "this launcher has")
+        for name, group in groups.items():
+            if group:
+                self._batch = _Batch(self, name, deque(group), scratch.resolve())
                 yield from self._batch.run()
 
     def running(self) -> list[Running]:
@@ -126,24 +127,29 @@ class LocalLauncher:
         return self._described[name]
 
     def server(self, name: str, targets: Iterable[str] = ()) -> ServerProcess:
-        """The running server of an environment; started, warm for `targets`, if there is none."""
+        """The running server of an environment. If there is none, it is started for `targets`."""
         if self._server is not None and (self._server.name != name or not self._server.alive):
             self.close()
         if self._server is None:
             chosen = interpreter(name, self._cache)
             self._server = ServerProcess(
-                name, chosen, self.jobs, self._patience, targets, single=self._single
+                name,
+                chosen,
+                self.jobs,
+                self._server_timeout_seconds,
+                targets,
+                single=self._single,
             )
         return self._server
 
     def warn_if_slow(self, server: ServerProcess) -> None:
-        """Log, once for an environment, that its server cannot fork."""
+        """Log once per environment that its server cannot fork."""
         if self._warn and server.threads > 1 and server.name not in self._warned:
             self._warned.add(server.name)
             _log.warning(cannot_fork(server.name, server.threads))
 
     def digest(self, name: str) -> str:
-        """The digest that results carry. Raises LauncherError if the environment changed since."""
+        """The environment's digest for results. Raises LauncherError if it changed meanwhile."""
         known = self._describe(name)
         server = self._server
         if server is not None and server.environment is not None:
@@ -152,7 +158,7 @@ class LocalLauncher:
                 forget(name, self._cache)
                 raise LauncherError(
                     f"environment {name!r} changed while it was in use "
-                    f"(torch {known.torch} -> {server.environment.torch}): start again"
+                    f"(torch {known.torch} -> {server.environment.torch}): start a new run"
                 )
         return known.digest
 
@@ -174,10 +180,10 @@ class _Batch:
         self.deaths_in_a_row = 0
 
     def run(self) -> Iterator[Completed]:
-        """Yield every answer; left early, the server is ended and nothing stays in scratch."""
+        """Yield every result. Closing it early ends the server and deletes the scratch folders."""
         finished = False
         try:
-            yield from self._answers()
+            yield from self._completed()
             finished = True
         finally:
             if not finished:
@@ -185,7 +191,7 @@ class _Batch:
                 for task in self.sent.values():
                     shutil.rmtree(task.folder, ignore_errors=True)
 
-    def _answers(self) -> Iterator[Completed]:
+    def _completed(self) -> Iterator[Completed]:
         while self.requests or self.retries or self.sent:
             server = self.launcher.server(self.name, self.targets)
             self._send_next(server)
@@ -196,12 +202,12 @@ class _Batch:
                 self._enforce(server)
             else:
                 self._server_died(server)
-            self._send_next(server)  # before the caller takes its time over what is done
+            self._send_next(server)  # before the caller spends time on the finished results
             done, self.done = self.done, []
             yield from done
 
     def _send_next(self, server: ServerProcess) -> None:
-        """Keep the server's queue as long as its slots, unless somebody must run alone."""
+        """Keep the server's queue as long as its slots, unless a task must run alone."""
         while server.alive and len(self.sent) < 2 * self.launcher.jobs:
             if any(task.alone for task in self.sent.values()):
                 return
@@ -214,7 +220,7 @@ class _Batch:
             try:
                 task.folder.mkdir()
             except OSError as error:
-                raise _no_room(self.scratch, error) from None
+                raise _disk_full(self.scratch, error) from None
             self.sent[task.id] = task
             folder = str(task.folder)
             server.send(Start(id=task.id, folder=folder, tier=task.tier, request=task.request))
@@ -238,50 +244,50 @@ class _Batch:
             return
         task = self.sent.get(report.id)
         if task is None:
-            return  # given up before it ended after all
+            return  # the launcher gave up on this child before it ended
         match report:
             case Started(pid=pid, at=at):
                 task.started(pid, at)
             case NotStarted(reason=reason):
-                self._lost(task, f"no process could be made for it: {reason}")
+                self._lost(task, f"no process could be started for it: {reason}")
             case Exited() as exited:
                 self._ended(task, exited)
 
     def _ended(self, task: Task, exited: Exited | None) -> None:
-        """A child is gone: its result stands if it wrote one, however it then ended."""
+        """Handle the end of a child. A result that it wrote counts, however the child ended."""
         self.deaths_in_a_row = 0
-        answer = read_answer(task.folder)
-        if not task.could_not_write_before and _could_not_write(answer, exited):
-            check_room(self.scratch)
-            task.could_not_write_before = True  # there is room now: once more
-            result = answer.result if answer is not None else None
+        found = read_result(task.folder)
+        if not task.could_not_write_before and _could_not_write(found, exited):
+            check_free_space(self.scratch)
+            task.could_not_write_before = True  # there is free space now, so it is retried once
+            result = found.result if found is not None else None
             self._retry(task, _attempt(task, result) if result is not None else None)
-        elif answer is not None and answer.fake_failure is None:
-            self._finish(task, answer.result, exited)
-        elif answer is not None:
-            self._retry(task, _attempt(task, answer.result, answer.fake_failure), tier=Tier.REAL)
+        elif found is not None and found.fake_failure is None:
+            self._finish(task, found.result, exited)
+        elif found is not None:
+            self._retry(task, _attempt(task, found.result, found.fake_failure), tier=Tier.REAL)
         else:
-            self._fell_silent(task, exited)
+            self._ended_without_result(task, exited)
 
-    def _fell_silent(self, task: Task, exited: Exited | None) -> None:
-        verdict = task.silence(exited)
-        result = task.result(verdict, exited)
+    def _ended_without_result(self, task: Task, exited: Exited | None) -> None:
+        ending = task.ending_of(exited)
+        result = task.result(ending, exited)
         by_signal = exited is not None and exited.signal is not None
-        if verdict.status is not Status.CRASHED or not by_signal:
+        if ending.status is not Status.CRASHED or not by_signal:
             self._finish(task, result, exited)
         elif task.crashed_before:
-            detail = f"{verdict.detail}, twice"
+            detail = f"{ending.detail}, twice"
             self._finish(task, msgspec.structs.replace(result, detail=detail), exited)
         else:
             task.crashed_before = True
             self._retry(task, _attempt(task, result))
 
     def _lost(self, task: Task, why: str) -> None:
-        """Through no known fault of its own: once more, alone, and if it happens again it was."""
-        verdict = Verdict(status=Status.CRASHED, phase=task.phase(), detail=why)
-        result = task.result(verdict, None)
+        """Retry a lost task alone, since another task may be the cause; fail it the second time."""
+        ending = Ending(status=Status.CRASHED, phase=task.phase(), detail=why)
+        result = task.result(ending, None)
         if task.alone:
-            detail = f"{why}, twice, the second time with nothing else running"
+            detail = f"{why}, twice, the second time without other requests running"
             self._finish(task, msgspec.structs.replace(result, detail=detail), None)
         else:
             self._retry(task, _attempt(task, result), alone=True)
@@ -290,33 +296,33 @@ class _Batch:
         self.deaths_in_a_row += 1
         if self.deaths_in_a_row > MOST_SERVER_DEATHS:
             raise LauncherError(
-                f"{server.gone_because}, {self.deaths_in_a_row} times with nothing done in between "
+                f"{server.end_reason}, {self.deaths_in_a_row} times without a result in between "
                 f"(try: compilewatch env check {self.name})"
             )
         for task in list(self.sent.values()):
             if task.pid is None:
                 self._retry(task, None, alone=task.alone)
                 continue
-            # The kernel has killed the child with its parent, but not what the child had forked.
+            # The kernel has killed the child with its parent, but not the child's own children.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(task.pid, signal.SIGKILL)
-            if task.verdict is not None or read_answer(task.folder) is not None:
+            if task.ending is not None or read_result(task.folder) is not None:
                 self._ended(task, None)
             else:
-                self._lost(task, server.gone_because)
+                self._lost(task, server.end_reason)
 
     def _enforce(self, server: ServerProcess) -> None:
-        """End the children whose time or memory is spent, more and more firmly."""
+        """End the children that are over a limit: first SIGTERM, then SIGKILL, then give up."""
         now = time.monotonic()
         for task in list(self.sent.values()):
             if task.pid is None:
                 continue
-            if task.verdict is None:
-                task.verdict = task.overdue(now)
-                if task.verdict is None:
+            if task.ending is None:
+                task.ending = task.over_limit(now)
+                if task.ending is None:
                     continue
-                # Memory is growing while we wait: no grace for that.
-                gently = task.verdict.status is Status.TIMEOUT
+                # There is no grace period for memory, which would keep growing.
+                gently = task.ending.status is Status.TIMEOUT
                 task.kills = [(now, signal.SIGTERM)] if gently else []
                 firmly = now + GRACE_SECONDS if gently else now
                 task.kills += [(firmly, signal.SIGKILL), (firmly + GRACE_SECONDS, None)]
@@ -336,7 +342,7 @@ class _Batch:
         tier: Tier | None = None,
         alone: bool = False,
     ) -> None:
-        """Queue a task for another child, under a new id: the old one may still be heard of."""
+        """Queue a task for another child, with a new id: reports on the old one may still come."""
         del self.sent[task.id]
         shutil.rmtree(task.folder, ignore_errors=True)
         number, folder = self._place(task.request)
@@ -349,27 +355,27 @@ class _Batch:
         self.done.append(task.completed(result, exited, digest, self.scratch))
 
 
-def _could_not_write(answer: Answer | None, exited: Exited | None) -> bool:
-    """Whether a child says, or its end suggests, that the machine's disk failed it."""
-    if answer is None:
+def _could_not_write(found: ChildResult | None, exited: Exited | None) -> bool:
+    """Whether the result or the exit status of a child means that the disk failed."""
+    if found is None:
         return exited is not None and exited.exit_code == NO_RESULT
-    return answer.result.error is not None and answer.result.error.code == DISK_FAILURE
+    return found.result.error is not None and found.result.error.code == DISK_FAILURE
 
 
-def check_room(scratch: Path) -> None:
-    """Raise LauncherError where `scratch` or the temporary folder has no room for a child's files.
+def check_free_space(scratch: Path) -> None:
+    """Raise LauncherError if `scratch` or the temporary folder has no space for a child's files.
 
-    What a full disk did to a child says nothing about its model, and must not be stored as if.
+    A failure because of a full disk says nothing about the model and must not become its result.
     """
     for folder in (scratch, Path(tempfile.gettempdir())):
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(bytes(ROOM_BYTES))
+                file.write(bytes(FREE_BYTES))
         except OSError as error:
-            raise _no_room(folder, error) from None
+            raise _disk_full(folder, error) from None
 
 
-def _no_room(folder: Path, error: OSError) -> LauncherError:
+def _disk_full(folder: Path, error: OSError) -> LauncherError:
     return LauncherError(
         f"{folder} cannot be written ({error.strerror}): free some space there, then continue "
         "with: compilewatch sweep --resume"
@@ -377,11 +383,11 @@ def _no_room(folder: Path, error: OSError) -> LauncherError:
 
 
 def cannot_fork(environment: str, threads: int) -> str:
-    """The consequence of a server with several threads, in one sentence."""
+    """One sentence on the consequence of a server with several threads."""
     return (
         f"environment {environment!r}: importing torch and transformers there starts "
-        f"{threads - 1} more threads, so workers cannot be forked: each request starts a process "
-        "of its own, which takes several seconds more"
+        f"{threads - 1} more threads, so workers cannot be forked: each request starts a new "
+        "process, which takes several seconds more"
     )
 
 

@@ -1,4 +1,4 @@
-"""The launcher's handle on one warm server: start it, talk to it, know when it is gone."""
+"""The launcher's handle on one warm server: starts it, exchanges messages, notices its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compilewatch.launchers.peer import Peer
 from compilewatch.records import Environment
 
 START_SECONDS = 180.0
-"""For the imports: a cold disk is slow, but a server that has not come by then never will."""
+"""The limit for the imports: a cold disk is slow, but a later start is not to be expected."""
 
 PING_SECONDS = 5.0
 
@@ -23,13 +23,13 @@ _reports = msgspec.json.Decoder(Report)
 
 
 class ServerProcess:
-    """A running server. `environment` is None until it is ready; `alive` turns False for good.
+    """A running server. `environment` is None until it is ready; `alive` never becomes True again.
 
-    `threads` is how many it has once it is ready: with more than one it cannot fork, and starts a
-    new process for each request.
+    `threads` is the number of its threads once it is ready: with more than one it cannot fork, and
+    starts a new process for each request.
 
-    `patience_seconds` is how long it may leave a ping unanswered before it counts as hung.
-    `targets` are those it shall be warm for; with `single`, for one request only.
+    `ping_timeout_seconds` is how long a reply to a ping may take before the server counts as hung.
+    The server imports in advance what `targets` need; with `single`, what one request needs.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class ServerProcess:
         environment: str,
         chosen: Interpreter,
         jobs: int,
-        patience_seconds: float,
+        ping_timeout_seconds: float,
         targets: Iterable[str] = (),
         *,
         single: bool = False,
     ) -> None:
         self.name = environment
-        self.patience_seconds = patience_seconds
+        self.ping_timeout_seconds = ping_timeout_seconds
         self.environment: Environment | None = None
         self.threads = 1
         self.alive = True
-        self.gone_because = ""
+        self.end_reason = ""
         command = worker_command(chosen, "server", "--jobs", str(jobs))
         command += ["--environment", environment, "--device", chosen.device]
         command += ["--targets", ",".join(targets), *(["--single"] if single else [])]
@@ -61,17 +61,17 @@ class ServerProcess:
         self._pinged_at: float | None = None
 
     def age_seconds(self) -> float:
-        """How long ago it was started."""
+        """The time since its start."""
         return time.monotonic() - self._started_at
 
     def send(self, order: Order) -> None:
-        """Send one order; a server that is gone is noticed at the next `receive`."""
+        """Send one order. The next `receive` notices it if the server has ended."""
         self._peer.send(order)
 
     def receive(self, timeout_seconds: float) -> list[Report]:
-        """What it reported, waiting at most so long for the first; sets `alive`.
+        """Its reports, after waiting up to the timeout for the first; updates `alive`.
 
-        Raises LauncherError where it ended or hung before it was ready.
+        Raises LauncherError if the server ended or hung before it was ready.
         """
         lines = self._peer.receive(timeout_seconds)
         if lines is None:
@@ -83,38 +83,38 @@ class ServerProcess:
         for report in reports:
             if isinstance(report, Ready):
                 self.environment, self.threads = report.environment, report.threads
-        self._check_pulse()
+        self._check_responsive()
         return reports
 
-    def _check_pulse(self) -> None:
+    def _check_responsive(self) -> None:
         now = time.monotonic()
         if self.environment is None:
             if now - self._started_at > START_SECONDS:
                 self._lost(f"was not ready after {START_SECONDS:g} s")
         elif self._pinged_at is None:
-            if now - self._heard_at > min(PING_SECONDS, self.patience_seconds):
+            if now - self._heard_at > min(PING_SECONDS, self.ping_timeout_seconds):
                 self._pinged_at = now
                 self.send(Ping())
-        elif now - self._pinged_at > self.patience_seconds:
-            self._lost(f"did not answer for {self.patience_seconds:g} s")
+        elif now - self._pinged_at > self.ping_timeout_seconds:
+            self._lost(f"did not respond for {self.ping_timeout_seconds:g} s")
 
     def _lost(self, how: str) -> None:
         self.kill()
         code = self._peer.process.returncode
         end = f" by {signal.Signals(-code).name}" if code < 0 and how == "ended" else ""
-        self.gone_because = f"the worker server {how}{end}"
+        self.end_reason = f"the worker server {how}{end}"
         if self.environment is None:
             raise LauncherError(
                 f"the worker of environment {self.name!r} {how} before it was ready: "
-                f"{self._peer.last_words()} (try: compilewatch env check {self.name})"
+                f"{self._peer.last_line()} (try: compilewatch env check {self.name})"
             )
 
     def kill(self) -> None:
-        """End it now; the kernel ends its children with it."""
+        """Kill it; the kernel kills its children with it."""
         self.alive = False
         self._peer.kill()
 
     def close(self) -> None:
-        """Let it end its children and go; kill it where it does not."""
+        """Let it end its children and itself; kill it if it does not."""
         self.alive = False
-        self._peer.close(self.patience_seconds)
+        self._peer.close(self.ping_timeout_seconds)

@@ -1,4 +1,4 @@
-"""One child as its launcher sees it: how long it may go on, and what its silence means."""
+"""One child as its launcher sees it: its limits, and its result if it wrote none."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ from compilewatch.records import (
 )
 
 GRACE_SECONDS = 2.0
-"""Between SIGTERM, which leaves the Python stack in stderr, and SIGKILL, and again to giving up."""
+"""The time between SIGTERM, which leaves the Python stack in stderr, and SIGKILL, and then again
+until the launcher gives up."""
 
 STDERR_TAIL_BYTES = 16 * 1024
 
 
 @dataclass(kw_only=True)
-class Verdict:
-    """Why a child was ended: what its result will be if it wrote none."""
+class Ending:
+    """How a child ended or was ended: its result has these values if it wrote none."""
 
     status: Status
     phase: Phase
@@ -49,9 +50,10 @@ class Verdict:
 
 @dataclass(kw_only=True)
 class Task:
-    """One request on its way to an answer, over one or more children.
+    """One request until its result, over one or more children.
 
-    `kills` are the steps to end it, each with its monotonic time; the signal None is giving up.
+    `kills` are the steps to end its child, each with its monotonic time; for the signal None the
+    launcher gives up.
     """
 
     id: int
@@ -66,7 +68,7 @@ class Task:
     started_monotonic: float = 0.0
     started_at: str = ""
     oom_kills_before: int = 0
-    verdict: Verdict | None = None
+    ending: Ending | None = None
     kills: list[tuple[float, int | None]] = field(default_factory=list)
 
     def started(self, pid: int, at: float) -> None:
@@ -78,7 +80,7 @@ class Task:
     def again(
         self, number: int, folder: Path, tier: Tier, attempt: Attempt | None, *, alone: bool
     ) -> None:
-        """Prepare for another child, keeping what became of this one (None: it never ran)."""
+        """Prepare for another child; `attempt` says how this one ended (None: it never ran)."""
         if attempt is not None:
             self.attempts.append(attempt)
         self.id = number
@@ -86,7 +88,7 @@ class Task:
         self.tier = tier
         self.alone = alone
         self.pid = None
-        self.verdict = None
+        self.ending = None
         self.kills = []
 
     def phase(self) -> Phase:
@@ -94,63 +96,63 @@ class Task:
         return marks[-1][0] if marks else Phase.SETUP
 
     def running(self, now: float) -> Running:
-        """What its child does."""
+        """The phase in which its child is."""
         marks = read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
         phase, begun = marks[-1]
         return Running(name=self.request.model.name, doing=phase.value, seconds=now - begun)
 
-    def overdue(self, now: float) -> Verdict | None:
-        """A verdict where the child has spent its time or its memory."""
+    def over_limit(self, now: float) -> Ending | None:
+        """The ending of a child that has exceeded a deadline or its memory limit, else None."""
         marks = read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
         phase, begun = marks[-1]
         limits = self.request.deadlines
         if now - begun > limits.of(phase):
-            detail = f"no end of {phase} after {limits.of(phase):g} s"
-            return Verdict(status=Status.TIMEOUT, phase=phase, detail=detail)
+            detail = f"{phase} did not finish within {limits.of(phase):g} s"
+            return Ending(status=Status.TIMEOUT, phase=phase, detail=detail)
         if now - self.started_monotonic > limits.total_seconds:
-            detail = f"not done after {limits.total_seconds:g} s in all, then in {phase}"
-            return Verdict(status=Status.TIMEOUT, phase=phase, detail=detail)
+            detail = f"did not finish within {limits.total_seconds:g} s in total; was in {phase}"
+            return Ending(status=Status.TIMEOUT, phase=phase, detail=detail)
         limit = self.request.memory_limit_bytes
         used = resident_bytes(self.pid) if self.pid is not None else 0
         if used > limit:
             detail = f"used {used / 2**30:.1f} GiB of {limit / 2**30:.1f} GiB allowed, in {phase}"
-            return Verdict(status=Status.OOM, phase=phase, detail=detail)
+            return Ending(status=Status.OOM, phase=phase, detail=detail)
         return None
 
-    def silence(self, exited: Exited | None) -> Verdict:
-        """What the missing result of a child that is gone means."""
-        if self.verdict is not None:
-            return self.verdict
+    def ending_of(self, exited: Exited | None) -> Ending:
+        """How a child ended that wrote no result."""
+        if self.ending is not None:
+            return self.ending
         phase = self.phase()
         if exited is None:
-            return Verdict(status=Status.CRASHED, phase=phase, detail=f"ended in {phase}")
+            return Ending(status=Status.CRASHED, phase=phase, detail=f"ended in {phase}")
         if exited.signal is None:
             how = f"exit code {exited.exit_code} in {phase}, without a result"
-            return Verdict(status=Status.CRASHED, phase=phase, detail=how)
+            return Ending(status=Status.CRASHED, phase=phase, detail=how)
         if exited.signal == signal.SIGKILL and oom_kills() > self.oom_kills_before:
             how = f"killed in {phase}: the machine ran out of memory"
-            return Verdict(status=Status.OOM, phase=phase, detail=how)
+            return Ending(status=Status.OOM, phase=phase, detail=how)
         how = f"{signal_name(exited.signal)} in {phase}"
-        return Verdict(status=Status.CRASHED, phase=phase, detail=how)
+        return Ending(status=Status.CRASHED, phase=phase, detail=how)
 
-    def result(self, verdict: Verdict, exited: Exited | None) -> Result:
-        """The result of a child that wrote none, with the end of what it printed."""
+    def result(self, ending: Ending, exited: Exited | None) -> Result:
+        """The result for a child that wrote none, with the end of its output."""
         now = exited.at if exited is not None else time.monotonic()
-        kind = verdict.status.value
+        kind = ending.status.value
         stderr = file_tail(self.folder / STDERR_FILE)
         folders = getattr(self.request.model.build, "python_path", ())
         file, line, function = place_in_dump(stderr, folders) or (None, None, None)
         return Result(
             request=self.request,
-            status=verdict.status,
-            phase=verdict.phase,
+            status=ending.status,
+            phase=ending.phase,
             tier=self.tier,
             depth=Depth.REDUCED if self.tier is Tier.REAL else self.request.depth,
-            detail=verdict.detail,
+            detail=ending.detail,
             durations=self.durations(now),
             error=ErrorRecord(
                 type=kind,
-                message=verdict.detail,
+                message=ending.detail,
                 code=kind,
                 tail=stderr,
                 file=file,
@@ -167,7 +169,7 @@ class Task:
     def completed(
         self, result: Result, exited: Exited | None, digest: str, scratch: Path
     ) -> Completed:
-        """The finished answer; the folder is cleared but for the artifacts to hand over."""
+        """The finished result. The folder is deleted, except for artifacts to be stored."""
         result = msgspec.structs.replace(
             result,
             attempts=tuple(self.attempts),
@@ -185,9 +187,10 @@ class Task:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of a process or of the child that has more, 0 where it is gone.
+    """Resident memory of a process, or of its child that has more; 0 if the process has ended.
 
-    Not their sum: what a target forks shares its parent's pages. (0 too where there is no /proc.)
+    It is not their sum, because a forked process shares the pages of its parent. Without /proc the
+    value is 0 too.
     """
     return max(_resident_bytes(each) for each in (str(pid), *_children(pid)))
 
@@ -209,7 +212,7 @@ def _resident_bytes(pid: str) -> int:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory since boot; 0 if it won't say."""
+    """How many processes the kernel has killed since boot because memory was full; 0 if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:

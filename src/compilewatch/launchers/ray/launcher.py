@@ -193,7 +193,7 @@ class RayLauncher:
             elif time.monotonic() - heard_at > self._silence:
                 driver.kill()
                 break
-        status, words = driver.exit_status(LEAVE_SECONDS), driver.last_words()
+        status, words = driver.exit_status(LEAVE_SECONDS), driver.last_line()
         self.close()
         if status == OUR_OWN_FAULT:
             raise LauncherError(f"the process connected to Ray failed: {words}")

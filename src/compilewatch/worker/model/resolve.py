@@ -51,8 +51,8 @@ __all__ = ["BuiltModel", "MissingPackageError", "UnknownArchitectureError", "bui
 class BuiltModel:
     """A constructed model; `config` is its Transformers configuration, None where it has none.
 
-    `tier` and `depth` are those it was really built in. `parameters` counts elements, tied ones
-    once.
+    `tier` and `depth` are those in which it was actually built. `parameters` counts elements; tied
+    parameters count once.
     """
 
     module: nn.Module
@@ -65,12 +65,12 @@ class BuiltModel:
 def build_model(
     request: Request, fake_mode: FakeTensorMode | None, overrides: Overrides
 ) -> BuiltModel:
-    """Build the model of a request, with fake tensors, or without a mode with small real ones.
+    """Build the model of a request: with fake tensors, or without `fake_mode` with small real ones.
 
-    In the fake tier depth is as the request says and width is the configuration's own; in the
-    real tier both are reduced and initialisation is real and seeded. Real weights and factories
-    come as they are, at full depth. Raises MissingPackageError or UnknownArchitectureError;
-    whatever a constructor or factory raises propagates.
+    In the fake tier, the request determines the depth, and the width is that of the configuration.
+    In the real tier, both are reduced, and the initialisation is real and seeded. Models with real
+    weights and models of factories are not changed and have their full depth. Raises
+    MissingPackageError or UnknownArchitectureError; errors of a constructor or factory propagate.
     """
     build = request.model.build
     if isinstance(build, ClassBuild) or (isinstance(build, ConfigBuild) and not build.weights):
@@ -97,7 +97,7 @@ def fit_config(
     _override(config, overrides)
     if tier is Tier.REAL:
         config = narrow(config, lambda c: count_parameters(_constructor(model_class, c)))
-        _override(config, overrides)  # once more: theirs is the last word
+        _override(config, overrides)  # again: overrides take precedence over the reduction
     return config
 
 
@@ -109,7 +109,7 @@ def _override(config: Any, overrides: list[Override]) -> None:
 
 def _constructor(model_class: Any, config: Any, dtype: torch.dtype = torch.float32) -> Construct:
     def construct() -> nn.Module:
-        # A constructor may write to its configuration, and may be run twice.
+        # A constructor may change its configuration, and it may be called twice.
         own = copy.deepcopy(config)
         if hasattr(model_class, "_from_config"):
             return model_class._from_config(own, dtype=dtype)
@@ -137,9 +137,10 @@ def _from_configuration(
         return _built(construct_real(construct), None, depth)
     module = construct_fake(construct, fake_mode)
     if _groups_experts(module):
-        # Such models are published in bfloat16. torch 2.13's fake kernel of _grouped_mm takes
-        # nothing else; 2.15's takes float32 too, but for float32 Transformers compiles a fallback
-        # that is not what anybody deploys (`_can_use_grouped_mm` of integrations/moe.py).
+        # Such models are published in bfloat16. The fake kernel of _grouped_mm in torch 2.13
+        # accepts no other type; that in 2.15 also accepts float32, but for float32 Transformers
+        # compiles a fallback that is not used in deployments (`_can_use_grouped_mm` of
+        # integrations/moe.py).
         construct = _constructor(model_class, config, torch.bfloat16)
         module = construct_fake(construct, fake_mode)
     return _built(module, fake_mode, depth)
@@ -211,6 +212,6 @@ def _set_path(config: Any, path: str, value: Any) -> None:
     if isinstance(config, dict):
         config[name] = value
     else:
-        # TOML has lists alone; model code adds tuples to tuples.
+        # TOML has no tuples, only lists, but model code adds tuples to tuples.
         is_tuple = isinstance(value, list) and isinstance(getattr(config, name, None), tuple)
         setattr(config, name, tuple(value) if is_tuple else value)

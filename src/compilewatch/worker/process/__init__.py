@@ -1,1 +1,1 @@
-"""The processes of a worker: the server, its children, and programs that answer one question."""
+"""The processes of a worker: the server, its children, and programs with one result."""

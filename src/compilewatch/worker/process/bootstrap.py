@@ -1,8 +1,8 @@
-"""`python -P …/worker/bootstrap.py MODULE ARGUMENT…` runs a module of this very package.
+"""`python -P …/worker/bootstrap.py MODULE ARGUMENT…` runs a module of this package.
 
-A foreign environment has no compilewatch. Putting the folder that holds this one on `sys.path`
-would let it see everything else that is installed there, another torch included, so the package
-alone is loaded, from its file.
+Another environment does not have compilewatch installed. With the parent folder of this package on
+`sys.path`, the environment would also see everything else that is installed there, including
+another torch. Therefore only the package is loaded, from its file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def load_package() -> None:
-    """Make `import compilewatch` mean the package that this file belongs to."""
+    """Let `import compilewatch` import the package that this file belongs to."""
     folder = Path(__file__).resolve().parents[2]
     spec = util.spec_from_file_location(
         "compilewatch", folder / "__init__.py", submodule_search_locations=[str(folder)]

@@ -1,4 +1,4 @@
-"""The life of one child: made its own session, limited, asked one question, gone by `os._exit`."""
+"""One child: it gets its own session and limits, evaluates one request, and ends by `os._exit`."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from compilewatch.contract.messages import (
     RESULT_FILE,
     STDERR_FILE,
     STDOUT_FILE,
-    Answer,
     Start,
     durations,
 )
 from compilewatch.records import ChaosBuild, Phase, Tier
 from compilewatch.worker import phases
-from compilewatch.worker.process.frame_stack import roomy
+from compilewatch.worker.process.frame_stack import with_large_frame
 
 FILE_LIMIT_BYTES = 2**30
-"""Of any one file a child writes: a model that prints without end must not fill the disk."""
+"""The limit for each file that a child writes: endless output of a model must not fill the disk."""
 
 _LARGEST_INT = 2**31 - 1
 _M_TRIM_THRESHOLD = -1  # malloc.h
@@ -44,14 +43,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda: None) -> NoReturn:
-    """Answer one request and end this process. Called in a child of the server, never returns.
+    """Evaluate one request and end this process. Called in a child of the server; never returns.
 
-    `prepare` is done first, in the phase `setup`: a process that is no fork of the server imports
-    there what the server has imported for its forks.
+    `prepare` is called first, in the phase `setup`: there, a process that is not a fork of the
+    server imports the modules that the server has imported for its forks.
 
-    What cannot be said in a result ends with exit code `NO_RESULT` and a traceback on stderr.
-    Nothing is torn down: the kernel frees faster than Python does, and tear-down code can hang or
-    crash.
+    A failure that cannot be written as a result ends with exit code `NO_RESULT` and a traceback on
+    stderr. There is no tear-down: the kernel frees memory faster than Python does, and tear-down
+    code can hang or crash.
     """
     code = NO_RESULT
     try:
@@ -65,8 +64,8 @@ def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda:
             _leave_garbage()
         else:
             _keep_freed_memory()
-        os.chdir(folder)  # stray files of model code stay here
-        _answer(start, folder, prepare)
+        os.chdir(folder)  # files that model code writes to the current folder go here
+        _evaluate(start, folder, prepare)
         code = 0
     finally:
         if code:
@@ -74,20 +73,19 @@ def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda:
         os._exit(code)
 
 
-def _answer(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
+def _evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     marks: list[tuple[Phase, float]] = []
     mark = _marker(folder, marks)
     mark(Phase.SETUP)
     prepare()
     (folder / ARTIFACTS_FOLDER).mkdir(exist_ok=True)
-    answer = roomy(lambda: phases.answer(start.request, start.tier, folder, mark))
+    found = with_large_frame(lambda: phases.answer(start.request, start.tier, folder, mark))
     mark(Phase.DONE)
     spent = durations(tuple(marks), marks[-1][1])
-    answer = Answer(
-        result=msgspec.structs.replace(answer.result, durations=spent),
-        fake_failure=answer.fake_failure,
+    found = msgspec.structs.replace(
+        found, result=msgspec.structs.replace(found.result, durations=spent)
     )
-    files.replace(folder / RESULT_FILE, msgspec.json.encode(answer))
+    files.replace(folder / RESULT_FILE, msgspec.json.encode(found))
     build = start.request.model.build
     if isinstance(build, ChaosBuild):
         from compilewatch.worker.model import chaos
@@ -100,7 +98,7 @@ def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase],
 
     def mark(phase: Phase) -> None:
         if marks and marks[-1][0] is phase:
-            return  # a target that announces the phase it was called in
+            return  # a target has reported the phase in which it was called
         marks.append((phase, time.monotonic()))
         files.replace(path, msgspec.json.encode(marks))
 
@@ -108,16 +106,16 @@ def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase],
 
 
 def become_subreaper() -> None:
-    """Let orphans below this process become its children, so that it can end them (Linux only)."""
+    """Make orphaned descendants children of this process, so that it can end them (Linux only)."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, however that dies (Linux only)."""
+    """Let the kernel kill this process when its parent dies for any reason (Linux only)."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died between the fork and the call
+        if os.getppid() != parent:  # the parent died between the fork and the call
             os._exit(0)
 
 
@@ -133,43 +131,45 @@ def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    # A crash, and the SIGTERM that ends a hang, leave the Python stack in stderr.
+    # A crash, and the SIGTERM for a child that hangs, write the Python stack to stderr.
     faulthandler.enable()
     faulthandler.register(signal.SIGTERM, chain=True)
 
 
 def _limit_resources(memory_limit_bytes: int) -> None:
-    """A backstop only: the launcher watches resident memory and ends a child that has too much.
+    """Limit the address space, as a second line of defence.
 
-    The kernel counts private mappings, touched or not, so the limit leaves room for mappings that
-    stay empty: what the server had mapped, and twice the request's limit.
+    The launcher measures resident memory and ends a child that uses too much. The kernel counts
+    private mappings whether they are touched or not, so this limit allows for mappings that stay
+    empty: those of the server, and twice the limit of the request.
     """
     limit = _mapped_bytes() + 2 * memory_limit_bytes
     _lower(resource.RLIMIT_DATA, limit)
     _lower(resource.RLIMIT_FSIZE, FILE_LIMIT_BYTES)
     _lower(resource.RLIMIT_CORE, 0)
-    # Where the machine itself runs out, the kernel shall choose a child, not the server or parent.
+    # If the machine runs out of memory, the kernel should kill a child, not the server or parent.
     adjustment = Path("/proc/self/oom_score_adj")
     if adjustment.exists():
         adjustment.write_text("1000")
 
 
 def _leave_garbage() -> None:
-    """Collect none, after a frame's compile neither: fake tensors hold no memory to win back.
+    """Disable garbage collection, also after the compilation of a frame.
 
-    Collecting takes a twentieth of a capture, a tenth of one with many breaks (torch 2.13).
+    Fake tensors hold no memory that it could free. It takes a twentieth of a capture, and a tenth
+    of a capture with many breaks (torch 2.13).
     """
     gc.disable()
-    config: Any = sys.modules.get("torch._dynamo.config")  # the server has imported it, if it can
+    config: Any = sys.modules.get("torch._dynamo.config")  # imported by the server if possible
     if hasattr(config, "run_gc_after_compile"):  # not in torch 2.9
         config.run_gc_after_compile = False
 
 
 def _keep_freed_memory() -> None:
-    """Have malloc keep what is freed for the next tensor, instead of giving it back to the kernel.
+    """Let malloc keep freed memory for the next tensor instead of returning it to the kernel.
 
-    Large tensors come from mappings of their own otherwise, and each page of each is faulted in and
-    cleared again: a fifth of a training step's capture (glibc; other libraries lack `mallopt`).
+    Otherwise each large tensor gets a new mapping, and each of its pages is faulted in and cleared:
+    that is a fifth of the capture of a training step (glibc; other libraries lack `mallopt`).
     """
     if _LIBC is not None and hasattr(_LIBC, "mallopt"):
         _LIBC.mallopt(_M_MMAP_THRESHOLD, _LARGEST_INT)

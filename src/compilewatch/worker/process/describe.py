@@ -1,7 +1,8 @@
-"""What this interpreter is: `compilewatch.worker.process.describe NAME` prints an `Environment`.
+"""`compilewatch.worker.process.describe NAME` prints this interpreter as an `Environment`.
 
-torch is not imported: `torch/version.py`, written by its build, holds version and commit, and the
-rest is package metadata. So a re-run that reuses every answer costs no import of torch.
+torch is not imported: `torch/version.py`, which its build writes, has the version and the commit,
+and everything else is package metadata. Therefore a run that reuses every result does not need to
+import torch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from compilewatch.neuron.device import core_count
 from compilewatch.records import HARNESS_VERSION, Environment
 
 PACKAGES = (
-    # What torch and transformers find out about and then behave differently.
+    # torch and transformers detect these packages and change their behaviour.
     "accelerate",
     "einops",
     "flash-attn",
@@ -45,18 +46,18 @@ PACKAGES = (
     "transformers",
     "triton",
 )
-"""Distributions whose presence or version can change an answer."""
+"""Distributions whose presence or version can change a result."""
 
 
 def describe(name: str, device: str = "cpu") -> Environment:
-    """This interpreter as an environment. Raises InterpreterError where torch is not installed.
+    """This interpreter as an environment. Raises InterpreterError if torch is not installed.
 
     With the Neuron SDK, the NeuronCores of the machine are part of its device.
     """
     version, git = _torch_version()
     packages = installed_packages()
     if "torch-neuronx" in packages and (cores := core_count()):
-        device = f"{device}, {cores} NeuronCores"  # what is compiled is run there, too
+        device = f"{device}, {cores} NeuronCores"  # compiled programs also run there
     python = platform.python_version()
     facts = [python, version, git, packages, HARNESS_VERSION, device]
     return Environment(
@@ -73,9 +74,9 @@ def describe(name: str, device: str = "cpu") -> Environment:
 
 
 def installed_packages() -> dict[str, str]:
-    """Versions of those of `PACKAGES` that are installed; the path of a neuronx-cc from elsewhere.
+    """The versions of installed `PACKAGES`, and the path of a neuronx-cc outside this interpreter.
 
-    An answer that was "no compiler here" must not outlive its installation.
+    A stored result "there is no compiler" must not be reused after the compiler was installed.
     """
     versions = {}
     for package in PACKAGES:
@@ -100,8 +101,8 @@ def _torch_version() -> tuple[str, str]:
         return str(values["__version__"]), str(values.get("git_version") or "unknown")
     except (OSError, KeyError):
         raise InterpreterError(
-            f"{spec.origin} comes first as torch and is not PyTorch: rename it, or take its folder "
-            "off PYTHONPATH"
+            f"{spec.origin} is found first as torch and is not PyTorch: rename it, or remove its "
+            "folder from PYTHONPATH"
         ) from None
 
 

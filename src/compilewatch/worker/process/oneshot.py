@@ -1,8 +1,8 @@
-"""`compilewatch.worker.process.oneshot inputs|reproduce|targets`: one answer that is no `Result`.
+"""`compilewatch.worker.process.oneshot inputs|reproduce|targets`: one call without a `Result`.
 
-`inputs` and `reproduce` read a JSON request on standard input, `targets` asks about the environment
-itself. A JSON answer on standard output; on failure exit status 1 and the reason as the last line
-of standard error.
+`inputs` and `reproduce` read a JSON request from standard input; `targets` describes the
+environment itself. Each prints one JSON document to standard output. On failure, the exit status is
+1, and the last line of standard error is the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from compilewatch.worker.targets import load_target
 
 
 def made_inputs(request: Request, tier: Tier) -> MadeInputs:
-    """The example inputs of a request in one tier. `toml` is empty for fake ones."""
+    """The example inputs of a request in one tier. `toml` is empty for fake tensors."""
     from compilewatch.worker.example_inputs import make_inputs, summarize
     from compilewatch.worker.example_inputs.files import inputs_to_toml
     from compilewatch.worker.model.fake_mode import InputAwareFakeMode
@@ -48,7 +48,7 @@ def made_inputs(request: Request, tier: Tier) -> MadeInputs:
 
 
 def readiness() -> Readiness:
-    """What every target says of this environment."""
+    """What each target lacks in this environment."""
     missing: dict[str, str | None] = {}
     for name in TARGETS:
         try:
@@ -60,16 +60,16 @@ def readiness() -> Readiness:
     return Readiness(missing=missing, backends=tuple(torch._dynamo.list_backends(exclude_tags=())))
 
 
-def answer(verb: str) -> Record:
-    """The answer to a verb, which may read a request."""
+def call(verb: str) -> Record:
+    """Run a verb, which may read a request from standard input."""
     if verb == "targets":
         return readiness()
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    return answer_about(verb, request)
+    return call_with(verb, request)
 
 
-def answer_about(verb: str, request: Request) -> MadeInputs | Script:
-    """Inputs come from the first tier that can make them, as in a sweep."""
+def call_with(verb: str, request: Request) -> MadeInputs | Script:
+    """Run a verb for a request; the first tier that can make example inputs makes them."""
     if verb == "reproduce":
         from compilewatch.worker.reproduce import script
 
@@ -77,17 +77,17 @@ def answer_about(verb: str, request: Request) -> MadeInputs | Script:
     if request.tier is Tier.AUTO:
         try:
             return made_inputs(request, Tier.FAKE)
-        except Exception:  # noqa: BLE001  (model code: the real tier is asked next)
+        except Exception:  # noqa: BLE001  (model code: the real tier is tried next)
             return made_inputs(request, Tier.REAL)
     return made_inputs(request, request.tier)
 
 
 def main() -> None:
-    # What model code prints must not end up in the answer.
+    # The output of model code must not be mixed with the JSON document.
     channel = os.dup(1)
     os.dup2(2, 1)
     try:
-        encoded = msgspec.json.encode(answer(sys.argv[1]))
+        encoded = msgspec.json.encode(call(sys.argv[1]))
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
         sys.stderr.write(f"\n{one_line(error)}\n")
         sys.exit(1)

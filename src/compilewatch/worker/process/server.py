@@ -1,11 +1,11 @@
 """The warm server: imports once, then forks a child for each request.
 
 `worker.process.server --channel FD --jobs N --environment NAME --device DEVICE --targets A,B`,
-started by a launcher with one end of a socket pair as FD; see `protocol` for what is said there.
-It has one thread for as long as it lives, so that a fork copies every thread there is. Where the
-imports leave more threads than one, a fork is not safe: it then starts a new process for each
-request, which imports torch by itself. It outlives whatever its children do, and ends them all
-when the launcher goes away.
+started by a launcher with one end of a socket pair as FD; the messages are those of
+`contract.messages`. The server always has a single thread, because a fork copies only the thread
+that calls it. If the imports leave more than one thread, a fork is not safe; then the server starts
+a new process for each request, which imports torch itself. No failure of a child ends the server.
+When the launcher ends, the server ends all its children.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _orders = msgspec.json.Decoder(Order)
 class Server:
     """Starts up to `jobs` children at a time; further requests wait in its queue.
 
-    The queue lets the next child start the moment one ends, however busy the launcher is. `forks`
-    is whether a child may be a fork of this process.
+    Because of the queue, the next child starts as soon as one ends, even if the launcher is busy.
+    `forks` is whether a child may be a fork of this process.
     """
 
     def __init__(self, channel: socket.socket, jobs: int, *, forks: bool = True) -> None:
@@ -66,7 +66,7 @@ class Server:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Until the launcher closes its end."""
+        """Process messages until the launcher closes its end of the socket."""
         waiting = select.poll()
         waiting.register(self.lines.fileno(), select.POLLIN)
         waiting.register(self.wake_read, select.POLLIN)
@@ -77,15 +77,16 @@ class Server:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self.wake_read, 4096)
                     self._reap()
-                if self.lines.fileno() in ready and not self._obey():
+                if self.lines.fileno() in ready and not self._handle_orders():
                     return
                 self._fill_slots()
         except ConnectionError:
-            return  # the launcher is gone
+            return  # the launcher has ended
         finally:
             self._end_all()
 
-    def _obey(self) -> bool:
+    def _handle_orders(self) -> bool:
+        """Process the orders that have arrived. False if the launcher closed the socket."""
         lines = self.lines.receive()
         for line in lines or ():
             match _orders.decode(line):
@@ -139,7 +140,7 @@ class Server:
             at = time.monotonic()
             number = self.live.pop(pid, None)
             if number is None:
-                continue  # an orphan that was adopted and ended
+                continue  # an adopted orphan has ended
             self.abandoned.discard(number)
             _kill_group(pid, signal.SIGKILL)
             killed = os.WIFSIGNALED(status)
@@ -155,9 +156,9 @@ class Server:
         self._end_orphans()
 
     def _end_orphans(self) -> None:
-        """End what children left behind: as a subreaper this process has adopted it.
+        """End the processes that children left behind and this process adopted as a subreaper.
 
-        No request starts a daemon that it needs, so an adopted process is always a left-over.
+        No request starts a daemon that it needs, so every adopted process is a leftover.
         """
         try:
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -185,9 +186,10 @@ class Server:
 
 
 def _spawn(start: Start) -> int:
-    """Start a process that runs `spawned`, by the very command that this server was started with.
+    """Start a process that runs `spawned`, with the command that started this server.
 
-    `posix_spawn` copies no thread and runs none of ours on the way, so it is safe here.
+    `posix_spawn` neither copies threads nor runs Python code in the new process before the
+    program starts, so it is safe here.
     """
     files.replace(Path(start.folder) / START_FILE, msgspec.json.encode(start))
     package = "compilewatch.worker.process"
@@ -200,13 +202,13 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobyte
 
 
 def _kill_group(pid: int, which: int) -> None:
-    """Signal a child's process group, or the child alone before it has made its own."""
+    """Signal a child's process group, or only the child if it has not created its group yet."""
     try:
         os.killpg(pid, which)
     except ProcessLookupError:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, which)
-    except PermissionError:  # macOS says so of a group of zombies
+    except PermissionError:  # macOS raises this for a group of zombies
         return
 
 
@@ -225,8 +227,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, required=True)
     parser.add_argument("--environment", default="default")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--targets", default="", help="to be warm for, between commas")
-    parser.add_argument("--single", action="store_true", help="one request will come")
+    parser.add_argument(
+        "--targets", default="", help="comma-separated targets to import modules for"
+    )
+    parser.add_argument("--single", action="store_true", help="there will be only one request")
     options = parser.parse_args(arguments)
     channel = socket.socket(fileno=options.channel)
     channel.set_inheritable(False)
@@ -236,10 +240,10 @@ def main(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _own_temporary_folder() -> Iterator[None]:
-    """What server and children make in the temporary folder, gone with the server.
+    """A temporary folder for the server and its children, which is deleted with the server.
 
-    `import torch` makes a folder there, a killed child leaves its compiler's cache: neither ends in
-    a way that would clean up.
+    `import torch` creates a temporary folder, and a killed child leaves its compiler's cache; both
+    processes end without cleaning up.
     """
     with tempfile.TemporaryDirectory(prefix="compilewatch-", ignore_cleanup_errors=True) as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -250,13 +254,13 @@ def _serve(channel: socket.socket, options: argparse.Namespace) -> int:
     from compilewatch.worker.process import child, warmup
     from compilewatch.worker.process.describe import describe
 
-    gc.disable()  # imports make no garbage worth looking for, again and again
+    gc.disable()  # imports create little garbage; collecting it repeatedly costs time
     warmup.warm_up(filter(None, options.targets.split(",")), single=options.single)
     child.become_subreaper()
     threads = _threads()
     server = Server(channel, options.jobs, forks=threads == 1)
-    # What exists now is never garbage: without this a collection in a child would touch, and so
-    # copy, every page of it.
+    # The objects that exist now never become garbage. Without this call, a collection in a child
+    # would touch, and therefore copy, every page of them.
     if not options.single:
         gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
 """`worker.process.spawned FOLDER SERVER_PID`: a child that is not a fork of the server.
 
-Started by a server that cannot fork; see `Server`. It reads its request from `start.json` in FOLDER
-and imports torch by itself, in the phase `setup`, whose deadline includes that.
+It is started by a server that cannot fork; see `Server`. It reads its request from `start.json` in
+FOLDER and imports torch itself, in the phase `setup`, whose deadline includes the import.
 """
 
 from __future__ import annotations

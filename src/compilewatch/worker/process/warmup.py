@@ -1,4 +1,4 @@
-"""Imports and first calls that are paid once, in the server, instead of in every child."""
+"""Imports and first calls that the server executes once, instead of every child."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ MODULES = (
     "compilewatch.worker.subject",
     "compilewatch.worker.targets.dynamo.target",
 )
-"""Imported in order. One that this environment lacks is left out: a child that needs it says so."""
+"""Imported in this order. Modules that this environment lacks are left out: a child that needs one
+reports that."""
 
 MODULES_OF_EACH = ("torch._dynamo", *(m for m in MODULES if m.startswith("compilewatch.")))
 
@@ -68,17 +69,20 @@ TRACED_MODULES = (
     "transformers.masking_utils",
     "transformers.modeling_utils",
 )
-"""What the graphs of most models have nodes of. Dynamo tokenizes the file of each node to name its
-function (torch/_dynamo/funcname_cache.py, torch 2.13 to 2.15), a tenth of a small model's capture.
+"""Modules whose calls are nodes in the graphs of most models.
+
+Dynamo tokenizes the file of each node to find the name of its function
+(torch/_dynamo/funcname_cache.py, torch 2.13 to 2.15), a tenth of a small model's capture.
 """
 
 
 def warm_up(targets: Iterable[str] = (), *, single: bool = False) -> None:
-    """Import torch and transformers, compile something tiny, and leave no trace of it.
+    """Import torch and transformers, compile a tiny model, and reset the compiler's state.
 
-    `targets` are those that children will be asked about. Only torch itself must work; a failure of
-    the rest goes to stderr and costs speed, not answers. For a `single` request only what every
-    request needs is imported: the rest is worth it where many children share it.
+    `targets` are the targets of the requests to come. Only torch itself must work; any other
+    failure is written to stderr and makes children slower, but does not change results. For a
+    `single` request, only the modules that every request needs are imported: the others are worth
+    their time only if many children share them.
     """
     import_modules(targets, MODULES_OF_EACH if single else None)
     try:
@@ -93,9 +97,9 @@ def warm_up(targets: Iterable[str] = (), *, single: bool = False) -> None:
 
 
 def import_modules(targets: Iterable[str] = (), modules: Sequence[str] | None = None) -> None:
-    """Import what a request on one of `targets` needs. Raises only where torch itself fails.
+    """Import the modules that requests on `targets` need. Raises only if torch itself fails.
 
-    `modules` are imported instead of all that many requests share.
+    If `modules` is given, they are imported instead of the modules that many requests share.
     """
     import torch
 
@@ -111,7 +115,7 @@ def import_modules(targets: Iterable[str] = (), modules: Sequence[str] | None = 
 
 
 def _keep_single_threaded() -> None:
-    """A first progress bar starts a monitor thread, and AOTAutograd draws one."""
+    """Prevent the monitor thread that tqdm starts with its first progress bar (AOTAutograd's)."""
     with contextlib.suppress(ImportError):
         from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -131,10 +135,10 @@ def _start_autograd() -> None:
 
 
 def _fix_verbosity() -> None:
-    """Have `config.verbose` be a plain attribute: Dynamo reads it at each bytecode instruction.
+    """Make `config.verbose` a plain attribute: Dynamo reads it at each bytecode instruction.
 
-    Its configuration computes every value anew (torch 2.13), which for this one alone takes 3 % of
-    a capture. TORCHDYNAMO_VERBOSE still holds.
+    Dynamo's configuration computes a value at each access (torch 2.13), which takes 3 % of a
+    capture for this value alone. TORCHDYNAMO_VERBOSE still works.
     """
     from torch._dynamo import config
 
@@ -151,7 +155,7 @@ def _name_functions() -> None:
 
 
 def compile_something() -> None:
-    """Take the paths whose modules, tables and caches are made at first use."""
+    """Execute the code whose modules, tables and caches are created at first use."""
     import torch
     from torch import nn
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -165,7 +169,7 @@ def compile_something() -> None:
         torch.compile(module, backend="eager")(tokens)
         torch._dynamo.explain(module)(tokens)
     torch._dynamo.reset()
-    # Real ones: AOTAutograd of torch 2.9 refuses fake tensors of another mode than Dynamo's own.
+    # Real tensors: AOTAutograd of torch 2.9 rejects fake tensors of another mode than Dynamo's.
     module, tokens = tiny()
     captured = torch.compile(module.train(), backend="aot_eager_default_partitioner")
     captured(tokens).sum().backward()

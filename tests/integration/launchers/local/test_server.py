@@ -48,12 +48,12 @@ def gone(pid: int, seconds: float = 20.0) -> bool:
 
 @pytest.mark.parametrize(
     ("behaviour", "why"),
-    [("kill_server", "ended by SIGKILL"), ("stop_server", "did not answer for 0.5 s")],
+    [("kill_server", "ended by SIGKILL"), ("stop_server", "did not respond for 0.5 s")],
 )
 def test_a_server_that_dies_or_hangs_is_replaced_and_its_killer_found(
     bare_launcher: Make, scratch: Path, behaviour: str, why: str
 ) -> None:
-    launcher = bare_launcher(jobs=2, server_patience_seconds=0.5)
+    launcher = bare_launcher(jobs=2, server_timeout_seconds=0.5)
     neighbours = [bare_request("ok", key=f"ok-{n}") for n in range(6)]
     hang = ask("hang", deadlines=hurried("create", 3.0))
     asked = [hang, ask(behaviour), *neighbours]
@@ -98,7 +98,7 @@ def test_the_total_deadline_bounds_phases_that_are_each_in_time(
     asked = ask("hang", deadlines=hurried("total", 0.3))
     (result,) = results(bare_launcher(), [asked], scratch).values()
     assert (result.status, result.phase) == (Status.TIMEOUT, Phase.CREATE)
-    assert result.detail == "not done after 0.3 s in all, then in create"
+    assert result.detail == "did not finish within 0.3 s in total; was in create"
 
 
 def test_artifacts_are_kept_only_on_request(bare_launcher: Make, scratch: Path) -> None:
@@ -224,7 +224,7 @@ class StubServer:
     """A server that never reports what a test leaves out of its script."""
 
     def __init__(self, script: Callable[[Start], list[Any]]) -> None:
-        self.name, self.alive, self.gone_because, self.threads = "bare", True, "", 1
+        self.name, self.alive, self.end_reason, self.threads = "bare", True, "", 1
         self.environment = None
         self.orders: list[Any] = []
         self._script = script

@@ -84,7 +84,7 @@ def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
     again = [r for r in view.results if r.attempts]
     assert len(again) == 1
     assert again[0].attempts[0].reason.startswith("its Ray node ")
-    assert view.notes == ("1 request was asked again: a node of the cluster was lost",)
+    assert view.notes == ("1 request was evaluated again because a node of the cluster was lost",)
 
 
 def test_a_worker_that_is_killed_is_asked_again(bare_ray: Make, scratch: Path, gate: Path) -> None:

@@ -26,8 +26,8 @@ from compilewatch.contract.messages import (
     Report,
     Start,
     Started,
-    read_answer,
     read_marks,
+    read_result,
 )
 from compilewatch.records import ClassBuild, ModelSpec, Request, Target, Tier
 
@@ -111,7 +111,7 @@ def test_a_child_answers_in_its_folder_and_its_end_is_reported(peer: Callable[[i
     exited = expect_exited(server.next(), 7)
     assert (exited.exit_code, exited.signal) == (0, None)
     assert exited.peak_memory_bytes > 2**20
-    answer = read_answer(folder)
+    answer = read_result(folder)
     assert answer is not None
     assert answer.result.request.key == "7"
     assert [phase.value for phase, _ in read_marks(folder)] == ["setup", "create", "done"]
@@ -200,7 +200,7 @@ def test_a_server_with_two_threads_starts_a_process_for_each_request(
     pid = expect_started(server.next(), 7)
     exited = expect_exited(server.next(), 7)
     assert (exited.exit_code, exited.signal) == (0, None)
-    answer = read_answer(folder)
+    answer = read_result(folder)
     assert answer is not None
     assert answer.result.request.key == "7"
     assert (folder / "artifacts/pid").read_text() == str(pid)

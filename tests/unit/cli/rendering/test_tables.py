@@ -84,7 +84,7 @@ def test_the_end_of_a_sweep_names_what_does_not_pass_with_its_line() -> None:
     assert place in lines[2]
     assert "Data-dependent branching" in lines[2]
     assert "no weights at /data/x" in lines[3]
-    assert "Look closer: compilewatch explain Broken" in text
+    assert "For details, run: compilewatch explain Broken" in text
 
 
 def test_the_list_of_what_does_not_pass_is_short() -> None:
@@ -96,9 +96,9 @@ def test_the_list_of_what_does_not_pass_is_short() -> None:
 
 def test_the_summary_names_the_baseline_and_puts_regressions_first() -> None:
     text = piped(render.summary_table(example_run.view()))
-    counted = "against 20260101-030405-0001: 1 regression, 1 fixed, 1 new, 1 gone"
+    counted = "compared with 20260101-030405-0001: 1 regression, 1 fixed, 1 new, 1 gone"
     assert counted in text
-    assert "differs in torch 2.12.0 -> 2.13.0" in text
+    assert "the runs differ in torch 2.12.0 -> 2.13.0" in text
     assert text.index("Regressions ") < text.index("Fixed ")
     assert "pass -> graph_break; revision aaaa -> bbbb" in text
 
@@ -213,7 +213,9 @@ def test_a_model_is_shown_with_each_break_and_its_line_marked() -> None:
     text = "\n".join(line.strip() for line in lines)
     assert lines[0].startswith("BertModel  dynamo  graph break")
     assert "8 graphs · 7 graph breaks (2 distinct) · 512 ops · 40 guards" in text
-    assert "fullgraph refused (probed) · 110 M parameters · 700 MiB · 2.0 s" in text
+    assert (
+        "fullgraph=True rejected (compiled to check) · 110 M parameters · 700 MiB · 2.0 s" in text
+    )
     assert "1. GB0170 Data-dependent branching  6 times" in text
     assert "transformers/models/bert/modeling_bert.py:412 in BertEncoder.forward" in text
     assert "411 |     mask = self.mask\n> 412 |     if mask.sum() > 0:\n413 |" in text
@@ -279,8 +281,11 @@ def test_an_error_shows_type_place_and_the_end_of_its_traceback() -> None:
 def test_earlier_attempts_expectation_and_reuse_are_told() -> None:
     text = piped(panel.model_panel(example_run.results()[2]))
     assert "real tensors · reduced depth" in text
-    assert "answered by 20260101-030405-0001" in text
-    assert "before it: fake tensors, error in create: it reads a value" in text
+    assert "reused from run 20260101-030405-0001" in text
+    assert (
+        "earlier attempt with fake tensors: error in create, fake unsupported: it reads a value"
+        in text
+    )
     expected = piped(panel.model_panel(example_run.results()[5]))
     assert "error in create" in expected
     assert "expected: needs timm" in expected
@@ -289,7 +294,7 @@ def test_earlier_attempts_expectation_and_reuse_are_told() -> None:
 def test_a_refusal_of_fullgraph_without_a_break_says_why() -> None:
     refused = FullgraphVerdict(accepted=False, code="GB0001", reason="because of that")
     text = piped(panel.model_panel(factories.result(fullgraph=refused)))
-    assert "fullgraph=True refuses it:\n   because of that" in text
+    assert "fullgraph=True rejects it:\n   because of that" in text
 
 
 @pytest.mark.parametrize("status", list(Status))
@@ -365,7 +370,10 @@ def test_a_title_leaves_out_what_is_unknown_and_names_keep_their_underscores() -
     result = factories.result("A", family="unknown", task="unknown", attempts=(attempt,))
     text = piped(panel.model_panel(result))
     assert "unknown" not in text
-    assert "fake tensors, error in eager: Error: aten._local_scalar_dense.default" in text
+    assert (
+        "tensors: error in eager, fake unsupported: in eager, Error: aten._local_scalar_dense"
+        in text
+    )
 
 
 def test_what_was_not_run_is_told_with_what_to_type() -> None:

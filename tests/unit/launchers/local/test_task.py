@@ -67,13 +67,13 @@ def test_a_child_is_given_its_limit_of_memory_and_no_byte_more(
     task: Task, used: int, status: Status | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "resident_bytes", lambda pid: used if pid == 4711 else 0)
-    verdict = task.overdue(task.started_monotonic)
+    verdict = task.over_limit(task.started_monotonic)
     assert (verdict.status if verdict else None) is status
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(10.0, None), (10.5, Status.TIMEOUT)])
 def test_a_phase_is_given_its_deadline(task: Task, seconds: float, status: Status | None) -> None:
-    verdict = task.overdue(task.started_monotonic + seconds)
+    verdict = task.over_limit(task.started_monotonic + seconds)
     assert (verdict.status if verdict else None) is status
     assert verdict is None or verdict.phase is Phase.SETUP
 
@@ -86,6 +86,8 @@ def test_all_phases_together_are_given_the_deadline_in_all(
     now = task.started_monotonic + seconds
     marks = ((Phase.SETUP, task.started_monotonic), (Phase.CREATE, now))
     (task.folder / PHASES_FILE).write_bytes(msgspec.json.encode(marks))
-    verdict = task.overdue(now)
+    verdict = task.over_limit(now)
     assert (verdict.status if verdict else None) is status
-    assert verdict is None or verdict.detail == "not done after 100 s in all, then in create"
+    assert (
+        verdict is None or verdict.detail == "did not finish within 100 s in total; was in create"
+    )
