@@ -138,7 +138,7 @@ def test_interrupted_it_leaves_no_compiler_behind(
     [
         (("run",), {"PATH": "/usr/bin:/bin"}, "neuronx-cc is neither on PATH"),
         (("run",), {"NEURON_DOUBLE": "broken"}, "No module named 'neuronxcc'"),
-        (("empty",), {}, "empty contains no *.hlo_module.pb in it"),
+        (("empty",), {}, "empty contains no *.hlo_module.pb"),
         (("nowhere",), {}, "'nowhere' does not exist"),
         (("run", "--target", "trn9"), {}, "'trn9' is not one of"),
         ((), {}, "Missing argument"),

@@ -165,7 +165,7 @@ def _is_one_line_that_says(message: str, says: str, team: Path) -> None:
 
 
 def test_no_manifest(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"there is no .*models\.toml: write one"):
+    with pytest.raises(SourceError, match=r"models\.toml does not exist: write it"):
         ManifestSource(path=tmp_path / "models.toml").models()
 
 

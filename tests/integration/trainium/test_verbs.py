@@ -48,7 +48,7 @@ def test_up_status_down(world: World) -> None:
     assert up.stdout.startswith(
         f"{name} is running and responds on 127.0.0.1:{world.sshd.port}. Cost: $"
     )
-    assert "at $1.34375 an hour as of 2026-11-21, disks aside. Stop it with: " in up.stdout
+    assert "at $1.34375 an hour as of 2026-11-21, without disks. Stop it with: " in up.stdout
     assert "waiting for its status checks" in up.stderr
     assert (world.folder / "cache" / "trainium.json").exists()
     status = run(world, "status", "--json")

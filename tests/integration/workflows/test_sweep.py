@@ -429,7 +429,7 @@ def test_a_run_is_never_of_two_environments_or_workers(
             (environment,) = super().environments()
             return (msgspec.structs.replace(environment, digest="newer"),)
 
-    with pytest.raises(UsageError, match="environment 'default' changed"):
+    with pytest.raises(UsageError, match="environment 'default' has changed"):
         resume(store(tmp_path), Newer(), settings(tmp_path))
     monkeypatch.setattr(pipeline, "target_sha256", lambda name: "edited")
     with pytest.raises(UsageError, match="targets changed"):

@@ -98,4 +98,8 @@ def test_an_index_that_cannot_be_used_costs_the_history_only(store: Store) -> No
     (store.root / "index.sqlite").mkdir()
     seen = view(store, store.open(last))
     assert (seen.history, seen.trend) == ({}, ())
-    assert [note for note in seen.notes if note.startswith("no history of earlier runs: ")]
+    assert [
+        note
+        for note in seen.notes
+        if note.startswith("the history of earlier runs cannot be read: ")
+    ]

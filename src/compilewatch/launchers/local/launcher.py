@@ -77,7 +77,7 @@ class LocalLauncher:
     ) -> None:
         self.jobs = jobs or os.cpu_count() or 1
         self._names = environments
-        self._server_timeout_seconds = server_timeout_seconds
+        self._timeout_seconds = server_timeout_seconds
         self._cache = cache
         self._described: dict[str, Environment] = {}
         self._server: ServerProcess | None = None
@@ -133,12 +133,7 @@ class LocalLauncher:
         if self._server is None:
             chosen = interpreter(name, self._cache)
             self._server = ServerProcess(
-                name,
-                chosen,
-                self.jobs,
-                self._server_timeout_seconds,
-                targets,
-                single=self._single,
+                name, chosen, self.jobs, self._timeout_seconds, targets, single=self._single
             )
         return self._server
 

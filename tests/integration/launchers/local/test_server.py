@@ -61,7 +61,7 @@ def test_a_server_that_dies_or_hangs_is_replaced_and_its_killer_found(
     assert [found[n.key].status for n in neighbours] == [Status.PASS] * 6
     guilty = found[ask(behaviour).key]
     assert guilty.status is Status.CRASHED
-    assert guilty.detail.endswith("twice, the second time with nothing else running")
+    assert guilty.detail.endswith("twice, the second time without other requests running")
     assert [why in attempt.reason for attempt in guilty.attempts] == [True]
     innocent = found[hang.key]
     assert innocent.status is Status.TIMEOUT
@@ -277,7 +277,7 @@ def test_a_fork_that_fails_is_tried_again_with_nothing_beside_it(
     stub = StubServer(lambda start: [NotStarted(id=start.id, reason="Cannot allocate memory")])
     (result,) = _run_on_stub(bare_launcher(), stub, [ask("ok")], scratch, monkeypatch)
     assert result.status is Status.CRASHED
-    assert "Cannot allocate memory, twice, the second time with nothing else" in result.detail
+    assert "Cannot allocate memory, twice, the second time without other requests" in result.detail
     assert len([order for order in stub.orders if isinstance(order, Start)]) == 2
 
 
