@@ -59,7 +59,7 @@ def test_up_status_down(world: World) -> None:
     assert down.returncode == 0, down.stderr
     assert down.stdout.startswith(f"{name} is stopped. Cost: $0.0")
     again = run(world, "down")
-    assert (again.returncode, again.stdout[:29]) == (0, "This run has started nothing:")
+    assert (again.returncode, again.stdout[:29]) == (0, "This run started no instance,")
     stopped = run(world, "status")
     assert stopped.returncode == 1
     assert stopped.stdout.startswith(f"{name} is stopped. Running costs $1.34375 an hour")
