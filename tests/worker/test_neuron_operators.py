@@ -42,7 +42,7 @@ def test_a_graph_is_held_against_each_kind_of_name(tmp_path: Path) -> None:
         (f'[[operator]]\ntorch = "a"\nhlo = "b"\n{TAIL}', "one of `torch`"),
         (f'[[operator]]\nhlo = "b"\n{TAIL}'.replace("https", "http"), "`source`"),
         (f'[[operator]]\nhlo = "b"\nsurprise = 1\n{TAIL}', "`surprise`"),
-        ("schema_version = 99\n", "schema 99 is newer"),
+        ("schema_version = 99\n", "schema_version 99 is newer"),
         ("[[operator", "Expected"),
     ],
 )

@@ -1,4 +1,4 @@
-"""All environments at a glance: which work, which do not and what to type."""
+"""The list of all environments: which work, which do not, and what to type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compilewatch.records import Environment, Record
 
 
 class State(StrEnum):
-    """`unfinished`: its making was cut short; `broken`: it does not answer."""
+    """`unfinished`: its creation was interrupted; `broken`: it does not respond."""
 
     READY = "ready"
     BROKEN = "broken"
@@ -27,7 +27,7 @@ class State(StrEnum):
 
 
 class Listed(Record, frozen=True, kw_only=True):
-    """One environment. `environment` is how it described itself, None unless it is ready."""
+    """One environment. `environment` is its description, None unless it is ready."""
 
     name: str
     state: State
@@ -36,7 +36,7 @@ class Listed(Record, frozen=True, kw_only=True):
 
 
 def listing(cache: Path | None = None) -> tuple[Listed, ...]:
-    """Those there are, then the unfinished ones, then those that a target would need."""
+    """Return the existing environments, then incomplete ones, then those that targets need."""
     found = [_described(name, cache) for name in available(cache)]
     folders = environment_folder("", cache)
     known = {listed.name for listed in found}
@@ -52,5 +52,5 @@ def _described(name: str, cache: Path | None) -> Listed:
     try:
         return Listed(name=name, state=State.READY, environment=describe(name, cache))
     except InterpreterError as error:
-        mend = "make setup" if name in INTERPRETERS else create_command(name)
-        return Listed(name=name, state=State.BROKEN, advice=f"{error}; {mend}")
+        command = "make setup" if name in INTERPRETERS else create_command(name)
+        return Listed(name=name, state=State.BROKEN, advice=f"{error}; {command}")

@@ -1,4 +1,4 @@
-"""A process of ours at the other end of a socket: started, talked to, ended."""
+"""A process that the launcher starts and talks to over a socket."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LOG_TAIL_BYTES = 16 * 1024
 
 
 class Peer:
-    """Runs `command` with `--channel FD` added, in a session of its own.
+    """Runs `command` with `--channel FD` appended, in a new session.
 
-    What it prints goes into a log. Raises OSError where it cannot be started.
+    Its output goes into a log. Raises OSError if it cannot be started.
     """
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
@@ -32,7 +32,7 @@ class Peer:
                 stderr=self._log,
                 pass_fds=[theirs.fileno()],
                 env=variables,
-                start_new_session=True,  # Ctrl-C in the terminal is the launcher's to handle
+                start_new_session=True,  # the launcher handles Ctrl-C in the terminal
             )
         except OSError:
             ours.close()
@@ -43,38 +43,38 @@ class Peer:
         self._lines = Lines(ours)
 
     def send(self, message: Record) -> None:
-        """Send one message; that it is gone is noticed at the next `receive`."""
+        """Send one message. If the process has ended, the next `receive` notices it."""
         with contextlib.suppress(OSError):
             self._lines.send(message)
 
     def receive(self, timeout_seconds: float) -> list[bytes] | None:
-        """The lines it sent, waiting at most so long for the first; None when it is gone."""
+        """Return the lines received, waiting `timeout_seconds` for the first; None at its end."""
         readable, _, _ = select.select([self._lines], [], [], timeout_seconds)
         return self._lines.receive() if readable else []
 
-    def exit_status(self, patience_seconds: float) -> int:
-        """How it ended, negative by a signal; killed where it has not within this time."""
+    def exit_status(self, timeout_seconds: float) -> int:
+        """Return its exit status, negative for a signal; kill it after the timeout."""
         try:
-            return self.process.wait(timeout=patience_seconds)
+            return self.process.wait(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
 
     def last_words(self) -> str:
-        """The last line it printed, of its last 16 KiB."""
+        """Return the last line of its output, from its last 16 KiB."""
         size = self._log.seek(0, 2)
         self._log.seek(max(0, size - LOG_TAIL_BYTES))
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][:300] if lines else "it printed nothing"
+        return lines[-1][:300] if lines else "no output"
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill it and the processes of its session."""
         self.process.kill()
         self.process.wait()
         self._lines.channel.close()
 
-    def close(self, patience_seconds: float) -> None:
-        """Close the socket, by which it knows to go; kill it where it does not in this time."""
+    def close(self, timeout_seconds: float) -> None:
+        """Close the socket, upon which the process ends; kill it after the timeout."""
         self._lines.channel.close()
-        self.exit_status(patience_seconds)
+        self.exit_status(timeout_seconds)
         self._log.close()

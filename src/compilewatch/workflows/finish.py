@@ -1,4 +1,4 @@
-"""The run that is being written, and ending it: compare it, log what changed, publish it."""
+"""A run in progress, and its end: compare it, log the changes, publish it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compilewatch.workflows.view import view
 
 @dataclass(frozen=True, kw_only=True)
 class RunInProgress:
-    """A run whose writer is open, with what every step of it needs."""
+    """A run whose writer is open, with the objects that every step needs."""
 
     store: Store
     writer: RunWriter
@@ -37,9 +37,9 @@ class RunInProgress:
         self.writer.events([event for result in results for event in author.checked(result)])
 
     def finish(self, *, state: str = "finished", wall_seconds: float | None = None) -> RunView:
-        """End the run: compare it, log what changed, and publish it.
+        """End the run: compare it, log the changes, and publish it.
 
-        A shard is written but not sent anywhere: the run that it is merged into is.
+        A shard is written but not sent to remote sinks; `merge` publishes the combined run.
         """
         run = self.writer.finish(state, wall_seconds)
         seen = view(

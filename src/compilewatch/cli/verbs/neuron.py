@@ -99,7 +99,7 @@ def compile_command(
     chosen = target or (own if own in neuronx_cc.TARGETS else neuronx_cc.DEFAULT_TARGET)
     seconds = timeout or load_settings().deadlines.neuron_compile_seconds
     found = _found(places, chosen, output)
-    compiler = neuronx_cc.ask(path)
+    compiler = neuronx_cc.describe(path)
     if not as_json:
         click.echo(f"neuronx-cc {compiler.version} for {chosen}: {len(found)} HLO", err=True)
     done: list[Compiled] = []
@@ -170,7 +170,7 @@ def _start(job: _Job, compiler: Compiler, target: str) -> Compilation:
 
 def _known(job: _Job, compiler: Compiler, target: str) -> Compiled | None:
     """The outcome of an HLO that is not given to the compiler."""
-    found = neuronx_cc.already(job.folder, compiler, job.hlo, target)
+    found = neuronx_cc.earlier_result(job.folder, compiler, job.hlo, target)
     if found is None:
         return None
     return _outcome(job, "already", neuronx_cc.described(found), found)

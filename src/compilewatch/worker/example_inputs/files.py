@@ -25,7 +25,7 @@ NUMBERS = re.compile(r"\[\n((?:\s+[\w.+-]+,\n)+)\s*\]")
 
 
 class InputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The TOML form; `args` and `inputs` hold the tables of `specs`."""
+    """The TOML format; `args` and `inputs` contain the tables of `specs`."""
 
     schema: int = SCHEMA
     strategy: str = "file"
@@ -37,7 +37,7 @@ class InputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def load_inputs_file(path: Path, fake_mode: FakeTensorMode | None) -> ExampleInputs:
     """Read `.toml` (specifications) or `.safetensors` (tensors as keyword arguments).
 
-    Raises InputsError, in one line, for a file that is missing, malformed or of another kind.
+    Raises InputsError, in one line, for a file that is missing, malformed or of another format.
     """
     if path.suffix == ".toml":
         inputs = _load_toml(path)
@@ -49,9 +49,9 @@ def load_inputs_file(path: Path, fake_mode: FakeTensorMode | None) -> ExampleInp
 
 
 def inputs_to_toml(inputs: ExampleInputs) -> str:
-    """The TOML form of real inputs; `load_inputs_file` reads the same shapes and dtypes back.
+    """Return the TOML format of real inputs, from which the same shapes and dtypes can be read.
 
-    Raises InputsError for what a file cannot hold (see `specs.to_spec`).
+    Raises InputsError for values that a file cannot contain (see `specs.to_spec`).
     """
     document: dict[str, Any] = {"schema": SCHEMA, "strategy": inputs.strategy}
     if inputs.args:
@@ -62,7 +62,7 @@ def inputs_to_toml(inputs: ExampleInputs) -> str:
             name: {str(d): label for d, label in dims.items()}
             for name, dims in inputs.dynamic_shapes.items()
         }
-    # tomli_w gives each number a line of its own; a person edits rows.
+    # tomli_w writes each number on its own line; people edit rows.
     return NUMBERS.sub(_on_one_line, tomli_w.dumps(document))
 
 
@@ -71,7 +71,7 @@ def _on_one_line(array: re.Match[str]) -> str:
 
 
 def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
-    """The same inputs with each tensor made fake under a mode."""
+    """Return the same inputs with each tensor made fake under a mode."""
     return ExampleInputs(
         strategy=inputs.strategy,
         args=fake_values(inputs.args, fake_mode),
@@ -104,7 +104,7 @@ def _spec(name: str, spec: dict[str, Any]) -> Any:
 
 def _no_names(argument: str) -> Any:
     def resolve(size: str) -> int:
-        raise InputsError(f"{argument}: {size!r} is no size; a file holds numbers")
+        raise InputsError(f"{argument}: {size!r} is not a size; a file contains numbers")
 
     return resolve
 

@@ -80,7 +80,7 @@ def _answer(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     mark(Phase.SETUP)
     prepare()
     (folder / ARTIFACTS_FOLDER).mkdir(exist_ok=True)
-    answer = roomy(lambda: phases.answer(start.request, start.tier, folder, mark))
+    answer = roomy(lambda: phases.evaluate(start.request, start.tier, folder, mark))
     mark(Phase.DONE)
     spent = durations(tuple(marks), marks[-1][1])
     answer = Answer(
@@ -92,7 +92,7 @@ def _answer(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     if isinstance(build, ChaosBuild):
         from compilewatch.worker.model import chaos
 
-        chaos.strike(build.behaviour, Phase.DONE)
+        chaos.misbehave(build.behaviour, Phase.DONE)
 
 
 def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase], None]:
