@@ -3,7 +3,7 @@ from __future__ import annotations
 import resource
 import sys
 
-from compilewatch.worker.process.frame_stack import roomy
+from compilewatch.worker.process.frame_stack import with_frame_space
 
 
 def descend(depth: int) -> int:
@@ -21,13 +21,13 @@ def faults_of_recursion() -> int:
 
 def test_deep_calls_need_no_new_memory_each_time() -> None:
     assert faults_of_recursion() > 2000  # else there is nothing to mend
-    assert roomy(faults_of_recursion) < 100
+    assert with_frame_space(faults_of_recursion) < 100
 
 
 def test_what_is_called_returns_and_raises_as_ever() -> None:
-    assert roomy(lambda: descend(sys.getrecursionlimit() // 2)) == 0
+    assert with_frame_space(lambda: descend(sys.getrecursionlimit() // 2)) == 0
     try:
-        roomy(lambda: descend(2 * sys.getrecursionlimit()))
+        with_frame_space(lambda: descend(2 * sys.getrecursionlimit()))
     except RecursionError:
         return
     raise AssertionError("no limit")

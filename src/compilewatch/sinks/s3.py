@@ -53,7 +53,7 @@ _TEXT = {
 _OTHER = {
     ".json": "application/json",
     ".jsonl": "application/x-ndjson",
-    ".zst": "application/zstd",  # RFC 8878; no Content-Encoding, so that what is saved is the file
+    ".zst": "application/zstd",  # RFC 8878; without Content-Encoding, files are saved unchanged
 }
 
 
@@ -118,7 +118,6 @@ class _Upload:
 
     def abort_parts(self) -> None:
         """Abort unfinished uploads of a killed process, which would be billed until then."""
-        """Abort what a killed upload left half done, and what would be paid for until then."""
         pages = self._client.get_paginator("list_multipart_uploads")
         try:
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._folder):

@@ -106,11 +106,6 @@ class Index:
 
         return self._with_database(look)
 
-    def rebuild(self) -> None:
-        """Delete the index and build it from the runs. Raises StoreError."""
-        self._delete()
-        self._with_database(self._catch_up)
-
     def forget(self, run: str) -> None:
         """Remove a deleted run from the index. Raises StoreError."""
 

@@ -30,7 +30,7 @@ from compilewatch.contract.messages import (
 )
 from compilewatch.records import ChaosBuild, Phase, Tier
 from compilewatch.worker import phases
-from compilewatch.worker.process.frame_stack import roomy
+from compilewatch.worker.process.frame_stack import with_frame_space
 
 FILE_LIMIT_BYTES = 2**30
 """Of any one file a child writes: a model that prints without end must not fill the disk."""
@@ -80,7 +80,7 @@ def _answer(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     mark(Phase.SETUP)
     prepare()
     (folder / ARTIFACTS_FOLDER).mkdir(exist_ok=True)
-    answer = roomy(lambda: phases.evaluate(start.request, start.tier, folder, mark))
+    answer = with_frame_space(lambda: phases.evaluate(start.request, start.tier, folder, mark))
     mark(Phase.DONE)
     spent = durations(tuple(marks), marks[-1][1])
     answer = Answer(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 SLOTS = 2**20 + 2**16
-"""Words in the frame of `roomy`: 8.5 MiB, hence a chunk of 16 MiB that has 7 left for others.
+"""Words in the frame of `with_frame_space`: 8.5 MiB, so a chunk of 16 MiB with 7 left for others.
 
 Only what is used of it becomes memory.
 """
@@ -21,9 +21,9 @@ Only what is used of it becomes memory.
 _Result = TypeVar("_Result")
 
 
-def roomy(function: Callable[[], _Result]) -> _Result:
+def with_frame_space(function: Callable[[], _Result]) -> _Result:
     """Call a function with room for all the frames below it."""
     return function()
 
 
-roomy.__code__ = roomy.__code__.replace(co_stacksize=SLOTS)
+with_frame_space.__code__ = with_frame_space.__code__.replace(co_stacksize=SLOTS)

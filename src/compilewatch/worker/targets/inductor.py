@@ -89,7 +89,7 @@ class InductorTarget(CompileTarget):
         with config.patch(compile_threads=1, fallback_random=True):
             try:
                 _prepare_tool_chain()
-            except Exception as error:  # noqa: BLE001  (whatever a broken tool chain raises)
+            except Exception as error:  # noqa: BLE001  (any error of a broken tool chain)
                 compiler_failure(error, CODES)
                 detail = f"the C++ compiler cannot build for torch: {one_line(error)}"
                 return Outcome(status=Status.UNSUPPORTED, detail=detail)
@@ -169,7 +169,7 @@ class _Measurement:
         with preserved(self.subject.module):
             try:
                 forward(self.subject, self.subject.module, larger)
-            except Exception:  # noqa: BLE001  (model code, on inputs nobody promised to fit)
+            except Exception:  # noqa: BLE001  (model code, with inputs that may not fit)
                 return None
         before = counters["stats"]["unique_graphs"]
         with preserved(self.subject.module):

@@ -250,5 +250,5 @@ def _reference(run: Run | None, seed: int = SEED) -> Any | None:
         return None
     try:
         return seeded(run, seed)
-    except Exception:  # noqa: BLE001  (model code under a dtype that nobody promised)
+    except Exception:  # noqa: BLE001  (model code, in a dtype that may not be supported)
         return None

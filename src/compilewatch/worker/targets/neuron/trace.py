@@ -101,7 +101,7 @@ class Traced:
     def outcome(self) -> Outcome:
         try:
             sdk = importlib.import_module("torch_neuronx")
-        except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
+        except Exception as error:  # noqa: BLE001  (any error of a broken installation)
             detail = f"torch_neuronx cannot be imported: {one_line(error)}"
             return Outcome(status=Status.UNSUPPORTED, detail=detail)
         subject, flat = self.subject, Flat(self.subject)
@@ -182,7 +182,7 @@ def _support(
         ):
             said = sdk.analyze(flat, tensors, compiler_workdir=workdir)
         support = support_of(said)
-    except Exception as error:  # noqa: BLE001  (a second opinion: the verdict stands without it)
+    except Exception as error:  # noqa: BLE001  (optional: the verdict does not depend on it)
         return None, f"analyze failed: {one_line(error)}"
     (folder / ANALYSIS_FILE).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     names = ", ".join(operator.name for operator in support.unsupported)

@@ -90,7 +90,7 @@ def _larger(subject: Subject) -> Subject | None:
     with preserved(subject.module):
         try:
             forward(subject, subject.module, inputs)
-        except Exception:  # noqa: BLE001  (model code, on inputs nobody promised to fit)
+        except Exception:  # noqa: BLE001  (model code, with inputs that may not fit)
             return None
     return replace(subject, inputs=inputs)
 
