@@ -68,7 +68,7 @@ class Peer:
         return lines[-1][:300] if lines else "no output"
 
     def kill(self) -> None:
-        """Kill it and the processes of its session."""
+        """Kill it."""
         self.process.kill()
         self.process.wait()
         self._lines.channel.close()

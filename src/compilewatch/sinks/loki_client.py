@@ -231,7 +231,10 @@ def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def push_url(url: str) -> str:
-    """Return the address to push to. Raises ConfigError if `url` is not valid."""
+    """Return the address to push to, for the address of a server or of its push API.
+
+    Raises ConfigError if `url` is neither.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(

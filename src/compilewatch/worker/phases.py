@@ -223,7 +223,10 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
 
 
 def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -> bool:
-    """Whether fake tensors may be the cause: any failure before `compile`, few in it."""
+    """Whether fake tensors may be the cause.
+
+    Before the compiler, any failure may be due to them; in it, only an error that says so.
+    """
     if isinstance(error, CompilewatchError) or record.code == "missing_package":
         return False
     if phase in (Phase.CREATE, Phase.INPUTS, Phase.EAGER):

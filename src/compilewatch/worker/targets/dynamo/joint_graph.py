@@ -22,7 +22,7 @@ from torch._functorch.partitioners import default_partition
 from torch.fx import Graph, GraphModule, Node
 
 _STAND_IN = torch.ops.aten.empty_strided.default
-"""Made from no tensor: if made from a constant of a fake tensor, they would be real."""
+"""Takes no tensor as input. Made from a constant of a fake tensor, its output would be real."""
 
 _TAG = "partitioner_tag"
 

@@ -210,7 +210,10 @@ def _probe(subject: Subject) -> FullgraphVerdict:
 
 
 def _failed(subject: Subject, error: Exception) -> Outcome:
-    """Return the outcome of an exception in compiler or compiled model, if it is conclusive."""
+    """Return the outcome of an exception in the compiler or in the compiled model.
+
+    Raises FakeUnsupportedError if fake tensors may have caused it; MemoryError propagates.
+    """
     _raise_if_out_of_memory(error)
     if isinstance(error, FakeUnsupportedError):
         raise error
