@@ -5,7 +5,12 @@ BIN := .venv/bin
 ARGS ?=
 export TORCH_INDEX PYTHON
 
-.PHONY: help setup setup-dev sweep pipeline test quality format generate docs bench lock clean
+# Processes that run tests: two share the work of a laptop's cores, and more take memory for torch.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+.PHONY: help setup setup-dev sweep pipeline test test-all test-pythons mutants quality format
+.PHONY: generate docs bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -22,8 +27,17 @@ sweep: setup ## check the 25 most used architectures with Dynamo and write a rep
 pipeline: ## run every stage of the Jenkins job locally, without Jenkins (SHARDS=4 TARGETS=... for more)
 	@scripts/pipeline.sh
 
-test: setup-dev ## run every test that this machine can run
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup-dev ## every test that this machine can run, but for the long lists (WORKERS=2)
+	@$(PYTEST) $(ARGS)
+
+test-all: setup-dev ## also the long lists of models and what takes long, with the coverage
+	@$(PYTEST) --matrix --cov $(ARGS)
+
+test-pythons: setup-dev ## what needs no torch, on each supported Python that is found
+	@scripts/test_pythons.sh $(ARGS)
+
+mutants: setup-dev ## known mistakes, put into a copy one by one: each must fail a test
+	@$(BIN)/python -m scripts.mutants $(ARGS)
 
 quality: setup-dev ## lint, format, types, spelling, links, generated files, the configuration of the stack
 	$(BIN)/ruff check .

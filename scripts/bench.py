@@ -20,14 +20,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from compilewatch.config.settings import Settings
 from compilewatch.sinks.loki import LokiSink
 from compilewatch.sinks.pushgateway import PushgatewaySink
 from compilewatch.store import RunFolder
 from scripts.overview_bench import overview_queries
-from tests import recorded, services
+from tests import factories, recorded, services
 from tests.doubles.loki import loki
-from tests.sinks.run_folder import VIEW, line, stamp, with_log
+from tests.run_folder import VIEW, line, stamp, with_log
 
 PROGRAM = Path(sys.executable).with_name("compilewatch")
 JOBS = 2
@@ -195,7 +194,7 @@ def publish_scale(output: Path) -> dict[str, Any]:
     view = recorded.run(1000)
     walls = []
     with services.pushgateway(output) as gateway:
-        sink = PushgatewaySink(Settings(pushgateway_url=gateway.url))
+        sink = PushgatewaySink(factories.settings(pushgateway_url=gateway.url))
         for _ in range(5):  # the first fills it, the others replace
             started = time.monotonic()
             sink.publish(view, RunFolder(output))
@@ -218,7 +217,9 @@ def loki_10k(output: Path) -> dict[str, Any]:
     lines = [line(stamp(nanoseconds=n), f"org/model-{n}", detail="x" * 500) for n in range(10_000)]
     with loki() as server:
         started = time.monotonic()
-        LokiSink(Settings(loki_url=server.url)).publish(VIEW, with_log(output / "loki", lines))
+        LokiSink(factories.settings(loki_url=server.url)).publish(
+            VIEW, with_log(output / "loki", lines)
+        )
         wall = time.monotonic() - started
         lost = len(set(lines) - {held.encode() for held in server.lines()})
     within = wall <= 10 and lost == 0

@@ -21,7 +21,7 @@ if [ -f Dockerfile ]; then "$bin/hadolint" Dockerfile; fi
 if have promtool 'apt-get install --no-install-recommends prometheus'; then
   promtool check config --syntax-only stack/prometheus/prometheus.yml
   promtool check rules stack/prometheus/rules/*.yml
-  promtool test rules tests/stack/rules/*_test.yml
+  promtool test rules tests/integration/stack/rules/*_test.yml
 fi
 if have amtool 'apt-get install --no-install-recommends prometheus-alertmanager'; then
   amtool check-config stack/alertmanager/alertmanager.yml

@@ -17,7 +17,7 @@ import msgspec
 
 from compilewatch import records
 from compilewatch.cli import VERBS, group
-from compilewatch.config.settings import FILE, Settings
+from compilewatch.config.settings import FILE, SECTIONS, TYPES, Settings, value_of
 from compilewatch.events import EVENTS, LABELS, MEANINGS
 from compilewatch.plan.expectations import Expectations
 from compilewatch.sinks.metric_definitions import metrics_page
@@ -149,23 +149,21 @@ def setting_comments() -> dict[str, str]:
 
 def settings_page() -> str:
     """Every setting with its variable, default and meaning."""
-    defaults = msgspec.to_builtins(Settings())
-    deadlines = defaults.pop("deadlines")
-    defaults |= {f"deadlines.{name}": value for name, value in deadlines.items()}
+    defaults = {name: value_of(Settings(), name) for name in TYPES}
     comments = setting_comments()
     lines = [
         "# Settings\n",
         "`compilewatch.toml` is read from the current folder, from the nearest folder above it\n"
         "that contains one, or from the checkout. A variable `COMPILEWATCH_<SETTING>` takes\n"
-        "precedence over the file, and a flag over both: `COMPILEWATCH_JOBS=4`,\n"
-        "`COMPILEWATCH_DEADLINES_COMPILE_SECONDS=900`. Relative paths in the file are relative\n"
-        "to it.\n",
+        "precedence over the file, and a flag over both: `COMPILEWATCH_JOBS=4`. `loki.url` is\n"
+        "`url` in the table `[loki]`, or the variable `COMPILEWATCH_LOKI_URL`. Relative paths in\n"
+        "the file are relative to it.\n",
         "| setting | default | meaning |",
         "|---|---|---|",
     ]
     for name, value in defaults.items():
         meaning = comments[name].replace("|", "\\|")
-        lines.append(f"| `{name}` | `{json.dumps(value)}` | {meaning} |")
+        lines.append(f"| `{name}` | `{msgspec.json.encode(value).decode()}` | {meaning} |")
     return "\n".join(lines)
 
 
@@ -181,9 +179,10 @@ def schema(name: str) -> str:
     if struct is Settings:
         for key, meaning in setting_comments().items():
             table, _, field = key.rpartition(".")
-            owner = built["$defs"]["Deadlines" if table else "Settings"]
+            owner = built["$defs"][(SECTIONS[table] if table else Settings).__name__]
             owner["properties"][field]["description"] = meaning
-        built["$defs"]["Deadlines"]["additionalProperties"] = False
+        for section in SECTIONS.values():
+            built["$defs"][section.__name__]["additionalProperties"] = False
     return json.dumps(head | built, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -2,7 +2,7 @@
 # Installs Grafana's LogQL grammar, with which the tests of the dashboards parse queries, into the user's
 # cache folder, and prints the folder. Quick if it is already installed. Needs Node 18 or newer with npm.
 set -euo pipefail
-source=$(cd "$(dirname "$0")/../tests/dashboards/logql" && pwd)
+source=$(cd "$(dirname "$0")/../tests/integration/dashboards/logql" && pwd)
 lock=$(sha256sum "$source/package-lock.json" | cut -c1-12)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/compilewatch/npm/logql-$lock
 

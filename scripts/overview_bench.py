@@ -26,7 +26,7 @@ from compilewatch.records import Change, ChangeKind, Result, Status
 from compilewatch.sinks.metric_definitions import DEFINITIONS
 from compilewatch.sinks.prometheus import groups
 from tests import recorded, services
-from tests.dashboards.reading import Query, around, filled, queries
+from tests.reading import Query, around, filled, queries
 from tests.services import Service
 
 DAYS = 90
@@ -144,7 +144,7 @@ def backfill(folder: Path, models: int, end: int) -> tuple[int, int]:
 
 def step(query: Query) -> int:
     """The step of a query over these days, in seconds, in whole scrapes."""
-    exact = DAYS * DAY / query.panel.get("maxDataPoints", POINTS)
+    exact: float = DAYS * DAY / query.panel.get("maxDataPoints", POINTS)
     return math.ceil(exact / SCRAPE) * SCRAPE
 
 

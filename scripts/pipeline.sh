@@ -26,7 +26,6 @@ conclude() {
   if [ -f "$build/trainium.json" ]; then scripts/stages/trainium_down.sh || status=2; fi
   case $status in 0) result=SUCCESS ;; 1) result=UNSTABLE ;; 130) result=ABORTED ;;
   *) result=FAILURE ;; esac
-  RESULT=$result scripts/stages/notify.sh || say "the notification was not sent: see above"
   say "$result"
   exit $status
 }

@@ -1,13 +1,28 @@
-"""What tests of all packages need: the environments that are not made by `make setup`."""
+"""What tests of all packages need: a hermetic session, groups of tests, environments, the matrix.
+
+Nothing of whoever runs the tests reaches them, and nothing of theirs stays behind: variables that
+change what compilewatch does are removed, the user's cache folder is a temporary one in which the
+user's environments can be found, and the current folder is a temporary one.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 
 from compilewatch import environments
-from compilewatch.config.settings import load_settings
+from compilewatch.config.paths import cache_folder
+
+ROOT = Path(__file__).parents[1]
 
 MADE = {
     "xla": "compilewatch env create xla",
@@ -15,14 +30,88 @@ MADE = {
 }
 """Marker -> the command that makes the environment that its tests need."""
 
+GROUPS = (
+    "integration/launchers/ray",
+    "integration/cli",
+    "integration/test_tiers.py",
+    "integration/test_layers.py",
+    "integration/worker/targets/test_inductor.py",
+    "integration/worker/targets/dynamo/test_target.py",
+    "integration/jenkins",
+    "integration/launchers",
+)
+"""Files and folders below tests/, the longest first: each is run by one worker of pytest-xdist,
+from beginning to end, so that its fixtures are built once. All other files are groups of their own.
+"""
+
+FOREIGN = ("COMPILEWATCH_", "AWS_", "HF_TOKEN", "HF_ENDPOINT", "RAY_ADDRESS")
+"""Beginnings of variables that change what compilewatch does; proxies are removed, too."""
+
+KNOWN = {".pytest_cache", ".mypy_cache", ".ruff_cache", "__pycache__", ".hypothesis"}
+"""Folders that may appear in the checkout while tests run; so may the files of coverage."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--matrix",
+        action="store_true",
+        help="also run the long lists of models (marker `matrix`), as `make test-all` does",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The same examples each time, and nothing written; others where there is time for the matrix.
+    hypothesis.settings.register_profile(
+        "tests", deadline=None, database=None, derandomize=not config.getoption("--matrix")
+    )
+    hypothesis.settings.load_profile("tests")
+    # A shell that starts `make test &` hands on an ignored SIGINT, which tests send to processes.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
+        return  # The process that started this one has done the rest, for both.
+    folder = Path(tempfile.mkdtemp(prefix="compilewatch-tests-"))
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    _offer_cache(config, cache_folder(), folder / "compilewatch")
+    config.stash[LEFT_BEHIND] = LeftBehind()
+    for name in list(os.environ):
+        if name.startswith(FOREIGN) or name.lower().endswith("_proxy"):
+            del os.environ[name]
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+
+
+def _offer_cache(config: pytest.Config, users: Path, ours: Path) -> None:
+    """A cache folder with the user's environments and tools, and the scans of earlier tests."""
+    (ours / "environments").mkdir(parents=True)
+    (users / "npm").mkdir(parents=True, exist_ok=True)  # Tools are installed once, and kept.
+    (users / "npm-groovy-lint").mkdir(exist_ok=True)
+    for name in ("npm", "npm-groovy-lint"):
+        (ours / name).symlink_to(users / name)
+    for made in (users / "environments").glob(f"*/{environments.STAMP_FILE}"):
+        (ours / "environments" / made.parent.name).symlink_to(made.parent)
+    kept = getattr(config, "cache", None)
+    if kept is None:
+        return
+    scans = kept.mkdir("transformers-scans")
+    for scan in scans.iterdir():
+        shutil.copy(scan, ours)
+
+    def keep() -> None:
+        for scan in ours.glob("library-*.json"):
+            shutil.copy(scan, scans)
+
+    config.add_cleanup(keep)
+
 
 def _is_there(marker: str) -> bool:
-    name = MADE[marker].split()[3]
-    return environments.read_stamp(name, load_settings().cache_folder) is not None
+    return environments.read_stamp(MADE[marker].split()[3]) is not None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs an environment that is not there, and say how to get it; CI has them all."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the matrix out, and skip what needs an environment that is not there."""
+    if not config.getoption("--matrix"):
+        long = [item for item in items if item.get_closest_marker("matrix")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     for marker, command in MADE.items():
         marked = [item for item in items if item.get_closest_marker(marker)]
         if not marked or _is_there(marker):
@@ -31,9 +120,99 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{len(marked)} tests need an environment: {command}")
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs an environment: {command}"))
+    if hasattr(config, "workerinput"):
+        items.sort(key=_rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, whole groups; `loadgroup` of 3.8 does nothing under pytest 9.2."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid.partition("::")[0])
+
+    return Scheduling(config, log)
+
+
+def _group(path: str) -> str:
+    inside = path.removeprefix("tests/")
+    return next((group for group in GROUPS if f"{inside}/".startswith(f"{group}/")), path)
+
+
+def _rank(item: pytest.Item) -> int:
+    group = _group(item.path.relative_to(ROOT).as_posix())
+    return GROUPS.index(group) if group in GROUPS else len(GROUPS)
+
+
+class LeftBehind:
+    """What lies in the checkout and in the user's cache now, and what came to it since.
+
+    The cache is looked at in CI only: on a developer's machine a sweep may run meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._cache = cache_folder()
+        self._before = self._now()
+
+    def found(self) -> list[str]:
+        return sorted(path for path, when in self._now().items() if self._before.get(path) != when)
+
+    def _now(self) -> dict[str, int]:
+        """Path -> its time in the cache, and 0 in the checkout, whose files may be edited."""
+        found: dict[str, int] = {}
+        for place in (self._cache, self._cache / "environments"):
+            if os.environ.get("CI") and place.is_dir():
+                found |= {
+                    str(p): 0 if p.is_dir() else p.stat().st_mtime_ns for p in place.iterdir()
+                }
+        command = ["git", "status", "--porcelain", "--ignored=matching", "--untracked-files=all"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        for line in done.stdout.splitlines():
+            path = Path(line[3:].strip('"'))
+            if line[:2] in ("??", "!!") and not KNOWN & set(path.parts) | _of_coverage(path):
+                found[str(ROOT / path)] = 0
+        return found
+
+
+def _of_coverage(path: Path) -> set[str]:
+    return {path.name} if path.name.startswith(".coverage") else set()
+
+
+LEFT_BEHIND = pytest.StashKey[LeftBehind]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tests that leave files in the checkout or in the user's cache have failed."""
+    before = session.config.stash.get(LEFT_BEHIND, None)
+    if before is not None and before.found() and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if left := config.stash[LEFT_BEHIND].found():
+        terminalreporter.section("files that the tests left behind", red=True)
+        terminalreporter.line("(or that another program made in the meantime)")
+        for path in left:
+            terminalreporter.line(path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test writes into its current folder does not land in the checkout."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("elsewhere"))
+    yield
+    os.chdir(before)
 
 
 @pytest.fixture(scope="session")
 def xla_python() -> str:
     """The interpreter of the environment xla, for tests that have its marker."""
-    return environments.interpreter("xla", load_settings().cache_folder).path
+    return environments.interpreter("xla").path

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.records import (
     ClassBuild,
     Depth,
@@ -84,8 +86,11 @@ def result(
     return Result(**{**given, **fields})
 
 
-def error(code: str = "backend_error", type: str = "builtins.ValueError") -> ErrorRecord:
-    return ErrorRecord(type=type, message="it failed", code=code, head="Traceback", tail="")
+def error(
+    code: str = "backend_error", type: str = "builtins.ValueError", **fields: Any
+) -> ErrorRecord:
+    given = {"message": "it failed", "head": "Traceback", **fields}
+    return ErrorRecord(type=type, code=code, **given)
 
 
 def environment(**fields: Any) -> Environment:
@@ -124,3 +129,8 @@ def view(*results: Result, **fields: Any) -> RunView:
     own = {k: fields.pop(k) for k in list(fields) if k in RunView.__dataclass_fields__}
     made = run(**{"planned": len(results), **fields})
     return RunView(**{"run": made, "results": results, **own})
+
+
+def settings(**changes: Any) -> Settings:
+    """The default settings but for these, named as variables name them: `loki_url`."""
+    return load_settings(changes, folder=Path("/"), environ={})

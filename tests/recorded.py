@@ -13,6 +13,7 @@ from typing import Any
 from compilewatch.contract.targets import default_environment
 from compilewatch.records import (
     FullgraphVerdict,
+    GraphBreak,
     Mode,
     NeuronDetail,
     Performance,
@@ -44,10 +45,10 @@ def _answers(models: int, modes: tuple[Mode, ...]) -> Iterator[Result]:
 
 def _answer(index: int, label: str, mode: Mode) -> Result:
     name, _, backend = label.partition(":")
-    breaks = ()
+    breaks: tuple[GraphBreak, ...] = ()
     if name in ("dynamo", "xla") and index % 2:
         breaks = (factories.graph_break(f"f{index}", gb_id=f"GB{index % REASONS:04}"),)
-    details: dict[str, Any] = {
+    of_targets: dict[str, dict[str, Any]] = {
         "dynamo": {"guards": 30, "fullgraph": FullgraphVerdict(accepted=not breaks)},
         "export": {},
         "inductor": {
@@ -65,7 +66,8 @@ def _answer(index: int, label: str, mode: Mode) -> Result:
                 target="trn1", route="neuronx-cc", compile_seconds=60.0, neff_bytes=2**25
             ),
         },
-    }[name]
+    }
+    details = of_targets[name]
     target = Target(
         name=name, backend=backend or None, mode=mode, environment=default_environment(name)
     )

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from tests.sharing import free_port
+
 READY_SECONDS = 30.0
 
 
@@ -34,13 +36,6 @@ def program(*names: str, package: str) -> str:
     if os.environ.get("CI"):
         pytest.fail(advice)
     pytest.skip(advice)
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +77,7 @@ def wait_until_ready(service: Service, path: str = "/-/ready") -> None:
             time.sleep(0.02)
         else:
             return
-    raise AssertionError(f"{service.process.args} did not start:\n{service.log.read_text()}")
+    raise AssertionError(f"{service.process.args!r} did not start:\n{service.log.read_text()}")
 
 
 @contextmanager

@@ -57,8 +57,7 @@ pack() { # RUN ARCHIVE: one file, either complete or absent
 }
 
 quietly() { # Publishes nothing, whatever is set: shards and runs that are not compared yet; see publish.sh
-  COMPILEWATCH_PUSHGATEWAY_URL='' COMPILEWATCH_LOKI_URL='' COMPILEWATCH_LOKI_PUSH=false \
-    COMPILEWATCH_S3_URL='' "$@"
+  COMPILEWATCH_PUSHGATEWAY_URL='' COMPILEWATCH_LOKI_URL='' COMPILEWATCH_S3_URL='' "$@"
 }
 
 sweep_part() { # ARCHIVE ARGUMENTS...: sweeps, for `limit` at most, and packs the run in every case

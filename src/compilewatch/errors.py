@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class CompilewatchError(Exception):
@@ -50,6 +51,18 @@ class CompilerError(CompilewatchError):
 
 class InputsError(CompilewatchError):
     """Example inputs cannot be read, written or generated."""
+
+
+class UnknownArgumentsError(InputsError):
+    """The forward needs arguments that nothing makes, `names`; `made` are its other inputs."""
+
+    def __init__(self, model: str, names: tuple[str, ...], made: Any) -> None:
+        super().__init__(
+            f"{model}: nothing tells what {', '.join(names)} should be: `compilewatch inputs "
+            f"{model} --save FILE` writes a file to fill in, for --inputs FILE (or name a callable "
+            "in the manifest)"
+        )
+        self.names, self.made = names, made
 
 
 class SinkError(CompilewatchError):

@@ -147,7 +147,7 @@ def judge(
 
 
 def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
-    """The newest finished run before this one that asked about the same things.
+    """The newest finished run before this one that evaluated the same things.
 
     The same: source, shard, and settings `selection`, `targets`, `depth` and `tier`. Versions may
     differ; finding out what they change is the point. One that lacks shards is none: against it,
@@ -162,14 +162,23 @@ def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
 
 
 def may_be_baseline(run: Run) -> bool:
-    """Whether a run has an answer to all that it was asked."""
+    """Whether a run has a result of all that it planned."""
     return run.state == "finished" and not run.missing_shards
 
 
+def same_settings(run: Run, other: Run) -> bool:
+    """Whether two runs evaluated models of one source alike, whichever models they were."""
+
+    def settings(side: Run) -> tuple[object, ...]:
+        return side.source, side.shard, side.settings.get("depth"), side.settings.get("tier")
+
+    return settings(run) == settings(other)
+
+
 def scope(run: Run) -> tuple[object, ...]:
-    """What a run asked about, whatever the versions were. Not hashable."""
-    asked: Callable[[str], object] = run.settings.get
-    return (run.source, run.shard, *map(asked, ("selection", "targets", "depth", "tier")))
+    """What a run evaluated, whatever the versions were. Not hashable."""
+    setting: Callable[[str], object] = run.settings.get
+    return (run.source, run.shard, *map(setting, ("selection", "targets", "depth", "tier")))
 
 
 def differences(baseline: Run, run: Run) -> tuple[str, ...]:

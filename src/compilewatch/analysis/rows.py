@@ -1,8 +1,8 @@
 """A model as a row of layers: what it passes, which layer fails first, where two disagree.
 
-A row is one *way* to ask about a model: mode, static or dynamic shapes, and where it was asked
-(each target at home, or all in one named environment). Layers stand in the order in which a model
-must pass them. What was not asked, skipped or is unsupported has neither failed nor passed.
+A row is one *way* to evaluate a model: mode, static or dynamic shapes, and environment (each
+target's default one, or one for all that is named). Layers stand in the order in which a model
+must pass them. What was not evaluated, skipped or is unsupported has neither failed nor passed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BEFORE_COMPILING = frozenset({Phase.SETUP, Phase.CREATE, Phase.INPUTS, Phase.EA
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How the layers of a row were asked. `environment` is None where each target was at home."""
+    """How a row was evaluated. `environment` is None where each target was in its default one."""
 
     mode: Mode
     dynamic: bool
@@ -70,8 +70,8 @@ class Way:
 class Cell:
     """One layer of a row.
 
-    `result` is the answer; of the layer eager it is one that ended before its compiler was asked,
-    or None where eager mode was passed: no target's answer says that alone.
+    Of the layer eager, `result` is one that ended before its compiler ran, or None where eager mode
+    passed: no target's result says that alone.
     """
 
     layer: Layer
@@ -81,7 +81,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One model on one way. `cells` has the layers that were asked, eager first.
+    """One model on one way. `cells` has the layers that were evaluated, eager first.
 
     `disagreements` are lines that say where export and compile, or the variants of export, differ.
     """
@@ -126,9 +126,9 @@ def target_order(target: Target) -> tuple[int, str, bool, bool, str]:
 
 
 def targets_in_order(results: Iterable[Result]) -> tuple[str, ...]:
-    """The labels of all targets asked, each once, in the order of the layers."""
-    asked = sorted({result.request.target for result in results}, key=target_order)
-    return tuple(dict.fromkeys(target_label(target) for target in asked))
+    """The labels of all targets evaluated, each once, in the order of the layers."""
+    targets = sorted({result.request.target for result in results}, key=target_order)
+    return tuple(dict.fromkeys(target_label(target) for target in targets))
 
 
 def rows(results: Iterable[Result]) -> tuple[Row, ...]:
@@ -213,7 +213,7 @@ def _wrong(result: Result) -> bool:
 
 
 def _ended_before_compiling(result: Result) -> bool:
-    """An error, timeout, crash or lack of memory before the compiler had been asked."""
+    """An error, timeout, crash or lack of memory before the compiler ran."""
     return _wrong(result) and result.phase in _BEFORE_COMPILING
 
 
@@ -223,24 +223,24 @@ def _failed(result: Result) -> bool:
 
 
 def _disagreements(results: Iterable[Result]) -> Iterable[str]:
-    asked = {result.request.target.name: result for result in results}
-    dynamo, export = asked.get(Layer.DYNAMO), asked.get(Layer.EXPORT)
+    by_name = {result.request.target.name: result for result in results}
+    dynamo, export = by_name.get(Layer.DYNAMO), by_name.get(Layer.EXPORT)
     if export is None or not isinstance(export.details, ExportDetail):
         return
     detail = export.details
     if dynamo is not None and dynamo.fullgraph is not None and detail.non_strict is not None:
-        whole, exported = dynamo.fullgraph, detail.non_strict
+        single, exported = dynamo.fullgraph, detail.non_strict
         note = _unlike(dynamo, export)
-        if whole.accepted and not exported.exported:
-            yield f"fullgraph=True accepts it, torch.export does not: {exported.code}{note}"
-        elif exported.exported and not whole.accepted:
-            why = whole.code or "no reason given"
-            yield f"torch.export takes it, fullgraph=True does not: {why}{note}"
+        if single.accepted and not exported.exported:
+            yield f"fullgraph=True accepts it, torch.export rejects it: {exported.code}{note}"
+        elif exported.exported and not single.accepted:
+            why = single.code or "no reason given"
+            yield f"torch.export exports it, fullgraph=True rejects it: {why}{note}"
     if detail.disagrees and detail.non_strict is not None and detail.strict is not None:
         if detail.non_strict.exported:
-            yield f"torch.export takes it, strict=True does not: {detail.strict.code}"
+            yield f"torch.export exports it, strict=True rejects it: {detail.strict.code}"
         else:
-            yield f"torch.export refuses it, strict=True does not: {detail.non_strict.code}"
+            yield f"torch.export rejects it, strict=True exports it: {detail.non_strict.code}"
 
 
 def _unlike(dynamo: Result, export: Result) -> str:
@@ -248,4 +248,4 @@ def _unlike(dynamo: Result, export: Result) -> str:
     if (dynamo.tier, dynamo.depth) == (export.tier, export.depth):
         return ""
     sides = (f"{r.tier.value} tensors, {r.depth.value} depth" for r in (dynamo, export))
-    return f" (asked otherwise: {' and '.join(sides)})"
+    return f" (evaluated differently: {' and '.join(sides)})"

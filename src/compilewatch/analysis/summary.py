@@ -16,7 +16,7 @@ from compilewatch.records.labels import reason_label
 from compilewatch.records.views import RunView
 
 MEASURED = (Phase.CREATE, Phase.INPUTS, Phase.EAGER, Phase.COMPILE)
-"""The phases that overhead is measured against: what answering cannot do without."""
+"""The phases that overhead is measured against: what a result cannot do without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,15 +100,15 @@ def summarise(view: RunView) -> Summary:
 def planned(view: RunView) -> int:
     """Requests of the plan: the denominator of every share, so that nothing lost counts as fine.
 
-    Never fewer than there are results: a merge of runs of one request may hold both answers.
+    Never fewer than there are results: a merge of runs of one request may hold both results.
     """
     return max(view.run.planned, len(view.results))
 
 
 def is_complete(view: RunView) -> bool:
     """Whether every request of the plan has a result, those of all shards included."""
-    answered = len(view.results) >= view.run.planned
-    return answered and not view.run.missing_shards
+    evaluated = len(view.results) >= view.run.planned
+    return evaluated and not view.run.missing_shards
 
 
 def passed_share(view: RunView) -> float | None:
@@ -130,7 +130,7 @@ def untestable_share(view: RunView) -> float | None:
 
 
 def reused_share(view: RunView) -> float | None:
-    """Results answered by an earlier run, divided by all results."""
+    """Results of earlier runs, divided by all results."""
     results = view.results
     return sum(_is_reused(view, r) for r in results) / len(results) if results else None
 
@@ -139,7 +139,7 @@ def overhead(view: RunView) -> float | None:
     """Wall-clock time times jobs, divided by the time inside children from create to compile.
 
     None where nothing ran in this run. First attempts that led to a second one count as time
-    inside; reused and shared answers cost nothing and do not count.
+    inside; reused and shared results cost nothing and do not count.
     """
     inside = sum(_inside(r) for r in view.results if r.reused_from is None)
     wall = view.run.wall_seconds
@@ -173,7 +173,7 @@ def top_reasons(view: RunView, by: str = "models") -> tuple[Reason, ...]:
 
 
 def errors(view: RunView) -> tuple[tuple[str, str, int], ...]:
-    """(phase, error code, requests) of everything that ended without an answer or in an error."""
+    """(phase, error code, requests) of everything that ended without a verdict or in an error."""
     counts = Counter(
         (r.phase.value, r.error.code if r.error is not None else r.status.value)
         for r in view.results
@@ -186,6 +186,17 @@ def slowest(view: RunView, count: int = 10) -> tuple[Result, ...]:
     """The results that took longest in this run, attempts included."""
     ran = [r for r in view.results if r.reused_from is None and r.durations]
     return tuple(sorted(ran, key=lambda r: (-spent(r), r.request.model.name))[:count])
+
+
+def phase_seconds(view: RunView) -> dict[str, float]:
+    """Seconds by phase, in their order, of all that ran in this run, attempts included."""
+    total: Counter[str] = Counter()
+    for result in view.results:
+        if result.reused_from is None:
+            for durations in (result.durations, *(a.durations for a in result.attempts)):
+                total.update(durations)
+    order = [phase.value for phase in Phase]
+    return {phase: total[phase] for phase in sorted(total, key=order.index)}
 
 
 def spent(result: Result) -> float:
@@ -239,7 +250,7 @@ def _reason(label: str, results: Sequence[Result]) -> Reason:
 
 
 def _is_reused(view: RunView, result: Result) -> bool:
-    """Whether an earlier run answered; an answer shared within the run names the run itself."""
+    """Whether an earlier run made it; a result shared within the run names the run itself."""
     own = (None, view.run.id, *view.run.merged_from)
     return result.reused_from not in own
 

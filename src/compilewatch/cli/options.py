@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,22 @@ import click
 import msgspec
 
 from compilewatch import environments
+from compilewatch.cli import completion
+from compilewatch.cli.worker_call import check_backends
 from compilewatch.config.paths import Places
 from compilewatch.config.settings import Settings, load_settings
-from compilewatch.errors import UsageError
+from compilewatch.errors import InputsError, UsageError
 from compilewatch.plan.placement import place, wanted
-from compilewatch.plan.requests import plan
-from compilewatch.records import Depth, Environment, Mode, ModelSpec, Request, Target, Tier
+from compilewatch.plan.requests import check_targets, plan, targets_of
+from compilewatch.records import (
+    Depth,
+    Environment,
+    FactoryBuild,
+    Mode,
+    ModelSpec,
+    Request,
+    Tier,
+)
 from compilewatch.records.plans import Options
 from compilewatch.sources.loading import choose_source, other_sources
 from compilewatch.sources.select import select
@@ -29,6 +40,10 @@ output = click.option(
 source = click.option(
     "--source", metavar="NAME", help="auto, library, hub, manifest (default auto)."
 )
+fresh = click.option(
+    "--fresh", is_flag=True, help="Ask the environments again, though nothing about them changed."
+)
+verbose = click.option("--verbose", is_flag=True, help="Show tracebacks whole.")
 depth = click.option(
     "--depth",
     type=click.Choice([d.value for d in Depth]),
@@ -45,9 +60,15 @@ dynamic = click.option("--dynamic", is_flag=True, default=None, help="Compile wi
 def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a single model is asked."""
     decorators: Sequence[Decorator] = (
-        click.argument("model"),
+        click.argument("model", shell_complete=completion.models),
         source,
-        click.option("--target", default="dynamo", show_default=True, help="The compile target."),
+        click.option(
+            "--target",
+            default="dynamo",
+            show_default=True,
+            shell_complete=completion.targets,
+            help="The compile target.",
+        ),
         click.option(
             "--mode",
             type=click.Choice([m.value for m in Mode]),
@@ -68,6 +89,13 @@ def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "inputs_file",
             type=click.Path(dir_okay=False),
             help="A file of example inputs: .toml (see `inputs --save`) or .safetensors.",
+        ),
+        click.option(
+            "--python-path",
+            metavar="DIR",
+            multiple=True,
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Look for a module of your own here first; may be given several times.",
         ),
     )
     for decorator in reversed(decorators):
@@ -109,6 +137,7 @@ def choose_models(
     top: int | None = None,
     every: bool = False,
     families: Sequence[str] | None = None,
+    python_path: Sequence[Path] = (),
 ) -> tuple[tuple[ModelSpec, ...], str]:
     """The models that the settings and flags mean, and a sentence that says where they are from."""
     places = Places(
@@ -123,7 +152,13 @@ def choose_models(
         top = top or (None if chosen.name in ("manifest", "chaos") else settings.top)
     others = other_sources(places) if names is not None else ()
     specs = select(
-        chosen.models(), top=top, names=names, families=families, all=every, others=others
+        chosen.models(),
+        top=top,
+        names=names,
+        families=families,
+        all=every,
+        others=others,
+        python_path=python_path,
     )
     return specs, sentence
 
@@ -137,13 +172,22 @@ def one_request(
     inputs_file: str | None,
     flags: dict[str, Any],
 ) -> tuple[Request, Settings]:
-    """The request that a verb about one model asks. `flags` override settings."""
+    """The request that a verb about one model asks. `flags` override settings.
+
+    What can be wrong with the model or a file of inputs is said here, before a worker starts.
+    """
+    folders = tuple(flags.pop("python_path", ()))
+    if missing := [folder for folder in folders if not folder.is_dir()]:
+        raise UsageError(f"--python-path: there is no folder {missing[0]}")
     settings = load_settings(flags | {"environments": split(flags.get("environments"))})
-    (spec,), _ = choose_models(settings, names=[model])
+    (spec,), _ = choose_models(settings, names=[model], python_path=folders)
+    if folders and not isinstance(spec.build, FactoryBuild):
+        raise UsageError("--python-path is for a model of your own: ./FILE.py or MODULE:FACTORY")
     if inputs_file is not None:
+        _check_inputs(Path(inputs_file))
         spec = msgspec.structs.replace(spec, inputs_file=str(Path(inputs_file).absolute()))
     overrides = Path(settings.overrides_dir)
-    known = described([target], settings)
+    known = described([target.partition(":")[0]], settings)
     operators = Path(settings.neuron_operators_file)
     options = Options(
         environments=known,
@@ -155,14 +199,30 @@ def one_request(
         neuron_operators=str(operators) if operators.is_file() else None,
         inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
     )
-    asked = Target(name=target, mode=Mode(mode), dynamic=bool(dynamic))
-    placed = place([asked], settings.environments, known)
+    asked = targets_of([target], [Mode(mode)], bool(dynamic))
+    check_targets(asked)
+    check_backends(asked, settings)
+    placed = place(asked, settings.environments, known)
     if len(placed) > 1:
         raise UsageError("one model is asked in one environment: name one with --environment")
     made = plan([spec], placed, options)
     if made.skipped:
         raise UsageError(f"{spec.name} is not run: {made.skipped[0].detail}")
     return made.requests[0], settings
+
+
+def _check_inputs(path: Path) -> None:
+    """Raises InputsError for a file that is not there, of another kind, or no TOML."""
+    if path.suffix not in (".toml", ".safetensors"):
+        raise InputsError(f"{path}: inputs are read from .toml or .safetensors files")
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".toml":
+            tomllib.loads(data.decode())
+    except OSError as error:
+        raise InputsError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputsError(f"{path}: not an inputs file: {error}") from None
 
 
 def print_json(value: Any) -> None:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from compilewatch import environments
-from compilewatch.errors import InputsError, InterpreterError, LauncherError
+from compilewatch.config.settings import Settings
+from compilewatch.contract.messages import Readiness
+from compilewatch.contract.targets import entry
+from compilewatch.environments.facts import remembered
+from compilewatch.errors import InputsError, InterpreterError, LauncherError, UsageError
 from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.plan.placement import wanted
 from compilewatch.records import ChaosBuild, ModelSpec, Record, Request, Status, Target, Tier
 
 T = TypeVar("T")
 
 CHECK_SECONDS = 300.0
 """For the imports of a cold disk."""
+
+
+_FOR_TORCHS_TESTS = re.compile("TESTING_ONLY|minifier")
 
 
 class Working(Record, frozen=True, kw_only=True):
@@ -72,18 +83,45 @@ def try_environment(name: str, cache: Path | None = None) -> Working:
     return Working(start_seconds=total - spent, request_seconds=spent, threads=threads)
 
 
-def ask_environment(verb: str, name: str, kind: type[T], cache: Path | None = None) -> T:
-    """What an environment answers about itself. Raises InterpreterError."""
+def working(name: str, cache: Path | None = None, *, fresh: bool = False) -> tuple[Working, str]:
+    """What `try_environment` found and when (UTC), kept until the environment changes."""
     chosen = environments.interpreter(name, cache)
+    ask = partial(try_environment, name, cache)
+    return remembered("working", name, chosen, Working, ask, cache=cache, fresh=fresh)
+
+
+def readiness(name: str, cache: Path | None = None, *, fresh: bool = False) -> Readiness:
+    """What targets lack in an environment, kept until it changes. Raises InterpreterError."""
+    chosen = environments.interpreter(name, cache)
+    ask = partial(_ask_readiness, name, chosen)
+    return remembered("readiness", name, chosen, Readiness, ask, cache=cache, fresh=fresh)[0]
+
+
+def check_backends(targets: Iterable[Target], settings: Settings) -> None:
+    """Raises UsageError for a backend that the targets' environments do not have."""
+    for target in targets:
+        if target.backend is None or entry(target.name).backends is not None:
+            continue
+        for name in wanted([target.name], settings.environments):
+            known = readiness(name, settings.cache_folder).backends
+            if target.backend not in known:
+                meant = (each for each in known if not _FOR_TORCHS_TESTS.search(each))
+                raise UsageError(
+                    f"{target.name} has no backend {target.backend!r} in environment {name!r}; "
+                    f"known: {', '.join(meant)}"
+                )
+
+
+def _ask_readiness(name: str, chosen: environments.Interpreter) -> Readiness:
     try:
-        done = _oneshot(chosen, verb, b"", CHECK_SECONDS)
+        done = _oneshot(chosen, "targets", b"", CHECK_SECONDS)
     except subprocess.TimeoutExpired:
         raise InterpreterError(
             f"environment {name!r} did not answer in {CHECK_SECONDS:g} s"
         ) from None
     if done.returncode != 0:
         raise InterpreterError(f"environment {name!r} is broken: {_last_line(done.stderr)}")
-    return msgspec.json.decode(done.stdout, type=kind)
+    return msgspec.json.decode(done.stdout, type=Readiness)
 
 
 def _oneshot(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -16,6 +16,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from compilewatch.config.sections import (
+    LokiSettings,
+    PublishSettings,
+    PushgatewaySettings,
+    S3Settings,
+    TrainiumSettings,
+)
 from compilewatch.errors import ConfigError, did_you_mean
 from compilewatch.records import Deadlines, Depth, Mode, Tier
 
@@ -33,7 +40,7 @@ PATHS = {
     "overrides_dir": "overrides",
     "neuron_operators_file": "neuron_operators.toml",
     "expectations_file": "expectations.toml",
-    "trainium_prices_file": "trainium_prices.toml",
+    "trainium.prices_file": "trainium_prices.toml",
 }
 """Settings that are paths, and the name inside of `inputs` that an empty one stands for."""
 
@@ -58,16 +65,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tier: Tier = Tier.AUTO
     baseline: str = "auto"
     sinks: tuple[str, ...] = ("html", "junit", "metrics_file")
-    pushgateway_url: str = ""
-    pushgateway_username: str = ""
-    pushgateway_password: str = ""
-    loki_url: str = ""
-    loki_username: str = ""
-    loki_password: str = ""
-    s3_url: str = ""
-    s3_endpoint_url: str = ""
-    publish_timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0
-    publish_retry_seconds: Annotated[float, Meta(ge=0)] = 30.0
     inputs: str = "inputs"
     popularity_file: str = ""
     models_file: str = ""
@@ -75,18 +72,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     overrides_dir: str = ""
     neuron_operators_file: str = ""
     expectations_file: str = ""
-    trainium_instance: str = ""
-    trainium_tag: str = "compilewatch=trainium"
-    trainium_region: str = ""
-    trainium_profile: str = ""
-    trainium_host: str = ""
-    trainium_ssh_port: Annotated[int, Meta(ge=1, le=65535)] = 22
-    trainium_ready_command: str = ""
-    trainium_ready_seconds: Annotated[float, Meta(gt=0)] = 900.0
-    trainium_stop_seconds: Annotated[float, Meta(gt=0)] = 600.0
-    trainium_poll_seconds: Annotated[float, Meta(gt=0)] = 15.0
-    trainium_attempts: Annotated[int, Meta(ge=1)] = 5
-    trainium_prices_file: str = ""
+    pushgateway: PushgatewaySettings = PushgatewaySettings()
+    loki: LokiSettings = LokiSettings()
+    s3: S3Settings = S3Settings()
+    publish: PublishSettings = PublishSettings()
+    trainium: TrainiumSettings = TrainiumSettings()
     deadlines: Deadlines = Deadlines()
 
     @property
@@ -113,21 +103,37 @@ def load_settings(
     folder = (folder or Path.cwd()).absolute()
     path = find_file(folder)
     home = path.parent if path is not None else _home(folder)
-    defaults = Settings()
-    values: dict[str, Any] = {n: _rooted(getattr(defaults, n), home) for n in PATHS}
-    deadlines: dict[str, Any] = {}
+    values: dict[str, Any] = {name: _rooted(value_of(Settings(), name), home) for name in PATHS}
     if path is not None:
-        _merge(values, deadlines, _from_file(path), str(path), home)
-    variables = os.environ if environ is None else environ
-    for name, value in _from_variables(variables).items():
-        _merge(values, deadlines, value, PREFIX + name, folder)
+        _merge(values, _flat(_from_file(path), str(path)), str(path), home)
+    for variable, text in sorted((os.environ if environ is None else environ).items()):
+        if variable.startswith(PREFIX):
+            name = _dotted(variable.removeprefix(PREFIX).lower(), variable)
+            _merge(values, {name: _parsed(text, TYPES[name])}, variable, folder)
     given = {k: v for k, v in (overrides or {}).items() if v is not None}
-    _merge(values, deadlines, given, "the command line", folder)
+    for name, value in given.items():
+        tables = {name: msgspec.to_builtins(value)} if name in SECTIONS else {}
+        flag = _flat(tables, "the command line") or {_dotted(name, "the command line"): value}
+        _merge(values, flag, "the command line", folder)
     for name, default in PATHS.items():
         if not values.get(name) and default:
             values[name] = str(Path(values["inputs"]) / default)
     values["jobs"] = values.get("jobs") or len(os.sched_getaffinity(0))
-    return Settings(**values, deadlines=Deadlines(**deadlines))
+    return _nested(values)
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    """The value of a setting by its dotted name, `loki.url`."""
+    section, _, field = name.rpartition(".")
+    return getattr(getattr(settings, section) if section else settings, field)
+
+
+def where_to_set(name: str) -> str:
+    """`url in the table [loki] of compilewatch.toml, or COMPILEWATCH_LOKI_URL`."""
+    section, _, field = name.rpartition(".")
+    table = f" in the table [{section}]" if section else " in"
+    of = "of " if section else ""
+    return f"{field}{table} {of}{FILE}, or {PREFIX}{name.replace('.', '_').upper()}"
 
 
 def find_file(folder: Path) -> Path | None:
@@ -149,20 +155,47 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no valid TOML: {error}") from None
 
 
-def _from_variables(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Variable (without prefix) -> the settings it means, with lists and tables taken apart."""
-    types = _types(Settings)
-    found: dict[str, dict[str, Any]] = {}
-    for variable in sorted(v for v in environ if v.startswith(PREFIX)):
-        name = variable.removeprefix(PREFIX)
-        key, text = name.lower(), environ[variable]
-        if key.startswith("deadlines_"):
-            found[name] = {"deadlines": {key.removeprefix("deadlines_"): _parsed(text, float)}}
-        elif key in types:
-            found[name] = {key: _parsed(text, types[key])}
+def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The settings of a file by dotted names: `jobs`, `loki.url`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in SECTIONS:
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{origin}: {name}: expected a table, such as [{name}]")
+            for field, inner in value.items():
+                if f"{name}.{field}" not in TYPES:
+                    known = SECTIONS[name].__struct_fields__
+                    raise ConfigError(f"{origin}: {name}: {_unknown(field, known)}")
+                found[f"{name}.{field}"] = inner
+        elif name in TYPES:
+            found[name] = value
         else:
-            raise ConfigError(f"{variable}: {_unknown(key, list(types))}")
+            section, _, field = _dotted(name, origin).partition(".")
+            raise ConfigError(
+                f"{origin}: {name}: write it as `{field}` in the table [{section}], after all "
+                "settings without a table"
+            )
     return found
+
+
+def _dotted(name: str, origin: str) -> str:
+    """`loki.url` of `loki_url`, as variables and flags name a setting. Raises ConfigError."""
+    if name in TYPES:
+        return name
+    for section in SECTIONS:
+        dotted = f"{section}.{name.removeprefix(section + '_')}"
+        if name.startswith(f"{section}_") and dotted in TYPES:
+            return dotted
+    known = [each.replace(".", "_") for each in TYPES]
+    raise ConfigError(f"{origin}: {_unknown(name, known)}")
+
+
+def _nested(values: Mapping[str, Any]) -> Settings:
+    made: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
+    for name, struct in SECTIONS.items():
+        inner = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{name}.")}
+        made[name] = struct(**inner)
+    return Settings(**made)
 
 
 def _parsed(text: str, wanted: Any) -> Any:
@@ -178,35 +211,11 @@ def _parsed(text: str, wanted: Any) -> Any:
         return text
 
 
-def _merge(
-    values: dict[str, Any],
-    deadlines: dict[str, Any],
-    given: Mapping[str, Any],
-    origin: str,
-    home: Path,
-) -> None:
-    types = _types(Settings)
+def _merge(values: dict[str, Any], given: Mapping[str, Any], origin: str, home: Path) -> None:
+    """Check settings by dotted name and let them replace those that are there."""
     for name, value in given.items():
-        if name not in types:
-            raise ConfigError(f"{origin}: {_unknown(name, list(types))}")
-        if name == "deadlines":
-            deadlines.update(_deadlines(value, origin))
-            continue
-        checked = _checked(name, value, types[name], origin)
+        checked = _checked(name, value, TYPES[name], origin)
         values[name] = _rooted(checked, home) if name in PATHS else checked
-
-
-def _deadlines(value: Any, origin: str) -> dict[str, float]:
-    if isinstance(value, Deadlines):
-        return msgspec.structs.asdict(value)
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{origin}: deadlines: expected a table, such as [deadlines]")
-    names = list(Deadlines.__struct_fields__)
-    limit = Annotated[float, Meta(gt=0)]
-    for name in value:
-        if name not in names:
-            raise ConfigError(f"{origin}: deadlines: {_unknown(name, names)}")
-    return {k: _checked(f"deadlines.{k}", v, limit, origin) for k, v in value.items()}
 
 
 def _checked(name: str, value: Any, wanted: Any, origin: str) -> Any:
@@ -233,9 +242,27 @@ def _rooted(text: str, home: Path) -> str:
     return os.path.normpath(home / Path(text).expanduser())
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def _unknown(name: str, known: Iterable[str]) -> str:
     return f"unknown setting {name!r}{did_you_mean(name, known)}"
 
 
 def _types(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return get_type_hints(struct, include_extras=True)
+
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    name: kind
+    for name, kind in _types(Settings).items()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+}
+"""Table of compilewatch.toml -> its struct."""
+
+TYPES: dict[str, Any] = {
+    **{name: kind for name, kind in _types(Settings).items() if name not in SECTIONS},
+    **{
+        f"{section}.{field}": Annotated[kind, Meta(gt=0)] if struct is Deadlines else kind
+        for section, struct in SECTIONS.items()
+        for field, kind in _types(struct).items()
+    },
+}
+"""Setting, by dotted name, -> the type of its value."""

@@ -6,11 +6,14 @@ import errno
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 
+from compilewatch.errors import CompilewatchError
 from compilewatch.records import ErrorRecord
+
+Place = tuple[str, int, str]
+"""File, line and function."""
 
 KEPT_CHARACTERS = 16 * 1024
 """Characters kept at each end of the traceback; the cause is often lost with a few hundred."""
@@ -58,11 +61,11 @@ _CODES_BY_MESSAGE = (
 def error_record(error: BaseException) -> ErrorRecord:
     """Record an exception: type, message, both ends of its traceback, and where it was raised.
 
-    The location is the innermost frame outside of torch and compilewatch, which is a line of the
-    model.
+    The place is the line that a reader can look at: see `_innermost`; of a SyntaxError the line
+    that is none. An error of ours has no place: its message says what to do.
     """
     text = "".join(traceback.format_exception(error))
-    place = _place(error.__traceback__)
+    place = None if isinstance(error, CompilewatchError) else _place(error)
     return ErrorRecord(
         type=type(error).__qualname__,
         message=_clip(_message(error)),
@@ -106,14 +109,14 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def relative_file(path: str) -> str:
-    """Return a source file relative to its package's parent: `transformers/models/…`.
+def relative_file(path: str, folders: Iterable[str] = ()) -> str:
+    """A source file relative to its package's parent: `transformers/models/…`.
 
-    The longest matching entry of `sys.path` counts, so that the result is the same in every
-    environment; of a file outside all entries, the last two parts are kept. compilewatch itself
-    counts as installed: in other environments it is loaded from the parent's folder.
+    The longest entry of `folders` and `sys.path` that holds it counts, so that the answer is the
+    same in every environment; a file outside all of them keeps its last two parts. Our own package
+    counts as installed: in a foreign environment it is loaded from where the parent has it.
     """
-    places = [*sys.path, str(Path(__file__).parents[2])]
+    places = [*folders, *sys.path, str(Path(__file__).parents[2])]
     roots = [root.rstrip("/") + "/" for root in places if root and path.startswith(root)]
     held = [root for root in roots if path.startswith(root)]
     if held:
@@ -125,34 +128,60 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def _place(trace: TracebackType | None) -> tuple[str, int, str] | None:
-    frames = [
-        (relative_file(frame.f_code.co_filename), line, frame.f_code.co_name)
-        for frame, line in traceback.walk_tb(trace)
-    ]
-    return _innermost(frames)
+def _place(error: BaseException) -> Place | None:
+    if isinstance(error, SyntaxError) and error.filename and error.filename[0] != "<":
+        return relative_file(error.filename), error.lineno or 1, "<module>"
+    trace = traceback.walk_tb(error.__traceback__)
+    return _innermost(
+        [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in trace]
+    )
 
 
-def place_in_dump(text: str) -> tuple[str, int, str] | None:
-    """Return file, line and function where a process was, from the output of `faulthandler`."""
+def place_in_dump(text: str, folders: Iterable[str] = ()) -> Place | None:
+    """File, line and function where a process was, from the stack that `faulthandler` printed.
+
+    `folders` are those that the process had on its path besides this one's.
+    """
     frames = [
-        (relative_file(found["file"]), int(found["line"]), found["function"])
+        (found["file"], int(found["line"]), found["function"])
         for found in _DUMPED_FRAME.finditer(text)
     ]
-    return _innermost(frames[::-1])
+    return _innermost(frames[::-1], folders)
 
 
-def _innermost(frames: list[tuple[str, int, str]]) -> tuple[str, int, str] | None:
-    """Return the last frame of a model, or else the last frame."""
-    models = [frame for frame in frames if not frame[0].startswith(_NOT_THE_MODEL)]
-    chosen = models or frames
+def _innermost(frames: list[Place], folders: Iterable[str] = ()) -> Place | None:
+    """The last frame of a person's own file, else of a model's, else of all."""
+    named = [(relative_file(file, folders), line, function) for file, line, function in frames]
+    models = [frame for frame in named if not _is_machinery(frame[0])]
+    own = [
+        frame
+        for (file, *_), frame in zip(frames, named, strict=True)
+        if frame in models
+        and not frame[0].startswith("transformers/")
+        and not _INSTALLED.search(file)
+    ]
+    chosen = own or models or named
     return chosen[-1] if chosen else None
+
+
+def _is_machinery(file: str) -> bool:
+    """Whether a file, relative to its package, is torch's, the harness's or the interpreter's.
+
+    Of Transformers, only what builds and calls its models.
+    """
+    root = file.partition("/")[0].removesuffix(".py")
+    return (
+        file.startswith(_NOT_THE_MODEL)
+        or root in sys.stdlib_module_names
+        or (root == "transformers" and not file.startswith("transformers/models/"))
+    )
 
 
 _DUMPED_FRAME = re.compile(
     r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE
 )
 _NOT_THE_MODEL = ("torch/", "compilewatch/worker/", "<")
+_INSTALLED = re.compile(r"/(site|dist)-packages/|^<")
 
 
 def _message(error: BaseException) -> str:

@@ -186,12 +186,16 @@ def durations(marks: Marks, end: float) -> dict[str, float]:
 
 
 class MadeInputs(Record, frozen=True, kw_only=True):
-    """Example inputs as a person sees them; `toml` is the editable file, of real ones only."""
+    """Example inputs as a person sees them; `toml` is the editable file, of real ones only.
+
+    `unknown` are arguments that nothing makes: comments in the file, to be filled in.
+    """
 
     strategy: str
     tier: Tier
     inputs: tuple[TensorSummary, ...]
     toml: str = ""
+    unknown: tuple[str, ...] = ()
 
 
 class Script(Record, frozen=True, kw_only=True):
@@ -201,6 +205,10 @@ class Script(Record, frozen=True, kw_only=True):
 
 
 class Readiness(Record, frozen=True, kw_only=True):
-    """What each registered target lacks in an environment, None where it can run."""
+    """What each registered target lacks in an environment, None where it can run.
+
+    `backends` are those of `torch.compile` there.
+    """
 
     missing: dict[str, str | None]
+    backends: tuple[str, ...] = ()

@@ -35,9 +35,9 @@ class Listed(Record, frozen=True, kw_only=True):
     advice: str = ""
 
 
-def listing(cache: Path | None = None) -> tuple[Listed, ...]:
-    """Return the existing environments, then incomplete ones, then those that targets need."""
-    found = [_described(name, cache) for name in available(cache)]
+def listing(cache: Path | None = None, *, fresh: bool = False) -> tuple[Listed, ...]:
+    """Those there are, then the unfinished ones, then those that a target would need."""
+    found = [_described(name, cache, fresh) for name in available(cache)]
     folders = environment_folder("", cache)
     known = {listed.name for listed in found}
     begun = sorted(path.parent.name for path in folders.glob("*/venv"))
@@ -48,9 +48,10 @@ def listing(cache: Path | None = None) -> tuple[Listed, ...]:
     return tuple(found)
 
 
-def _described(name: str, cache: Path | None) -> Listed:
+def _described(name: str, cache: Path | None, fresh: bool) -> Listed:
     try:
-        return Listed(name=name, state=State.READY, environment=describe(name, cache))
+        made = describe(name, cache, fresh=fresh)
+        return Listed(name=name, state=State.READY, environment=made)
     except InterpreterError as error:
         command = "make setup" if name in INTERPRETERS else create_command(name)
         return Listed(name=name, state=State.BROKEN, advice=f"{error}; {command}")

@@ -28,6 +28,18 @@ class Completed:
     artifacts: Path | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """What goes on right now, for people: a model, what is done with it, for how long.
+
+    `name` is empty for a worker that starts.
+    """
+
+    name: str
+    doing: str
+    seconds: float
+
+
 def by_environment(
     requests: Iterable[Request], names: Iterable[str], who: str
 ) -> dict[str, list[Request]]:
@@ -51,8 +63,9 @@ class Launcher(Protocol):
     """Runs requests and yields each result as it arrives, in any order, exactly once.
 
     A request never fails: what happens to its child is a `Result`. `LauncherError` means that
-    nothing can run (no interpreter, a server that does not start). Closing the iterator early, also
-    by Ctrl-C, ends all children.
+    nothing can be run (no interpreter, a server that will not start). Leaving the iterator early
+    (close, Ctrl-C) ends all children. One that has `running() -> list[Running]`, to be called from
+    any thread, is asked for it to show progress.
     """
 
     name: str

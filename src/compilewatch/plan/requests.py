@@ -45,6 +45,7 @@ def plan(
     expected = expectations or Expectations()
     overrides = read_overrides(Path(options.overrides_dir) if options.overrides_dir else None)
     known = {environment.name: environment for environment in options.environments}
+    held = shard.holds(spec.name for spec in specs) if shard is not None else None
     requests: list[Request] = []
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
@@ -65,7 +66,7 @@ def plan(
             request = _request(spec, target, key, options)
             result = _result_without_run(request, environment, expected)
             identity.append((spec.name, key, result is None))
-            if shard is not None and not shard.holds(spec.name):
+            if held is not None and spec.name not in held:
                 continue
             if result is None:
                 requests.append(request)

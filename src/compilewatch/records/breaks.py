@@ -22,7 +22,9 @@ class GraphBreak(Record, frozen=True, kw_only=True):
     `code` is bounded and never free text: the registry id (`GB0170`) or a short code of ours
     (`unbacked_symint`). `gb_type` is torch's type name, or None where torch has none.
     `fingerprint` is 12 hex digits over (code or type, file, function): it survives line drift.
-    `occurrences` counts how often this break was hit while the example inputs ran.
+    `occurrences` counts how often this break was hit while the example inputs ran. `source` holds
+    the lines of code around `line`, from line `source_start` on, as they were when it ran; empty
+    where they could not be read and in runs of earlier versions.
     """
 
     code: str
@@ -37,6 +39,8 @@ class GraphBreak(Record, frozen=True, kw_only=True):
     hints: tuple[str, ...] = ()
     user_stack: tuple[StackFrame, ...] = ()
     occurrences: int = 1
+    source_start: int = 0
+    source: tuple[str, ...] = ()
 
 
 class FullgraphVerdict(Record, frozen=True, kw_only=True):
@@ -53,7 +57,11 @@ class FullgraphVerdict(Record, frozen=True, kw_only=True):
 
 
 class ErrorRecord(Record, frozen=True, kw_only=True):
-    """A foreign failure. `head` and `tail` hold at least 8 KiB each of the traceback."""
+    """A failure. `head` and `tail` hold at least 8 KiB each of the traceback.
+
+    `file` is None where compilewatch itself raised it, of a type in `compilewatch.errors`: then
+    `message` is all that concerns a reader, and the traceback is kept for us.
+    """
 
     type: str
     message: str

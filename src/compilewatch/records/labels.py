@@ -24,7 +24,15 @@ def reason_label(graph_break: GraphBreak) -> str:
     return graph_break.code
 
 
-def source_line(graph_break: GraphBreak) -> str:
-    """Return the text of the line with the graph break as it was executed, "" if not stored."""
+def source_lines(graph_break: GraphBreak) -> tuple[tuple[int, str], ...]:
+    """The stored lines around a break with their numbers; of older runs at most its own line."""
+    if graph_break.source:
+        return tuple(enumerate(graph_break.source, start=graph_break.source_start))
     here = (graph_break.file, graph_break.line)
-    return next((f.text for f in graph_break.user_stack if (f.file, f.line) == here), "")
+    texts = (f.text for f in graph_break.user_stack if (f.file, f.line) == here and f.text)
+    return tuple((graph_break.line, text) for text in texts)[:1]
+
+
+def source_line(graph_break: GraphBreak) -> str:
+    """The text of the line that broke, as it was when it ran; empty where it was not kept."""
+    return dict(source_lines(graph_break)).get(graph_break.line, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from compilewatch.records.base import SCHEMA_VERSION, Depth, Record, Tier
 from compilewatch.records.requests import Deadlines, Request
@@ -19,10 +20,29 @@ class Shard(Record, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
-    def holds(self, name: str) -> bool:
-        """Whether the model is in this shard: decided by a hash of its name alone."""
-        value = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-        return value % self.count == self.index - 1
+    def holds(self, names: Iterable[str]) -> frozenset[str]:
+        """This shard's part of a plan's models: the same on every machine, in any order.
+
+        A name goes to the shard that its hash prefers and that has room. So shards differ by one
+        model at most, and a plan that changes a little moves few models to another machine, whose
+        stored results do not know them.
+        """
+        ordered = sorted(set(names), key=_hash)
+        least, more = divmod(len(ordered), self.count)
+        held: list[set[str]] = [set() for _ in range(self.count)]
+        for name in ordered:
+            preferred = sorted(range(self.count), key=lambda n: _hash(f"{n} {name}"))
+            for number in preferred:
+                size = len(held[number])
+                if size < least or (size == least and more):
+                    more -= size == least
+                    held[number].add(name)
+                    break
+        return frozenset(held[self.index - 1])
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 class Options(Record, frozen=True, kw_only=True):

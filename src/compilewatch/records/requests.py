@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from compilewatch.records.base import Depth, Mode, Phase, Record, Tier
 
 
@@ -30,15 +32,20 @@ class ConfigBuild(Record, frozen=True, kw_only=True, tag="config"):
 class FactoryBuild(Record, frozen=True, kw_only=True, tag="factory"):
     """`package.module:factory`, called without arguments, returns an `nn.Module`.
 
-    `path` (absolute) is added to `sys.path`; `inputs` names a callable that returns a tuple of
-    args, a dict of kwargs, or `(args, kwargs)`; `source_sha256` is the digest of the file of the
-    factory's module.
+    `path` (absolute folders, joined by `os.pathsep`) is put on `sys.path`; `inputs` names a
+    callable that returns a tuple of args, a dict of kwargs, or `(args, kwargs)`; `source_sha256`
+    digests the factory's module file.
     """
 
     factory: str
     path: str | None = None
     inputs: str | None = None
     source_sha256: str = ""
+
+    @property
+    def python_path(self) -> tuple[str, ...]:
+        """The folders of `path`."""
+        return tuple(self.path.split(os.pathsep)) if self.path else ()
 
 
 class ChaosBuild(Record, frozen=True, kw_only=True, tag="chaos"):

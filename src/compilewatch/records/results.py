@@ -46,8 +46,11 @@ class Result(Record, frozen=True, kw_only=True):
 
     `detail` is one line for people. `graph_breaks` is the total of occurrences and equals the sum
     over `breaks`; `unattributed` is how many of them have no reason of torch's (each still stands
-    in `breaks`, with code `unattributed`). `durations` is seconds by phase. `reused_from` is the
-    run whose answer this is. `artifacts` are paths relative to the run folder.
+    in `breaks`, with code `unattributed`). `graph_ops` counts the operations of each captured
+    graph, in order, and `graph_ends` is the index in `breaks` of the break that ended it (-1 for
+    none): of the first graphs only, and empty in runs of earlier versions. `durations` is seconds
+    by phase. `reused_from` is the run whose answer this is. `artifacts` are paths relative to the
+    run folder.
     """
 
     request: Request
@@ -64,6 +67,8 @@ class Result(Record, frozen=True, kw_only=True):
     unattributed: int | None = None
     ops: int | None = None
     guards: int | None = None
+    graph_ops: tuple[int, ...] = ()
+    graph_ends: tuple[int, ...] = ()
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
     durations: dict[str, float] = {}
@@ -84,10 +89,15 @@ class Result(Record, frozen=True, kw_only=True):
     @property
     def is_verdict(self) -> bool:
         """True where the target answered: pass, break, mismatch, or an error of the compiler."""
-        if self.status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
-            return True
-        return self.status is Status.ERROR and self.phase in (Phase.COMPILE, Phase.COMPARE)
+        return is_verdict(self.status, self.phase)
 
     @property
     def duration_seconds(self) -> float:
         return sum(self.durations.values())
+
+
+def is_verdict(status: Status, phase: Phase) -> bool:
+    """Whether a result that ended so is the compiler's answer; see `Result.is_verdict`."""
+    if status is Status.ERROR:
+        return phase in (Phase.COMPILE, Phase.COMPARE)
+    return status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH)

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from compilewatch.records import Change, Result, Run
+from compilewatch.records import Change, Phase, Result, Run, Status, Target
+
+
+class Earlier(NamedTuple):
+    """What an earlier run found for one model on one target."""
+
+    run: str
+    status: Status
+    phase: Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrendPoint:
+    """One run of a trend: `passed` of `planned` requests compile without graph breaks."""
+
+    run: str
+    started_at: str
+    passed: int
+    planned: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
     """A run, with one entry in `results` for each request.
 
-    `notes` are lines that a reader must see: damaged lines that were left out, expectations that no
-    longer hold, missing shards. `differences` names what differs from the baseline's environment
-    (`torch 2.12 -> 2.13`).
+    Notes: damaged lines that were skipped, expectations that no longer hold, shards missing.
+    `differences` names what differs from the baseline's environment (`torch 2.12 -> 2.13`).
+    `history` is what earlier runs found, oldest first, by model name and target label; `trend` ends
+    with this run and has those before it that planned the same. `before` holds the baseline's
+    results that `changes` are about, or whose breaks are at other code now. All three are empty
+    where nothing is stored.
     """
 
     run: Run
@@ -22,3 +45,6 @@ class RunView:
     baseline: Run | None = None
     differences: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    history: Mapping[tuple[str, str], tuple[Earlier, ...]] = field(default_factory=dict)
+    trend: tuple[TrendPoint, ...] = ()
+    before: Mapping[tuple[str, Target], Result] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""SVG charts of the report: stacked bars and a histogram, as files for `<img>`.
+"""SVG charts of the report: stacked bars and a trend, as files for `<img>`.
 
 A report is read under a content policy that forbids scripts and inline style in the page, and on
 light and dark backgrounds. Each chart is a document of its own with its own style sheet that
@@ -25,7 +25,6 @@ MID_TONES = {
     "compile_error": "#d9534f",
     "no_verdict": "#8a6d5c",
     "not_run": "#8b95a1",
-    "bar": "#4a86c5",
 }
 STYLE = """
 text { fill: #39424e; }
@@ -33,7 +32,6 @@ text { fill: #39424e; }
 .grid { stroke: #dfe3e8; }
 .pass { fill: #2e9e5b; } .graph_break { fill: #e0a030; } .mismatch { fill: #a36ad0; }
 .compile_error { fill: #d64545; } .no_verdict { fill: #8a6d5c; } .not_run { fill: #b4bcc6; }
-.bar { fill: #4a86c5; }
 @media (prefers-color-scheme: dark) {
   text { fill: #d5dae1; }
   .faint { fill: #98a2b0; }
@@ -87,58 +85,36 @@ def stacked_bars(title: str, bars: Sequence[Bar], legend: dict[str, str], width:
     return _bytes(svg)
 
 
-def histogram(title: str, values: Sequence[float], width: int) -> bytes:
-    """How many of `values` (seconds) fall between powers of two; empty ends are left out."""
-    height, left, bottom, top = 190, 34, 34, 14
-    counts = _doublings(values)
-    described = "; ".join(f"{_seconds(a)} to {_seconds(b)}: {n}" for (a, b), n in counts)
+def trend(title: str, points: Sequence[tuple[str, float]], width: int) -> bytes:
+    """A line through shares between 0 and 1, each with its label, from left to right.
+
+    The axis begins at the multiple of 10 % below the smallest share, so that small changes show.
+    """
+    height, left, bottom, top = 150, 48, 26, 18
+    described = "; ".join(f"{label}: {share:.1%}" for label, share in points)
     svg = _document(title, described, width, height)
-    most = max((n for _, n in counts), default=1)
-    plot = height - bottom - top
-    for tick in _ticks(most):
-        y = height - bottom - plot * tick / most
-        ET.SubElement(
-            svg,
-            "line",
-            {"x1": str(left), "x2": str(width), "y1": _n(y), "y2": _n(y)},
-            stroke="#808080",
-            **{"stroke-opacity": "0.4", "class": "grid"},
-        )
-        _text(svg, left - 6, y + 4, str(tick), anchor="end", css="faint")
-    # Labels stand under the edges of bins: the last one needs half its width beside the plot.
-    step = (width - left - 26) / max(len(counts), 1)
-    for index, ((lower, upper), count) in enumerate(counts):
-        x, size = left + index * step, plot * count / most
-        rect = _rect(svg, x + 2, height - bottom - size, step - 4, max(size, 0.5), "bar")
-        ET.SubElement(rect, "title").text = f"{_seconds(lower)} to {_seconds(upper)}: {count}"
-    edges = [lower for (lower, _), _ in counts] + [upper for (_, upper), _ in counts[-1:]]
-    each = 1 if step > 48 else 2
-    for index, edge in list(enumerate(edges))[::each]:
-        place = left + index * step
-        _text(svg, place, height - bottom + 16, _seconds(edge), anchor="middle", css="faint")
+    floor = min(math.floor(min(share for _, share in points) * 10) / 10, 0.9)
+    scale = (height - bottom - top) / (1 - floor)
+    for tick in (floor, (floor + 1) / 2, 1.0):
+        y = top + (1 - tick) * scale
+        box = {"x1": str(left), "x2": str(width), "y1": _n(y), "y2": _n(y)}
+        faint = {"stroke": "#808080", "stroke-opacity": "0.4", "class": "grid"}
+        ET.SubElement(svg, "line", {**box, **faint})
+        _text(svg, left - 8, y + 4, f"{tick:.0%}", anchor="end", css="faint")
+    step = (width - left - 24) / max(len(points) - 1, 1)
+    places = [
+        (left + 12 + index * step, top + (1 - share) * scale)
+        for index, (_, share) in enumerate(points)
+    ]
+    line = {"points": " ".join(f"{_n(x)},{_n(y)}" for x, y in places), "fill": "none"}
+    ET.SubElement(svg, "polyline", {**line, "stroke": MID_TONES["pass"], "stroke-width": "2"})
+    for (x, y), (label, share) in zip(places, points, strict=True):
+        dot = {"cx": _n(x), "cy": _n(y), "r": "3.5", "fill": MID_TONES["pass"], "class": "pass"}
+        ET.SubElement(ET.SubElement(svg, "circle", dot), "title").text = f"{label}: {share:.1%}"
+    (first, _), (last, _) = points[0], points[-1]
+    _text(svg, left, height - 6, first, css="faint")
+    _text(svg, width - 2, height - 6, last, anchor="end", css="faint")
     return _bytes(svg)
-
-
-def _doublings(values: Sequence[float]) -> list[tuple[tuple[float, float], int]]:
-    exponents = [max(math.floor(math.log2(max(value, 1e-9))), -4) for value in values]
-    if not exponents:
-        return []
-    span = range(min(exponents), max(exponents) + 1)
-    return [((2.0**e if e > -4 else 0.0, 2.0 ** (e + 1)), exponents.count(e)) for e in span]
-
-
-def _ticks(most: int) -> list[int]:
-    """At most five round numbers from 0 to `most`."""
-    raw = max(most / 4, 1)
-    base = 10 ** math.floor(math.log10(raw))
-    step = next(int(base * factor) for factor in (1, 2, 5, 10) if base * factor >= raw)
-    return list(range(0, most + 1, step))
-
-
-def _seconds(value: float) -> str:
-    if value < 60:
-        return f"{value:.2g} s"
-    return f"{value / 60:.1f} min" if value < 600 else f"{value / 60:.0f} min"
 
 
 def _legend_layout(legend: dict[str, str], width: int) -> list[list[tuple[float, str]]]:

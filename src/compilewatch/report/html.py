@@ -7,27 +7,37 @@ is linked relatively: the folder can be moved, mailed or archived.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 import compilewatch
 from compilewatch.analysis import summary
 from compilewatch.contract.targets import target_label
-from compilewatch.records import Status
-from compilewatch.records.views import RunView
+from compilewatch.records import GraphBreak, Status
+from compilewatch.records.labels import source_lines
+from compilewatch.records.views import Earlier, RunView
 from compilewatch.report import charts, pages, wording
 from compilewatch.report.sections import details
-from compilewatch.report.wording import OUTCOME_LABELS, Outcome
+from compilewatch.report.strips import strip
+from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, status_words
 
 CHART_WIDTHS = {"": 560, "-narrow": 350}
 """A chart for the desk and one for the phone: scaling one down makes its text unreadable."""
 
-CHART_FAMILIES = 18
+_BACKTICKS = re.compile(r"`([^`\n]+)`")
+_LINE = Markup("<span>{}  {}</span>")
+_MARKED_LINE = Markup("<mark>{}  {}</mark>")
+_MARK = Markup(
+    '<li class="badge {kind}" title="{said}">'
+    '<span role="img" aria-label="{said}">{symbol}</span></li>'
+)
 
 SYMBOLS: dict[Outcome, str] = {
     Outcome.PASS: "✓",
@@ -38,17 +48,7 @@ SYMBOLS: dict[Outcome, str] = {
     Outcome.NOT_RUN: "–",
 }
 
-STATUS_CLASSES: dict[Status, Outcome] = {
-    Status.PASS: Outcome.PASS,
-    Status.GRAPH_BREAK: Outcome.GRAPH_BREAK,
-    Status.MISMATCH: Outcome.MISMATCH,
-    Status.ERROR: Outcome.COMPILE_ERROR,
-    Status.TIMEOUT: Outcome.NO_VERDICT,
-    Status.OOM: Outcome.NO_VERDICT,
-    Status.CRASHED: Outcome.NO_VERDICT,
-    Status.SKIPPED: Outcome.NOT_RUN,
-    Status.UNSUPPORTED: Outcome.NOT_RUN,
-}
+STATUS_CLASSES = wording.OUTCOME_OF | {Status.ERROR: Outcome.COMPILE_ERROR}
 """The colour of a status alone, where a change has no phase to go with it."""
 
 
@@ -74,17 +74,18 @@ def _charts(report: pages.Report) -> Iterator[tuple[str, bytes]]:
     legend = {outcome.value: label for outcome, label in OUTCOME_LABELS.items()}
     bars = [
         charts.Bar(label=name, parts=tuple((o.value, counts.get(o, 0)) for o in OUTCOME_LABELS))
-        for name, counts in report.charted_families(CHART_FAMILIES)
+        for name, counts in report.charted_families
+    ]
+    shares = [
+        (moment(point.started_at).partition(",")[0], point.passed / (point.planned or 1))
+        for point in report.view.trend
     ]
     for suffix, width in CHART_WIDTHS.items():
-        yield (
-            f"charts/families{suffix}.svg",
-            charts.stacked_bars("Results by model family", bars, legend, width),
-        )
-        yield (
-            f"charts/durations{suffix}.svg",
-            charts.histogram("Time per request", report.measured_seconds, width),
-        )
+        if bars:
+            chart = charts.stacked_bars("Results by model family", bars, legend, width)
+            yield f"charts/families{suffix}.svg", chart
+        if report.has_trend:
+            yield f"charts/trend{suffix}.svg", charts.trend("Without graph breaks", shares, width)
 
 
 def _page(template: str, report: pages.Report, **values: Any) -> bytes:
@@ -99,6 +100,7 @@ def _environment() -> jinja2.Environment:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_printable,
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -113,13 +115,24 @@ def _environment() -> jinja2.Environment:
         wording.reason_title,
         wording.commands,
         wording.decompressing,
-        wording.main_artifacts,
+        wording.compile_trace,
+        wording.plural,
+        wording.history_words,
+        wording.message,
+        wording.attempt_words,
         wording.cell_words,
         wording.cause_words,
         wording.why,
         details,
+        strip,
+        code_spans,
+        source_code,
+        source_lines,
+        history_marks,
         pages.anchor,
         pages.family_counts,
+        sentence,
+        percents,
         summary.slowest,
         summary.spent,
         target_label,
@@ -129,6 +142,7 @@ def _environment() -> jinja2.Environment:
     environment.globals |= {
         "OUTCOMES": OUTCOME_LABELS,
         "MEANINGS": wording.OUTCOME_MEANINGS,
+        "terms": terms,
         "CHANGES": wording.CHANGE_LABELS,
         "SYMBOLS": SYMBOLS,
         "STATUS_CLASSES": STATUS_CLASSES,
@@ -139,9 +153,62 @@ def _environment() -> jinja2.Environment:
 
 def _printable(value: object) -> object:
     # Markup is a str too: what a macro made is HTML already and holds only what was printable.
-    return wording.printable(value) if type(value) is str else value
+    if type(value) is not str or value.isprintable():
+        return value
+    return wording.printable(value)
 
 
+def code_spans(text: str) -> Markup:
+    """Text in which what stands in backticks is code."""
+    parts = _BACKTICKS.split(wording.printable(text))
+    marked = (Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
+    return Markup().join(marked)
+
+
+def sentence(text: str) -> str:
+    """As a sentence, without touching names in it, as Jinja's `capitalize` does."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def source_code(found: GraphBreak) -> Markup:
+    """The stored lines around a break, numbered, its own marked."""
+    lines = source_lines(found)
+    width = len(str(lines[-1][0])) if lines else 0
+    return Markup().join(
+        (_MARKED_LINE if number == found.line else _LINE).format(
+            f"{number:>{width}}", wording.printable(text)
+        )
+        for number, text in lines
+    )
+
+
+def history_marks(history: Sequence[Earlier]) -> Markup:
+    """A mark for each run, oldest first, that names the run and what it found."""
+    marks = (_mark(each.run, status_words(each), outcome(each)) for each in history)
+    return Markup("".join(marks))  # each is escaped
+
+
+@lru_cache(maxsize=10_000)
+def _mark(run: str, words: str, kind: Outcome) -> Markup:
+    # Most models share these: a template's loop over them takes as long as the page around it.
+    said = f"{run}: {words}"
+    return _MARK.format(kind=kind.value, said=said, symbol=SYMBOLS[kind])
+
+
+def percents(number: float) -> str:
+    """A place in an SVG image, as a share of its width."""
+    return f"{number:.2f}%"
+
+
+@cache
+def terms(*names: str) -> Markup:
+    """What these words of a page mean, in one paragraph."""
+    each = Markup("<strong>{}</strong>: {}")
+    said = Markup(" ").join(each.format(name.capitalize(), wording.TERMS[name]) for name in names)
+    return Markup('<p class="terms">{}</p>').format(said)
+
+
+@lru_cache(maxsize=1000)
 def moment(time: str) -> str:
     """`20 Aug 2026, 03:00 UTC` of an RFC 3339 time in UTC."""
     return f"{datetime.fromisoformat(time):%-d %b %Y, %H:%M} UTC"

@@ -10,15 +10,31 @@ from functools import cached_property
 from hashlib import sha256
 
 from compilewatch.analysis import rows, summary
+from compilewatch.analysis.changed_breaks import changed_breaks
 from compilewatch.analysis.rows import Cell, Layer, Row, TargetReason, Way
 from compilewatch.contract.targets import target_label
-from compilewatch.records import Change, ChangeKind, GraphBreak, ModelSpec, Result
-from compilewatch.records.labels import reason_label
-from compilewatch.records.views import RunView
+from compilewatch.records import (
+    Change,
+    ChangeKind,
+    Environment,
+    ErrorRecord,
+    GraphBreak,
+    ModelSpec,
+    Result,
+    StackFrame,
+    Target,
+)
+from compilewatch.records.labels import reason_label, source_lines
+from compilewatch.records.views import Earlier, RunView
 from compilewatch.report import wording
 from compilewatch.report.wording import Outcome, outcome, reason_title, why
 
 WORST_FIRST = tuple(Outcome)
+
+CHARTED_FAMILIES = 18
+
+TREND_RUNS = 3
+"""Fewer runs than these are no trend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +68,13 @@ class ModelPage:
 
     @property
     def first_failing(self) -> tuple[tuple[Row, Cell], ...]:
-        """For each way that it was asked and failed in, the row and its first failing layer."""
+        """For each way in which it failed, the row and its first failing layer."""
         found = ((row, row.first_failing) for row in self.rows)
         return tuple((row, cell) for row, cell in found if cell is not None)
 
     @property
     def tiers(self) -> str:
-        """`fake, full`; each kind of answer once. Nothing ran where there are no durations."""
+        """`fake, full`; each kind of result once. Nothing ran where there are no durations."""
         kinds = {f"{r.tier.value}, {r.depth.value}": None for r in self.results if r.durations}
         return "; ".join(kinds) or "–"
 
@@ -196,9 +212,9 @@ class Report:
 
     @property
     def own_runs(self) -> tuple[str | None, ...]:
-        """What `reused_from` says where this run, or a shard of it, asked.
+        """What `reused_from` says where this run, or a shard of it, made the result.
 
-        Two models that ask the same are answered once, and the other's answer names this run.
+        Two models of one configuration are evaluated once, and the other's result names this run.
         """
         return (None, self.view.run.id, *self.view.run.merged_from)
 
@@ -229,15 +245,61 @@ class Report:
         return tuple(_failures(self.models))
 
     @cached_property
-    def measured_seconds(self) -> list[float]:
-        """Time of each request that this run answered itself, the longest first."""
-        return [summary.spent(r) for r in summary.slowest(self.view, len(self.view.results))]
+    def phase_seconds(self) -> dict[str, float]:
+        """Time in each phase, in their order, of all results that this run made itself."""
+        return summary.phase_seconds(self.view)
 
-    def charted_families(self, limit: int) -> list[tuple[str, Counter[Outcome]]]:
-        """The most downloaded families with their results by outcome."""
-        return [
-            (name, family_counts(models)) for name, models in list(self.families.items())[:limit]
-        ]
+    @cached_property
+    def has_trend(self) -> bool:
+        return len(self.view.trend) >= TREND_RUNS
+
+    @cached_property
+    def charted_families(self) -> tuple[tuple[str, Counter[Outcome]], ...]:
+        """Results by outcome of the families that pass least, then of the most downloaded.
+
+        None where no family has several results: a chart of single results says nothing.
+        """
+        counts = [(name, family_counts(models)) for name, models in self.families.items()]
+        if all(found.total() == 1 for _, found in counts):
+            return ()
+        counts.sort(key=lambda each: each[1][Outcome.PASS] / each[1].total())
+        return tuple(counts[:CHARTED_FAMILIES])
+
+    @cached_property
+    def _environments(self) -> dict[str, Environment]:
+        return {each.name: each for each in self.view.run.environments}
+
+    def source_page(self, place: GraphBreak | StackFrame | ErrorRecord, target: Target) -> str:
+        """The page of a line on GitHub; "" where there is none."""
+        environment = self._environments.get(target.environment)
+        return wording.source_page(place.file, place.line, environment) or ""
+
+    def history(self, result: Result) -> tuple[Earlier, ...]:
+        """What stored runs found for this model and target, this one last; empty if it is first."""
+        request = result.request
+        earlier = self.view.history.get((request.model.name, target_label(request.target)), ())
+        own = Earlier(self.view.run.id, result.status, result.phase)
+        return (*earlier, own) if earlier else ()
+
+    @cached_property
+    def moved(self) -> tuple[tuple[str, Target], ...]:
+        """Models and targets whose breaks are at other code than in the baseline, and no change."""
+        changed = {(change.model, change.target) for change in self.view.changes}
+        return tuple(key for key in self.view.before if key not in changed)
+
+    def changed_breaks(
+        self, model: str, target: Target
+    ) -> tuple[tuple[GraphBreak | None, GraphBreak | None], ...]:
+        """Breaks before and after a change, where either side kept its code."""
+        old, new = self.view.before.get((model, target)), self._results.get((model, target))
+        if old is None or new is None:
+            return ()
+        pairs = changed_breaks(old, new)
+        return tuple(pair for pair in pairs if any(b and source_lines(b) for b in pair))[:5]
+
+    @cached_property
+    def _results(self) -> dict[tuple[str, Target], Result]:
+        return {(r.request.model.name, r.request.target): r for r in self.view.results}
 
 
 def family_counts(models: Iterable[ModelPage]) -> Counter[Outcome]:

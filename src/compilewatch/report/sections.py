@@ -1,4 +1,4 @@
-"""What each target found beyond its verdict, as facts and tables, for the report and the terminal.
+"""What each target found beyond its verdict: facts and tables for the report and the terminal.
 
 What was not measured is left out: a zero here is a zero that was measured.
 """
@@ -22,14 +22,14 @@ from compilewatch.records import (
     XlaDetail,
 )
 from compilewatch.records.labels import reason_label
-from compilewatch.report.wording import memory, seconds
+from compilewatch.report.wording import memory, plural, seconds
 
 Fact = tuple[str, str]
 
 OPERATORS_SHOWN = 12
 
 EXPECTATION_NOTE = (
-    "An expectation from the documents named here, no verdict: no Neuron compiler was asked."
+    "Expected from the documents named here; this is no verdict, since no Neuron compiler ran."
 )
 
 
@@ -103,12 +103,12 @@ def _yes(answer: bool) -> str:
 
 def _export(found: ExportDetail) -> Section:
     variants = (("non-strict", found.non_strict), ("strict", found.strict))
-    asked = [(name, variant) for name, variant in variants if variant is not None]
+    tried = [(name, variant) for name, variant in variants if variant is not None]
     failures = found.draft.failures if found.draft is not None else ()
     return Section(
         title="torch.export",
         facts=_facts(
-            *((name, _variant(variant)) for name, variant in asked),
+            *((name, _variant(variant)) for name, variant in tried),
             ("draft", None if found.draft is None else _draft(found.draft)),
             ("dimensions that stay dynamic", ", ".join(found.dynamic_dimensions) or None),
             ("dimensions made constant", ", ".join(found.specialized_dimensions) or None),
@@ -128,9 +128,9 @@ def _export(found: ExportDetail) -> Section:
                 ),
             ),
             Listing(
-                title="Why a variant is refused",
+                title="Why a variant is rejected",
                 columns=("Variant", "Reason"),
-                rows=tuple((name, v.reason.strip()) for name, v in asked if v.reason),
+                rows=tuple((name, v.reason.strip()) for name, v in tried if v.reason),
             ),
         ),
     )
@@ -138,15 +138,15 @@ def _export(found: ExportDetail) -> Section:
 
 def _variant(found: ExportVariant) -> str:
     if not found.exported:
-        return f"refused: {found.code or 'no code'}, after {_time(found.duration_seconds)}"
+        return f"rejected: {found.code or 'no code'}, after {_time(found.duration_seconds)}"
     ops = "" if found.ops is None else f", {found.ops:,} ops"
     return f"exported{ops}, in {_time(found.duration_seconds)}"
 
 
 def _draft(found: DraftExport) -> str:
     if not found.exported:
-        return f"refused: {found.reason or 'no reason given'}"
-    return f"exported, {len(found.failures):,} findings"
+        return f"rejected: {found.reason or 'no reason given'}"
+    return f"exported, {plural(len(found.failures), 'finding')}"
 
 
 # --- Inductor ----------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def _xla(found: XlaDetail, captured: bool) -> Section:
 def _openxla(found: OpenXla) -> str:
     figures = (("graphs", found.graphs), ("graph breaks", found.graph_breaks))
     said = [f"{name}: {number:,}" for name, number in figures if number is not None]
-    verdict = "accepted" if found.accepted else f"refused: {found.code or 'no code'}"
+    verdict = "accepted" if found.accepted else f"rejected: {found.code or 'no code'}"
     return "; ".join([verdict, *said])
 
 
@@ -272,7 +272,7 @@ def _neuron(found: NeuronDetail) -> Section:
             ("compile time", _time(found.compile_seconds)),
             ("peak memory of the compiler", _size(found.compiler_peak_memory_bytes)),
             *_neff(found),
-            ("NeuronCores here", _count(found.device_cores)),
+            ("NeuronCores on this machine", _count(found.device_cores)),
             ("eager latency on the CPU", _time(found.eager_latency_seconds)),
             ("latency on a NeuronCore", _time(found.latency_seconds)),
             ("runs measured", _count(found.latency_samples)),
@@ -281,7 +281,7 @@ def _neuron(found: NeuronDetail) -> Section:
         listings=_listings(
             Listing(
                 title="Unsupported operators",
-                columns=("Operator", "Times", "Refused in"),
+                columns=("Operator", "Times", "Rejected in"),
                 rows=tuple(
                     (each.name, f"{each.occurrences:,}", each.failure_at)
                     for each in (support.unsupported if support is not None else ())
@@ -295,8 +295,8 @@ def _neuron(found: NeuronDetail) -> Section:
 def _failure(found: NeuronFailure) -> Iterator[tuple[str, str | None]]:
     yield "failure", found.kind.replace("_", " ")
     yield "code", found.code
-    yield "the compiler says", found.message or None
-    yield "its advice", found.advice or None
+    yield "compiler message", found.message or None
+    yield "suggested fix", found.advice or None
     yield "exit status", None if found.exit_status is None else str(found.exit_status)
     yield "signal", found.signal
 

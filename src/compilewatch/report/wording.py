@@ -1,28 +1,49 @@
-"""How results are put to people, the same in the report and in the terminal."""
+"""How results are worded, the same in the report and in the terminal."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from compilewatch.analysis import summary
 from compilewatch.analysis.rows import Cell, TargetReason
 from compilewatch.contract.targets import in_default_environment, target_label
-from compilewatch.records import ChangeKind, Depth, GraphBreak, Mode, Request, Result, Status
-from compilewatch.records.views import RunView
+from compilewatch.records import (
+    Attempt,
+    ChangeKind,
+    Depth,
+    Environment,
+    GraphBreak,
+    Mode,
+    Request,
+    Result,
+    Status,
+)
+from compilewatch.records.results import is_verdict
+from compilewatch.records.views import Earlier, RunView
 
 # torch/_dynamo/exc.py, get_gbid_documentation_link: how torch itself links an entry.
 REGISTRY_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb{number}.html"
 
+SOURCE_PAGES = {
+    "transformers": "https://github.com/huggingface/transformers/blob/v{version}/src/{file}#L{line}",
+    "torch": "https://github.com/pytorch/pytorch/blob/v{version}/{file}#L{line}",
+}
+"""Pages of files at the tag of a release, by package; `file` begins with the package's name."""
+
+RELEASE = re.compile(r"(\d+\.\d+\.\d+(?:\.post\d+)?)(?:\+(?:cpu|cu\d+|rocm[\d.]+|xpu))?")
+"""A release with the build that PyTorch's index names, and nothing built from other source."""
+
+MESSAGE_CHARACTERS = 120
 
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Outcome(StrEnum):
-    """Status and phase together: an error before the compiler was asked is no compile error."""
+    """Status and phase together: an error before the compiler ran is no compile error."""
 
     COMPILE_ERROR = "compile_error"
     GRAPH_BREAK = "graph_break"
@@ -42,6 +63,15 @@ OUTCOME_LABELS: dict[Outcome, str] = {
 }
 """In the order in which columns and bars show them."""
 
+OUTCOME_OF: dict[Status, Outcome] = dict.fromkeys(Status, Outcome.NO_VERDICT) | {
+    Status.PASS: Outcome.PASS,
+    Status.GRAPH_BREAK: Outcome.GRAPH_BREAK,
+    Status.MISMATCH: Outcome.MISMATCH,
+    Status.SKIPPED: Outcome.NOT_RUN,
+    Status.UNSUPPORTED: Outcome.NOT_RUN,
+}
+"""The group of each status, but for an error of the compiler."""
+
 OTHER_OUTCOMES: dict[Outcome, tuple[str, str]] = {
     Outcome.GRAPH_BREAK: ("with graph breaks", "with graph breaks"),
     Outcome.MISMATCH: ("mismatch", "mismatches"),
@@ -52,14 +82,31 @@ OTHER_OUTCOMES: dict[Outcome, tuple[str, str]] = {
 """What the headline calls one and several results that are no pass."""
 
 OUTCOME_MEANINGS: dict[Outcome, str] = {
-    Outcome.PASS: "captured in one graph without a break",
-    Outcome.GRAPH_BREAK: "runs, but in pieces",
-    Outcome.MISMATCH: "compiled, but computes something else than eager",
+    Outcome.PASS: "one graph, without graph breaks",
+    Outcome.GRAPH_BREAK: "runs, but as several graphs with eager Python between them",
+    Outcome.MISMATCH: "compiles, but its outputs differ from those of eager mode",
     Outcome.COMPILE_ERROR: "the compiler raised an error",
-    Outcome.NO_VERDICT: "ended before the compiler answered: "
+    Outcome.NO_VERDICT: "the compiler gave no verdict: "
     "an error before compiling, a timeout, out of memory or a crash",
     Outcome.NOT_RUN: "skipped or unsupported; not run is not passed",
 }
+
+TERMS: dict[str, str] = {
+    "coverage": "requests with a verdict of the compiler, divided by planned requests.",
+    "depth": "full is the number of layers in the configuration; reduced keeps one of each kind.",
+    "downloads": "of the model on the Hugging Face Hub over 30 days, where the source knows them.",
+    "fails first": "the first target, in the order from eager mode to Neuron, that fails.",
+    "fingerprint": "identifies a break between runs by cause, file and function, not by its line.",
+    "fullgraph": "whether torch.compile(fullgraph=True) accepts the model.",
+    "guards": "checks that Dynamo runs before each call to see whether the graph is still valid.",
+    "harness": "version of the evaluation itself; results of another version are not reused.",
+    "hit": "how often Dynamo met the break while the example inputs ran once.",
+    "overhead": "wall-clock time times jobs, divided by the time spent in the models' phases.",
+    "request": "one model on one target.",
+    "tier": "fake tensors have shapes but no values, so that models of any size fit; "
+    "real tensors are used where a model reads values.",
+}
+"""What a word of the pages means, where it needs saying."""
 
 CHANGE_LABELS: dict[ChangeKind, str] = {
     ChangeKind.REGRESSION: "Regressions",
@@ -74,15 +121,34 @@ CHANGE_LABELS: dict[ChangeKind, str] = {
 }
 
 
-def outcome(result: Result) -> Outcome:
+def outcome(result: Result | Earlier) -> Outcome:
     """The one group a result is counted in."""
-    if result.status is Status.ERROR:
-        return Outcome.COMPILE_ERROR if result.is_verdict else Outcome.NO_VERDICT
-    if result.status in (Status.SKIPPED, Status.UNSUPPORTED):
-        return Outcome.NOT_RUN
-    if result.status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
-        return Outcome(result.status.value)
-    return Outcome.NO_VERDICT
+    if result.status is Status.ERROR and is_verdict(result.status, result.phase):
+        return Outcome.COMPILE_ERROR
+    return OUTCOME_OF[result.status]
+
+
+def history_words(history: Sequence[Earlier]) -> str:
+    """Since when the newest verdict of a history, oldest first, holds; runs without one are left.
+
+    `Without graph breaks since RUN.`, `First broke in RUN.`, `First failed in RUN.`
+    """
+    judged = [each for each in history if is_verdict(each.status, each.phase)]
+    if not judged:
+        return "No stored run has a verdict."
+    passes = judged[-1].status is Status.PASS
+    first = judged[-1]
+    for each in reversed(judged):
+        if (each.status is Status.PASS) != passes:
+            break
+        first = each
+    else:
+        every = "Without graph breaks in every stored run with a verdict."
+        return every if passes else "Never passed in a stored run."
+    if passes:
+        return f"Without graph breaks since {first.run}."
+    broke = "broke" if first.status is Status.GRAPH_BREAK else "failed"
+    return f"First {broke} in {first.run}."
 
 
 def headline(view: RunView) -> str:
@@ -94,7 +160,7 @@ def headline(view: RunView) -> str:
     total, passed = summary.planned(view), summary.summarise(view).passed
     targets = {r.request.target for r in view.results} | set(view.run.targets)
     unit = "model" if len(targets) <= 1 else "request"
-    verb = "compiles" if passed == 1 else "compile"
+    verb = "compiles" if 1 in (passed, total) else "compile"
     if total != 1:
         unit += "s"
     counts = Counter(outcome(result) for result in view.results)
@@ -110,7 +176,7 @@ def headline(view: RunView) -> str:
     return "; ".join([said, *others])
 
 
-def status_words(result: Result) -> str:
+def status_words(result: Result | Earlier) -> str:
     """`pass`, `graph break`, `compile error`, `error in create`, `timeout in eager`, `skipped`."""
     kind = outcome(result)
     if kind is Outcome.NO_VERDICT:
@@ -121,14 +187,28 @@ def status_words(result: Result) -> str:
 
 
 def why(result: Result) -> tuple[str, ...]:
-    """Causes in few words: titles of breaks, the code of an error, else what the result says."""
+    """Causes in few words: titles of breaks, the message of an error, else what the result says."""
     if result.breaks:
         return tuple(dict.fromkeys(reason_title(each) for each in result.breaks))
-    if result.error is not None:
-        code = result.error.code
-        return (code.replace("_", " ") if code.islower() else code,)  # `NCC_EVRF009` is a name
-    said = () if outcome(result) is Outcome.PASS else (result.detail,)
-    return tuple(filter(None, said))
+    said = "" if outcome(result) is Outcome.PASS else message(result) or result.detail
+    return (said,) if said else ()
+
+
+def message(result: Result) -> str:
+    """The first line of an error's message, cut; before it a code that has a meaning of its own."""
+    if result.error is None:
+        return ""
+    lines = result.error.message.strip().splitlines()
+    text = lines[0] if lines else result.error.type
+    if not result.error.code.islower():  # `NCC_EVRF009`, where `value_error` only names a class
+        text = f"{result.error.code}: {text}"
+    return text if len(text) <= MESSAGE_CHARACTERS else text[: MESSAGE_CHARACTERS - 1] + "…"
+
+
+def attempt_words(attempt: Attempt) -> str:
+    """`error in eager, fake unsupported: in eager, … aten._local_scalar_dense.default`."""
+    code = attempt.code.value.replace("_", " ")
+    return f"{attempt.status.value} in {attempt.phase.value}, {code}: {attempt.reason}"
 
 
 def first_place(result: Result) -> str:
@@ -167,6 +247,18 @@ def registry_page(code: str) -> str | None:
     return REGISTRY_PAGE.format(number=number) if number != code and number.isdigit() else None
 
 
+def source_page(file: str | None, line: int | None, environment: Environment | None) -> str | None:
+    """The page of a line on GitHub at the release that ran it; None for other code or versions."""
+    package = (file or "").partition("/")[0]
+    if environment is None or package not in SOURCE_PAGES or not line:
+        return None
+    version = environment.torch if package == "torch" else environment.transformers
+    release = RELEASE.fullmatch(version or "")
+    if release is None:
+        return None
+    return SOURCE_PAGES[package].format(version=release[1], file=file, line=line)
+
+
 def reason_title(graph_break: GraphBreak) -> str:
     """One line for a cause: torch's type where it has one, else our code in words."""
     return graph_break.gb_type or graph_break.code.replace("_", " ")
@@ -187,6 +279,11 @@ def percent(ratio: float | None) -> str:
     if shown == "0.0%":
         return "0 %" if ratio == 0 else "<0.1 %"
     return shown.replace("%", " %")
+
+
+def plural(count: int, noun: str, several: str = "") -> str:
+    """`1 family`, `1,204 families`."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
 def quantity(number: float | None) -> str:
@@ -223,6 +320,12 @@ def memory(size: int | None) -> str:
     return f"{size / 2**20:.0f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
 
 
+def compile_trace(paths: Iterable[str]) -> str | None:
+    """The pages that tlparse made of the compile trace: their index, or all of them packed."""
+    found = [p for p in paths if p.endswith(("/tlparse/index.html", "/tlparse.zip"))]
+    return min(found, default=None, key=len)
+
+
 def main_artifacts(paths: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Artifacts that a person opens first (tlparse's pages, a trace), and the many others.
 
@@ -246,7 +349,7 @@ def decompressing(result: Result) -> str:
 
 
 def commands(request: Request) -> tuple[str, str, str]:
-    """What to type to see it again: plain PyTorch, explained, and the same check anew."""
+    """What to type to reproduce a result: plain PyTorch, explained, and the same request anew."""
     name = shlex.quote(request.model.name)
     sweep = f"compilewatch sweep --source {request.model.source} --models {name}"
     if request.target.name != "dynamo":
@@ -259,7 +362,7 @@ def commands(request: Request) -> tuple[str, str, str]:
         sweep += f" --environments {request.target.environment}"
     if request.depth is not Depth.FULL:
         sweep += f" --depth {request.depth.value}"
-    asked = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
+    target = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
     where = (
         ""
         if in_default_environment(request.target)
@@ -267,6 +370,6 @@ def commands(request: Request) -> tuple[str, str, str]:
     )
     return (
         f"compilewatch reproduce {name}{where}",
-        f"compilewatch explain {name}{asked}{where}",
+        f"compilewatch explain {name}{target}{where}",
         f"{sweep} --fresh",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from compilewatch.config.settings import Settings
+from compilewatch.config.settings import Settings, value_of
 from compilewatch.records.views import RunView
 
 SINKS: dict[str, str] = {
@@ -18,9 +18,9 @@ SINKS: dict[str, str] = {
 }
 
 ADDRESSES: dict[str, str] = {
-    "pushgateway": "pushgateway_url",
-    "loki": "loki_url",
-    "s3": "s3_url",
+    "pushgateway": "pushgateway.url",
+    "loki": "loki.url",
+    "s3": "s3.url",
 }
 """The remote sinks and the settings with their addresses; a sink without an address is off."""
 
@@ -58,4 +58,4 @@ class Sink(Protocol):
 
 def remote_sinks(settings: Settings) -> tuple[str, ...]:
     """Return the names of the sinks that have an address."""
-    return tuple(name for name, setting in ADDRESSES.items() if getattr(settings, setting))
+    return tuple(name for name, setting in ADDRESSES.items() if value_of(settings, setting))

@@ -32,7 +32,8 @@ from collections.abc import Iterable
 from compilewatch.analysis.summary import planned
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import target_label
-from compilewatch.records import NOT_RUN, Change, ChangeKind, Result, Run, Status
+from compilewatch.records import NOT_RUN, Change, ChangeKind, GraphBreak, Result, Run, Status
+from compilewatch.records.labels import source_lines
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 
@@ -173,7 +174,7 @@ def _message(result: Result, regression: Change | None) -> str:
 
 def _body(result: Result) -> str:
     lines = [
-        f"{b.code} {b.file}:{b.line} in {b.function} ({b.occurrences}x)\n{b.reason}"
+        f"{b.code} {b.file}:{b.line} in {b.function} ({b.occurrences}x)\n{_source(b)}{b.reason}"
         for b in result.breaks
     ]
     if result.numerics is not None:
@@ -184,6 +185,14 @@ def _body(result: Result) -> str:
         if error.tail != error.head:
             lines.append(error.tail)
     return "\n\n".join(line for line in lines if line)
+
+
+def _source(found: GraphBreak) -> str:
+    """The stored lines around a break, its own marked."""
+    return "".join(
+        f"{'>' if number == found.line else ' '} {number:>5} | {text}\n"
+        for number, text in source_lines(found)
+    )
 
 
 def _legal(text: str) -> str:

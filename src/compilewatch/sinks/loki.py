@@ -24,17 +24,17 @@ class LokiSink:
     """Sends every line of `logs/<run>.jsonl`; Loki keeps a line that is sent again only once.
 
     Lines that Loki rejects do not prevent others from being sent. Raises SinkError if a line was
-    rejected, and UnreachableError if Loki accepted no batch for `publish_retry_seconds`.
+    rejected, and UnreachableError if Loki accepted no batch for `publish.retry_seconds`.
     """
 
     name = "loki"
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ConfigError if `loki_url` is not a valid address."""
-        self._retry_seconds = settings.publish_retry_seconds
-        limit = settings.publish_timeout_seconds
-        auth = credentials(settings.loki_username, settings.loki_password)
-        self._emitter = Emitter(settings.loki_url, auth=auth, limits=(min(2.0, limit), limit))
+        """Raises ConfigError if `loki.url` is not a valid address."""
+        self._retry_seconds = settings.publish.retry_seconds
+        limit = settings.publish.timeout_seconds
+        auth = credentials(settings.loki.username, settings.loki.password)
+        self._emitter = Emitter(settings.loki.url, auth=auth, limits=(min(2.0, limit), limit))
 
     def publish(self, view: RunView, files: RunFiles) -> str:
         path = files.path(f"logs/{view.run.id}.jsonl")

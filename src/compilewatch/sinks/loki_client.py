@@ -149,7 +149,7 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
                 self.url, data=_body(entries), headers=headers, allow_redirects=False
             )
         except requests.exceptions.SSLError:
-            why = f"{self.where}: TLS is not trusted: check loki_url, or set REQUESTS_CA_BUNDLE"
+            why = f"{self.where}: TLS is not trusted: check loki.url, or set REQUESTS_CA_BUNDLE"
             raise RejectedError(why, always=True) from None
         except requests.Timeout:
             raise TransientError(
@@ -160,7 +160,7 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
             self.close()
             raise TransientError(f"{self.where} cannot be reached") from None
         except requests.RequestException as error:
-            why = f"{self.where}: the request failed ({type(error).__name__}): check loki_url"
+            why = f"{self.where}: the request failed ({type(error).__name__}): check loki.url"
             raise RejectedError(why, always=True) from None
         if response.status_code != self.success_response_code:
             raise self._error_of(response)
@@ -181,9 +181,9 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
             return _TooLargeError()
         if status in (401, 403):
             why = f"{self.where} rejects the credentials ({status}): "
-            return RejectedError(why + "check loki_username and loki_password", always=True)
+            return RejectedError(why + "check loki.username and loki.password", always=True)
         if status != 400:
-            why = f"{self.where} has no push API at {PUSH_PATH} ({status}): check loki_url"
+            why = f"{self.where} has no push API at {PUSH_PATH} ({status}): check loki.url"
             return RejectedError(why, always=True)
         if "timestamp too old" in response.text:
             return RejectedError(

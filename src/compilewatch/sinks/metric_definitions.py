@@ -253,7 +253,7 @@ def metrics_page() -> str:
         "# Metrics",
         "",
         "Every run writes `metrics.prom` in the Prometheus text format and pushes the same metrics",
-        "to a Pushgateway if `pushgateway_url` is set. A value describes the run that it belongs",
+        "to a Pushgateway if `pushgateway.url` is set. A value describes the run that it belongs",
         "to; nothing accumulates from run to run. A number that was not measured is absent, not",
         "zero.",
         "",

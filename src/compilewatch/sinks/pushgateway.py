@@ -74,7 +74,7 @@ class _Gateway:
     """The client: replaces groups, retries transient errors, and explains the others."""
 
     def __init__(self, settings: Settings, *, retry: bool = True) -> None:
-        self.address = settings.pushgateway_url
+        self.address = settings.pushgateway.url
         parts = urlsplit(self.address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SinkError(
@@ -83,17 +83,17 @@ class _Gateway:
             )
         if parts.username or parts.password:
             raise SinkError(
-                "pushgateway_url contains a password: use pushgateway_username and the variable "
+                "pushgateway_url contains a password: use pushgateway.username and the variable "
                 "COMPILEWATCH_PUSHGATEWAY_PASSWORD"
             )
-        self._timeout = settings.publish_timeout_seconds
+        self._timeout = settings.publish.timeout_seconds
         # Without a user name, no header is added.
         self._handler = partial(
             basic_auth_handler,
-            username=settings.pushgateway_username or None,
-            password=settings.pushgateway_password,
+            username=settings.pushgateway.username or None,
+            password=settings.pushgateway.password,
         )
-        seconds = settings.publish_retry_seconds if retry else 0.0
+        seconds = settings.publish.retry_seconds if retry else 0.0
         self._retry = retrying(UnreachableError, seconds=seconds, first_wait_seconds=0.2)
 
     def replace(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:
@@ -125,7 +125,7 @@ class _Gateway:
         line = f"the Pushgateway at {self.address} responds {error.code} {error.reason}"
         line += f": {said}" if said else ""
         if error.code in (401, 403):
-            return SinkError(f"{line}; set pushgateway_username and pushgateway_password")
+            return SinkError(f"{line}; set pushgateway.username and pushgateway.password")
         if error.code == 429 or error.code >= 500:
             return UnreachableError(line)
         return SinkError(line)

@@ -67,8 +67,8 @@ class S3Sink:
     name = "s3"
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ConfigError if `s3_url` is not of the form `s3://bucket/prefix`."""
-        self._bucket, self._prefix = _address(settings.s3_url)
+        """Raises ConfigError if `s3.url` is not of the form `s3://bucket/prefix`."""
+        self._bucket, self._prefix = _address(settings.s3.url)
         self._settings = settings
 
     def publish(self, view: RunView, files: RunFiles) -> str:
@@ -183,17 +183,17 @@ def _client(settings: Settings) -> Any:
 
     botocore limits attempts, not seconds: four attempts wait for about ten seconds in total.
     """
-    timeout = settings.publish_timeout_seconds
-    attempts = 1 + min(9, math.ceil(settings.publish_retry_seconds / 10))
+    timeout = settings.publish.timeout_seconds
+    attempts = 1 + min(9, math.ceil(settings.publish.retry_seconds / 10))
     return aws.client(
         "s3",
-        endpoint_url=settings.s3_endpoint_url,
+        endpoint_url=settings.s3.endpoint_url,
         attempts=attempts,
         connect_timeout=timeout,
         read_timeout=timeout,
         max_pool_connections=CONCURRENCY,
         # A server other than AWS has no host name for each bucket.
-        s3={"addressing_style": "path"} if settings.s3_endpoint_url else None,
+        s3={"addressing_style": "path"} if settings.s3.endpoint_url else None,
     )
 
 
@@ -215,7 +215,7 @@ def _why(error: Exception, bucket: str) -> str:
     """Return what happened and what to do, in one line without credentials."""
     code, _, operation = aws.error_details(error)
     if code in ("NoSuchBucket", "404"):
-        return f"there is no bucket {bucket}: create it, or set s3_url to one that exists"
+        return f"there is no bucket {bucket}: create it, or set s3.url to one that exists"
     if code in aws.DENIED:
         return (
             f"denied ({operation}): the credentials need s3:ListBucket, s3:GetObject and "
@@ -225,5 +225,5 @@ def _why(error: Exception, bucket: str) -> str:
         region = error.response.get("Error", {}).get("Region")
         return f"the bucket is in another region: set AWS_DEFAULT_REGION to {region or 'its own'}"
     if isinstance(error, ValueError):
-        return f"it cannot be used ({type(error).__name__}): check s3_url and s3_endpoint_url"
+        return f"it cannot be used ({type(error).__name__}): check s3.url and s3.endpoint_url"
     return aws.explain(error)

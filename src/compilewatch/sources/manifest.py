@@ -6,11 +6,6 @@ returns a module (`factory`). Relative paths are relative to the manifest. See d
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,11 +15,7 @@ from compilewatch.config.paths import inputs_folder
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, FactoryBuild, ModelSpec
-from compilewatch.sources.configs import Resolver, read_config
-from compilewatch.sources.transformers.scan import read_library
-
-FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-"""`package.module:callable`."""
+from compilewatch.sources.own import factory_spec, folder_spec
 
 T = TypeVar("T")
 
@@ -124,65 +115,6 @@ class ManifestSource:
         )
 
 
-def folder_spec(
-    folder: Path, name: str, *, weights: bool = False, trust: bool = False, root: Path | None = None
-) -> ModelSpec:
-    """A local folder with a `config.json`, in the layout of `save_pretrained`."""
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder} has no config.json")
-    found = Resolver(read_library(root)).resolve(
-        folder / "config.json",
-        read_config(folder / "config.json"),
-        repo=str(folder.resolve()) if weights or trust else None,
-        weights=weights,
-        trust_remote_code=trust,
-    )
-    reason = found.skip_reason
-    if reason is not None and found.needs_remote_code:
-        reason = "remote code: set `trust = true` in the manifest if you have read it"
-    return ModelSpec(
-        source="manifest",
-        name=name,
-        build=found.build,
-        architecture=found.architecture,
-        family=found.family,
-        task=found.task,
-        skip_reason=reason,
-    )
-
-
-def factory_spec(
-    factory: str, name: str, *, python_path: Path | None = None, inputs: str | None = None
-) -> ModelSpec:
-    """`package.module:callable`. The module's file is found, and digested, without importing it.
-
-    The digest covers the Python files beside it too: a model often lies next to its factory.
-    Raises ConfigError for a malformed reference or a module that is not there.
-    """
-    for reference in (factory, inputs):
-        if reference is not None and not FACTORY.fullmatch(reference):
-            raise ConfigError(f"{reference!r} is not of the form package.module:callable")
-    module = factory.partition(":")[0]
-    where = _module_file(module, python_path)
-    if where is None:
-        searched = python_path or "the Python path (name a folder with python_path)"
-        raise ConfigError(f"there is no module {module} on {searched}")
-    digest = hashlib.sha256()
-    for path in sorted(where.parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return ModelSpec(
-        source="manifest",
-        name=name,
-        build=FactoryBuild(
-            factory=factory,
-            path=str(python_path.resolve()) if python_path else None,
-            inputs=inputs,
-            source_sha256=digest.hexdigest(),
-        ),
-        architecture=factory,
-    )
-
-
 def _factory(entry: Entry, base: Path, origin: str) -> ModelSpec:
     for field in ("weights", "trust"):
         if getattr(entry, field):
@@ -192,7 +124,7 @@ def _factory(entry: Entry, base: Path, origin: str) -> ModelSpec:
         spec = factory_spec(
             entry.factory,
             entry.name,
-            python_path=base / entry.python_path if entry.python_path else None,
+            python_path=(base / entry.python_path,) if entry.python_path else (),
             inputs=entry.inputs,
         )
     except ConfigError as exc:
@@ -204,28 +136,3 @@ def _factory(entry: Entry, base: Path, origin: str) -> ModelSpec:
         task=entry.task or "unknown",
         downloads=entry.downloads,
     )
-
-
-def _module_file(module: str, python_path: Path | None) -> Path | None:
-    """The file of a dotted module; nothing is imported, parent packages neither."""
-    top, *rest = module.split(".")
-    for folder in _search(top, python_path):
-        stem = folder.joinpath(*rest) if rest else folder
-        for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
-            if candidate.is_file():
-                return candidate
-    return None
-
-
-def _search(top: str, python_path: Path | None) -> Iterator[Path]:
-    """Where the top-level package may lie: `…/top`, a folder or a file without its suffix."""
-    if python_path is not None:
-        yield python_path / top
-        return
-    if top in sys.builtin_module_names:
-        return
-    found = importlib.util.find_spec(top)
-    if found is not None and found.submodule_search_locations:
-        yield from map(Path, found.submodule_search_locations)
-    elif found is not None and found.origin:
-        yield Path(found.origin).with_suffix("")

@@ -9,7 +9,7 @@ from pathlib import Path
 from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
 from compilewatch.records import ModelSpec
 from compilewatch.sources import Source
-from compilewatch.sources.manifest import FACTORY, factory_spec, folder_spec
+from compilewatch.sources.own import dotted_model, own_model
 
 
 def select(
@@ -20,18 +20,20 @@ def select(
     families: Iterable[str] | None = None,
     all: bool = False,
     others: Iterable[Callable[[], Source]] = (),
+    python_path: Sequence[Path] = (),
 ) -> tuple[ModelSpec, ...]:
     """The chosen specs, in the order of the source; chosen by name, in the order of the names.
 
     `top` counts architectures in the library (one class each: the first of its family) and models
-    elsewhere. A name is a model's or class's name, a family (its first model), a folder with a
-    `config.json`, or `package.module:factory`; `others` are asked, in turn, for names that `specs`
-    does not know. `names` goes with nothing else. Raises UnknownModelError with near names.
+    elsewhere. A name is a model's or class's name, a family (its first model), or a model of one's
+    own (see `sources.own`, which searches `python_path`); `others` are asked, in turn, for names
+    that `specs` does not know. `names` goes with nothing else. Raises UnknownModelError with near
+    names.
     """
     if names is not None:
         if top is not None or families is not None or all:
             raise UsageError("name models, or choose by top, family or all, not both")
-        return by_name(specs, names, others)
+        return by_name(specs, names, others, python_path)
     if families is not None:
         specs = _of_families(specs, tuple(families))
     if top is None:
@@ -47,13 +49,14 @@ def by_name(
     specs: Sequence[ModelSpec],
     names: Iterable[str],
     others: Iterable[Callable[[], Source]] = (),
+    python_path: Sequence[Path] = (),
 ) -> tuple[ModelSpec, ...]:
     """One spec for each name, without repetition. See `select`."""
     pools: list[Sequence[ModelSpec]] = [specs]
     pending = list(others)
     chosen: dict[str, ModelSpec] = {}
     for name in names:
-        found = _find(name.strip(), pools, pending)
+        found = _find(name.strip(), pools, pending, python_path)
         chosen.setdefault(found.name, found)
     if not chosen:
         raise UsageError("no model is named: give at least one name")
@@ -61,25 +64,30 @@ def by_name(
 
 
 def _find(
-    name: str, pools: list[Sequence[ModelSpec]], pending: list[Callable[[], Source]]
+    name: str,
+    pools: list[Sequence[ModelSpec]],
+    pending: list[Callable[[], Source]],
+    python_path: Sequence[Path],
 ) -> ModelSpec:
     for pool in pools:
-        if found := _in_pool(name, pool):
+        if found := in_pool(name, pool):
             return found
-    if adhoc := _adhoc(name):
-        return adhoc
+    if own := own_model(name, python_path):
+        return own
     while pending:
         try:
             pools.append(pending.pop(0)().models())
         except (SourceError, ConfigError):
             # Another source than the one asked for: its absence is not this name's problem.
             continue
-        if found := _in_pool(name, pools[-1]):
+        if found := in_pool(name, pools[-1]):
             return found
+    if own := dotted_model(name, python_path):
+        return own
     raise UnknownModelError(_unknown(name, pools))
 
 
-def _in_pool(name: str, pool: Sequence[ModelSpec]) -> ModelSpec | None:
+def in_pool(name: str, pool: Sequence[ModelSpec]) -> ModelSpec | None:
     """By name, then by family, then either without regard to case."""
     tests: tuple[Callable[[ModelSpec], bool], ...] = (
         lambda s: s.name == name,
@@ -90,21 +98,6 @@ def _in_pool(name: str, pool: Sequence[ModelSpec]) -> ModelSpec | None:
     return next((s for test in tests for s in pool if test(s)), None)
 
 
-def _adhoc(name: str) -> ModelSpec | None:
-    """A folder or a factory that nobody listed."""
-    folder = Path(name).expanduser()
-    if folder.name == "config.json":
-        folder = folder.parent
-    if name.startswith((".", "/", "~")) or (folder / "config.json").is_file():
-        return folder_spec(folder, name)
-    if FACTORY.fullmatch(name):
-        here = Path.cwd()
-        own = (here / name.partition(":")[0].split(".")[0]).with_suffix(".py").exists()
-        own = own or (here / name.partition(":")[0].split(".")[0]).is_dir()
-        return factory_spec(name, name, python_path=here if own else None)
-    return None
-
-
 def _unknown(name: str, pools: Iterable[Sequence[ModelSpec]]) -> str:
     known = {s.name.lower(): s.name for pool in pools for s in pool}
     known |= {s.family.lower(): s.family for pool in pools for s in pool}
@@ -112,7 +105,7 @@ def _unknown(name: str, pools: Iterable[Sequence[ModelSpec]]) -> str:
     if near:
         return f"no model {name!r}; near: {', '.join(known[n] for n in near)}"
     hint = "`compilewatch pull` lists models of the Hub" if "/" in name else "see --source, --heads"
-    return f"no model {name!r}, and no name near it; {hint}"
+    return f"no model {name!r}, and no name near it; {hint}; of your own: ./FILE.py, MODULE:FACTORY"
 
 
 def _of_families(specs: Sequence[ModelSpec], families: tuple[str, ...]) -> tuple[ModelSpec, ...]:

@@ -1,4 +1,6 @@
-"""`index.sqlite`: where the result of each key is stored. A cache that may be deleted at any time.
+"""`index.sqlite`: where the answer to a key is stored, and what each run found in two words.
+
+A cache: it can be deleted at any time.
 
 Nothing writes it during a run. Each lookup first reads what was appended to every results.jsonl
 since the last lookup, so it cannot miss a result and does not slow down a sweep. Every location is
@@ -8,6 +10,7 @@ checked against the line that it refers to.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +21,15 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from compilewatch.contract.failures import DISK_FAILURE
+from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.files import failed
 from compilewatch.records import HARNESS_VERSION, RESULT_VERSION, Phase, Result, Status
 from compilewatch.store.formats import DamagedError, decode
 from compilewatch.store.runs import RESULTS_FILE, result_lines
 
-VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 2
-"""Stored in `PRAGMA user_version`; an index of another version is rebuilt."""
+VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 3
+"""Kept in `PRAGMA user_version`; an index of another version is built anew."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -36,6 +40,11 @@ CREATE TABLE IF NOT EXISTS results (
     PRIMARY KEY (key, run)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS results_of_run ON results (run);
+CREATE TABLE IF NOT EXISTS outcomes (
+    run TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
+    status TEXT NOT NULL, phase TEXT NOT NULL,
+    PRIMARY KEY (run, model, target)
+) WITHOUT ROWID;
 """
 
 TRANSIENT_ERRORS = frozenset(
@@ -45,6 +54,9 @@ TRANSIENT_ERRORS = frozenset(
 """Exceptions that are about the state of the machine, not about the model."""
 
 ATTEMPTS = 4
+
+ROOM_BYTES = 2**20
+"""An index that cannot be used where less is free than this has no room to grow."""
 
 T = TypeVar("T")
 
@@ -81,6 +93,16 @@ class Location(NamedTuple):
     size: int
 
 
+class Found(NamedTuple):
+    """What a run found for one model on one target, which goes by its label."""
+
+    run: str
+    model: str
+    target: str
+    status: str
+    phase: str
+
+
 class Index:
     """The index of one outputs folder. A damaged index is rebuilt."""
 
@@ -103,6 +125,20 @@ class Index:
                 self._catch_up(database)
                 found, _ = self._read(self._locate(database, keys))
             return found
+
+        return self._with_database(look)
+
+    def outcomes(self, runs: Sequence[str]) -> list[Found]:
+        """What these runs found, in the order of their ids. Raises StoreError."""
+
+        def look(database: sqlite3.Connection) -> list[Found]:
+            self._catch_up(database)
+            rows = database.execute(
+                "SELECT run, model, target, status, phase FROM outcomes"
+                " WHERE run IN (SELECT value FROM json_each(?)) ORDER BY run",
+                (msgspec.json.encode(list(runs)).decode(),),
+            )
+            return [Found(*row) for row in rows]
 
         return self._with_database(look)
 
@@ -131,9 +167,14 @@ class Index:
                 self._delete()
             except OSError as error:
                 raise failed("read", self._root, error) from None
+        if (free := shutil.disk_usage(self._root).free) < ROOM_BYTES:
+            raise StoreError(
+                f"cannot write {self.path}: the disk is full ({free // 1024} KiB are left); free "
+                "some space and try again"
+            )
         raise StoreError(
-            f"cannot use {self.path} ({problem}): if the disk is full or the folder is read-only, "
-            "fix that first; otherwise delete the file, which is only a cache, and try again"
+            f"cannot use {self.path} ({problem}): it is only a cache, so delete it and try again; "
+            "where the folder is read-only, choose another with --output"
         )
 
     @contextmanager
@@ -179,15 +220,20 @@ class Index:
                 self._read_on(database, run, str(status.st_ino), size)
 
     def _read_on(self, database: sqlite3.Connection, run: str, inode: str, start: int) -> None:
-        rows = []
+        rows: list[Location] = []
+        found: list[Found] = []
         end = start
         for offset, line in result_lines(self._root / run / RESULTS_FILE, start):
             end = offset + len(line)
             with contextlib.suppress(DamagedError, StoreError):
                 result = decode(line, Result)
+                label = target_label(result.request.target)
+                status, phase = result.status.value, result.phase.value
+                found.append(Found(run, result.request.model.name, label, status, phase))
                 if is_reusable(result):
                     rows.append(Location(result.request.key, run, offset, len(line)))
         database.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", rows)
+        database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)", found)
         database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run, inode, end))
 
     def _locate(self, database: sqlite3.Connection, keys: Sequence[str]) -> list[Location]:
@@ -229,4 +275,5 @@ class Index:
 
 def _forget(database: sqlite3.Connection, run: str) -> None:
     database.execute("DELETE FROM results WHERE run = ?", (run,))
+    database.execute("DELETE FROM outcomes WHERE run = ?", (run,))
     database.execute("DELETE FROM runs WHERE id = ?", (run,))

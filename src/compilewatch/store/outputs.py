@@ -19,7 +19,7 @@ from compilewatch.records import Run
 from compilewatch.records.plans import Plan
 from compilewatch.store.deletion import clear_deleted, delete_run
 from compilewatch.store.folder import RunFolder
-from compilewatch.store.index import Index, StoredResult
+from compilewatch.store.index import Found, Index, StoredResult
 from compilewatch.store.runs import PLAN_FILE, RUN_FILE, StoredRun
 from compilewatch.store.spool import Spool
 from compilewatch.store.writer import RunWriter, earlier_seconds
@@ -99,6 +99,10 @@ class Store:
         if not keys or not self.root.is_dir():
             return {}
         return self._index.find(keys)
+
+    def outcomes(self, runs: Sequence[str]) -> list[Found]:
+        """What these runs found, in the order of their ids. Raises StoreError."""
+        return self._index.outcomes(runs) if runs else []
 
     # --- writing ---
 
@@ -195,12 +199,15 @@ class Store:
     def _full_id(self, text: str) -> str:
         if (self.root / text / RUN_FILE).exists():
             return text
-        ids = [stored.run.id for stored in self.runs()]
+        runs, problems = self.scan()
+        ids = [stored.run.id for stored in runs]
         found = [run_id for run_id in ids if run_id.startswith(text)]
         if len(found) == 1:
             return found[0]
         if found:
             raise UsageError(f"several runs begin with {text!r}: {', '.join(found[:5])}")
+        if unreadable := [line for line in problems if f"{os.sep}{text}" in line]:
+            raise StoreError(unreadable[0])
         near = get_close_matches(text, ids, n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near else "; see `compilewatch runs`"
         raise UsageError(f"no run {text!r} in {self.root}{hint}")

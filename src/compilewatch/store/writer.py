@@ -135,6 +135,13 @@ class RunWriter:
                 (self.path / PLAN_FILE).unlink()
         return run
 
+    def discard(self) -> None:
+        """Delete the run, which holds nothing that anybody would miss."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        latest = self.path.parent / "latest"
+        if not latest.exists():  # it named this run: the newest that is left counts instead
+            latest.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Release the run. Further calls do nothing."""
         shutil.rmtree(self.scratch, ignore_errors=True)

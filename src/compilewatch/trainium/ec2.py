@@ -98,7 +98,7 @@ class Ec2:
         terminated = f" ({every[0].id} had it and is terminated)" if every else ""
         raise TrainiumError(
             f"no instance in {self.region} has the tag {tag}{terminated}: tag one, name it with "
-            "--instance, or see trainium_region"
+            "--instance, or see trainium.region"
         )
 
     def start(self, instance: Instance) -> bool:

@@ -58,10 +58,10 @@ class Operation:
         self._state = state
         self._say = say
         self._limits = Limits(
-            attempts=settings.trainium_attempts,
-            poll_seconds=settings.trainium_poll_seconds,
-            ready_seconds=settings.trainium_ready_seconds,
-            stop_seconds=settings.trainium_stop_seconds,
+            attempts=settings.trainium.attempts,
+            poll_seconds=settings.trainium.poll_seconds,
+            ready_seconds=settings.trainium.ready_seconds,
+            stop_seconds=settings.trainium.stop_seconds,
         )
 
     def up(self) -> Report:
@@ -70,7 +70,7 @@ class Operation:
         If this fails or is interrupted after starting the instance, the instance is stopped again.
         """
         with self._locked():
-            ec2 = self._ec2(self._settings.trainium_region)
+            ec2 = self._ec2(self._settings.trainium.region)
             found = self._find(ec2)
             known = self._other_than(found, session.read(self._state))
             if found.state in ("running", "pending"):
@@ -111,7 +111,7 @@ class Operation:
     def status(self) -> Report:
         """Report the current state. Starts and stops nothing."""
         known = session.read(self._state)
-        ec2 = self._ec2(self._settings.trainium_region)
+        ec2 = self._ec2(self._settings.trainium.region)
         found = self._find(ec2)
         if known is not None and known.instance != found.id:
             known = None
@@ -124,7 +124,7 @@ class Operation:
             usd = report.price.cost(ran) if report.price else None
             report = msgspec.structs.replace(report, seconds=ran, usd=usd)
         agent = self._agent(found)
-        problem = agent.problem() if agent.host else "no address: set trainium_host"
+        problem = agent.problem() if agent.host else "no address: set trainium.host"
         return msgspec.structs.replace(report, checks=ec2.checks(found.id), problem=problem)
 
     def _started(self, ec2: Ec2, found: Instance) -> Report:
@@ -157,7 +157,7 @@ class Operation:
             session.write(self._state, known)
         agent = self._agent(found)
         if not agent.host:
-            raise TrainiumError(f"{found.id} has no address: set trainium_host")
+            raise TrainiumError(f"{found.id} has no address: set trainium.host")
         self._say(f"waiting for the agent on {agent.host}:{agent.port}")
         agent.wait(self._limits.ready_seconds, self._limits.poll_seconds)
         report = self._report(action, found, known)
@@ -190,7 +190,7 @@ class Operation:
     def _meant(self, known: Session | None, *, force: bool) -> tuple[Ec2, Instance]:
         """Return the instance for `down`: this run's, or with `force` that of the settings."""
         if known is None or force:
-            ec2 = self._ec2(self._settings.trainium_region)
+            ec2 = self._ec2(self._settings.trainium.region)
             return ec2, self._find(ec2)
         ec2 = self._ec2(known.region)
         try:
@@ -205,8 +205,8 @@ class Operation:
             session.end(self._state)
 
     def _find(self, ec2: Ec2) -> Instance:
-        wanted = self._settings.trainium_instance
-        found = ec2.by_id(wanted) if wanted else ec2.by_tag(self._settings.trainium_tag)
+        wanted = self._settings.trainium.instance
+        found = ec2.by_id(wanted) if wanted else ec2.by_tag(self._settings.trainium.tag)
         if found.state in GONE:
             raise TrainiumError(f"{found.id} is terminated: create another and name it")
         return found
@@ -214,13 +214,13 @@ class Operation:
     def _agent(self, found: Instance) -> Agent:
         return Agent(
             instance=found.id,
-            host=self._settings.trainium_host or found.address,
-            port=self._settings.trainium_ssh_port,
-            command=self._settings.trainium_ready_command,
+            host=self._settings.trainium.host or found.address,
+            port=self._settings.trainium.ssh_port,
+            command=self._settings.trainium.ready_command,
         )
 
     def _report(self, action: str, found: Instance, known: Session | None) -> Report:
-        prices = Path(self._settings.trainium_prices_file)
+        prices = Path(self._settings.trainium.prices_file)
         price = price_of(prices, found.type, found.region)
         ours = known is not None and known.started
         seconds = known.seconds() if known else None
@@ -240,7 +240,7 @@ class Operation:
         )
 
     def _ec2(self, region: str) -> Ec2:
-        return Ec2(region, self._settings.trainium_profile, self._limits, self._say)
+        return Ec2(region, self._settings.trainium.profile, self._limits, self._say)
 
     def _locked(self) -> contextlib.AbstractContextManager[None]:
         # An `up` may take three times ready_seconds: start, checks, agent.

@@ -10,7 +10,7 @@ from compilewatch.errors import TrainiumError, TrainiumUnavailableError
 CAPACITY = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
 WRONG_STATE = "IncorrectInstanceState"
 
-_NOT_FOUND = "{region} has no such instance ({message}): see trainium_instance and trainium_region"
+_NOT_FOUND = "{region} has no such instance ({message}): see trainium.instance and trainium.region"
 _QUOTA = (
     "your account's quota forbids it ({message}): ask for a higher one in Service Quotas, "
     "Running On-Demand Trn (or Inf) instances"
@@ -68,5 +68,5 @@ def of(error: BaseException, region: str, attempts: int = 1) -> TrainiumError | 
         return None
     if isinstance(error, aws.CONNECTION) and aws.is_known(region):
         return TrainiumUnavailableError(f"EC2 in {region} cannot be reached: {error}")
-    hint = "; see trainium_profile and trainium_region" if not region else ""
+    hint = "; see trainium.profile and trainium.region" if not region else ""
     return TrainiumError(f"{aws.explain(error, region)}{hint}")

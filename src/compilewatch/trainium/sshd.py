@@ -40,7 +40,7 @@ class Agent(Record, frozen=True, kw_only=True):
             raise TrainiumUnavailableError(
                 f"{self.instance} runs, but its agent did not respond on {self.host}:{self.port} "
                 f"within {seconds:g} s: {problem}; check that its security group admits this "
-                "machine, and check trainium_host"
+                "machine, and check trainium.host"
             )
 
     def _no_banner(self) -> str:

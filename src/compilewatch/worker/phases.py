@@ -206,7 +206,8 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
     from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 
     record = error_record(error)
-    detail = one_line(error)
+    # An error of ours is a sentence; its class adds nothing.
+    detail = str(error) if isinstance(error, CompilewatchError) else one_line(error)
     status = Status.ERROR
     if isinstance(error, UnsupportedError | MissingPackageError | UnknownArchitectureError):
         status = Status.UNSUPPORTED
@@ -227,7 +228,7 @@ def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -
 
     Before the compiler, any failure may be due to them; in it, only an error that says so.
     """
-    if isinstance(error, CompilewatchError) or record.code == "missing_package":
+    if isinstance(error, CompilewatchError | SyntaxError) or record.code == "missing_package":
         return False
     if phase in (Phase.CREATE, Phase.INPUTS, Phase.EAGER):
         return True

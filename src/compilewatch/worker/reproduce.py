@@ -7,13 +7,18 @@ machine; configuration and inputs are spelled out in it.
 from __future__ import annotations
 
 import json
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
+from compilewatch.contract.messages import ARTIFACTS_FOLDER
 from compilewatch.contract.targets import target_label
-from compilewatch.records import ConfigBuild, FactoryBuild, Mode, Request
+from compilewatch.records import ConfigBuild, Depth, FactoryBuild, Mode, Request, Result, Tier
+from compilewatch.worker import phases
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.overrides import load_overrides
 from compilewatch.worker.model.resolve import build_model
@@ -22,31 +27,147 @@ from compilewatch.worker.subject import ExampleInputs
 LITERAL_ELEMENTS = 4096
 """Integer and boolean tensors up to this many elements are spelled out: their values matter."""
 
-EXPLAIN = """
-explanation = torch._dynamo.explain(model)(*args, **kwargs)
-print(f"graphs: {explanation.graph_count}, breaks: {explanation.graph_break_count}")
-for reason in explanation.break_reasons:
-    print(reason.reason)
-print("unimplemented:", dict(torch._dynamo.utils.counters["unimplemented"]))
+CAPTURE = r'''
+breaks, graphs, frames, cut = {}, [], [], set()  # by compile id; a frame's compile breaks once
+given_up = 0
+
+
+class Trace(logging.Handler):
+    """Hears graph breaks where TORCH_TRACE writes them."""
+
+    def emit(self, record):
+        metadata = getattr(record, "metadata", {})
+        compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
+        if "dynamo_start" in metadata:
+            frames.append(compile_id)
+        elif metadata.get("artifact", {}).get("name") == "dynamo_graph_break_reason":
+            stack = getattr(sys.exc_info()[1], "real_stack", None)
+            stack = torch._guards.TracingContext.extract_stack() if stack is None else stack
+            stack = [*torch._dynamo.exc.get_stack_above_dynamo(), *stack]
+            text = str(getattr(record, "payload", "")).partition("Graph Break Reason: ")[2]
+            breaks.setdefault(compile_id, (place(stack), text))
+
+
+class GivenUp(logging.Filter):
+    """Hears which frames Dynamo leaves to eager mode."""
+
+    def filter(self, record):
+        global given_up
+        error = record.exc_info[1] if record.exc_info else None
+        frame = re.match(r"WON'T CONVERT \S+ (.+) line (\d+)\s", str(record.msg))
+        if error is not None and frame:
+            given_up += 1
+            compile_id = str(getattr(error, "compile_id", f"?/{given_up}"))
+            where = place(getattr(error, "real_stack", None) or (), f"{base(frame[1])}:{frame[2]}")
+            breaks.setdefault(compile_id, (where, str(error)))
+        return record.levelno >= logging.WARNING
+
+
+def backend(graph, example_inputs):
+    compile_id = str(torch._guards.CompileContext.current_compile_id())
+    graphs.append(compile_id)
+    reason = getattr(graph, "compile_subgraph_reason", None)
+    if reason is not None and reason.graph_break:
+        cut.add(compile_id)
+    return torch._dynamo.lookup_backend(BACKEND)(graph, example_inputs)
+
+
+def run(compiled):
+    with torch.set_grad_enabled(TRAIN):
+        output = compiled(*args, **kwargs)
+    if TRAIN:
+        loss = getattr(output, "loss", None)
+        leaves = [v for v in tree_leaves(output) if torch.is_tensor(v) and v.requires_grad]
+        loss = sum(v.float().mean() for v in leaves) if loss is None else loss
+        if torch.is_tensor(loss):
+            loss.backward()
+
+
+def place(stack, otherwise=None):
+    """The innermost line that is not Dynamo's, a call's of nn.Module or the standard library's."""
+    library = sysconfig.get_paths()["stdlib"]
+    for frame in reversed(stack):
+        file = frame.filename
+        if file == run.__code__.co_filename:
+            break
+        inside = file.startswith((library, "<frozen")) and "-packages" not in file
+        calls = file.endswith("torch/nn/modules/module.py") and frame.name.endswith("_call_impl")
+        if not inside and not calls and "torch/_dynamo/" not in file:
+            return f"{base(file)}:{frame.lineno}"
+    return otherwise or forward
+
+
+code = inspect.unwrap(type(model).forward).__code__
+base = os.path.basename
+forward = f"{base(code.co_filename)}:{code.co_firstlineno}"
+torch._logging._internal.trace_log.addHandler(Trace(logging.DEBUG))
+convert = logging.getLogger("torch._dynamo.convert_frame")
+convert.setLevel(logging.INFO)
+convert.addFilter(GivenUp())
+run(torch.compile(model, backend=backendDYNAMIC))
+
+places = Counter(where for where, _ in breaks.values())
+counters = torch._dynamo.utils.counters
+skipped = counters["frames"]["total"] - counters["frames"]["ok"]
+silent = len(cut - breaks.keys()) + max(skipped - given_up, 0)
+places["?:0"] = max(silent, sum(counters["graph_break"].values()) - len(breaks), 0)
+if not +places and graphs != frames[:1]:
+    places[forward] = 1  # Dynamo skipped the model's own frame
+for number, (where, text) in enumerate(breaks.values(), 1):
+    lines = [line.strip() for line in text.splitlines() if "Encountered graph" not in line]
+    print(f"graph break {number}: {where}: {next(filter(None, lines), '?')}")
 
 torch._dynamo.reset()
 try:
-    torch.compile(model, fullgraph=True, backend="eager"DYNAMIC)(*args, **kwargs)
-    print("fullgraph: accepted")
+    run(torch.compile(model, fullgraph=True, backend="eager"DYNAMIC))
+    fullgraph = "accepted"
 except Exception as error:
-    print(f"fullgraph: refused: {type(error).__name__}: {error}")
-"""
+    fullgraph = "refused"
+    print(f"fullgraph=True: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
 
-TRAIN = """
-torch._dynamo.reset()
-output = torch.compile(model, backend="aot_eager"DYNAMIC)(*args, **kwargs)
-loss = getattr(output, "loss", None)
-if loss is None:
-    values = output.values() if hasattr(output, "values") else [output]
-    loss = sum(v.mean() for v in values if torch.is_tensor(v) and v.requires_grad)
-loss.backward()
-print("backward: captured")
-"""
+
+def words(graphs, places, fullgraph):
+    at = ", ".join(f"{where} ({times})" for where, times in sorted(places.items()))
+    total = sum(places.values())
+    counted = [f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((graphs, "graph"), (total, "break"))]
+    return f"{', '.join(counted)}{' at ' * bool(at)}{at}, fullgraph {fullgraph}"
+
+
+got = words(len(graphs), +places, fullgraph)
+'''
+"""Counts graphs and breaks as `worker.targets.dynamo` does, with nothing but torch."""
+
+
+def expected_source(result: Result) -> str:
+    """The comparison with compilewatch's own capture of the same model and inputs."""
+    if not result.is_verdict or result.graphs is None:
+        said = f"no verdict, {result.status} in {result.phase}: {one_line_of(result.detail)}"
+        return f'print("expected:", {said!r})\nprint("got:     ", got)'
+    places: Counter[str] = Counter()
+    for each in result.breaks:
+        places[f"{each.file.rpartition('/')[2]}:{each.line}"] += each.occurrences
+    accepted = result.fullgraph is not None and result.fullgraph.accepted
+    return (
+        f"expected = words({result.graphs}, {dict(places)!r}, "
+        f"{'accepted' if accepted else 'refused'!r})\n"
+        'print("expected:", expected)\nprint("got:     ", got)\n'
+        "sys.exit(0 if got == expected else 1)"
+    )
+
+
+def one_line_of(text: str) -> str:
+    return (text.splitlines() or [""])[0]
+
+
+def captured(request: Request) -> Result:
+    """What compilewatch finds where the script is to look: Dynamo with real tensors."""
+    target = msgspec.structs.replace(request.target, name="dynamo", backend=None)
+    asked = msgspec.structs.replace(
+        request, target=target, tier=Tier.REAL, depth=Depth.REDUCED, keep_artifacts=False
+    )
+    with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
+        (Path(folder) / ARTIFACTS_FOLDER).mkdir()
+        return phases.evaluate(asked, Tier.REAL, Path(folder), lambda _: None).result
 
 
 def tensor_source(tensor: torch.Tensor) -> str:
@@ -90,9 +211,8 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
     build = request.model.build
     if isinstance(build, FactoryBuild):
         module_name, _, function = build.factory.partition(":")
-        path = [f"sys.path.insert(0, {build.path!r})"] if build.path else []
+        path = [f"sys.path[:0] = {list(build.python_path)!r}"] if build.path else []
         return [
-            "import sys",
             *path,
             f"from {module_name} import {function}",
             f"model = {function}()",
@@ -125,22 +245,29 @@ def script(request: Request) -> str:
     built = build_model(request, None, overrides)
     inputs = make_inputs(built.module, built.config, request, overrides, None)
     train = request.target.mode is Mode.TRAIN
-    body = EXPLAIN + (TRAIN if train else "")
     dynamic = ", dynamic=True" if request.target.dynamic else ""
+    backend = "aot_eager_default_partitioner" if train else "eager"
+    body = CAPTURE.replace("DYNAMIC", dynamic).replace("BACKEND", repr(backend))
+    body = body.replace("TRAIN", str(train))
     title = f"{request.model.name} on {target_label(request.target)}"
     lines = [
         f'"""{title}, in plain PyTorch {torch.__version__}."""',
         "",
-        "import json",
+        *(f"import {name}" for name in ("inspect", "json", "logging", "os", "re", "sys")),
+        "import sysconfig",
+        "from collections import Counter",
         "",
         "import torch",
         "import torch._dynamo",
+        "from torch.utils._pytree import tree_leaves",
         "",
         "torch.manual_seed(0)",
         *model_source(request, built.module, built.config),
         "model.train()" if train else "model.eval().requires_grad_(False)",
         "",
         inputs_source(inputs),
-        body.replace("DYNAMIC", dynamic),
+        body,
+        expected_source(captured(request)),
+        "",
     ]
     return "\n".join(lines)

@@ -26,8 +26,11 @@ EVALUATED_AGAIN = frozenset({Status.CRASHED, Status.TIMEOUT, Status.OOM})
 class Observer(Protocol):
     """Told how a sweep goes, in the sweep's own thread."""
 
-    def on_plan(self, total: int, reused: int) -> None:
-        """What there is to do: `total` requests, of which `reused` are answered already."""
+    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
+        """What there is to do: `total` requests, of which `reused` are answered already.
+
+        `waiting` are those that will be run.
+        """
         ...
 
     def on_result(self, result: Result, done: int, total: int) -> None:
@@ -38,8 +41,8 @@ class Observer(Protocol):
 class Silent:
     """An observer that says nothing."""
 
-    def on_plan(self, total: int, reused: int) -> None:
-        del total, reused
+    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
+        del total, reused, waiting
 
     def on_result(self, result: Result, done: int, total: int) -> None:
         del result, done, total
@@ -65,6 +68,7 @@ class Evaluation:
         self._author = progress.author
         self._environments = {e.name: e for e in progress.writer.run.environments}
         self._resumed = bool(stored)
+        self._evaluated = False
         self._earlier = {_identity(r.request): r for r in stored if r.status in EVALUATED_AGAIN}
         kept = [result for result in stored if result.status not in EVALUATED_AGAIN]
         self._done = len(kept)
@@ -113,7 +117,8 @@ class Evaluation:
             )
         self._progress.log_results(skipped)
         self._progress.log_results(self._store_all(reused))
-        self._observer.on_plan(self._plan.total, len(reused))
+        waiting = [requests[0] for requests in self._open.values()]
+        self._observer.on_plan(self._plan.total, len(reused), waiting)
 
     def _evaluate(self) -> None:
         """Run one request a question and store the answer for all that share it."""
@@ -128,6 +133,7 @@ class Evaluation:
                 result = self._judged(self._with_earlier(completed.result))
                 results = [result, *(r for r, _ in self._shared(result, requests[1:]))]
                 stored = self._writer.append(results, completed.artifacts)
+                self._evaluated = True
                 self._progress.log_results(stored)
                 for one in stored:
                     self._done += 1
@@ -175,6 +181,9 @@ class Evaluation:
         return [*self._writer.append(own), *self._writer.adopt(foreign)]
 
     def _give_up(self, error: BaseException) -> None:
+        if isinstance(error, StoreError) and not self._evaluated and not self._resumed:
+            self._writer.discard()  # nothing that was evaluated is lost: start again
+            return
         # On a full disk this fails as well; the run then reads as interrupted all the same.
         with contextlib.suppress(StoreError):
             self._writer.finish("interrupted")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from compilewatch import plugins
-from compilewatch.config.settings import Settings
+from compilewatch.config.settings import Settings, value_of, where_to_set
 from compilewatch.errors import CompilewatchError, SinkError, UnreachableError, UsageError
 from compilewatch.records.clock import now
 from compilewatch.records.views import RunView
@@ -43,11 +43,8 @@ def load_sinks(names: Iterable[str], settings: Settings) -> tuple[Sink, ...]:
     sinks: list[Sink] = []
     for name in names:
         made = plugins.find("sink", SINKS, name)
-        if (setting := ADDRESSES.get(name)) and not getattr(settings, setting):
-            raise UsageError(
-                f"{name} has no address: set {setting} in compilewatch.toml, or "
-                f"COMPILEWATCH_{setting.upper()}"
-            )
+        if (setting := ADDRESSES.get(name)) and not value_of(settings, setting):
+            raise UsageError(f"{name} has no address: set {where_to_set(setting)}")
         sinks.append(made(settings))
     return tuple(sinks)
 
@@ -75,7 +72,7 @@ def publish(store: Store, seen: RunView, sinks: Sequence[Sink]) -> Published:
 
 def report_health(store: Store, settings: Settings, published: Published) -> None:
     """Report the state of publication to the Pushgateway, if one is set and it is available."""
-    if not settings.pushgateway_url:
+    if not settings.pushgateway.url:
         return
     failed = Counter(sink for sink, _ in published.failures)
     spool = store.spool

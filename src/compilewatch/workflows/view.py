@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
-from compilewatch.analysis.comparison import between_environments, compare, default_baseline
+from compilewatch.analysis.changed_breaks import changed_breaks
+from compilewatch.analysis.comparison import (
+    between_environments,
+    compare,
+    default_baseline,
+    may_be_baseline,
+    same_settings,
+    scope,
+)
+from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.plan.expectations import Expectations, stale_note
-from compilewatch.records import AttemptCode, Result
-from compilewatch.records.views import RunView
+from compilewatch.records import AttemptCode, Change, Phase, Result, Run, Status, Target
+from compilewatch.records.views import Earlier, RunView, TrendPoint
 from compilewatch.store import Store, StoredRun
+
+RUNS_SHOWN = 20
+"""Of a history or a trend, this run included."""
 
 
 def view(
@@ -37,19 +51,26 @@ def view(
     notes += _lost(results)
     judged = (expectations or Expectations()).stale(results, run.environments)
     notes += (stale_note(expected, result) for expected, result in judged)
-    other, problem = _baseline(store, stored, baseline)
+    runs = store.runs()
+    other, problem = _baseline(store, stored, baseline, runs)
     notes += problem
+    try:
+        history, trend = _past(store, run, results, [each.run for each in runs])
+    except StoreError as error:
+        history, trend = {}, ()
+        notes.append(f"no history of earlier runs: {error}")
+    seen = RunView(run=run, results=results, history=history, trend=trend)
     if other is None:
-        return RunView(run=run, results=results, notes=tuple(notes))
+        return replace(seen, notes=tuple(notes))
     compared = compare(other.run, other.results(), run, results)
     notes += (f"baseline: {line}" for line in other.damaged)
-    return RunView(
-        run=run,
-        results=results,
+    return replace(
+        seen,
         changes=compared.changes,
         baseline=other.run,
         differences=compared.differences,
         notes=tuple(notes),
+        before=_before(other.results(), results, compared.changes),
     )
 
 
@@ -73,6 +94,45 @@ def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> 
     )
 
 
+def _before(
+    olds: Iterable[Result], news: Iterable[Result], changes: Iterable[Change]
+) -> dict[tuple[str, Target], Result]:
+    """The baseline's results that a change is about, or whose breaks are at other code now."""
+    changed = {(change.model, change.target) for change in changes}
+    after = {(r.request.model.name, r.request.target): r for r in news}
+    before = {(r.request.model.name, r.request.target): r for r in olds}
+    return {
+        key: old
+        for key, old in before.items()
+        if key in changed or (key in after and changed_breaks(old, after[key]))
+    }
+
+
+def _past(
+    store: Store, run: Run, results: Sequence[Result], runs: Sequence[Run]
+) -> tuple[Mapping[tuple[str, str], tuple[Earlier, ...]], tuple[TrendPoint, ...]]:
+    """The history of each model and target and the trend of the run; `runs` come newest first."""
+    earlier = [other for other in runs if other.id < run.id and same_settings(run, other)]
+    alike = [other for other in earlier if may_be_baseline(other) and scope(other) == scope(run)]
+    recent, alike = earlier[: RUNS_SHOWN - 1], alike[: RUNS_SHOWN - 1]
+    found = store.outcomes(list({other.id for other in (*recent, *alike)}))
+    here = {(r.request.model.name, target_label(r.request.target)) for r in results}
+    history: defaultdict[tuple[str, str], list[Earlier]] = defaultdict(list)
+    ids = {other.id for other in recent}
+    passed: Counter[str] = Counter()
+    for each in found:
+        passed[each.run] += each.status == Status.PASS
+        if each.run in ids and (key := (each.model, each.target)) in here:
+            history[key].append(Earlier(each.run, Status(each.status), Phase(each.phase)))
+    counts = [(other, passed[other.id]) for other in reversed(alike)]
+    counts.append((run, sum(r.status is Status.PASS for r in results)))
+    trend = (
+        TrendPoint(run=each.id, started_at=each.started_at, passed=number, planned=each.planned)
+        for each, number in counts
+    )
+    return {key: tuple(points) for key, points in history.items()}, tuple(trend)
+
+
 def _lost(results: Iterable[Result]) -> list[str]:
     """What a cluster lost under way in this run, and what became of it."""
     own = [result for result in results if result.reused_from is None]
@@ -89,7 +149,7 @@ def _lost(results: Iterable[Result]) -> list[str]:
 
 
 def _baseline(
-    store: Store, stored: StoredRun, wanted: str | StoredRun | None
+    store: Store, stored: StoredRun, wanted: str | StoredRun | None, runs: Sequence[StoredRun]
 ) -> tuple[StoredRun | None, list[str]]:
     """The run to compare with, or none, with a note where it cannot be read."""
     run = stored.run
@@ -99,7 +159,7 @@ def _baseline(
         return None, []
     if wanted not in ("auto", None):
         return store.open(wanted), []
-    known = {other.run.id: other for other in store.runs()}
+    known = {other.run.id: other for other in runs}
     if wanted is None:
         assert run.baseline is not None
         if run.baseline in known:

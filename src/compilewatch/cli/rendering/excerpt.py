@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from compilewatch.records import Request
 
 
 class SourceLine(NamedTuple):
@@ -17,13 +20,22 @@ Excerpt = Callable[[str, int], "tuple[SourceLine, ...]"]
 """From a file relative to its package and a line: the lines around it, or nothing."""
 
 
-def source_excerpt(file: str, line: int, around: int = 2) -> tuple[SourceLine, ...]:
+def excerpt_of(request: Request) -> Excerpt:
+    """The excerpts for a result of this request: a model's own folders are looked into first."""
+    build = request.model.build
+    return partial(source_excerpt, folders=getattr(build, "python_path", ()))
+
+
+def source_excerpt(
+    file: str, line: int, around: int = 2, *, folders: Sequence[str] = ()
+) -> tuple[SourceLine, ...]:
     """The lines around `file`:`line`, where `file` is relative to its package's parent folder.
 
-    The package is found without importing it. Empty where it is not installed for this
-    interpreter, or has no such file or line.
+    That is one of `folders`, or else the package is found without importing it. Empty where it is
+    not installed for this interpreter, or has no such file or line.
     """
-    path = _installed(file)
+    own = (path for path in (Path(folder, file) for folder in folders) if path.is_file())
+    path = next(own, None) or _installed(file)
     if path is None:
         return ()
     try:

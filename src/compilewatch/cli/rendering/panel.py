@@ -7,21 +7,30 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from compilewatch import errors
 from compilewatch.analysis import rows, summary
 from compilewatch.cli.rendering.excerpt import Excerpt, SourceLine
 from compilewatch.cli.rendering.pieces import STYLES, Indented, block, plain, plain_table, plural
 from compilewatch.contract.targets import target_label
 from compilewatch.records import GraphBreak, Result
-from compilewatch.records.labels import reason_label, source_line
+from compilewatch.records.labels import reason_label, source_line, source_lines
 from compilewatch.report import wording
 from compilewatch.report.sections import Section, details
 from compilewatch.report.wording import Outcome, outcome
 
 ERROR_LINES_SHOWN = 12
 
+DUMP = ("Fatal Python error", "Current thread")
+"""How the stack begins that `faulthandler` prints."""
 
-def model_panel(result: Result, excerpt: Excerpt | None = None) -> RenderableType:
-    """One result in full; `excerpt` gives the source lines around a break."""
+
+def model_panel(
+    result: Result, excerpt: Excerpt | None = None, *, verbose: bool = False
+) -> RenderableType:
+    """One result in full; `excerpt` gives the source lines around a break.
+
+    `verbose` is for tracebacks as they are, those of compilewatch's own errors too.
+    """
     parts: list[RenderableType] = [_title(result), _figures(result)]
     if result.detail:
         parts.append(plain(result.detail))
@@ -32,7 +41,7 @@ def model_panel(result: Result, excerpt: Excerpt | None = None) -> RenderableTyp
         parts += [plain("fullgraph=True refuses it:", "bold"), block(result.fullgraph.reason)]
     for number, graph_break in enumerate(result.breaks, start=1):
         parts += [Text(), _break(number, graph_break, excerpt)]
-    parts += _error(result, excerpt)
+    parts += _error(result, excerpt, verbose)
     for section in details(result):
         parts += _section(section)
     parts += _how(result)
@@ -78,7 +87,8 @@ def _title(result: Result) -> Text:
     line = plain(model.name, "bold")
     line.append_text(plain(f"  {target_label(result.request.target)}  "))
     line.append_text(plain(wording.status_words(result), f"bold {STYLES[outcome(result)]}"))
-    line.append_text(plain(f"  ({model.family}, {model.task})", "dim"))
+    if known := [text for text in (model.family, model.task) if text != "unknown"]:
+        line.append_text(plain(f"  ({', '.join(known)})", "dim"))
     return line
 
 
@@ -128,13 +138,13 @@ def _break(number: int, graph_break: GraphBreak, excerpt: Excerpt | None) -> Ren
 def _lines(graph_break: GraphBreak, excerpt: Excerpt | None) -> list[RenderableType]:
     here = (graph_break.file, graph_break.line)
     stored = source_line(graph_break)
-    lines = excerpt(*here) if excerpt is not None else ()
-    said = {line.number: line.text.strip() for line in lines}
-    # An installed version other than the one that was run has something else on that line.
-    if stored and said.get(graph_break.line, stored.strip()) != stored.strip():
-        lines = ()
-    if not lines and stored:
-        lines = (SourceLine(graph_break.line, stored),)
+    lines = tuple(SourceLine(*line) for line in source_lines(graph_break))
+    if len(lines) < 2 and excerpt is not None:  # of a run that kept no more than the line itself
+        found = excerpt(*here)
+        said = {line.number: line.text.strip() for line in found}
+        # An installed version other than the one that was run has something else on that line.
+        if not stored or said.get(graph_break.line) == stored.strip():
+            lines = found
     return _source(lines, graph_break.line)
 
 
@@ -152,19 +162,26 @@ def _source(lines: Sequence[SourceLine], marked: int) -> list[RenderableType]:
     return shown
 
 
-def _error(result: Result, excerpt: Excerpt | None) -> list[RenderableType]:
+def _error(result: Result, excerpt: Excerpt | None, verbose: bool) -> list[RenderableType]:
     error = result.error
     if error is None:
         return []
+    trace = (error.tail or error.head).rstrip().splitlines()
+    if hasattr(errors, error.type):  # ours: the detail has said it
+        return [Text(), block("\n".join(trace), "dim")] if verbose else []
     parts: list[RenderableType] = [Text(), plain(f"{error.type} ({error.code})", "bold red")]
-    if error.message.strip() != result.detail.strip():
+    if not result.detail.strip().endswith(error.message.strip()):
         parts.append(block(error.message))
     if error.file and error.line:
         inside = f" in {error.function}" if error.function else ""
         parts.append(plain(f"{error.file}:{error.line}{inside}"))
         if excerpt is not None:
             parts += _source(excerpt(error.file, error.line), error.line)
-    trace = (error.tail or error.head).rstrip().splitlines()[-ERROR_LINES_SHOWN:]
+    if not verbose:
+        # The stack of a signal has its innermost frame first, a traceback last.
+        dump = next((n for n, line in enumerate(trace) if line.startswith(DUMP)), None)
+        last = len(trace) if dump is None else dump + ERROR_LINES_SHOWN
+        trace = trace[max(0, last - ERROR_LINES_SHOWN) : last]
     if trace:
         parts.append(block("\n".join(trace), "dim"))
     return parts
@@ -177,8 +194,8 @@ def _how(result: Result) -> list[RenderableType]:
         parts.append(plain(f"input {tensor.name}: {shape or tensor.value}", "dim"))
     for attempt in result.attempts:
         ended = f"{attempt.status.value} in {attempt.phase.value}"
-        text = f"before it: {attempt.tier.value} tensors, {ended}: {attempt.reason}"
-        parts.append(plain(text, "dim"))
+        why = attempt.reason.removeprefix(f"in {attempt.phase.value}, ")
+        parts.append(plain(f"before it: {attempt.tier.value} tensors, {ended}: {why}", "dim"))
     first, others = wording.main_artifacts(result.artifacts)
     parts += [plain(f"artifact {path}", "dim") for path in first]
     if others:

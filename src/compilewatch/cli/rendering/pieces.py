@@ -47,10 +47,10 @@ class Indented:
             yield Segment.line()
 
 
-def console(file: IO[str] | None = None) -> Console:
+def console(file: IO[str] | None = None, *, stderr: bool = False) -> Console:
     """Where verbs print: in colour on a terminal only (NO_COLOR is honoured), as wide as needed
     when piped."""
-    made = Console(file=file, highlight=False)
+    made = Console(file=file, stderr=stderr, highlight=False)
     if not made.is_terminal:
         made.width = UNLIMITED_WIDTH
     return made

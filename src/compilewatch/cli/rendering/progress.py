@@ -1,57 +1,138 @@
-"""A sweep's progress: a bar with an ETA on a terminal, a line now and then elsewhere."""
+"""A sweep's progress: a bar with what runs now on a terminal, lines elsewhere; and a spinner."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar as Bar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from compilewatch.analysis.summary import spent
+from compilewatch.cli.rendering.pieces import STYLES, console, plain
+from compilewatch.errors import StoreError
+from compilewatch.launchers import Launcher, Running
+from compilewatch.records import Request, Result, Target
+from compilewatch.report.wording import (
+    OUTCOME_LABELS,
+    Outcome,
+    first_place,
+    first_reason,
+    outcome,
+    status_words,
 )
+from compilewatch.store import Store
 
-from compilewatch.records import Result
-from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome
-
-SECONDS_BETWEEN_LINES = 15.0
+SECONDS_BETWEEN_LINES = 10.0
 """How often a log that is no terminal hears of it."""
+
+RUNS_READ = 5
+"""Newest runs whose durations say how long the same models will take."""
+
+START_SECONDS = 8.0
+"""What the start of a worker takes, about."""
+
+RUNNING_SHOWN = 8
+
+Durations = Mapping[tuple[str, Target], float]
+
+
+def known_durations(store: Store) -> Durations:
+    """Seconds that models took on targets in the newest runs."""
+    found: dict[tuple[str, Target], float] = {}
+    for stored in store.runs()[:RUNS_READ]:
+        try:
+            results = stored.results()
+        except StoreError:
+            continue  # a damaged run says how long nothing took
+        for result in results:
+            if result.durations:
+                place = (result.request.model.name, result.request.target)
+                found.setdefault(place, spent(result))
+    return found
+
+
+def clock(seconds: float) -> str:
+    """`0:12`, `1:02:03`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Remaining:
+    """How long the rest will take: what the same models took before, else the mean."""
+
+    def __init__(self, waiting: Sequence[Request], known: Durations) -> None:
+        places = [(request.model.name, request.target) for request in waiting]
+        self._left = {place: known.get(place) for place in places}
+        self._seen = [seconds for seconds in self._left.values() if seconds is not None]
+        self._started = False
+        self._changed = time.monotonic()
+
+    def done(self, result: Result) -> None:
+        place = (result.request.model.name, result.request.target)
+        if place in self._left:
+            del self._left[place]
+            self._seen.append(spent(result))
+            self._started = True
+            self._changed = time.monotonic()
+
+    def seconds(self, jobs: int) -> float | None:
+        """None where nothing is known yet."""
+        if not self._seen:
+            return None
+        mean = sum(self._seen) / len(self._seen)
+        work = sum(mean if known is None else known for known in self._left.values())
+        longest = max((known or mean for known in self._left.values()), default=0.0)
+        start = 0.0 if self._started or not self._left else START_SECONDS
+        waited = time.monotonic() - self._changed
+        return max(max(work / jobs, longest) + start - waited, 0.0)
 
 
 class ProgressBar:
-    """An `Observer` on standard error; a context manager, so that the bar is always put away."""
+    """An `Observer` on standard error; a context manager, so that the bar is always put away.
 
-    def __init__(self, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, highlight=False)
+    `known` gives what models took before; it is asked when the plan is known.
+    """
+
+    def __init__(self, quiet: bool = False, known: Callable[[], Durations] = dict) -> None:
+        self._console = console(stderr=True)
         self._quiet = quiet
+        self._known = known
         self._counts: Counter[Outcome] = Counter()
-        self._said = self._started = time.monotonic()
+        self._started = time.monotonic()
         self._done = self._total = 0
-        self._task: TaskID | None = None
-        self._bar: Progress | None = None
+        self._remaining = Remaining((), {})
+        self._launcher: Launcher | None = None
+        self._stop = threading.Event()
+        self._lines = threading.Thread(target=self._print_lines, daemon=True)
+        self._live: Live | None = None
         if self._console.is_terminal and not quiet:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[last]}", style="dim"),
+            self._live = Live(
+                get_renderable=self._shown,
                 console=self._console,
                 transient=True,
+                refresh_per_second=4,
             )
 
+    def watch(self, launcher: Launcher) -> None:
+        """Show what this launcher runs, where it can say so."""
+        self._launcher = launcher
+
     def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
+        if self._live is not None:
+            self._live.start()
+        elif not self._quiet:
+            self._lines.start()
         return self
 
     def __exit__(
@@ -60,8 +141,11 @@ class ProgressBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._stop.set()
+        if self._live is not None:
+            self._live.stop()
+        elif self._lines.is_alive():
+            self._lines.join()
 
     def said_done(self) -> str:
         """How far it got, for a sweep that is cut short."""
@@ -69,29 +153,96 @@ class ProgressBar:
             f"{self._done:,} of {self._total:,} results are" if self._total else "what is done is"
         )
 
-    def on_plan(self, total: int, reused: int) -> None:
+    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
         self._done, self._total = reused, total
         if self._quiet:
             return
+        self._remaining = Remaining(waiting, self._known())
         known = f", {reused:,} of them known from earlier runs" if reused else ""
         noun = "request" if total == 1 else "requests"
-        self._console.print(f"{total:,} {noun}{known}.")
-        if self._bar is not None:
-            self._task = self._bar.add_task("warming up", total=total, completed=reused, last="")
+        self._print(plain(f"{total:,} {noun}{known}."))
 
     def on_result(self, result: Result, done: int, total: int) -> None:
-        self._counts[outcome(result)] += 1
-        self._done = done
-        if self._quiet:
+        kind = outcome(result)
+        self._counts[kind] += 1
+        self._done, self._total = done, total
+        self._remaining.done(result)
+        if self._quiet or kind in (Outcome.PASS, Outcome.NOT_RUN) or result.expectation:
             return
-        if self._bar is not None and self._task is not None:
-            name = result.request.model.name
-            self._bar.update(self._task, completed=done, description="checking", last=name)
-        elif time.monotonic() - self._said >= SECONDS_BETWEEN_LINES or done == total:
-            self._said = time.monotonic()
-            self._console.print(f"{done:,} of {total:,}: {self._tally(done)}")
+        line = plain(f"{status_words(result)}  ", STYLES[kind])
+        line.append_text(plain(f"{result.request.model.name}  {first_place(result)}  "))
+        line.append_text(plain(first_reason(result).partition("\n")[0], "dim"))
+        self._print(line)
 
-    def _tally(self, done: int) -> str:
+    def _print(self, line: Text) -> None:
+        # One line, whatever the terminal's width: on a terminal the rest is cut off.
+        self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+
+    def _print_lines(self) -> None:
+        while not self._stop.wait(SECONDS_BETWEEN_LINES):
+            if self._total:
+                self._print(plain(self.line()))
+
+    def line(self) -> str:
+        """`0:20  8 of 25: 7 pass · 1 graph break; 0:35 left; now LongformerModel compile 0:12`."""
+        said = [f"{clock(time.monotonic() - self._started)}  {self._done:,} of {self._total:,}"]
+        said[0] += f": {self._tally()}" if self._counts else ""
+        left = self._remaining.seconds(self._jobs())
+        said += [f"{clock(left)} left"] if left is not None else []
+        now = ", ".join(map(_words, self._running()))
+        return "; ".join([*said, *([f"now {now}"] if now else [])])
+
+    def _jobs(self) -> int:
+        return self._launcher.jobs if self._launcher is not None else 1
+
+    def _running(self) -> list[Running]:
+        ask = getattr(self._launcher, "running", None)
+        running: list[Running] = sorted(ask(), key=lambda r: -r.seconds) if ask is not None else []
+        return running[:RUNNING_SHOWN]
+
+    def _shown(self) -> RenderableType:
+        if not self._total:
+            return Text("reading models")
+        left = self._remaining.seconds(self._jobs())
+        head = Table.grid(padding=(0, 1))
+        head.add_row(
+            Bar(total=self._total, completed=self._done, width=24),
+            f"{self._done:,}/{self._total:,}",
+            clock(time.monotonic() - self._started),
+            f"{clock(left)} left" if left is not None else "",
+            plain(self._tally()),
+        )
+        now = [plain(f"  {_words(each)}", "dim") for each in self._running()]
+        return Group(head, *now)
+
+    def _tally(self) -> str:
         """Results by outcome; of a sweep that is taken up, those of this command only."""
-        said = ", ".join(f"{n:,} {OUTCOME_LABELS[k]}" for k, n in self._counts.most_common())
-        return said if self._counts.total() == done else f"{said} since this command began"
+        return " · ".join(f"{n:,} {OUTCOME_LABELS[k]}" for k, n in self._counts.most_common())
+
+
+def _words(running: Running) -> str:
+    return f"{running.name} {running.doing} {clock(running.seconds)}".strip()
+
+
+@contextmanager
+def spinner(what: str, launcher: Launcher | None = None) -> Iterator[None]:
+    """Say on a terminal's standard error what goes on, with seconds; a line where it is none."""
+    out = console(stderr=True)
+    started = time.monotonic()
+    ask = getattr(launcher, "running", tuple)
+
+    def shown() -> RenderableType:
+        running = next(iter(ask()), None)
+        doing, seconds = what, time.monotonic() - started
+        if running is not None:
+            doing, seconds = f"{running.doing} {running.name}".strip(), running.seconds
+        turning.update(text=plain(f"{doing} ({seconds:.0f} s)"))
+        return turning
+
+    turning = Spinner("dots")
+    if not out.is_terminal:
+        out.print(plain(what))
+        yield
+        return
+    with Live(get_renderable=shown, console=out, transient=True, refresh_per_second=8):
+        yield

@@ -12,7 +12,7 @@ from rich.text import Text
 from compilewatch.analysis import rows, summary
 from compilewatch.cli.rendering.pieces import STYLES, plain, plain_table, plural, spaced
 from compilewatch.contract.targets import target_label
-from compilewatch.records import ChangeKind, Result, Run
+from compilewatch.records import ChangeKind, Result, Run, Status
 from compilewatch.records.views import RunView
 from compilewatch.report import wording
 from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome
@@ -37,6 +37,7 @@ def summary_table(view: RunView) -> RenderableType:
         *_targets(view),
         *_reasons(view),
         *_errors(view),
+        *_not_run(view),
         *_not_passing(view),
         *_changed(view),
     ]
@@ -213,7 +214,8 @@ def _reasons(view: RunView) -> list[RenderableType]:
 
 
 def _errors(view: RunView) -> list[RenderableType]:
-    errors = summary.errors(view)
+    # What is unsupported is told with its reason.
+    errors = [found for found in summary.errors(view) if found[1] != Status.UNSUPPORTED.value]
     if not errors:
         return []
     table = plain_table("Errors and no answers", "Phase", "Requests")
@@ -221,6 +223,15 @@ def _errors(view: RunView) -> list[RenderableType]:
     for phase, code, requests in errors[:REASONS_SHOWN]:
         table.add_row(plain(code), plain(phase), plain(f"{requests:,}"))
     return [table]
+
+
+def _not_run(view: RunView) -> list[RenderableType]:
+    """Why requests were not run, and what to type."""
+    found = Counter(r.detail for r in view.results if outcome(r) is Outcome.NOT_RUN)
+    table = plain_table("Requests not run", "Why")
+    for reason, requests in found.most_common(REASONS_SHOWN):
+        table.add_row(plain(f"{requests:,}"), plain(reason))
+    return [table] if found else []
 
 
 def _changed(view: RunView) -> list[RenderableType]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from compilewatch.cli import conditions, options
+from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.tables import changes_table
 from compilewatch.cli.verbs.sweep import print_view
@@ -17,8 +17,8 @@ from compilewatch.workflows.view import view, view_between
 
 
 @click.command("compare")
-@click.argument("base")
-@click.argument("run", required=False)
+@click.argument("base", shell_complete=completion.runs)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option(
     "--environments",
     metavar="A,B",

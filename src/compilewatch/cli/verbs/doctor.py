@@ -14,7 +14,8 @@ import click
 from packaging.version import Version
 
 from compilewatch import environments
-from compilewatch.cli.worker_call import try_environment
+from compilewatch.cli import options
+from compilewatch.cli.worker_call import working
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments.listing import listing
 from compilewatch.errors import CompilewatchError, ConfigError
@@ -45,11 +46,11 @@ class Check(Record, frozen=True, kw_only=True):
     advice: str = ""
 
 
-def _interpreter() -> Iterator[Check]:
+def _interpreter(fresh: bool) -> Iterator[Check]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check(name="python", state="ok", fact=f"{version} at {sys.executable}")
     try:
-        default = environments.describe("default")
+        default = environments.describe("default", fresh=fresh)
     except CompilewatchError as error:
         yield Check(name="torch", state="failed", fact=str(error), advice="make setup")
         return
@@ -65,13 +66,13 @@ def _interpreter() -> Iterator[Check]:
         advice="" if default.transformers else "make setup",
     )
     if default.transformers:
-        yield _worker()
+        yield _worker(fresh=fresh)
 
 
-def _worker() -> Check:
+def _worker(*, fresh: bool = False) -> Check:
     """Whether the very thing that a sweep does first works: a worker starts and compiles."""
     try:
-        working = try_environment(DEFAULT_ENVIRONMENT)
+        found, checked_at = working(DEFAULT_ENVIRONMENT, fresh=fresh)
     except CompilewatchError as error:
         return Check(
             name="worker",
@@ -80,13 +81,13 @@ def _worker() -> Check:
             advice="make clean setup installs torch and transformers anew; if that does not help, "
             "report this line with the output of: compilewatch env check default --json",
         )
-    forks = working.threads == 1
+    forks = found.threads == 1
     return Check(
         name="worker",
         state="ok" if forks else "note",
-        fact=f"ready after {working.start_seconds:.1f} s, compiled a small model in "
-        f"{working.request_seconds:.1f} s",
-        advice="" if forks else cannot_fork(DEFAULT_ENVIRONMENT, working.threads),
+        fact=f"ready after {found.start_seconds:.1f} s, compiled a small model in "
+        f"{found.request_seconds:.1f} s; checked at {checked_at[:19].replace('T', ' ')} UTC",
+        advice="" if forks else cannot_fork(DEFAULT_ENVIRONMENT, found.threads),
     )
 
 
@@ -186,8 +187,8 @@ def _inputs(settings: Settings) -> Iterator[Check]:
             )
 
 
-def _environments(settings: Settings) -> Iterator[Check]:
-    for listed in listing(settings.cache_folder):
+def _environments(settings: Settings, fresh: bool) -> Iterator[Check]:
+    for listed in listing(settings.cache_folder, fresh=fresh):
         if listed.name in environments.INTERPRETERS:
             continue  # said above
         made = listed.environment
@@ -267,19 +268,21 @@ def _hub(settings: Settings) -> Iterator[Check]:
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list of checks.")
 @click.option("--online", is_flag=True, help="Ask the package index for newer releases, too.")
-def command(as_json: bool, online: bool) -> int:
+@options.fresh
+def command(as_json: bool, online: bool, fresh: bool) -> int:
     """Say what this machine can run, what is missing and what to type.
 
-    A worker is started and compiles a small model, as in a sweep.
+    A worker is started and compiles a small model, as in a sweep; not again where nothing about
+    its environment changed since it was last checked.
 
     Exit status 2 where a sweep cannot run.
     """
     settings = load_settings()
     checks = [
-        *_interpreter(),
+        *_interpreter(fresh),
         *(_releases() if online else ()),
         *_inputs(settings),
-        *_environments(settings),
+        *_environments(settings, fresh),
         *_machine(settings),
         _outputs(settings),
         *_tools(),

@@ -116,7 +116,7 @@ def _check(name: str) -> Checked:
         environments.interpreter(name, cache)
         default = name in environments.INTERPRETERS
         advice = "make setup" if default else environments.create_command(name)
-        made = environments.describe(name, cache)
+        made = environments.describe(name, cache, fresh=True)
         working = try_environment(name, cache)
     except InterpreterError as error:
         return Checked(name=name, works=False, problem=str(error), advice=advice)

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
 
 from compilewatch.cli import conditions, options
-from compilewatch.cli.rendering.excerpt import source_excerpt
+from compilewatch.cli.rendering.excerpt import excerpt_of
 from compilewatch.cli.rendering.panel import model_panel
 from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.verbs.sweep import local_launcher
 
 
@@ -27,6 +27,7 @@ from compilewatch.cli.verbs.sweep import local_launcher
     help="Keep the trace and its rendering in this folder.",
 )
 @conditions.option
+@options.verbose
 @options.as_json
 def command(
     *,
@@ -37,14 +38,16 @@ def command(
     inputs_file: str | None,
     keep: str | None,
     fail_on: conditions.Conditions,
+    verbose: bool,
     as_json: bool,
     **flags: Any,
 ) -> int:
     """Check one MODEL now and show its breaks with their source lines.
 
-    MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, a
-    folder with a config.json, or package.module:factory. Nothing is stored. Exit status 3 where
-    the model got no verdict.
+    MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, or one
+    of your own: a folder with a config.json, ./FILE.py, ./FILE.py:NAME, or MODULE:FACTORY, where
+    the name is a function without arguments that returns the module. Nothing is stored. Exit
+    status 3 where the model got no verdict.
     """
     request, settings = options.one_request(
         model,
@@ -54,11 +57,12 @@ def command(
         inputs_file=inputs_file,
         flags=flags | {"jobs": 1},
     )
-    stderr = Console(stderr=True)
+    # A trace that nobody keeps need not be written and rendered.
+    request = msgspec.structs.replace(request, keep_artifacts=keep is not None)
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
-        local_launcher(settings, [request.target.environment]) as launcher,
-        stderr.status(f"compiling {request.model.name}"),
+        local_launcher(settings, [request.target.environment], single=True) as launcher,
+        spinner(f"checking {request.model.name}", launcher),
     ):
         (completed,) = launcher.run([request], Path(scratch))
         if keep is not None and completed.artifacts is not None:
@@ -73,5 +77,5 @@ def command(
     if as_json:
         options.print_json(result)
     else:
-        console().print(model_panel(result, source_excerpt))
+        console().print(model_panel(result, excerpt_of(request), verbose=verbose))
     return conditions.exit_status_of(result, fail_on)

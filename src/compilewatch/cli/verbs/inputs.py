@@ -9,7 +9,9 @@ import click
 from rich.table import Table
 
 from compilewatch.cli import options
+from compilewatch.cli.conditions import INCOMPLETE
 from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.worker_call import call_worker
 from compilewatch.contract.messages import MadeInputs
 from compilewatch.errors import StoreError
@@ -47,7 +49,8 @@ def command(
         inputs_file=inputs_file,
         flags=flags,
     )
-    made = call_worker("inputs", request, MadeInputs, settings.cache_folder)
+    with spinner(f"starting worker and making inputs of {request.model.name}"):
+        made = call_worker("inputs", request, MadeInputs, settings.cache_folder)
     if save is not None:
         try:
             Path(save).write_text(made.toml)
@@ -60,9 +63,14 @@ def command(
     for tensor in made.inputs:
         shape = str(list(tensor.shape)) if tensor.shape is not None else ""
         table.add_row(tensor.name, shape, tensor.dtype or "", tensor.value or "")
+    for name in made.unknown:
+        table.add_row(name, "?", "?", "nothing tells what it should be")
     out = console()
     out.print(f"{request.model.name}: strategy {made.strategy}, {made.tier.value} tensors")
     out.print(table)
+    use = f"compilewatch explain {model} --inputs {save or 'FILE'}"
     if save is not None:
-        click.echo(f"\nSaved. Use it with: compilewatch explain {model} --inputs {save}")
-    return 0
+        click.echo(f"\nSaved{': fill in what is unknown' if made.unknown else ''}. Then: {use}")
+    elif made.unknown:
+        click.echo(f"\nFill them in: compilewatch inputs {model} --save FILE, then {use}")
+    return INCOMPLETE if made.unknown and save is None else 0

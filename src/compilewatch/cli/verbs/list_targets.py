@@ -9,9 +9,8 @@ from rich.text import Text
 from compilewatch import environments
 from compilewatch.cli import options
 from compilewatch.cli.rendering.pieces import console
-from compilewatch.cli.worker_call import ask_environment
+from compilewatch.cli.worker_call import readiness
 from compilewatch.config.settings import Settings, load_settings
-from compilewatch.contract.messages import Readiness
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import InterpreterError
 from compilewatch.plan.placement import needs, place
@@ -27,16 +26,16 @@ class Listed(Record, frozen=True, kw_only=True):
     why: str = ""
 
 
-def listed_targets(settings: Settings) -> tuple[Listed, ...]:
-    """Every registered target. Each environment is asked once."""
+def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[Listed, ...]:
+    """Every registered target. Each environment is asked once, or what it said is taken."""
     cache = settings.cache_folder
     known: list[Environment] = []
     missing: dict[str, dict[str, str | None]] = {}
     broken: dict[str, str] = {}
     for name in options.environments_for(TARGETS, settings):
         try:
-            known.append(environments.describe(name, cache))
-            missing[name] = ask_environment("targets", name, Readiness, cache).missing
+            known.append(environments.describe(name, cache, fresh=fresh))
+            missing[name] = readiness(name, cache, fresh=fresh).missing
         except InterpreterError as error:
             broken[name] = f"{error}; see: compilewatch env check {name}"
     named = [name for name in settings.environments if name not in broken]
@@ -55,10 +54,12 @@ def listed_targets(settings: Settings) -> tuple[Listed, ...]:
 @click.option(
     "--environments", metavar="A,B", help="In each of these (default: each target in its own)."
 )
+@options.fresh
 @options.as_json
-def command(environments: str | None, as_json: bool) -> None:
+def command(environments: str | None, fresh: bool, as_json: bool) -> None:
     """List the compile targets, the environment of each, and whether it can run here."""
-    found = listed_targets(load_settings({"environments": options.split(environments)}))
+    settings = load_settings({"environments": options.split(environments)})
+    found = listed_targets(settings, fresh=fresh)
     if as_json:
         options.print_json(found)
         return

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from compilewatch.cli import conditions, options
+from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.verbs.sweep import print_view
 from compilewatch.config.settings import load_settings
 from compilewatch.store import Store
@@ -14,7 +14,7 @@ from compilewatch.workflows.merge import merge
 
 
 @click.command("merge")
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, shell_complete=completion.runs)
 @conditions.option
 @options.output
 @options.as_json

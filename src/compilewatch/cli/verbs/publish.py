@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from compilewatch.cli import options
+from compilewatch.cli import completion, options
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import load_expectations
@@ -19,9 +19,14 @@ IN_PART = 3
 
 
 @click.command("publish")
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=completion.runs)
 @click.option("--to", metavar="SINK,…", help="Only to these (default: all that have an address).")
-@click.option("--baseline", metavar="RUN", help="Compare with RUN instead of its own baseline.")
+@click.option(
+    "--baseline",
+    metavar="RUN",
+    shell_complete=completion.runs,
+    help="Compare with RUN instead of its own baseline.",
+)
 @options.output
 @options.as_json
 def command(

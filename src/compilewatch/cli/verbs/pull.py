@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TimeElapsedColumn
 
 from compilewatch.cli import options
 from compilewatch.config.settings import load_settings
@@ -29,8 +29,19 @@ def command(
     status 3 if the Hub failed midway: what was pulled is kept.
     """
     settings = load_settings()
-    with Progress(console=Console(stderr=True), transient=True, disable=as_json) as bar:
-        task_id = bar.add_task("pulling", total=top)
+    stderr = Console(stderr=True, highlight=False)
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, transient=True, disable=as_json) as bar:
+        task_id = bar.add_task("asking the Hub", total=top)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task_id, completed=done, total=total, description="pulling")
+
+        def notice(line: str) -> None:
+            bar.update(task_id, description="trying again")
+            if not as_json:
+                stderr.print(line, markup=False)
+
         report = pull(
             top=top,
             sort=sort,
@@ -38,7 +49,8 @@ def command(
             family=family,
             library=library,
             output=Path(settings.pulled_dir) / "models.toml",
-            progress=lambda done, total: bar.update(task_id, completed=done, total=total),
+            progress=progress,
+            notice=notice,
         )
     if as_json:
         options.print_json(report)

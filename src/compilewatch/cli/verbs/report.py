@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from compilewatch.cli import options
+from compilewatch.cli import completion, options
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import SinkError
 from compilewatch.plan.expectations import load_expectations
@@ -16,8 +16,13 @@ from compilewatch.workflows.view import view
 
 
 @click.command("report")
-@click.argument("run", default="latest")
-@click.option("--baseline", metavar="RUN", help="Compare with RUN instead of its own baseline.")
+@click.argument("run", default="latest", shell_complete=completion.runs)
+@click.option(
+    "--baseline",
+    metavar="RUN",
+    shell_complete=completion.runs,
+    help="Compare with RUN instead of its own baseline.",
+)
 @options.output
 @options.as_json
 def command(run: str, baseline: str | None, output_dir: str | None, as_json: bool) -> None:

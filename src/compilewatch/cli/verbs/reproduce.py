@@ -11,6 +11,8 @@ import msgspec
 
 from compilewatch import environments
 from compilewatch.cli import options
+from compilewatch.cli.conditions import FOUND
+from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.worker_call import call_worker
 from compilewatch.contract.messages import Script
 from compilewatch.errors import StoreError
@@ -35,7 +37,9 @@ def command(
     """Print a script of plain PyTorch that shows the verdict on MODEL.
 
     It needs torch and transformers only, builds the model from configuration at reduced size
-    with real tensors, and prints graphs, breaks and whether fullgraph=True accepts it.
+    with real tensors, and prints each graph break with its line and whether fullgraph=True accepts
+    it, then what compilewatch finds (expected) and what it found (got). Exit status 1 of the
+    script, and of --run, where the two differ.
     """
     request, settings = options.one_request(
         model,
@@ -46,16 +50,18 @@ def command(
         flags=flags,
     )
     request = msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
-    script = call_worker("reproduce", request, Script, settings.cache_folder).text
+    with spinner(f"starting worker and capturing {request.model.name}"):
+        script = call_worker("reproduce", request, Script, settings.cache_folder).text
     if save is not None:
         try:
             Path(save).write_text(script)
         except OSError as error:
             raise StoreError(f"{save} cannot be written: {error.strerror}") from None
+        click.echo(f"Saved: {Path(save).absolute()}", err=True)
     elif not run_it:
         click.echo(script, nl=False)
     if not run_it:
         return 0
     python = environments.interpreter(request.target.environment, settings.cache_folder).path
     ended = subprocess.run([python, "-"], input=script.encode(), check=False)
-    return 0 if ended.returncode == 0 else 2
+    return ended.returncode if ended.returncode in (0, FOUND) else 2

@@ -12,16 +12,17 @@ import msgspec
 
 from compilewatch import plugins
 from compilewatch.analysis.summary import Summary, summarise
-from compilewatch.cli import conditions, options
+from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.pieces import console
-from compilewatch.cli.rendering.progress import ProgressBar
+from compilewatch.cli.rendering.progress import ProgressBar, known_durations
 from compilewatch.cli.rendering.tables import summary_table
+from compilewatch.cli.worker_call import check_backends
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UsageError
 from compilewatch.launchers import LAUNCHERS, Launcher
 from compilewatch.plan.placement import wanted
-from compilewatch.plan.requests import parse_shard, targets_of
+from compilewatch.plan.requests import check_targets, parse_shard, targets_of
 from compilewatch.records import Change, Depth, Record, Run
 from compilewatch.records.views import RunView
 from compilewatch.store import Store
@@ -42,10 +43,15 @@ class Report(Record, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def local_launcher(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
+def local_launcher(
+    settings: Settings, names: Sequence[str], *, single: bool = False
+) -> Iterator[Launcher]:
     """The launcher of this machine for these environments, closed at the end."""
     launcher = plugins.load(LAUNCHERS["local"])(
-        jobs=settings.jobs, environments=tuple(names), cache=settings.cache_folder
+        jobs=settings.jobs,
+        environments=tuple(names),
+        cache=settings.cache_folder,
+        single=single,
     )
     with launcher:
         yield launcher
@@ -104,11 +110,17 @@ def _near(path: Path) -> Path:
 @options.source
 @click.option("--top", type=click.IntRange(min=1), help="The N most used (default 25).")
 @click.option("--all", "every", is_flag=True, help="Every model of the source.")
-@click.option("--models", metavar="A,B", help="These: class, family, org/model, folder, factory.")
+@click.option(
+    "--models",
+    metavar="A,B",
+    shell_complete=completion.models,
+    help="These: class, family, org/model, folder, ./FILE.py, MODULE:FACTORY.",
+)
 @click.option("--families", metavar="A,B", help="Only models of these families.")
 @click.option("--heads", type=click.Choice(["default", "all"]), help="Classes of the library.")
 @click.option(
     "--targets",
+    shell_complete=completion.targets,
     metavar="A,B",
     help="Compile targets (default dynamo), or all; NAME:BACKEND for one of a target's backends.",
 )
@@ -135,13 +147,19 @@ def _near(path: Path) -> Path:
 @click.option(
     "--resume",
     "resumed",
+    shell_complete=completion.runs,
     is_flag=False,
     flag_value="",
     metavar="[RUN]",
     help="Finish an interrupted run (the newest one by default).",
 )
 @click.option("--shard", metavar="I/N", help="Only part I of N; `merge` joins the parts.")
-@click.option("--baseline", metavar="RUN", help="Compare with RUN, auto (default) or none.")
+@click.option(
+    "--baseline",
+    metavar="RUN",
+    shell_complete=completion.runs,
+    help="Compare with RUN, auto (default) or none.",
+)
 @conditions.option
 @options.output
 @options.as_json
@@ -174,10 +192,15 @@ def command(
     settings = load_settings(flags)
     store = Store(Path(settings.output_dir))
     part = parse_shard(shard) if shard else None
+    targets_asked = targets_of(settings.targets, settings.modes, settings.dynamic)
+    if resumed is None and settings.launcher == "local":
+        check_targets(targets_asked)
+        check_backends(targets_asked, settings)
     names = _environments(store, settings, resumed)
-    bar = ProgressBar(quiet=as_json)
+    bar = ProgressBar(quiet=as_json, known=lambda: known_durations(store))
     try:
         with launcher_of(settings, names) as launcher, bar:
+            bar.watch(launcher)
             settings = msgspec.structs.replace(settings, jobs=launcher.jobs)
             if resumed is not None:
                 _refuse_selection(top, every, models, families, shard)
@@ -203,7 +226,7 @@ def command(
                     store,
                     launcher,
                     specs,
-                    targets_of(settings.targets, settings.modes, settings.dynamic),
+                    targets_asked,
                     settings,
                     source=specs[0].source,
                     selection=selection,

@@ -36,9 +36,9 @@ from compilewatch.contract.messages import (
     Started,
     read_answer,
 )
-from compilewatch.environments import describe, interpreter
+from compilewatch.environments import describe, forget, interpreter
 from compilewatch.errors import LauncherError
-from compilewatch.launchers import Completed, by_environment
+from compilewatch.launchers import Completed, Running, by_environment
 from compilewatch.launchers.local.server import ServerProcess
 from compilewatch.launchers.local.task import GRACE_SECONDS, Task, Verdict
 from compilewatch.records import Attempt, AttemptCode, Environment, Request, Result, Status, Tier
@@ -60,6 +60,7 @@ class LocalLauncher:
 
     `server_patience_seconds` is how long a server may be silent before it counts as hung; `cache`
     is the folder that holds environments (the user's). `warn` logs a server that cannot fork.
+    With `single`, for one request, the server is warm for nothing else.
     """
 
     name = "local"
@@ -72,6 +73,7 @@ class LocalLauncher:
         server_patience_seconds: float = 30.0,
         cache: Path | None = None,
         warn: bool = True,
+        single: bool = False,
     ) -> None:
         self.jobs = jobs or os.cpu_count() or 1
         self._names = environments
@@ -79,8 +81,10 @@ class LocalLauncher:
         self._cache = cache
         self._described: dict[str, Environment] = {}
         self._server: ServerProcess | None = None
+        self._batch: _Batch | None = None
         self._ids = count(1)
         self._warn = warn
+        self._single = single
         self._warned: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -103,7 +107,18 @@ class LocalLauncher:
         """See `Launcher.run`. Leaving early ends the server as well as its children."""
         for name, asked in by_environment(requests, self._names, "this launcher has").items():
             if asked:
-                yield from _Batch(self, name, deque(asked), scratch.resolve()).run()
+                self._batch = _Batch(self, name, deque(asked), scratch.resolve())
+                yield from self._batch.run()
+
+    def running(self) -> list[Running]:
+        """See `Launcher`."""
+        batch, server = self._batch, self._server
+        if batch is None or server is None or not server.alive:
+            return []
+        if server.environment is None:
+            return [Running(name="", doing="starting worker", seconds=server.age_seconds())]
+        now = time.monotonic()
+        return [task.running(now) for task in list(batch.sent.values()) if task.pid is not None]
 
     def _describe(self, name: str) -> Environment:
         if name not in self._described:
@@ -116,7 +131,9 @@ class LocalLauncher:
             self.close()
         if self._server is None:
             chosen = interpreter(name, self._cache)
-            self._server = ServerProcess(name, chosen, self.jobs, self._patience, targets)
+            self._server = ServerProcess(
+                name, chosen, self.jobs, self._patience, targets, single=self._single
+            )
         return self._server
 
     def warn_if_slow(self, server: ServerProcess) -> None:
@@ -132,6 +149,7 @@ class LocalLauncher:
         if server is not None and server.environment is not None:
             actual = server.environment.digest
             if actual != known.digest:
+                forget(name, self._cache)
                 raise LauncherError(
                     f"environment {name!r} changed while it was in use "
                     f"(torch {known.torch} -> {server.environment.torch}): start again"

@@ -29,7 +29,7 @@ class ServerProcess:
     new process for each request.
 
     `patience_seconds` is how long it may leave a ping unanswered before it counts as hung.
-    `targets` are those it shall be warm for.
+    `targets` are those it shall be warm for; with `single`, for one request only.
     """
 
     def __init__(
@@ -39,6 +39,8 @@ class ServerProcess:
         jobs: int,
         patience_seconds: float,
         targets: Iterable[str] = (),
+        *,
+        single: bool = False,
     ) -> None:
         self.name = environment
         self.patience_seconds = patience_seconds
@@ -48,7 +50,7 @@ class ServerProcess:
         self.gone_because = ""
         command = worker_command(chosen, "server", "--jobs", str(jobs))
         command += ["--environment", environment, "--device", chosen.device]
-        command += ["--targets", ",".join(targets)]
+        command += ["--targets", ",".join(targets), *(["--single"] if single else [])]
         try:
             self._peer = Peer(command, worker_variables(chosen))
         except OSError as error:
@@ -57,6 +59,10 @@ class ServerProcess:
             ) from None
         self._heard_at = self._started_at = time.monotonic()
         self._pinged_at: float | None = None
+
+    def age_seconds(self) -> float:
+        """How long ago it was started."""
+        return time.monotonic() - self._started_at
 
     def send(self, order: Order) -> None:
         """Send one order; a server that is gone is noticed at the next `receive`."""

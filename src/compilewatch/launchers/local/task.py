@@ -20,7 +20,7 @@ from compilewatch.contract.messages import (
     durations,
     read_marks,
 )
-from compilewatch.launchers import Completed
+from compilewatch.launchers import Completed, Running
 from compilewatch.records import (
     Attempt,
     Depth,
@@ -93,6 +93,12 @@ class Task:
         marks = read_marks(self.folder)
         return marks[-1][0] if marks else Phase.SETUP
 
+    def running(self, now: float) -> Running:
+        """What its child does."""
+        marks = read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
+        phase, begun = marks[-1]
+        return Running(name=self.request.model.name, doing=phase.value, seconds=now - begun)
+
     def overdue(self, now: float) -> Verdict | None:
         """A verdict where the child has spent its time or its memory."""
         marks = read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
@@ -132,7 +138,8 @@ class Task:
         now = exited.at if exited is not None else time.monotonic()
         kind = verdict.status.value
         stderr = file_tail(self.folder / STDERR_FILE)
-        file, line, function = place_in_dump(stderr) or (None, None, None)
+        folders = getattr(self.request.model.build, "python_path", ())
+        file, line, function = place_in_dump(stderr, folders) or (None, None, None)
         return Result(
             request=self.request,
             status=verdict.status,

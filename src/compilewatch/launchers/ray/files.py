@@ -70,8 +70,9 @@ def at_node(request: Request, sent: Mapping[str, Content], root: Path) -> Reques
     neither sent nor on this node.
     """
     build = request.model.build
-    if isinstance(build, FactoryBuild) and build.path is not None:
-        _require(build.path, request)
+    if isinstance(build, FactoryBuild):
+        for folder in build.python_path:
+            _require(folder, request)
     if isinstance(build, ConfigBuild):
         if _in_place(build):
             _require(build.config_file, request)

@@ -39,7 +39,7 @@ from compilewatch.sources.hub.pulled import (
     read_pulled,
     write_pulled,
 )
-from compilewatch.sources.hub.retry import HubUnavailableError, RetryLimits, retrying_client
+from compilewatch.sources.hub.retry import HubUnavailableError, Notice, RetryLimits, retrying_client
 from compilewatch.sources.popularity import figures_of, popularity_csv
 
 SORTS = {"downloads": "downloads", "likes": "likes", "trending": "trending_score"}
@@ -90,6 +90,7 @@ def pull(
     limits: RetryLimits | None = None,
     workers: int = 8,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    notice: Notice = lambda _: None,
 ) -> PullReport:
     """Write the list of the `top` models, with their configurations next to it.
 
@@ -109,7 +110,7 @@ def pull(
     logging.set_verbosity_error()
     api = HfApi(endpoint=endpoint, token=token)
     _check_address(api.endpoint)
-    puller = _Puller(api, path.parent, cache, earlier, limits or RetryLimits())
+    puller = _Puller(api, path.parent, cache, earlier, limits or RetryLimits(), notice)
     puller.list_models(query)
     puller.fetch(workers, progress)
     return _write(path, query, api, puller)
@@ -136,12 +137,14 @@ class _Puller:
         cache: Path | None,
         earlier: PulledList | None,
         limits: RetryLimits,
+        notice: Notice,
     ) -> None:
         self.api = api
         self.folder = folder
         self.cache = cache
         self.earlier = {m.repository: m for m in earlier.model} if earlier else {}
         self.limits = limits
+        self.notice = notice
         self.listed: list[ModelInfo] = []
         self.done: dict[str, PulledModel] = {}
         self.message: str | None = None
@@ -150,7 +153,7 @@ class _Puller:
         """Fill `listed`, up to the first page that fails. Raises SourceError if none succeeds."""
         tags = [tag for tag in (query.family, query.library) if tag]
         try:
-            with retrying_client(self.limits, threading.Event()):
+            with retrying_client(self.limits, threading.Event(), self.notice):
                 for info in self.api.list_models(
                     filter=tags or None,
                     pipeline_tag=query.task,
@@ -173,7 +176,8 @@ class _Puller:
         stopped = threading.Event()
         failed_in_a_row = 0
         futures: list[Future[PulledModel]] = []
-        with retrying_client(self.limits, stopped), ThreadPoolExecutor(workers) as pool:
+        client = retrying_client(self.limits, stopped, self.notice)
+        with client, ThreadPoolExecutor(workers) as pool:
             try:
                 futures += [pool.submit(self._fetch_one, info) for info in self.listed]
                 for count, future in enumerate(as_completed(futures), 1):

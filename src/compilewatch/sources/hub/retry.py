@@ -9,7 +9,7 @@ allows us to provide; huggingface_hub does not retry the errors that the policy 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,14 @@ import httpx2
 from huggingface_hub import set_client_factory
 from huggingface_hub.utils import parse_ratelimit_headers
 from huggingface_hub.utils._http import default_client_factory, hf_request_event_hook
+from tenacity import RetryCallState
 
 from compilewatch.errors import SourceError
 from compilewatch.records import Record
 from compilewatch.retry import TransientError, retrying
+
+Notice = Callable[[str], None]
+"""Told, in one line, each time that a request failed and is made again."""
 
 _TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -42,7 +46,7 @@ class HubUnavailableError(SourceError):
 
 
 class _RetryingClient(httpx2.Client):
-    def __init__(self, limits: RetryLimits, stopped: threading.Event) -> None:
+    def __init__(self, limits: RetryLimits, stopped: threading.Event, notice: Notice) -> None:
         super().__init__(
             event_hooks={"request": [hf_request_event_hook]},
             follow_redirects=True,
@@ -50,6 +54,9 @@ class _RetryingClient(httpx2.Client):
         )
         self._limits = limits
         self._stopped = stopped
+        self._notice = notice
+        # huggingface_hub asks for more than what it is asked for: not each with all its attempts.
+        self._unreachable: dict[str, str] = {}
 
     def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
         # Callers pass timeout=None, which would disable the client's own timeout.
@@ -59,11 +66,19 @@ class _RetryingClient(httpx2.Client):
             first_wait_seconds=self._limits.first_wait_seconds,
             longest_wait_seconds=self._limits.longest_wait_seconds,
             sleep=self._sleep,
-        )
+        ).copy(before_sleep=lambda state: self._tell(request.url.host, state))
         try:
             return repeated(self._attempt, request, **kwargs)
         except TransientError as exc:
-            raise HubUnavailableError(f"{request.url.host}: {exc}") from exc
+            said = f"{request.url.host}: {exc}"
+            if isinstance(exc.__cause__, httpx2.ConnectError):
+                self._unreachable[request.url.host] = said
+            raise HubUnavailableError(said) from exc
+
+    def _tell(self, host: str, state: RetryCallState) -> None:
+        failure = state.outcome.exception() if state.outcome else None
+        last = self._limits.attempts
+        self._notice(f"{host}: {failure}; attempt {state.attempt_number + 1} of {last}")
 
     def _sleep(self, seconds: float) -> None:
         # Ends early if the pull is stopped.
@@ -71,7 +86,9 @@ class _RetryingClient(httpx2.Client):
 
     def _attempt(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
         if self._stopped.is_set():
-            raise HubUnavailableError(f"{request.url.host}: the pull was stopped")
+            raise HubUnavailableError(f"{request.url.host}: given up")
+        if (said := self._unreachable.get(request.url.host)) is not None:
+            raise HubUnavailableError(said)
         try:
             response = super().send(request, **kwargs)
         except httpx2.TimeoutException as exc:
@@ -107,13 +124,15 @@ def _retry_after(response: httpx2.Response) -> float | None:
 
 
 @contextmanager
-def retrying_client(limits: RetryLimits, stopped: threading.Event) -> Iterator[None]:
-    """While entered, all requests of huggingface_hub obey `limits`.
+def retrying_client(
+    limits: RetryLimits, stopped: threading.Event, notice: Notice = lambda _: None
+) -> Iterator[None]:
+    """Within it, all of huggingface_hub's requests keep to `limits`; `notice` hears of retries.
 
     Once `stopped` is set, no further request is sent and waits end. A rate limit that exceeds the
     limits sets it.
     """
-    set_client_factory(lambda: _RetryingClient(limits, stopped))
+    set_client_factory(lambda: _RetryingClient(limits, stopped, notice))
     try:
         yield
     finally:

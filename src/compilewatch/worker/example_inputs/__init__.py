@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from compilewatch.errors import InputsError
+from compilewatch.errors import UnknownArgumentsError
 from compilewatch.records import FactoryBuild, Mode, Request, TensorSummary, Tier
 from compilewatch.worker.example_inputs import (
     audio,
@@ -34,7 +34,13 @@ from compilewatch.worker.example_inputs.signature import read_signature
 from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.subject import ExampleInputs
 
-__all__ = ["inputs_to_toml", "load_inputs_file", "make_inputs", "summarize"]
+__all__ = [
+    "UnknownArgumentsError",
+    "inputs_to_toml",
+    "load_inputs_file",
+    "make_inputs",
+    "summarize",
+]
 
 MODULES = (text, vision, audio, documents, time_series, multimodal)
 
@@ -93,19 +99,17 @@ def _derive(
     apply_overrides(context, overrides, request, tier)
     for name in context.signature.parameters:
         context.value(name)
-    missing = [n for n in context.signature.required if n not in context.values]
-    if missing:
-        raise InputsError(
-            f"{request.model.name}: cannot infer {', '.join(missing)}: pass --inputs FILE, a "
-            f"callable in the manifest, or add a line to inputs/overrides/"
-        )
-    if context.train:
+    missing = tuple(n for n in context.signature.required if n not in context.values)
+    if context.train and not missing:
         add_labels(context)
-    return ExampleInputs(
+    made = ExampleInputs(
         strategy="+".join(context.strategies) or "signature",
         kwargs=context.values,
         dynamic_shapes=dynamic_shapes(context.values, context.batch),
     )
+    if missing:
+        raise UnknownArgumentsError(request.model.name, missing, made)
+    return made
 
 
 def summarize(inputs: ExampleInputs) -> tuple[TensorSummary, ...]:

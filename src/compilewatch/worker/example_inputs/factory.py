@@ -19,8 +19,7 @@ def factory_inputs(build: FactoryBuild) -> ExampleInputs:
     Raises InputsError if the name is not found, the callable fails, or it returns something else.
     """
     name = build.inputs or ""
-    if build.path is not None and build.path not in sys.path:
-        sys.path.insert(0, build.path)
+    sys.path[:0] = [folder for folder in build.python_path if folder not in sys.path]
     module_name, _, attribute = name.partition(":")
     try:
         make = getattr(importlib.import_module(module_name), attribute)

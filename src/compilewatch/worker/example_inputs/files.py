@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,20 @@ def load_inputs_file(path: Path, fake_mode: FakeTensorMode | None) -> ExampleInp
     return inputs if fake_mode is None else to_fake(inputs, fake_mode)
 
 
-def inputs_to_toml(inputs: ExampleInputs) -> str:
-    """Return the TOML format of real inputs, from which the same shapes and dtypes can be read.
+SKELETON = """
+# Nothing tells what {name} should be: correct these lines and take the "# " before them away.
+# [inputs.{name}]
+# shape = [2, 8]
+# dtype = "float32"
+# fill = "normal"  # or "uniform", "zeros", "ones", "randint" (with low = 0, high = 10)
+"""
 
-    Raises InputsError for values that a file cannot contain (see `specs.to_spec`).
+
+def inputs_to_toml(inputs: ExampleInputs, unknown: Iterable[str] = ()) -> str:
+    """The TOML form of real inputs; `load_inputs_file` reads the same shapes and dtypes back.
+
+    Each argument in `unknown` follows as a comment to fill in. Raises InputsError for what a file
+    cannot hold (see `specs.to_spec`).
     """
     document: dict[str, Any] = {"schema": SCHEMA, "strategy": inputs.strategy}
     if inputs.args:
@@ -62,8 +73,9 @@ def inputs_to_toml(inputs: ExampleInputs) -> str:
             name: {str(d): label for d, label in dims.items()}
             for name, dims in inputs.dynamic_shapes.items()
         }
-    # tomli_w writes each number on its own line; people edit rows.
-    return NUMBERS.sub(_on_one_line, tomli_w.dumps(document))
+    # tomli_w gives each number a line of its own; a person edits rows.
+    known = NUMBERS.sub(_on_one_line, tomli_w.dumps(document))
+    return known + "".join(SKELETON.format(name=name) for name in unknown)
 
 
 def _on_one_line(array: re.Match[str]) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from compilewatch.errors import ConfigError
 from compilewatch.records import (
     ChaosBuild,
     ClassBuild,
@@ -166,12 +167,14 @@ def _with_weights(build: ConfigBuild, request: Request) -> nn.Module:
 
 
 def _call_factory(build: FactoryBuild) -> nn.Module:
-    if build.path is not None and build.path not in sys.path:
-        sys.path.insert(0, build.path)
+    sys.path[:0] = [folder for folder in build.python_path if folder not in sys.path]
     module_name, _, attribute = build.factory.partition(":")
-    made = getattr(importlib.import_module(module_name), attribute)()
+    module = importlib.import_module(module_name)
+    if not hasattr(module, attribute):
+        raise ConfigError(f"{module_name} has no {attribute}: give MODULE:FACTORY")
+    made = getattr(module, attribute)()
     if not isinstance(made, nn.Module):
-        raise TypeError(f"{build.factory} returned {type(made).__name__}, not a torch.nn.Module")
+        raise ConfigError(f"{build.factory} returned {type(made).__name__}, not a torch.nn.Module")
     return made
 
 

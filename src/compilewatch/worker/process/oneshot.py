@@ -16,6 +16,7 @@ import msgspec
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.messages import MadeInputs, Readiness, Script
 from compilewatch.contract.targets import TARGETS
+from compilewatch.errors import UnknownArgumentsError
 from compilewatch.records import Mode, Record, Request, Tier
 from compilewatch.worker.targets import load_target
 
@@ -32,12 +33,17 @@ def made_inputs(request: Request, tier: Tier) -> MadeInputs:
     overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
     built = build_model(request, fake_mode, overrides)
     built.module.train(request.target.mode is Mode.TRAIN)
-    inputs = make_inputs(built.module, built.config, request, overrides, fake_mode)
+    unknown: tuple[str, ...] = ()
+    try:
+        inputs = make_inputs(built.module, built.config, request, overrides, fake_mode)
+    except UnknownArgumentsError as error:
+        inputs, unknown = error.made, error.names
     return MadeInputs(
         strategy=inputs.strategy,
         tier=tier,
         inputs=summarize(inputs),
-        toml=inputs_to_toml(inputs) if fake_mode is None else "",
+        toml=inputs_to_toml(inputs, unknown) if fake_mode is None else "",
+        unknown=unknown,
     )
 
 
@@ -49,7 +55,9 @@ def readiness() -> Readiness:
             missing[name] = load_target(name).unable()
         except Exception as error:  # noqa: BLE001  (a target that this torch cannot import)
             missing[name] = one_line(error)
-    return Readiness(missing=missing)
+    import torch._dynamo
+
+    return Readiness(missing=missing, backends=tuple(torch._dynamo.list_backends(exclude_tags=())))
 
 
 def answer(verb: str) -> Record:

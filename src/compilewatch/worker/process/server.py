@@ -226,6 +226,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--environment", default="default")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--targets", default="", help="to be warm for, between commas")
+    parser.add_argument("--single", action="store_true", help="one request will come")
     options = parser.parse_args(arguments)
     channel = socket.socket(fileno=options.channel)
     channel.set_inheritable(False)
@@ -249,14 +250,17 @@ def _serve(channel: socket.socket, options: argparse.Namespace) -> int:
     from compilewatch.worker.process import child, warmup
     from compilewatch.worker.process.describe import describe
 
-    warmup.warm_up(options.targets.split(","))
+    gc.disable()  # imports make no garbage worth looking for, again and again
+    warmup.warm_up(filter(None, options.targets.split(",")), single=options.single)
     child.become_subreaper()
     threads = _threads()
     server = Server(channel, options.jobs, forks=threads == 1)
     # What exists now is never garbage: without this a collection in a child would touch, and so
     # copy, every page of it.
-    gc.collect()
+    if not options.single:
+        gc.collect()
     gc.freeze()
+    gc.enable()
     environment = describe(options.environment, options.device)
     server.lines.send(Ready(environment=environment, threads=threads))
     server.serve()

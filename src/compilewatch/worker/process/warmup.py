@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from compilewatch.contract.targets import entry
 
@@ -51,6 +51,8 @@ MODULES = (
 )
 """Imported in order. One that this environment lacks is left out: a child that needs it says so."""
 
+MODULES_OF_EACH = ("torch._dynamo", *(m for m in MODULES if m.startswith("compilewatch.")))
+
 TRACED_MODULES = (
     "torch.nn.modules.activation",
     "torch.nn.modules.container",
@@ -71,30 +73,36 @@ function (torch/_dynamo/funcname_cache.py, torch 2.13 to 2.15), a tenth of a sma
 """
 
 
-def warm_up(targets: Iterable[str] = ()) -> None:
+def warm_up(targets: Iterable[str] = (), *, single: bool = False) -> None:
     """Import torch and transformers, compile something tiny, and leave no trace of it.
 
     `targets` are those that children will be asked about. Only torch itself must work; a failure of
-    the rest goes to stderr and costs speed, not answers.
+    the rest goes to stderr and costs speed, not answers. For a `single` request only what every
+    request needs is imported: the rest is worth it where many children share it.
     """
-    import_modules(targets)
+    import_modules(targets, MODULES_OF_EACH if single else None)
     try:
         _fix_verbosity()
-        _name_functions()
         _start_autograd()
-        compile_something()
+        if not single:
+            _name_functions()
+            compile_something()
     except Exception:  # noqa: BLE001  (a broken compiler is a finding of the children)
         sys.stderr.write("warm-up: the first compile failed\n")
         traceback.print_exc()
 
 
-def import_modules(targets: Iterable[str] = ()) -> None:
-    """Import what a request on one of `targets` needs. Raises only where torch itself fails."""
+def import_modules(targets: Iterable[str] = (), modules: Sequence[str] | None = None) -> None:
+    """Import what a request on one of `targets` needs. Raises only where torch itself fails.
+
+    `modules` are imported instead of all that many requests share.
+    """
     import torch
 
     torch.set_num_threads(1)
     _keep_single_threaded()
-    for name in (*MODULES, *(m for t in targets for m in entry(t).warm_up)):
+    warm = MODULES if modules is None else modules
+    for name in (*warm, *(m for t in targets for m in entry(t).warm_up if modules is None)):
         try:
             importlib.import_module(name)
         except Exception:  # noqa: BLE001  (foreign packages: whatever they raise at import)

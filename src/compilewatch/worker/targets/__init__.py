@@ -33,6 +33,8 @@ class Outcome:
     unattributed: int | None = None
     ops: int | None = None
     guards: int | None = None
+    graph_ops: tuple[int, ...] = ()
+    graph_ends: tuple[int, ...] = ()
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
     numerics: Numerics | None = None

@@ -40,14 +40,15 @@ _GIVEN_UP = re.compile(r"WON'T CONVERT (?P<function>\S+) (?P<file>.+) line (?P<l
 
 @dataclass
 class Capture:
-    """The result of one capture. `ops` counts the call_function nodes of all graphs.
+    """The result of one capture.
 
+    `graph_ops` counts the call_function nodes of each graph, `ops` those of all graphs.
     `guards` counts the guards of frames with a graph; both counts are as in `explain`. `frames` are
     the compile ids of the frames that Dynamo started to trace, `captured` those of the graphs, each
     in order; `skip_reasons` are Dynamo's reasons for frames that it skipped.
     """
 
-    ops: int = 0
+    graph_ops: list[int] = field(default_factory=list)
     guards: int = 0
     captured: list[str] = field(default_factory=list)
     log: BreakLog = field(default_factory=BreakLog)
@@ -57,6 +58,10 @@ class Capture:
     @property
     def graphs(self) -> int:
         return len(self.captured)
+
+    @property
+    def ops(self) -> int:
+        return sum(self.graph_ops)
 
     @property
     def is_single_graph(self) -> bool:
@@ -91,7 +96,7 @@ def capture(
     def recorder(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         compile_id = str(CompileContext.current_compile_id())
         found.captured.append(compile_id)
-        found.ops += sum(node.op == "call_function" for node in graph.graph.nodes)
+        found.graph_ops.append(sum(node.op == "call_function" for node in graph.graph.nodes))
         reason: Any = getattr(graph, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break:
             found.log.broken_graphs.add(compile_id)

@@ -38,6 +38,7 @@ was given up, and one for each graph of a recompile or of an eager caller.
 from __future__ import annotations
 
 import hashlib
+import linecache
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -71,6 +72,10 @@ _MODULE_CALLS = ("_wrapped_call_impl", "_call_impl")
 _MODULE_FILE = "torch/nn/modules/module.py"
 _DYNAMO = "torch/_dynamo/"
 _HARNESS = "compilewatch/worker/"
+_LINES_AROUND = 2
+_LINE_CHARACTERS = 200
+_PATHS: dict[str, str] = {}
+"""Where the files of the frames met lie: a file outside `sys.path` cannot be found by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +120,17 @@ class BreakLog:
         missing = self.missing()
         return (*found, unattributed(missing)) if missing else found
 
+    def ends(
+        self, graphs: Iterable[CompileId], breaks: Sequence[GraphBreak], model: StackFrame | None
+    ) -> tuple[int, ...]:
+        """For each graph, the index of the break (one of `self.breaks`) that it ended in, or -1."""
+        places = {_identity(found): index for index, found in enumerate(breaks)}
+        met = {
+            compile_id: places.get(_identity(as_break(reports, model)), -1)
+            for compile_id, reports in self.reports.items()
+        }
+        return tuple(met.get(compile_id, -1) for compile_id in graphs)
+
 
 def as_break(reports: Sequence[BreakReport], model: StackFrame | None = None) -> GraphBreak:
     """Combine the reports under one compile id to one graph break.
@@ -136,6 +152,7 @@ def as_break(reports: Sequence[BreakReport], model: StackFrame | None = None) ->
 def graph_break(
     cause: Cause, reason: str, place: StackFrame, stack: tuple[StackFrame, ...] = ()
 ) -> GraphBreak:
+    source_start, source = _source(place)
     return GraphBreak(
         code=cause.code,
         reason=shorten_paths(without_torch_stack(reason)),
@@ -148,7 +165,19 @@ def graph_break(
         explanation=shorten_paths(cause.explanation),
         hints=cause.hints,
         user_stack=stack,
+        source_start=source_start,
+        source=source,
     )
+
+
+def _source(place: StackFrame) -> tuple[int, tuple[str, ...]]:
+    """The lines around a place and the number of the first; nothing where they cannot be read."""
+    lines = linecache.getlines(_PATHS.get(place.file, ""))
+    if not 1 <= place.line <= len(lines):
+        return 0, ()
+    start = max(1, place.line - _LINES_AROUND)
+    kept = lines[start - 1 : place.line + _LINES_AROUND]
+    return start, tuple(line.rstrip().expandtabs(4)[:_LINE_CHARACTERS] for line in kept)
 
 
 def unattributed(count: int) -> GraphBreak:
@@ -167,11 +196,15 @@ def merge(breaks: Iterable[GraphBreak]) -> tuple[GraphBreak, ...]:
     """
     merged: dict[tuple[str, int], GraphBreak] = {}
     for found in breaks:
-        key = (found.fingerprint, found.line)
+        key = _identity(found)
         known = merged.get(key)
         count = found.occurrences + (known.occurrences if known else 0)
         merged[key] = _times(known or found, count)
     return tuple(merged.values())
+
+
+def _identity(found: GraphBreak) -> tuple[str, int]:
+    return found.fingerprint, found.line
 
 
 def fingerprint(cause: str, place: StackFrame) -> str:
@@ -231,8 +264,11 @@ def user_stack(summary: Iterable[FrameSummary]) -> tuple[StackFrame, ...]:
 
 
 def stack_frame(file: str, line: int | None, function: str, text: str = "") -> StackFrame:
-    """Return a frame with its file relative to its package."""
-    return StackFrame(file=package_path(file), line=line or 0, function=function, text=text)
+    """A frame with its file relative to its package."""
+    relative = package_path(file)
+    if not relative.startswith("<"):  # generated code, of which many pieces share a name
+        _PATHS[relative] = file
+    return StackFrame(file=relative, line=line or 0, function=function, text=text)
 
 
 def package_path(file: str) -> str:

@@ -74,6 +74,9 @@ _REFUSALS = (
     FailOnRecompileLimitHit,
     GuardOnDataDependentSymNode,  # on a size or value that Dynamo made unknown, in either tier
 )
+GRAPHS_KEPT = 200
+"""Of so many graphs a result has the operations and the break behind each."""
+
 _NO_FRAMES = "found no compiled frames"
 _CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
 
@@ -108,7 +111,8 @@ class DynamoTarget(CompileTarget):
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             trace_log.discard(subject.artifacts)
             return _failed(subject, error)
-        breaks = found.log.breaks(_forward_of(subject.module)) or _nothing_captured(subject, found)
+        model = _forward_of(subject.module)
+        breaks = found.log.breaks(model) or _nothing_captured(subject, found)
         outcome = Outcome(
             status=Status.GRAPH_BREAK if breaks else Status.PASS,
             detail=_detail(found.graphs, breaks),
@@ -118,6 +122,8 @@ class DynamoTarget(CompileTarget):
             unattributed=found.log.missing(),
             ops=found.ops,
             guards=found.guards,
+            graph_ops=tuple(found.graph_ops[:GRAPHS_KEPT]),
+            graph_ends=found.log.ends(found.captured[:GRAPHS_KEPT], breaks, model),
             fullgraph=_fullgraph(subject, found),
             breaks=breaks,
         )

@@ -1,0 +1,74 @@
+"""What a shell completes: models, runs, targets. Anything that fails completes to nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from compilewatch.errors import CompilewatchError
+
+if TYPE_CHECKING:
+    from compilewatch.store import Store
+
+RUNS_READ = 3
+"""Newest runs whose models are offered."""
+
+
+def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Ids of stored runs, newest first, and `latest`."""
+    del ctx, param
+    with contextlib.suppress(CompilewatchError):
+        return _beginning(["latest", *(stored.run.id for stored in _store().runs())], incomplete)
+    return []
+
+
+def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Models of the stored runs, then those of the chosen source; of a path, files."""
+    del ctx, param
+    before, last = _parts(incomplete)
+    if last.startswith((".", "/", "~")):
+        return [CompletionItem(incomplete, type="file")]
+    names: list[str] = []
+    with contextlib.suppress(CompilewatchError):
+        for stored in _store().runs()[:RUNS_READ]:
+            names += [result.request.model.name for result in stored.results()]
+    with contextlib.suppress(CompilewatchError):
+        from compilewatch.cli.options import choose_models
+        from compilewatch.config.settings import load_settings
+
+        names += [spec.name for spec in choose_models(load_settings(), every=True)[0]]
+    return [CompletionItem(before + name) for name in _beginning(names, last)]
+
+
+def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Compile targets, with their own backends."""
+    del ctx, param
+    from compilewatch.contract.targets import TARGETS
+
+    before, last = _parts(incomplete)
+    names = list(TARGETS)
+    names += [f"{name}:{each}" for name, row in TARGETS.items() for each in row.backends or ()]
+    return [before + name for name in _beginning(names, last)]
+
+
+def _store() -> Store:
+    from compilewatch.config.settings import load_settings
+    from compilewatch.store import Store
+
+    return Store(Path(load_settings().output_dir))
+
+
+def _parts(incomplete: str) -> tuple[str, str]:
+    """What stands before the last of `A,B`, and that."""
+    before, comma, last = incomplete.rpartition(",")
+    return before + comma, last
+
+
+def _beginning(names: Iterable[str], text: str) -> list[str]:
+    low = text.lower()
+    return [name for name in dict.fromkeys(names) if name.lower().startswith(low)]

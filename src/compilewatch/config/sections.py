@@ -1,0 +1,49 @@
+"""The tables of compilewatch.toml: settings that belong together, each handed to its owner."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all tables."""
+
+
+class PushgatewaySettings(Section, frozen=True, kw_only=True):
+    url: str = ""
+    username: str = ""
+    password: str = ""
+
+
+class LokiSettings(Section, frozen=True, kw_only=True):
+    url: str = ""
+    username: str = ""
+    password: str = ""
+
+
+class S3Settings(Section, frozen=True, kw_only=True):
+    url: str = ""
+    endpoint_url: str = ""
+
+
+class PublishSettings(Section, frozen=True, kw_only=True):
+    timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0
+    retry_seconds: Annotated[float, Meta(ge=0)] = 30.0
+
+
+class TrainiumSettings(Section, frozen=True, kw_only=True):
+    instance: str = ""
+    tag: str = "compilewatch=trainium"
+    region: str = ""
+    profile: str = ""
+    host: str = ""
+    ssh_port: Annotated[int, Meta(ge=1, le=65535)] = 22
+    ready_command: str = ""
+    ready_seconds: Annotated[float, Meta(gt=0)] = 900.0
+    stop_seconds: Annotated[float, Meta(gt=0)] = 600.0
+    poll_seconds: Annotated[float, Meta(gt=0)] = 15.0
+    attempts: Annotated[int, Meta(ge=1)] = 5
+    prices_file: str = ""

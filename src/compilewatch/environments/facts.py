@@ -1,0 +1,120 @@
+"""What an interpreter said of itself, kept until something about it changes.
+
+Asking costs an import of torch, most of what `list-targets` and `doctor` would take. Facts lie in
+the user's cache folder, each with a digest of what it depends on: the interpreter, the times of its
+folders of packages, this version of compilewatch, the variables that a worker would see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import shutil
+import site
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from compilewatch import __version__
+from compilewatch.config.paths import cache_folder
+from compilewatch.errors import StoreError
+from compilewatch.files import write_atomically
+from compilewatch.records import HARNESS_VERSION, Record
+from compilewatch.records.clock import now
+
+if TYPE_CHECKING:
+    from compilewatch.environments import Interpreter
+
+T = TypeVar("T")
+
+SOURCES = ("contract", "neuron", "worker/process", "worker/targets")
+"""Folders of ours whose code answers; a checkout changes without a new version."""
+
+
+class Fact(Record, frozen=True, kw_only=True):
+    """One answer: what it depends on, when it was given, and itself."""
+
+    depends_on: str
+    checked_at: str
+    value: msgspec.Raw
+
+
+def remembered(
+    what: str,
+    name: str,
+    chosen: Interpreter,
+    kind: type[T],
+    ask: Callable[[], T],
+    *,
+    cache: Path | None = None,
+    fresh: bool = False,
+) -> tuple[T, str]:
+    """The kept answer to `what` of environment `name`, and when it was given (UTC).
+
+    It is asked for where there is none, where something changed since, or with `fresh`. What `ask`
+    raises propagates, and nothing is kept.
+    """
+    path = _folder(name, chosen, cache) / f"{what}.json"
+    depends_on = _digest(chosen)
+    if not fresh:
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            fact = msgspec.json.decode(path.read_bytes(), type=Fact)
+            if fact.depends_on == depends_on:
+                return msgspec.json.decode(fact.value, type=kind), fact.checked_at
+    value = ask()
+    checked_at = now()
+    fact = Fact(
+        depends_on=depends_on, checked_at=checked_at, value=msgspec.Raw(msgspec.json.encode(value))
+    )
+    with contextlib.suppress(StoreError):  # a cache that cannot be written costs time only
+        write_atomically(path, msgspec.json.encode(fact), durable=False)
+    return value, checked_at
+
+
+def forget(name: str, chosen: Interpreter, cache: Path | None = None) -> None:
+    """Drop all that is kept of an environment."""
+    for path in _folder(name, chosen, cache).glob("*.json"):
+        path.unlink(missing_ok=True)
+
+
+def _folder(name: str, chosen: Interpreter, cache: Path | None) -> Path:
+    text = "\0".join((name, chosen.path, chosen.device))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return (cache or cache_folder()) / "facts" / f"{name}-{digest}"
+
+
+def _digest(chosen: Interpreter) -> str:
+    times = []
+    for path in _looked_at(chosen):
+        with contextlib.suppress(OSError):
+            times.append((str(path), path.stat().st_mtime_ns))
+    programs = [shutil.which(name) for name in (os.environ.get("CXX", "g++"), "neuronx-cc")]
+    seen = [dict(chosen.variables), os.environ.get("PYTHONPATH", ""), programs]
+    facts = [__version__, HARNESS_VERSION, seen, sorted(set(times))]
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
+
+
+def _looked_at(chosen: Interpreter) -> Iterator[Path]:
+    """The files and folders whose change may change an answer; none need exist."""
+    python = Path(chosen.path)
+    yield python
+    prefix = python.parent.parent
+    if chosen.path == sys.executable:
+        prefix = Path(sys.prefix)
+        yield from map(Path, site.getsitepackages())
+        # A torch that is built in its checkout changes without its folder of packages.
+        found = importlib.util.find_spec("torch")
+        if found is not None and found.origin is not None:
+            yield Path(found.origin).with_name("version.py")
+    yield prefix / "pyvenv.cfg"
+    yield from prefix.glob("lib/python*/site-packages")
+    yield from map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    yield from Path("/dev").glob("neuron*")
+    package = Path(__file__).parents[1]
+    for folder in SOURCES:
+        yield from (package / folder).rglob("*.py")

@@ -1,0 +1,301 @@
+"""A model of one's own: a folder with a `config.json`, a Python file, or a factory in a module.
+
+Whatever can be wrong with it is found here, without importing it: a module that is not there, a
+syntax error, a name that the file does not define, a function that needs arguments.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from compilewatch.errors import ConfigError
+from compilewatch.records import FactoryBuild, ModelSpec
+from compilewatch.sources.configs import Resolver, read_config
+from compilewatch.sources.transformers.scan import read_library
+
+FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+"""`package.module:callable`."""
+
+FORMS = "name a folder with a config.json, a file ./FILE.py or ./FILE.py:NAME, or MODULE:FACTORY"
+
+_LIKELY = re.compile(r"(build|make|create|get|load)(_\w+)?|\w*_?(model|net|network)")
+_NO_FACTORY = re.compile(r"_.*|main|test_.*|(example_)?inputs")
+_MODULE_BASES = ("Module", "PreTrainedModel", "LightningModule")
+
+
+def own_model(name: str, python_path: Sequence[Path] = ()) -> ModelSpec | None:
+    """The model that a path or `MODULE:FACTORY` names; None for a name of another form.
+
+    `python_path` is searched for modules first, then the current folder, then what is installed.
+    Raises ConfigError, in one line, for what is not there or makes no sense.
+    """
+    path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
+    file = Path(path).expanduser()
+    if file.suffix == ".py" or (attribute and _is_path(path)):
+        return _file_spec(file, attribute, name, python_path)
+    folder = file.parent if file.name == "config.json" else file
+    if not attribute and (_is_path(path) or (folder / "config.json").is_file()):
+        return folder_spec(folder, name)
+    if not FACTORY.fullmatch(name):
+        return None
+    return factory_spec(name, name, python_path=_searched(path, python_path))
+
+
+def dotted_model(name: str, python_path: Sequence[Path] = ()) -> ModelSpec | None:
+    """The model that `module` or `module.factory` names; None where there is no such module."""
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name):
+        return None
+    searched = _searched(name, python_path)
+    module, _, attribute = name.rpartition(".")
+    for candidate, given in ((name, ""), (module, attribute)):
+        file = _module_file(candidate, searched) if candidate else None
+        # A name without a dot is a module of the team's own, never an installed package.
+        if file is None or ("." not in name and not searched):
+            continue
+        found = given or _only_factory(file, candidate)
+        return factory_spec(f"{candidate}:{found}", name, python_path=searched)
+    return None
+
+
+def folder_spec(
+    folder: Path, name: str, *, weights: bool = False, trust: bool = False, root: Path | None = None
+) -> ModelSpec:
+    """A local folder with a `config.json`, in the layout of `save_pretrained`."""
+    if not (folder / "config.json").is_file():
+        what = f"{folder} has no config.json" if folder.is_dir() else f"there is no folder {folder}"
+        raise ConfigError(f"{what}: {FORMS}")
+    found = Resolver(read_library(root)).resolve(
+        folder / "config.json",
+        read_config(folder / "config.json"),
+        repo=str(folder.resolve()) if weights or trust else None,
+        weights=weights,
+        trust_remote_code=trust,
+    )
+    reason = found.skip_reason
+    if reason is not None and found.needs_remote_code:
+        reason = "remote code: set `trust = true` in the manifest if you have read it"
+    return ModelSpec(
+        source="manifest",
+        name=name,
+        build=found.build,
+        architecture=found.architecture,
+        family=found.family,
+        task=found.task,
+        skip_reason=reason,
+    )
+
+
+def factory_spec(
+    factory: str, name: str, *, python_path: Sequence[Path] = (), inputs: str | None = None
+) -> ModelSpec:
+    """`package.module:callable`. The module's file is found, and digested, without importing it.
+
+    The digest covers the Python files beside it too: a model often lies next to its factory.
+    Raises ConfigError for a malformed reference, a module that is not there or not Python, and a
+    callable that it does not define or that needs arguments.
+    """
+    for reference in (factory, inputs):
+        if reference is not None and not FACTORY.fullmatch(reference):
+            raise ConfigError(f"{reference!r} is not of the form package.module:callable")
+    module, _, attribute = factory.partition(":")
+    where = _module_file(module, python_path)
+    if where is None:
+        searched = os.pathsep.join(map(str, python_path))
+        raise ConfigError(
+            f"there is no module {module} on {searched or 'the Python path'}: give MODULE:FACTORY, "
+            "and its folder with python_path (--python-path)"
+        )
+    _check_factory(where, attribute, module)
+    digest = hashlib.sha256()
+    for path in sorted(where.parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return ModelSpec(
+        source="manifest",
+        name=name,
+        build=FactoryBuild(
+            factory=factory,
+            path=os.pathsep.join(str(path.resolve()) for path in python_path) or None,
+            inputs=inputs,
+            source_sha256=digest.hexdigest(),
+        ),
+        architecture=factory,
+    )
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith((".", "/", "~"))
+
+
+def _searched(module: str, python_path: Sequence[Path]) -> tuple[Path, ...]:
+    """Where to look for a module; the current folder only where its package lies in it."""
+    top = Path.cwd() / module.partition(".")[0]
+    return (
+        *python_path,
+        *([Path.cwd()] if top.is_dir() or top.with_suffix(".py").exists() else []),
+    )
+
+
+def _file_spec(file: Path, attribute: str, name: str, python_path: Sequence[Path]) -> ModelSpec:
+    """A factory in a file; of a file in a package, the module that it is there."""
+    if not file.is_file():
+        raise ConfigError(f"there is no file {file}: {FORMS}")
+    file = file.resolve()
+    parts = [] if file.name == "__init__.py" else [file.stem]
+    root = file.parent
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    if not parts or not all(part.isidentifier() for part in parts):
+        raise ConfigError(f"{file.name} cannot be imported: rename it to a Python name")
+    shown = name if not attribute else name.rpartition(":")[0]
+    factory = f"{'.'.join(parts)}:{attribute or _only_factory(file, shown)}"
+    return factory_spec(factory, name, python_path=(root, *python_path))
+
+
+def _only_factory(file: Path, shown: str) -> str:
+    """The one function or class of a file that makes a model. Raises ConfigError with the choice.
+
+    A function without arguments counts before classes; of several, the one that is called like a
+    factory; of classes, one that no other class of the file uses.
+    """
+    body = _parsed(file).body
+    functions = [
+        node.name
+        for node in body
+        if isinstance(node, ast.FunctionDef)
+        and not _NO_FACTORY.fullmatch(node.name)
+        and not _needed(node)
+        and any(isinstance(inner, ast.Return) and inner.value for inner in ast.walk(node))
+    ]
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    modules = [name for name, node in classes.items() if _is_module(node, classes)]
+    made = [name for name in modules if not _needed_by_class(classes[name])]
+    used = {
+        inner.id
+        for name in modules
+        for inner in ast.walk(classes[name])
+        if isinstance(inner, ast.Name) and inner.id != name
+    }
+    likely = [name for name in functions if _LIKELY.fullmatch(name)]
+    outer = [name for name in made if name not in used]
+    for choice in (functions, likely, *([] if functions else [made, outer])):
+        if len(choice) == 1:
+            return choice[0]
+    candidates = ", ".join(f"{shown}:{name}" for name in (*functions, *made))
+    if candidates:
+        raise ConfigError(f"{shown} has several that may build the model: name one of {candidates}")
+    raise ConfigError(
+        f"{shown} has no function without arguments that returns a module: write one and name it "
+        f"as {shown}:NAME"
+    )
+
+
+def _check_factory(file: Path, attribute: str, module: str) -> None:
+    """Raises ConfigError where a file surely defines no such callable, or it needs arguments."""
+    nodes = list(_top_level(_parsed(file).body))
+    known = [name for node in nodes for name in _names(node)]
+    if attribute not in known and not {"*", "__getattr__"} & set(known):
+        tops = [n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+        there = f"; it defines {', '.join(tops[:8])}" if tops else ""
+        raise ConfigError(f"{file} has no {attribute}: give MODULE:FACTORY{there}")
+    for node in nodes:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name != attribute:
+            continue
+        needed = _needed(node) if isinstance(node, ast.FunctionDef) else _needed_by_class(node)
+        if needed:
+            raise ConfigError(
+                f"{module}:{attribute} needs {', '.join(needed)}: name a function without "
+                "arguments as MODULE:FACTORY"
+            )
+
+
+def _parsed(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes(), str(file))
+    except SyntaxError as error:
+        line = f": {error.text.strip()}" if error.text else ""
+        raise ConfigError(f"{file}:{error.lineno}: SyntaxError: {error.msg}{line}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+
+
+def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run at import, those in `if` and `try` included."""
+    for node in body:
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            if isinstance(node, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+                yield from _top_level(getattr(node, field, []))
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    """What a statement defines; `*` for a star import."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        yield from ((each.asname or each.name).partition(".")[0] for each in node.names)
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
+    elif isinstance(node, ast.Expr | ast.For):
+        # `globals().update(…)` and the like may define anything.
+        yield from ("*" for n in ast.walk(node) if getattr(n, "id", "") in ("globals", "setattr"))
+
+
+def _needed(function: ast.FunctionDef, skipped: int = 0) -> list[str]:
+    """The arguments that a call must give, without the first `skipped`."""
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    required = positional[skipped : len(positional) - len(given.defaults)]
+    named = [
+        a for a, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if not default
+    ]
+    return [argument.arg for argument in (*required, *named)]
+
+
+def _needed_by_class(node: ast.ClassDef) -> list[str]:
+    for inner in node.body:
+        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+            return _needed(inner, skipped=1)
+    return []
+
+
+def _is_module(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
+    """Whether a class looks like an `nn.Module`, directly or by another class of the file."""
+    for base in node.bases:
+        name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+        if name in _MODULE_BASES:
+            return True
+        if name in classes and name != node.name and _is_module(classes[name], classes):
+            return True
+    return False
+
+
+def _module_file(module: str, python_path: Sequence[Path] = ()) -> Path | None:
+    """The file of a dotted module; nothing is imported, parent packages neither."""
+    top, *rest = module.split(".")
+    for folder in _places(top, python_path):
+        stem = folder.joinpath(*rest) if rest else folder
+        for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def _places(top: str, python_path: Sequence[Path]) -> Iterator[Path]:
+    """Where the top-level package may lie: `…/top`, a folder or a file without its suffix."""
+    yield from (folder / top for folder in python_path)
+    if top in sys.builtin_module_names:
+        return
+    found = importlib.util.find_spec(top)
+    if found is not None and found.submodule_search_locations:
+        yield from map(Path, found.submodule_search_locations)
+    elif found is not None and found.origin:
+        yield Path(found.origin).with_suffix("")

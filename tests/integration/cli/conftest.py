@@ -1,0 +1,186 @@
+"""One real sweep that the verbs' tests read, and a way to run verbs as a person does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner
+
+from compilewatch.cli import main
+from compilewatch.launchers import LAUNCHERS
+from compilewatch.launchers.local.launcher import LocalLauncher
+
+PROGRAM = Path(sys.executable).with_name("compilewatch")
+Compilewatch = Callable[..., subprocess.CompletedProcess[str]]
+
+MODULE = """
+import torch
+from torch import nn
+
+
+class Whole(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + 1
+
+
+class Broken(nn.Module):
+    def forward(self, x):
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+
+def whole():
+    return Whole()
+
+
+def broken():
+    return Broken()
+
+
+def raises():
+    raise RuntimeError("the factory itself fails")
+
+
+def number():
+    return 7
+
+
+def inputs():
+    return {"x": torch.ones(2, 3)}
+"""
+
+MANIFEST = """
+schema_version = 1
+
+[[model]]
+name = "team/whole"
+factory = "team:whole"
+python_path = "."
+inputs = "team:inputs"
+family = "team"
+
+[[model]]
+name = "team/broken"
+factory = "team:broken"
+python_path = "."
+inputs = "team:inputs"
+family = "team"
+"""
+
+
+@pytest.fixture(scope="session")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a team's own models.toml and module."""
+    folder = tmp_path_factory.mktemp("team")
+    (folder / "team.py").write_text(MODULE)
+    (folder / "models.toml").write_text(MANIFEST)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def variables(team: Path) -> dict[str, str]:
+    """What makes a verb read the team's models and keep its outputs there."""
+    return {
+        "COMPILEWATCH_MODELS_FILE": str(team / "models.toml"),
+        "COMPILEWATCH_OUTPUT_DIR": str(team / "outputs"),
+        "COMPILEWATCH_JOBS": "2",
+        "NO_COLOR": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def program(team: Path, variables: dict[str, str]) -> Compilewatch:
+    """Run the program in the team's folder, in a process of its own, as a person does.
+
+    It starts a worker with torch of its own: only for what another process can show.
+    """
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(PROGRAM), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=team,
+            env=os.environ | variables | more,
+            timeout=300,
+        )
+
+    return run
+
+
+class WarmLauncher(LocalLauncher):
+    """Its server outlives the command that started it, for the next one in this process."""
+
+    made: ClassVar[dict[object, LocalLauncher]] = {}
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def warm(
+    jobs: int = 1,
+    environments: tuple[str, ...] = ("default",),
+    cache: Path | None = None,
+    *,
+    single: bool = False,
+) -> LocalLauncher:
+    """Stands for `LocalLauncher` in the table of launchers; all commands share a warm server."""
+    del single
+    known = WarmLauncher.made
+    return known.setdefault((environments, cache), WarmLauncher(2, environments, cache=cache))
+
+
+class _Program:
+    """`compilewatch.cli.main` in the form that click's runner wants."""
+
+    name = "compilewatch"
+
+    def main(self, args: Sequence[str], prog_name: str, **_: Any) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", [prog_name, *args])
+            # Click names the program after the module that runs, which is pytest.
+            patch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+            try:
+                main()
+            finally:
+                signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="package")
+def compilewatch(team: Path, variables: dict[str, str]) -> Iterator[Compilewatch]:
+    """Run a verb in the team's folder, in this process, with a worker that all verbs share."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(team)
+            patch.setitem(LAUNCHERS, "local", f"{__name__}:{warm.__name__}")
+            program: Any = _Program()
+            done = CliRunner().invoke(program, list(arguments), env=variables | more)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+    yield run
+    for launcher in WarmLauncher.made.values():
+        launcher.close()
+    WarmLauncher.made.clear()
+
+
+@pytest.fixture(scope="session")
+def swept(program: Compilewatch) -> dict[str, Any]:
+    """What `sweep --json` said of the team's two models."""
+    done = program("sweep", "--source", "manifest", "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

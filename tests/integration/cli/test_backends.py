@@ -1,0 +1,45 @@
+"""A backend that torch.compile does not have is found before anything starts."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from compilewatch.cli import worker_call
+from compilewatch.config.settings import Settings
+from compilewatch.contract.messages import Readiness
+from compilewatch.errors import UsageError
+from compilewatch.records import Target
+
+SETTINGS = Settings()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The environments that were asked; each knows `eager`."""
+    names: list[str] = []
+
+    def readiness(name: str, *_: object, **__: object) -> Readiness:
+        names.append(name)
+        return Readiness(missing={}, backends=("eager", "relu_runtime_error_TESTING_ONLY"))
+
+    monkeypatch.setattr(worker_call, "readiness", readiness)
+    return names
+
+
+def test_an_unknown_backend_lists_those_that_there_are(asked: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"'foo' in environment 'default'; known: eager$"):
+        worker_call.check_backends([Target(name="dynamo", backend="foo")], SETTINGS)
+    assert asked == ["default"]
+
+
+def test_each_named_environment_is_asked(asked: list[str]) -> None:
+    named = msgspec.structs.replace(SETTINGS, environments=("default", "torch-2.9"))
+    worker_call.check_backends([Target(name="dynamo", backend="eager")], named)
+    assert asked == ["default", "torch-2.9"]
+
+
+def test_nothing_is_asked_where_the_catalogue_knows(asked: list[str]) -> None:
+    targets = [Target(name="dynamo"), Target(name="export", backend="strict")]
+    worker_call.check_backends(targets, SETTINGS)
+    assert asked == []

@@ -1,0 +1,92 @@
+"""The doctor: what it finds is what would stop a sweep."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compilewatch import environments
+from compilewatch.cli.verbs import doctor
+from compilewatch.cli.worker_call import try_environment
+from compilewatch.environments import Interpreter
+from compilewatch.errors import InterpreterError
+from tests.integration.launchers.conftest import bare_python
+
+__all__ = ["bare_python"]
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package index of our own, which pip asks; a folder a package."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_CERT"):
+            monkeypatch.delenv(name, raising=False)
+        yield tmp_path
+        server.shutdown()
+
+
+def _offer(index: Path, package: str, version: str) -> None:
+    (index / package).mkdir()
+    wheel = f"{package}-{version}-py3-none-any.whl"
+    (index / package / "index.html").write_text(f'<a href="{wheel}">{wheel}</a>')
+
+
+def test_a_newer_release_is_noted_with_what_to_type(index: Path) -> None:
+    """Only pip itself shows that its answer is read aright."""
+    _offer(index, "torch", "99.0.0")
+    _offer(index, "transformers", environments.describe("default").packages["transformers"])
+    torch, transformers = doctor._releases()
+    assert torch.state == "note"
+    assert torch.fact.startswith("99.0.0; ")
+    assert "make lock" in torch.advice
+    assert (transformers.state, transformers.advice) == ("ok", "")
+
+
+def test_an_index_that_does_not_answer_is_not_an_up_to_date_one(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")
+    assert [check.state for check in doctor._releases()] == ["note", "note"]
+    assert {check.fact.partition(":")[0] for check in doctor._releases()} == {"not known"}
+
+
+def test_a_worker_that_ends_is_a_failure_and_not_ok(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the registry's wheel once did: it describes itself well and then does not start."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho '9 threads are too many' >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setitem(environments.INTERPRETERS, "default", Interpreter(executable=str(python)))
+    check = doctor._worker()
+    assert check.state == "failed"
+    assert "9 threads are too many" in check.fact
+    assert "make clean setup" in check.advice
+
+
+def test_a_worker_that_cannot_fork_is_a_note(
+    bare_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BARE_WORKER_THREADS", "2")
+    assert try_environment("bare").threads == 3
+    monkeypatch.setitem(environments.INTERPRETERS, "default", environments.INTERPRETERS["bare"])
+    check = doctor._worker()
+    assert check.state == "note"
+    assert "each request starts a process of its own" in check.advice
+
+
+def test_a_worker_that_answers_wrongly_is_broken(
+    bare_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BARE_WORKER_STATUS", "error")
+    with pytest.raises(InterpreterError, match="starts, but a model of one layer ends as error"):
+        try_environment("bare")

@@ -1,0 +1,77 @@
+"""Environments and targets as a person asks about them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from compilewatch.contract.targets import TARGETS
+from tests.integration.cli.conftest import Compilewatch
+
+
+def test_what_is_not_made_is_listed_with_what_to_type(
+    compilewatch: Compilewatch, tmp_path: Path
+) -> None:
+    done = compilewatch("env", "list", "--json", COMPILEWATCH_CACHE=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    listed = {one["name"]: one for one in json.loads(done.stdout)}
+    assert listed["default"]["state"] == "ready"
+    assert listed["xla"]["state"] == "not_created"
+    assert listed["xla"]["advice"] == "compilewatch env create xla"
+
+
+def test_check_says_in_one_line_what_to_type(compilewatch: Compilewatch, tmp_path: Path) -> None:
+    done = compilewatch("env", "check", "xla", COMPILEWATCH_CACHE=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("compilewatch env create xla")
+
+
+@pytest.mark.torch
+def test_the_default_environment_works(compilewatch: Compilewatch) -> None:
+    done = compilewatch("env", "check", "default", "--json")
+    assert done.returncode == 0, done.stdout
+    assert json.loads(done.stdout)["working"]["start_seconds"] > 0
+
+
+@pytest.mark.torch
+def test_every_target_is_listed_and_says_why_it_cannot_run(
+    compilewatch: Compilewatch, tmp_path: Path
+) -> None:
+    done = compilewatch("list-targets", "--json", COMPILEWATCH_CACHE=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    listed = json.loads(done.stdout)
+    assert [one["target"] for one in listed] == list(TARGETS)
+    assert all(one["runs"] or one["why"] for one in listed)
+    assert listed[0] == {"target": "dynamo", "environment": "default", "runs": True, "why": ""}
+
+
+def test_an_environment_that_is_named_must_exist(
+    compilewatch: Compilewatch, tmp_path: Path
+) -> None:
+    done = compilewatch("sweep", "--environments", "torch-1.0", COMPILEWATCH_CACHE=str(tmp_path))
+    assert done.returncode == 2
+    assert "compilewatch env create torch-1.0 --torch VERSION" in done.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.xla
+def test_one_sweep_asks_two_versions_of_torch_and_compares_them(
+    compilewatch: Compilewatch, team: Path, xla_python: str
+) -> None:
+    own = ("--output", str(team / "two"))
+    done = compilewatch(
+        "sweep", "--source", "manifest", "--environments", "default,xla", *own, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["summary"]["statuses"] == {"pass": 2, "graph_break": 2}
+    assert [e["name"] for e in found["run"]["environments"]] == ["default", "xla"]
+    compared = compilewatch("compare", "latest", "--environments", "default,xla", *own, "--json")
+    assert compared.returncode == 0, compared.stderr
+    between = json.loads(compared.stdout)
+    assert between["changes"] == []
+    assert any(line.startswith("torch 2.") for line in between["differences"])

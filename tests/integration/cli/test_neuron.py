@@ -1,0 +1,166 @@
+"""`compilewatch neuron compile`, run as a person runs it, on the double of neuronx-cc."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from compilewatch.records import NeuronDetail
+from tests.doubles import has_ended, neuron_variables
+from tests.integration.cli.conftest import PROGRAM
+
+Compile = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return os.environ | neuron_variables(tmp_path / "cache", sdk=False) | {"NO_COLOR": "1"}
+
+
+@pytest.fixture
+def run_compile(tmp_path: Path, environ: dict[str, str]) -> Compile:
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(PROGRAM), "neuron", "compile", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=environ | variables,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A run with captures of three models, one of which the compiler refuses."""
+    for model, behaviour in (
+        ("bert", "ok"),
+        ("fft", "error NCC_EVRF001 fft is not supported - Use another operator"),
+        ("gpt", "ok"),
+    ):
+        folder = tmp_path / "run" / "artifacts" / model / "xla"
+        folder.mkdir(parents=True)
+        (folder / "graph.hlo_module.pb").write_text(f"{model}\ndouble: {behaviour}\n")
+    return tmp_path / "run"
+
+
+def outcomes(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str]]:
+    return [(Path(each["hlo"]).parts[-3], each["outcome"]) for each in json.loads(done.stdout)]
+
+
+def test_every_capture_of_a_run_is_compiled(run_compile: Compile, run_folder: Path) -> None:
+    done = run_compile("run")
+    assert done.returncode == 1
+    assert "neuronx-cc 2.27.5334.0+f702b353 for trn1: 3 HLO" in done.stderr
+    assert "3 of 3: compiled run/artifacts/gpt/xla/graph.hlo_module.pb, " in done.stderr
+    assert "unsupported operator: NCC_EVRF001: fft is not supported" in done.stdout
+    assert "Use another operator" in done.stdout
+    folder = run_folder / "artifacts/bert/xla/graph.trn1"
+    assert (folder / "graph.neff").stat().st_size > 1024
+    found = msgspec.json.decode((folder / "neuron.json").read_bytes(), type=NeuronDetail)
+    assert found.compiled
+    assert found.target == "trn1"
+
+
+def test_what_is_compiled_is_skipped_and_said(run_compile: Compile, run_folder: Path) -> None:
+    assert run_compile("run", "--jobs", "3").returncode == 1
+    again = run_compile("run", "--json")
+    assert outcomes(again) == [("bert", "already"), ("fft", "failed"), ("gpt", "already")]
+    assert outcomes(run_compile("run", "--json", "--target", "trn2"))[0] == ("bert", "compiled")
+
+
+def test_a_link_to_a_run_is_followed(
+    run_compile: Compile, run_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "latest").symlink_to("run")
+    assert len(outcomes(run_compile("latest", "--json"))) == 3
+
+
+def test_one_file_into_a_folder_of_its_own(
+    run_compile: Compile, run_folder: Path, tmp_path: Path
+) -> None:
+    hlo = "run/artifacts/bert/xla/graph.hlo_module.pb"
+    done = run_compile(hlo, "--output", "made")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made/graph.trn1/graph.neff").is_file()
+    assert not (run_folder / "artifacts/bert/xla/graph.trn1").exists()
+    done = run_compile("run", "--output", "made", "--json")
+    folders = [each["folder"] for each in json.loads(done.stdout)]
+    assert folders[0] == str(tmp_path / "made/artifacts/bert/xla/graph.trn1")
+
+
+def test_one_that_hangs_is_ended_and_the_next_one_compiled(
+    run_compile: Compile, run_folder: Path
+) -> None:
+    (run_folder / "artifacts/bert/xla/graph.hlo_module.pb").write_text("double: hang\n")
+    (run_folder / "artifacts/fft/xla/graph.hlo_module.pb").write_text("double: hang\n")
+    # The others must make it in this time on a slow machine too; both wait for it at once.
+    done = run_compile("run", "--json", "--timeout", "5", "--jobs", "2")
+    assert done.returncode == 1
+    found = {Path(each["hlo"]).parts[-3]: each for each in json.loads(done.stdout)}
+    assert found["bert"]["detail"]["failure"]["kind"] == "timeout"
+    assert found["bert"]["reason"] == "timeout: no end after 5 s"
+    assert found["gpt"]["outcome"] == "compiled"
+
+
+def test_interrupted_it_leaves_no_compiler_behind(
+    environ: dict[str, str], run_folder: Path, tmp_path: Path
+) -> None:
+    hlo = run_folder / "artifacts/bert/xla/graph.hlo_module.pb"
+    hlo.write_text("double: hang\n")
+    command = [str(PROGRAM), "neuron", "compile", str(hlo)]
+    mark = hlo.parent / "graph.trn1" / "hanging"
+    with subprocess.Popen(command, env=environ, cwd=tmp_path, stderr=subprocess.PIPE) as running:
+        while not mark.is_file() or not mark.read_text():
+            assert running.poll() is None
+            time.sleep(0.01)
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert b"interrupted" in said
+    assert has_ended(int(mark.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (("run",), {"PATH": "/usr/bin:/bin"}, "no neuronx-cc on PATH"),
+        (("run",), {"NEURON_DOUBLE": "broken"}, "No module named 'neuronxcc'"),
+        (("empty",), {}, "empty has no *.hlo_module.pb in it"),
+        (("nowhere",), {}, "'nowhere' does not exist"),
+        (("run", "--target", "trn9"), {}, "'trn9' is not one of"),
+        ((), {}, "Missing argument"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error_of_one_line(
+    run_compile: Compile,
+    run_folder: Path,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    variables: dict[str, Any],
+    said: str,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    done = run_compile(*arguments, **variables)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_hlos_of_one_name_are_not_mixed_up(run_compile: Compile, run_folder: Path) -> None:
+    names = [f"run/artifacts/{model}/xla/graph.hlo_module.pb" for model in ("bert", "gpt")]
+    done = run_compile(*names, "--output", "made")
+    assert done.returncode == 2
+    assert "both go to made/graph.trn1" in done.stderr

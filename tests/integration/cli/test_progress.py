@@ -1,0 +1,134 @@
+"""What a sweep says while it runs, as a log and on a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from compilewatch.cli.rendering import progress
+from compilewatch.cli.rendering.progress import ProgressBar, Remaining, known_durations
+from compilewatch.contract.messages import PHASES_FILE
+from compilewatch.launchers import Running
+from compilewatch.launchers.local.task import Task
+from compilewatch.records import Result, Target, Tier
+from tests import factories
+from tests.sweeping import run_sweep, store
+
+EAGER = {"compile": 4.0}
+WAITING = [factories.request(name) for name in ("A", "B", "C")]
+
+
+class Busy:
+    """A launcher that runs two models on two jobs."""
+
+    jobs = 2
+
+    def running(self) -> list[Running]:
+        return [
+            Running(name="B", doing="create", seconds=1.2),
+            Running(name="A", doing="compile", seconds=72.0),
+        ]
+
+
+def broken(name: str) -> Result:
+    return factories.result(name, breaks=(factories.graph_break(),), durations=EAGER)
+
+
+@pytest.fixture
+def bar() -> ProgressBar:
+    made = ProgressBar()
+    made.watch(Busy())  # type: ignore[arg-type]
+    return made
+
+
+def test_a_failure_is_one_line_when_it_happens_and_a_pass_is_none(
+    bar: ProgressBar, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bar.on_plan(4, 1, WAITING)
+    bar.on_result(factories.result("A"), 2, 4)
+    bar.on_result(broken("B" * 300), 3, 4)
+    first, failure = capsys.readouterr().err.splitlines()
+    assert first == "4 requests, 1 of them known from earlier runs."
+    assert failure.startswith("graph break  BBB")
+    assert "modeling_bert.py:12 in forward  Data-dependent branching" in failure
+
+
+def test_what_is_expected_is_no_news(bar: ProgressBar, capsys: pytest.CaptureFixture[str]) -> None:
+    bar.on_result(
+        factories.result("A", breaks=(factories.graph_break(),), expectation="known"), 1, 4
+    )
+    assert capsys.readouterr().err == ""
+
+
+def test_a_line_has_counts_in_words_the_rest_and_what_runs_oldest_first(bar: ProgressBar) -> None:
+    bar.on_plan(4, 0, WAITING)
+    assert bar.line() == "0:00  0 of 4; now A compile 1:12, B create 0:01"
+    bar.on_result(factories.result("A", durations=EAGER), 1, 4)
+    bar.on_result(broken("B"), 2, 4)
+    assert re.fullmatch(
+        r"0:00  2 of 4: 1 pass · 1 graph break; 0:0[34] left; now A compile 1:12, B create 0:01",
+        bar.line(),
+    )
+
+
+def test_a_log_hears_of_it_now_and_then(
+    bar: ProgressBar, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.01)
+    bar.on_plan(4, 0, WAITING)
+    with bar:
+        time.sleep(0.1)
+    assert "0:00  0 of 4; now A compile" in capsys.readouterr().err
+
+
+def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressBar(quiet=True) as bar:
+        bar.on_plan(4, 1, WAITING)
+        bar.on_result(broken("A"), 2, 4)
+    assert capsys.readouterr().err == ""
+    assert bar.said_done() == "2 of 4 results are"
+
+
+def test_a_terminal_shows_tally_and_running_models(bar: ProgressBar) -> None:
+    bar.on_plan(3, 0, WAITING)
+    bar.on_result(broken("A"), 1, 3)
+    out = Console(width=80, record=True, file=io.StringIO())
+    out.print(bar._shown())
+    text = out.export_text()
+    assert "1/3" in text
+    assert "1 graph break" in text
+    assert "  A compile 1:12\n" in text
+
+
+def test_the_rest_is_estimated_from_earlier_durations_at_once() -> None:
+    known = {("A", Target()): 30.0, ("B", Target()): 10.0}
+    rest = Remaining(WAITING, known)
+    # A, B and, for C, their mean, on two jobs; the longest alone on many; a worker starts.
+    assert rest.seconds(2) == pytest.approx(30.0 + progress.START_SECONDS, abs=1)
+    assert rest.seconds(1) == pytest.approx(60.0 + progress.START_SECONDS, abs=1)
+    rest.done(factories.result("A", durations={"compile": 40.0}))
+    assert rest.seconds(1) == pytest.approx(10.0 + 80.0 / 3, abs=1)
+    assert Remaining(WAITING, {}).seconds(1) is None
+    assert Remaining([], known).seconds(1) is None
+
+
+def test_durations_are_those_of_the_newest_run(tmp_path: Path) -> None:
+    run_sweep(tmp_path)
+    (run,) = store(tmp_path).runs()
+    (run.path / "results.jsonl").rename(tmp_path / "aside")
+    assert known_durations(store(tmp_path)) == {}
+    (tmp_path / "aside").rename(run.path / "results.jsonl")
+    assert ("A", Target()) in known_durations(store(tmp_path))
+
+
+def test_a_child_says_its_phase_and_how_long(tmp_path: Path) -> None:
+    task = Task(id=1, request=WAITING[0], tier=Tier.FAKE, folder=tmp_path)
+    task.started_monotonic = 100.0
+    assert task.running(103.0) == Running(name="A", doing="setup", seconds=3.0)
+    (tmp_path / PHASES_FILE).write_text('[["setup", 100.0], ["compile", 101.5]]')
+    assert task.running(103.0) == Running(name="A", doing="compile", seconds=1.5)

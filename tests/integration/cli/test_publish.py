@@ -1,0 +1,94 @@
+"""`compilewatch publish` as a person types it, to real services and without them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import services
+from tests.integration.cli.conftest import Compilewatch
+from tests.sharing import free_port
+
+QUICK = {"COMPILEWATCH_PUBLISH_RETRY_SECONDS": "0"}
+
+
+def test_without_an_address_it_says_what_to_set(
+    compilewatch: Compilewatch, swept: dict[str, Any]
+) -> None:
+    done = compilewatch("publish")
+    assert done.returncode == 2
+    assert "nowhere to publish to: set one of pushgateway.url" in done.stderr
+    done = compilewatch("publish", "--to", "pushgateway")
+    assert done.returncode == 2
+    assert "pushgateway has no address: set url in the table [pushgateway]" in done.stderr
+    done = compilewatch("publish", "--to", "telegraph")
+    assert "no sink 'telegraph'; known: html, " in done.stderr
+
+
+def test_a_run_that_lies_elsewhere_is_refused(
+    compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    arguments = ("publish", swept["folder"], "--output", str(tmp_path))
+    done = compilewatch(*arguments, COMPILEWATCH_PUSHGATEWAY_URL=url)
+    assert done.returncode == 2
+    assert f"is not in {tmp_path}: name its folder of runs with --output" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shard_is_not_pushed(compilewatch: Compilewatch, swept: dict[str, Any]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    done = compilewatch("sweep", "--source", "manifest", "--shard", "1/1", "--json")
+    run = json.loads(done.stdout)["run"]["id"]
+    done = compilewatch("publish", run, COMPILEWATCH_PUSHGATEWAY_URL=url)
+    assert done.returncode == 2
+    assert "is shard 1/1: its metrics would replace those of the whole" in done.stderr
+
+
+@pytest.mark.services
+def test_from_a_sweep_to_a_query(
+    compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
+) -> None:
+    config = tmp_path / "prometheus.yml"
+    with services.pushgateway(tmp_path) as gateway:
+        config.write_text(
+            "scrape_configs:\n- job_name: pushgateway\n  honor_labels: true\n"
+            f"  scrape_interval: 200ms\n  static_configs: [{{targets: ['{gateway.url[7:]}']}}]\n"
+        )
+        with services.prometheus(tmp_path, config) as prometheus:
+            done = compilewatch(
+                "sweep", "--source", "manifest", COMPILEWATCH_PUSHGATEWAY_URL=gateway.url
+            )
+            assert done.returncode == 0, done.stderr
+            found = services.query(prometheus, "sum by (model, reason) (compile_breaks_total)")
+            healthy = services.query(prometheus, "compilewatch_spooled_publications")
+    assert [(one["metric"], one["value"][1]) for one in found] == [
+        ({"model": "team/broken", "reason": "GB0025 Call to `torch._dynamo.graph_break()`"}, "1")
+    ]
+    assert [(one["metric"]["sink"], one["value"][1]) for one in healthy] == [("pushgateway", "0")]
+
+
+@pytest.mark.services
+def test_what_waited_is_sent_when_the_gateway_is_back(
+    compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
+) -> None:
+    port = free_port()
+    address = {"COMPILEWATCH_PUSHGATEWAY_URL": f"http://127.0.0.1:{port}", **QUICK}
+    swept_again = compilewatch("sweep", "--source", "manifest", **address)
+    assert swept_again.returncode == 0, swept_again.stderr
+    assert "pushgateway was not published to: no Pushgateway responds at" in swept_again.stdout
+    done = compilewatch("publish", **address)
+    assert done.returncode == 3
+    assert "kept in the spool; the next publish sends it" in done.stderr
+    with services.pushgateway(tmp_path, port=port) as gateway:
+        done = compilewatch("publish", swept["run"]["id"], **address)
+        assert done.returncode == 0, done.stderr
+        first, second = done.stdout.splitlines()
+        assert first.startswith("pushgateway: ")
+        assert second.startswith("run ")
+        assert "(spooled): pushgateway: " in second
+        assert b'compilewatch_spooled_publications{instance="",job=' in gateway.get("/metrics")
+    assert compilewatch("publish", "--json", **address).returncode == 3

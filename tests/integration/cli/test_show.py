@@ -1,0 +1,92 @@
+"""Which stored results `show` means, and what the shell completes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from compilewatch.cli import completion
+from compilewatch.cli.verbs.show import _newest
+from compilewatch.cli.verbs.show import command as show
+from compilewatch.errors import StoreError, UnknownModelError
+from compilewatch.records import FactoryBuild, Result, Status, Target
+from compilewatch.store import Store
+from tests import factories
+from tests.unit.store.conftest import EMPTY
+
+
+def add(root: Path, *results: Result) -> str:
+    with Store(root).create_run(factories.run("", state="running"), EMPTY) as writer:
+        writer.append(results)
+        writer.finish("finished")
+        return writer.run.id
+
+
+def found(root: Path, model: str) -> tuple[str, list[str]]:
+    stored, results = _newest(model, Store(root).runs())
+    return stored.run.id, [result.request.model.name for result in results]
+
+
+def test_a_model_is_found_by_name_in_any_case_and_by_family(tmp_path: Path) -> None:
+    results = [factories.result(n, family="bert") for n in ("BertModel", "BertForMaskedLM")]
+    run = add(tmp_path, *results)
+    assert found(tmp_path, "bertformaskedlm") == (run, ["BertForMaskedLM"])
+    assert found(tmp_path, "bert") == (run, ["BertModel"])
+    with pytest.raises(UnknownModelError, match="near: BertModel"):
+        found(tmp_path, "BretModel")
+
+
+def test_ones_own_model_is_found_by_file_and_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mynet.py").write_text("def build():\n    return 1\n")
+    run = add(
+        tmp_path / "o", factories.result("team/net", build=FactoryBuild(factory="mynet:build"))
+    )
+    for name in ("./mynet.py", "mynet:build", "mynet.build"):
+        assert found(tmp_path / "o", name) == (run, ["team/net"])
+
+
+def test_a_newer_run_without_a_verdict_does_not_hide_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = add(tmp_path, factories.result("A"))
+    foo = Target(backend="foo")
+    newer = add(tmp_path, factories.result("A", status=Status.UNSUPPORTED, target=foo))
+    assert found(tmp_path, "A")[0] == verdict
+    assert newer in capsys.readouterr().err
+    only = add(tmp_path, factories.result("B", status=Status.UNSUPPORTED, target=foo))
+    assert found(tmp_path, "B")[0] == only
+
+
+def test_a_run_whose_results_are_missing_is_passed_over_unless_it_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older, newer = (add(tmp_path, factories.result("A")) for _ in range(2))
+    (tmp_path / newer / "results.jsonl").unlink()
+    assert found(tmp_path, "A")[0] == older
+    assert "results.jsonl is missing" in capsys.readouterr().err
+    with pytest.raises(StoreError, match="missing"):
+        _newest("A", (Store(tmp_path).open(newer),), named=True)
+
+
+def _completed(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, text: str) -> list[str]:
+    monkeypatch.setenv("COMPILEWATCH_OUTPUT_DIR", str(root))
+    parameter = next(p for p in show.params if p.name == "model")
+    items = getattr(completion, name)(click.Context(show), parameter, text)
+    return [getattr(item, "value", item) for item in items]
+
+
+def test_runs_targets_and_models_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = add(tmp_path, factories.result("team/net"))
+    assert _completed(monkeypatch, tmp_path, "runs", "2") == [run]
+    assert _completed(monkeypatch, tmp_path, "targets", "dynamo,ex") == [
+        "dynamo,export", "dynamo,export:non_strict", "dynamo,export:strict"
+    ]  # fmt: skip
+    assert _completed(monkeypatch, tmp_path, "models", "A,TEAM/") == ["A,team/net"]
+    assert _completed(monkeypatch, tmp_path, "models", "./my") == ["./my"]

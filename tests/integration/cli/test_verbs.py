@@ -1,0 +1,218 @@
+"""Every verb, run as a person runs it, on one real sweep."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from compilewatch.cli import VERBS
+from compilewatch.records import Result, Status
+from tests.integration.cli.conftest import MODULE, Compilewatch
+
+pytestmark = pytest.mark.torch
+
+
+def test_help_imports_no_verb_and_nothing_heavy() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from compilewatch.cli import group;"
+        "done = CliRunner().invoke(group, ['--help']); assert done.exit_code == 0;"
+        "heavy = {'torch', 'transformers', 'rich', 'jinja2', 'compilewatch.workflows.sweep'};"
+        "print(done.output, sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("[]")
+    assert all(verb in done.stdout for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_says_what_it_takes(verb: str, compilewatch: Compilewatch) -> None:
+    done = compilewatch(verb, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: compilewatch {verb}")
+
+
+def test_sweep_stores_verdicts_and_writes_every_file(swept: dict[str, Any]) -> None:
+    assert swept["summary"]["statuses"] == {"pass": 1, "graph_break": 1}
+    folder = Path(swept["folder"])
+    for name in ("run.json", "results.jsonl", "junit.xml", "metrics.prom", "report/index.html"):
+        assert (folder / name).stat().st_size > 0, name
+    results = [
+        msgspec.json.decode(line, type=Result)
+        for line in (folder / "results.jsonl").read_bytes().splitlines()
+    ]
+    broken = next(r for r in results if r.request.model.name == "team/broken")
+    assert broken.status is Status.GRAPH_BREAK
+    (graph_break,) = broken.breaks
+    assert (graph_break.file, graph_break.function) == ("team.py", "forward")
+    source = (folder.parent.parent / "team.py").read_text().splitlines()
+    assert "graph_break()" in source[graph_break.line - 1]
+
+
+def test_a_second_sweep_answers_from_the_store(
+    compilewatch: Compilewatch, swept: dict[str, Any]
+) -> None:
+    before = json.loads(compilewatch("runs", "--json").stdout)[0]["id"]
+    again = json.loads(compilewatch("sweep", "--source", "manifest", "--json").stdout)
+    assert again["summary"]["reused"] == 2
+    assert again["baseline"] == before
+    assert again["changes"] == []
+    fresh = json.loads(compilewatch("sweep", "--source", "manifest", "--fresh", "--json").stdout)
+    assert fresh["summary"]["reused"] == 0
+
+
+def test_sweep_prints_a_table_and_where_the_report_is(
+    compilewatch: Compilewatch, swept: dict[str, Any]
+) -> None:
+    done = compilewatch("sweep", "--source", "manifest")
+    assert done.returncode == 0
+    assert "1 of 2 models compiles without graph breaks" in done.stdout
+    assert "report/index.html" in done.stdout
+    assert "\x1b[" not in done.stdout + done.stderr
+
+
+def test_explain_prints_one_result_with_the_marked_line(
+    program: Compilewatch, compilewatch: Compilewatch
+) -> None:
+    """In a process of its own: a worker that this command alone starts, and ends."""
+    done = program("explain", "team/broken", "--source", "manifest")
+    assert done.returncode == 0, done.stderr
+    assert "team.py:" in done.stdout
+    assert "torch._dynamo.graph_break()" in done.stdout
+    printed = compilewatch("explain", "team/broken", "--source", "manifest", "--json")
+    result = msgspec.json.decode(printed.stdout, type=Result)
+    assert result.graph_breaks == 1
+
+
+def test_inputs_are_shown_saved_and_taken_back(compilewatch: Compilewatch, team: Path) -> None:
+    done = compilewatch("inputs", "team/whole", "--source", "manifest", "--save", "x.toml")
+    assert done.returncode == 0, done.stderr
+    assert "[2, 3]" in done.stdout
+    text = (team / "x.toml").read_text()
+    (team / "x.toml").write_text(text.replace("[2, 3]", "[2, 5]"))
+    done = compilewatch(
+        "inputs", "team/whole", "--source", "manifest", "--inputs", "x.toml", "--json"
+    )
+    assert json.loads(done.stdout)["inputs"][0]["shape"] == [2, 5]
+
+
+def test_show_runs_report_and_compare_read_what_is_stored(
+    compilewatch: Compilewatch, swept: dict[str, Any]
+) -> None:
+    run = swept["run"]["id"]
+    assert run in compilewatch("runs").stdout
+    assert any(found["id"] == run for found in json.loads(compilewatch("runs", "--json").stdout))
+    shown = json.loads(compilewatch("show", "team/broken", "--run", run, "--json").stdout)
+    assert [result["status"] for result in shown] == ["graph_break"]
+    page = Path(swept["report"])
+    page.unlink()
+    assert compilewatch("report", run).returncode == 0
+    assert page.exists()
+    compared = compilewatch("compare", run, run, "--json", "--fail-on", "regression")
+    assert compared.returncode == 0
+    assert json.loads(compared.stdout)["changes"] == []
+
+
+def test_show_writes_a_trace_that_tlparse_reads_and_opens_its_pages(
+    program: Compilewatch, swept: dict[str, Any], tmp_path: Path
+) -> None:
+    """In processes of their own: Python reads BROWSER once in a process."""
+    asked = ("show", "team/broken", "--run", swept["run"]["id"])
+    opened = tmp_path / "opened"
+    browser = f"""sh -c 'echo "$0" >> {opened}' %s"""
+    done = program(*asked, "--open", BROWSER=browser)
+    assert done.returncode == 0, done.stderr
+    assert "compilewatch show team/broken --artifacts DIRECTORY" in done.stdout
+    done = program(*asked, "--open", "--artifacts", str(tmp_path / "out"), BROWSER=browser)
+    assert done.returncode == 0, done.stderr
+
+    restored = tmp_path / "out" / "dynamo"
+    pages = [Path(url.removeprefix("file://")) for url in opened.read_text().split()]
+    assert pages[1] == restored / "tlparse" / "index.html"
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+    shutil.rmtree(pages[0].parents[2])
+    (trace,) = (restored / "torch_trace").iterdir()
+    tlparse = Path(sys.executable).with_name("tlparse")
+    again = tmp_path / "again"
+    command = [str(tlparse), "--no-browser", "-o", str(again), str(trace)]
+    subprocess.run(command, check=True, capture_output=True)
+    names = {path.relative_to(again) for path in again.rglob("*") if path.is_file()}
+    there = {path.relative_to(restored / "tlparse") for path in (restored / "tlparse").rglob("*.*")}
+    assert names - there == {Path("raw.log"), Path("raw.jsonl")}
+
+
+def test_show_says_what_it_cannot_open(compilewatch: Compilewatch, swept: dict[str, Any]) -> None:
+    asked = ("show", "team/whole", "--run", swept["run"]["id"])
+    done = compilewatch(*asked, "--open")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "holds no pages of tlparse of this model" in done.stderr
+    done = compilewatch(*asked, "--artifacts", "out")
+    assert done.returncode == 2
+    assert "holds no artifacts of this model" in done.stderr
+
+
+def test_shards_merge_into_the_whole(compilewatch: Compilewatch, swept: dict[str, Any]) -> None:
+    runs, planned = [], []
+    for shard in ("1/2", "2/2"):
+        done = compilewatch("sweep", "--source", "manifest", "--shard", shard, "--json")
+        # A shard of so small a sweep may have nothing to do, and then says so.
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)["run"]
+        runs.append(found["id"])
+        planned.append(found["planned"])
+    assert sum(planned) == 2
+    merged = compilewatch("merge", *runs, "--json")
+    assert merged.returncode == 0, merged.stderr
+    assert json.loads(merged.stdout)["summary"]["statuses"] == {"pass": 1, "graph_break": 1}
+
+
+def test_a_regression_sets_the_exit_status(
+    program: Compilewatch, swept: dict[str, Any], team: Path
+) -> None:
+    """In a process of its own: the status is what a build goes by."""
+    module = team / "team.py"
+    text = module.read_text()
+    module.write_text(text.replace("return torch.relu(x) + 1", "print(x.sum()); return x"))
+    try:
+        done = program(
+            "sweep", "--source", "manifest", "--baseline", swept["run"]["id"], "--fail-on",
+            "regression", "--json",
+        )  # fmt: skip
+    finally:
+        module.write_text(text)
+    assert done.returncode == 1, done.stderr
+    (change,) = json.loads(done.stdout)["changes"]
+    assert (change["kind"], change["model"]) == ("regression", "team/whole")
+
+
+def test_reproduce_shows_the_same_break_in_plain_pytorch(
+    compilewatch: Compilewatch, team: Path
+) -> None:
+    done = compilewatch("reproduce", "team/broken", "--source", "manifest", "--save", "r.py")
+    assert done.returncode == 0, done.stderr
+    script = (team / "r.py").read_text()
+    assert "compilewatch" not in script
+    ran = subprocess.run(
+        [sys.executable, "r.py"], capture_output=True, text=True, cwd=team, check=True
+    )
+    line = next(n for n, text in enumerate(MODULE.splitlines(), 1) if "graph_break()" in text)
+    found = f"2 graphs, 1 break at team.py:{line} (1), fullgraph refused"
+    assert f"graph break 1: team.py:{line}: " in ran.stdout
+    assert ran.stdout.splitlines()[-2:] == [f"expected: {found}", f"got:      {found}"]
+    (team / "r.py").write_text(script.replace("expected = words(2, ", "expected = words(3, "))
+    ran = subprocess.run([sys.executable, "r.py"], capture_output=True, text=True, cwd=team)
+    assert ran.returncode == 1, ran.stderr
+
+
+def test_doctor_tells_facts_and_advice(compilewatch: Compilewatch) -> None:
+    done = compilewatch("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["torch"]["state"] == "ok"
+    assert all(c["advice"] for c in checks.values() if c["state"] != "ok")
+    assert done.returncode == 0

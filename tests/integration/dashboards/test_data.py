@@ -1,0 +1,212 @@
+"""Every PromQL query has an answer from a Prometheus that scraped two runs of a Pushgateway.
+
+The runs are recorded ones: `library`, with everything that can occur, compared with a baseline and
+cut short; `manifest`, whole and never compared.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from compilewatch.records import Mode, Performance, Target
+from compilewatch.records.views import RunView
+from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
+from compilewatch.store import RunFolder
+from dashboards.queries import FAILED, STALE_SECONDS
+from dashboards.states import STATES
+from tests import example_run, factories, services
+from tests.reading import (
+    DASHBOARDS,
+    INTERVALS,
+    Query,
+    around,
+    bare,
+    filled,
+    queries,
+    variables,
+)
+from tests.services import Service
+
+pytestmark = pytest.mark.services
+
+CHOICES = [
+    {"model": model, "reason": "GB0170 Data-dependent branching"}
+    for model in ("RowModel", "BertModel", "CompiledModel")
+]
+"""Values of variables that hold one value; others are "All"."""
+
+NO_ANSWER = {
+    ("compilewatch-health", "Alerts"): "no rules are loaded; tests/integration/stack has them fire",
+}
+"""Queries that rightly have nothing to say about these runs."""
+
+
+def manifest() -> RunView:
+    """A whole run with nothing to compare with."""
+    targets = [Target(name="dynamo"), Target(name="dynamo", mode=Mode.TRAIN), Target(name="export")]
+    answers = [
+        factories.result(f"team/{n}", target=target, family="custom", source="manifest")
+        for target in targets
+        for n in range(3)
+    ]
+    slow = [
+        factories.result(
+            f"team/{n}",
+            target=Target(name="inductor"),
+            source="manifest",
+            details=Performance(cold_compile_seconds=seconds, warm_compile_seconds=0.5),
+        )
+        for n, seconds in enumerate((1.0, 1.0, 10.0))
+    ]
+    return factories.view(*answers, *slow, source="manifest")
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("services")
+    with services.pushgateway(folder) as gateway:
+        settings = factories.settings(pushgateway_url=gateway.url, publish_retry_seconds=0.0)
+        for view in (example_run.view(*example_run.row()), manifest()):
+            PushgatewaySink(settings).publish(view, RunFolder(folder / "none"))
+        last = factories.run().started_at
+        push_health(settings, {"pushgateway": Health(spooled=0, failed=0, last=last)})
+        config = folder / "prometheus.yml"
+        config.write_text(
+            "scrape_configs:\n- job_name: pushgateway\n  honor_labels: true\n"
+            f"  scrape_interval: 200ms\n  static_configs: [{{targets: ['{gateway.url[7:]}']}}]\n"
+        )
+        with services.prometheus(folder, config) as started:
+            # The publisher's group comes last in a scrape, so the others are there too; the whole
+            # second that the shortest subquery looks at must have come since.
+            services.query(started, "last_over_time(compilewatch_spooled_publications[1h:1s])")
+            yield started
+
+
+def answer(prometheus: Service, query: Query, choice: dict[str, str]) -> list[Any]:
+    """As Grafana asks: now for numbers and tables, over a range for trends."""
+    now = time.time()
+    # What came a second ago is no change, but all is new since an hour.
+    expr = query.expr.replace("offset $__interval", "offset 1h")
+    given = {"query": filled(expr, **choice)}
+    kind = "query"
+    if not query.instant:
+        kind = "query_range"
+        given |= {"start": str(now - 30), "end": str(now), "step": INTERVALS["$__interval"]}
+    path = f"/api/v1/{kind}?{urllib.parse.urlencode(given)}"
+    result: list[Any] = json.loads(prometheus.get(path))["data"]["result"]
+    return result
+
+
+@pytest.mark.parametrize("query", [*queries("prometheus"), *around()], ids=str)
+def test_a_query_has_data(prometheus: Service, query: Query) -> None:
+    found = [series for choice in CHOICES for series in answer(prometheus, query, choice)]
+    assert bool(found) == ((query.uid, query.where) not in NO_ANSWER), query.expr
+
+
+def asked(prometheus: Service, expr: str) -> list[Any]:
+    """What a query says now."""
+    path = f"/api/v1/query?{urllib.parse.urlencode({'query': filled(expr)})}"
+    result: list[Any] = json.loads(prometheus.get(path))["data"]["result"]
+    return result
+
+
+def number(prometheus: Service, title: str, **choice: str) -> list[tuple[dict[str, str], float]]:
+    """What the first query of a panel of the overview answers."""
+    query = next(
+        one
+        for one in queries("prometheus")
+        if one.where == title and one.uid == "compilewatch-overview"
+    )
+    found = answer(prometheus, query, choice)
+    return [(series["metric"], float(series["value"][1])) for series in found]
+
+
+def test_a_run_that_was_never_compared_has_no_changes_and_not_none(prometheus: Service) -> None:
+    queried = next(q for q in queries("prometheus") if q.where == "Since the baseline")
+    both, compared = queried.expr, queried.expr.replace('source=~"$source"', 'source="manifest"')
+    assert both != compared
+    assert asked(prometheus, compared) == []
+    assert number(prometheus, "Since the baseline") == [({}, 1.0)]
+
+
+def test_only_a_complete_run_has_a_last_success(prometheus: Service) -> None:
+    (_, age), *more = number(prometheus, "Last complete run")
+    assert more == []
+    assert age > STALE_SECONDS
+    stale = next(q for q in queries("prometheus") if q.where == "Runs" and q.ref == "A")
+    found = answer(prometheus, stale, {})
+    assert {series["metric"]["source"] for series in found} == {"manifest"}
+    assert {series["value"][1] for series in found} == {"1"}
+
+
+def test_the_share_is_passes_of_verdicts_and_zero_where_nothing_passes(prometheus: Service) -> None:
+    shares = {
+        (series["metric"]["target"], series["metric"]["mode"]): float(series["values"][-1][1])
+        for series in answer(prometheus, share(), {})
+    }
+    counted = asked(prometheus, 'sum by (target, mode) (compilewatch_results{status="pass"})')
+    passed = {(s["metric"]["target"], s["metric"]["mode"]): float(s["value"][1]) for s in counted}
+    verdicts = asked(prometheus, "sum by (target, mode) (compilewatch_verdicts)")
+    assert shares == {
+        key: passed.get(key, 0.0) / float(series["value"][1])
+        for series in verdicts
+        if (key := (series["metric"]["target"], series["metric"]["mode"]))
+    }
+    nothing = share().expr.replace('status="pass"', 'status="none"')
+    assert {series["value"][1] for series in asked(prometheus, nothing)} == {"0"}
+
+
+def share() -> Query:
+    return next(q for q in queries("prometheus") if q.where == "Models without graph breaks")
+
+
+def test_models_that_do_not_pass_come_first_and_every_cell_is_a_state(prometheus: Service) -> None:
+    query = next(q for q in queries("prometheus") if q.where == "Models by target")
+    states = [int(float(s["value"][1])) for s in answer(prometheus, query, {})]
+    assert states == sorted(states, reverse=True)
+    assert set(states) <= set(range(1, len(STATES) + 1))
+    assert {STATES[0].status, STATES[-1].status} <= {STATES[code - 1].status for code in states}
+
+
+def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service) -> None:
+    page = variables(DASHBOARDS["compilewatch-model"])["model"]
+    first, *others = asked(prometheus, filled(bare(page["query"])))
+    failing = asked(prometheus, f"compilewatch_model_status{{{FAILED}}}")
+    assert first["metric"]["model"] in {series["metric"]["model"] for series in failing}
+    assert others
+    assert re.search(page["regex"].strip("/"), f'{{model="{first["metric"]["model"]}"}} 1 2')
+
+
+def test_zero_breaks_are_zero_where_a_model_passes(prometheus: Service) -> None:
+    query = next(
+        q for q in queries("prometheus") if q.where == "Now" and "compile_breaks_total" in q.expr
+    )
+    found = answer(prometheus, query, {"model": "team/0"})
+    assert {series["value"][1] for series in found} == {"0"}
+
+
+def test_every_reason_has_a_page_to_read(prometheus: Service) -> None:
+    query = next(q for q in queries("prometheus") if q.where == "All reasons")
+    hints = {
+        series["metric"]["reason"]: series["metric"]["hint"]
+        for series in answer(prometheus, query, {})
+    }
+    assert hints.pop("GB0170 Data-dependent branching") == "gb/gb0170.html"
+    assert set(hints.values()) == {"index.html"}
+
+
+def test_variables_offer_what_was_published(prometheus: Service) -> None:
+    matched = urllib.parse.urlencode({"match[]": filled(around_of("variable source").expr)})
+    path = f"/api/v1/label/source/values?{matched}"
+    assert json.loads(prometheus.get(path))["data"] == ["library", "manifest"]
+
+
+def around_of(where: str) -> Query:
+    return next(one for one in around() if one.where == where)

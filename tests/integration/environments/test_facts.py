@@ -1,0 +1,94 @@
+"""Facts of an interpreter are asked for once, and again when something about it changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compilewatch import environments
+from compilewatch.environments import Interpreter
+from compilewatch.environments.facts import forget, remembered
+from compilewatch.errors import InterpreterError
+
+Ask = Callable[..., int]
+
+
+@pytest.fixture
+def chosen(tmp_path: Path) -> Interpreter:
+    """An interpreter in a made environment with a folder of packages."""
+    (tmp_path / "venv" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (tmp_path / "venv" / "bin").mkdir()
+    for name in ("bin/python", "pyvenv.cfg"):
+        (tmp_path / "venv" / name).write_text("")
+    return Interpreter(executable=str(tmp_path / "venv" / "bin" / "python"))
+
+
+@pytest.fixture
+def ask(tmp_path: Path, chosen: Interpreter) -> Ask:
+    """The number of times that the answer was asked for, as the answer."""
+    count = iter(range(1, 100))
+
+    def asked(fresh: bool = False) -> int:
+        return remembered(
+            "count", "x", chosen, int, lambda: next(count), cache=tmp_path / "cache", fresh=fresh
+        )[0]
+
+    return asked
+
+
+def test_an_answer_is_kept_with_its_time(tmp_path: Path, chosen: Interpreter) -> None:
+    first = remembered("n", "x", chosen, int, lambda: 1, cache=tmp_path)
+    assert first[0] == 1
+    assert first[1].endswith("Z")
+    assert remembered("n", "x", chosen, int, lambda: 2, cache=tmp_path) == first
+
+
+def _later(path: Path) -> None:
+    os.utime(path, (2e9, 2e9))
+
+
+@pytest.mark.parametrize("changed", ["bin/python", "pyvenv.cfg", "lib/python3.11/site-packages"])
+def test_a_change_of_the_interpreter_asks_again(ask: Ask, tmp_path: Path, changed: str) -> None:
+    assert (ask(), ask()) == (1, 1)
+    _later(tmp_path / "venv" / changed)
+    assert (ask(), ask()) == (2, 2)
+
+
+def test_what_a_worker_would_see_counts(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ask() == 1
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert ask() == 2
+    _later(tmp_path)
+    assert ask() == 3
+
+
+def test_fresh_forgotten_and_damaged_ask_again(
+    ask: Ask, tmp_path: Path, chosen: Interpreter
+) -> None:
+    assert ask() == 1
+    assert ask(fresh=True) == 2
+    forget("x", chosen, tmp_path / "cache")
+    assert ask() == 3
+    (path,) = (tmp_path / "cache").rglob("count.json")
+    path.write_text("{")
+    assert ask() == 4
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    assert (ask(), ask()) == (1, 2)
+
+
+def test_a_failure_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho broken >&2; exit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(python)))
+    with pytest.raises(InterpreterError):
+        environments.describe("other", tmp_path)
+    assert not list((tmp_path / "facts").rglob("*.json"))

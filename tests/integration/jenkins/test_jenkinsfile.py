@@ -1,0 +1,300 @@
+"""What the Jenkinsfile does, and that a mistake in it does not go unnoticed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.jenkins.conftest import ROOT, Answers, Scenarios
+
+JENKINSFILE = (ROOT / "Jenkinsfile").read_text(encoding="utf-8")
+STAGES = ["Set up", "Pull", "Inputs", "Sweep", "Neuron", "Merge", "Compare", "Publish"]
+ARCHIVED = ["archiveArtifacts", "junit", "publishHTML"]
+
+
+def rule(match: str, **what: Any) -> dict[str, Any]:
+    return {"rules": [{"match": match, **what}]}
+
+
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "four shards": {"params": {"SHARDS": "4"}},
+    "a shard fails": rule("sweep.sh 2", status=2),
+    "an agent is lost once": rule("sweep.sh 2", lost=True, times=1),
+    "an agent is lost always": rule("sweep.sh 2", lost=True),
+    "regressions": rule("compare.sh", status=1),
+    "a comparison fails": rule("compare.sh", status=2),
+    "publishing fails": rule("publish.sh", status=3),
+    "archiving fails": rule("archive.sh", status=2),
+    "no clone": rule("checkout"),
+    "no baseline": rule("inputs.sh", status=2),
+    "plans differ": rule("merge.sh", status=2),
+    "trainium": {"params": {"TRAINIUM": True}},
+    "trainium does not start": {"params": {"TRAINIUM": True}, **rule("trainium_up", status=2)},
+    "trainium is not reachable": {"params": {"TRAINIUM": True}, "offline": ["trainium"]},
+    "neuron fails": {"params": {"TRAINIUM": True}, **rule("neuron.sh", status=2)},
+    "neuron is lost": {"params": {"TRAINIUM": True}, **rule("neuron.sh", lost=True)},
+    "a shard fails, and regressions": {
+        "rules": [{"match": "sweep.sh 1", "status": 2}, {"match": "compare.sh", "status": 1}]
+    },
+} | {
+    f"abort in {script}": {"params": {"TRAINIUM": True}, **rule(script, abort=True)}
+    for script in (
+        *("setup.sh", "pull.sh", "inputs.sh", "sweep.sh 1", "sweep.sh 2", "trainium_up.sh"),
+        *("neuron.sh", "merge.sh", "compare.sh", "publish.sh"),
+    )
+}
+
+MUTATIONS: dict[str, tuple[str, str, str]] = {
+    "a step": ("stash name: 'pulled'", "stsh name: 'pulled'", "unknown step: stsh"),
+    "a step in a branch": ("unstash 'pulled'", "unstsh 'pulled'", "unknown step: unstsh"),
+    "a step in post": ("junit testResults", "jnit testResults", "unknown step: jnit"),
+    "a directive": ("agent none", "agnet none", "unknown directive in pipeline: agnet"),
+    "a directive of a stage": ("agent { label", "agnet { label", "in stage: agnet"),
+    "an option": ("timestamps()", "timestampz()", "unknown directive in options: timestampz"),
+    "a trigger": ("cron('H", "corn('H", "unknown directive in triggers: corn"),
+    "a condition of post": ("        always {", "        alwayz {", "in post: alwayz"),
+    "a condition of when": ("beforeAgent true", "beforeAgents true", "in when: beforeAgents"),
+    "a parameter of a step": ("allowEmpty: true", "alowEmpty: true", "stash takes no alowEmpty"),
+    "a parameter of junit": ("skipMarkingBuild", "skipMarkngBuild", "junit takes no"),
+    "a parameter of the report": ("reportDir:", "reportDri:", "publishHTML takes no reportDri"),
+    "a unit": ("unit: 'HOURS'", "unit: 'HOUR'", "no unit of time: HOUR"),
+    "a result": ("buildResult: 'FAILURE'", "buildResult: 'FAILED'", "no result FAILED"),
+    "a label": ("label 'home'", "label 'hoem'", "no agent has the label hoem"),
+    "a label of a shard": ("sweepOn('cpu'", "sweepOn('cpus'", "no agent has the label cpus"),
+    "a build parameter": ("params.SHARDS", "params.SHARD", "no parameter SHARD"),
+    "a variable": ("fetch(stashed)", "fetch(stached)", "stached"),
+    "a function": ("script { fetch(stashed) }", "script { fecth(stashed) }", "fecth"),
+    "a node that is missing": (
+        "                node('home') {",
+        "                script {",
+        "outside",
+    ),
+    "syntax": ("parallel shards", "parallel shards }", "}"),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(play: Callable[[Scenarios], Answers]) -> Answers:
+    mutants: dict[str, dict[str, Any]] = {}
+    for name, (before, after, _) in MUTATIONS.items():
+        assert before in JENKINSFILE, f"the mutation {name!r} does not apply any more"
+        mutants[f"misspelt: {name}"] = {"jenkinsfile": JENKINSFILE.replace(before, after)}
+    for name in STAGES:
+        mutants[f"without {name}"] = {
+            "jenkinsfile": without(rf"stage\('{name}'\)"),
+            "params": {"TRAINIUM": True},
+        }
+    mutants["without post"] = {"jenkinsfile": without(r"(?<=\n)    post")}
+    mutants["without down"] = {
+        "jenkinsfile": without(r"cleanup"),
+        "params": {"TRAINIUM": True},
+    }
+    return play(SCENARIOS | mutants)
+
+
+def without(head: str) -> str:
+    """The Jenkinsfile less the block that begins so."""
+    found = re.search(head + r" \{", JENKINSFILE)
+    assert found, head
+    depth, end = 1, found.end()
+    while depth:
+        depth += {"{": 1, "}": -1}.get(JENKINSFILE[end], 0)
+        end += 1
+    return JENKINSFILE[: found.start()] + JENKINSFILE[end:]
+
+
+def scripts(answer: dict[str, Any]) -> list[str]:
+    """The stage scripts that ran, in order, in short."""
+    run = [event["script"] for event in answer["trace"] if event["event"] == "sh"]
+    assert all(script.startswith("scripts/stages/") for script in run)
+    return [script.removeprefix("scripts/stages/").replace(".sh", "") for script in run]
+
+
+def events(answer: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [event for event in answer["trace"] if event["event"] == kind]
+
+
+def problems(answer: dict[str, Any]) -> list[str]:
+    """What every build must do, whatever happens in it."""
+    found = []
+    if answer["error"]:
+        return [str(answer["error"])]
+    names = [event["name"] for event in events(answer, "stage")]
+    for name in STAGES:
+        known = names + [event["stage"] for event in answer["trace"] if "stage" in event]
+        if name not in known:
+            found.append(f"no stage {name}")
+    if any(name not in [event["event"] for event in answer["trace"]] for name in ARCHIVED):
+        found.append("not archived")
+    ran = scripts(answer)
+    mails = [event["subject"] for event in events(answer, "mail")]
+    if ("compilewatch: build 7 failed" in mails) is not (answer["result"] == "FAILURE"):
+        found.append("no mail, or one too many")
+    if "trainium_up" in ran and "trainium_down" not in ran[ran.index("trainium_up") :]:
+        found.append("Trainium goes on")
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "archiving fails"])
+def test_every_build_archives_tells_and_stops_what_it_started(name: str, answers: Answers) -> None:
+    assert problems(answers[name]) == []
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_misspelling_is_found(name: str, answers: Answers) -> None:
+    assert MUTATIONS[name][2] in (answers[f"misspelt: {name}"]["error"] or "")
+
+
+@pytest.mark.parametrize("name", [*(f"without {s}" for s in STAGES), "without post"])
+def test_a_missing_block_is_found(name: str, answers: Answers) -> None:
+    assert problems(answers[name]) != []
+
+
+def test_a_forgotten_shutdown_is_found(answers: Answers) -> None:
+    assert problems(answers["without down"]) == ["Trainium goes on"]
+
+
+def test_the_stages_of_a_green_build(answers: Answers) -> None:
+    answer = answers["as it is"]
+    assert answer["result"] == "SUCCESS"
+    assert scripts(answer) == [
+        *("setup", "pull", "inputs", "setup agent", "sweep 1", "setup agent", "sweep 2"),
+        *("merge", "compare", "publish", "archive"),
+    ]
+    assert [event["stage"] for event in events(answer, "not asked for")] == ["Neuron"]
+    (pipeline,) = events(answer, "pipeline")
+    assert set(pipeline["options"]) >= {
+        *("timeout", "disableConcurrentBuilds", "buildDiscarder", "timestamps"),
+    }
+    assert pipeline["triggers"] == {"cron": "H 3 * * *"}
+    assert pipeline["parameters"] == [
+        *("SOURCE", "TOP", "TASKS", "FAMILIES", "TARGETS", "MODES", "SHARDS", "ENVIRONMENTS"),
+        *("BASELINE", "FAIL_ON_REGRESSION", "TRAINIUM", "FRESH"),
+    ]
+    assert events(answer, "junit")[0]["skipMarkingBuildUnstable"] is True
+    assert events(answer, "archiveArtifacts")[0]["fingerprint"] is True
+
+
+def test_make_pipeline_runs_the_stages_in_the_order_of_jenkins(answers: Answers) -> None:
+    text = (ROOT / "scripts" / "pipeline.sh").read_text(encoding="utf-8")
+    by_hand = re.findall(r"^ *(?:stage|must) \"?([A-Z][a-z]+(?: up)?)", text, re.MULTILINE)
+    assert by_hand.pop(0) == "Archive"  # defined first, as it runs however the rest ends
+    assert by_hand == STAGES
+
+
+def test_only_sweeps_leave_home(answers: Answers) -> None:
+    for answer in (answers["four shards"], answers["trainium"]):
+        for event in events(answer, "sh"):
+            script = event["script"].split("/")[-1]
+            away = {"sweep.sh": "cpu", "neuron.sh": "trainium"}.get(script.split()[0])
+            if script == "setup.sh agent":
+                assert event["label"] in ("cpu", "trainium")
+            else:
+                assert event["label"] == (away or "home"), script
+        assert {e["label"] for e in events(answer, "node")} <= {"home", "cpu", "trainium"}
+
+
+@pytest.mark.parametrize(("name", "count"), [("as it is", 2), ("four shards", 4)])
+def test_what_shards_leave_is_joined_in_one_place(name: str, count: int, answers: Answers) -> None:
+    answer = answers[name]
+    wanted = [f"shard-{part}" for part in range(1, count + 1)]
+    stashed = {e["name"]: e["includes"] for e in events(answer, "stash")}
+    assert stashed.pop("pulled") == "inputs/pulled/**"
+    assert stashed == {n: f"build/shards/{n.removeprefix('shard-')}.tar.gz" for n in wanted}
+    merge = next(i for i, e in enumerate(answer["trace"]) if "merge.sh" in e.get("script", ""))
+    fetched = [e["name"] for e in answer["trace"][:merge] if e["event"] == "unstash"]
+    assert [name for name in fetched if name != "pulled"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("regressions", "UNSTABLE"),
+        ("a shard fails", "FAILURE"),
+        ("a shard fails, and regressions", "FAILURE"),
+        ("an agent is lost once", "SUCCESS"),
+        ("an agent is lost always", "FAILURE"),
+        ("a comparison fails", "FAILURE"),
+        ("publishing fails", "FAILURE"),
+        ("archiving fails", "FAILURE"),
+        ("no clone", "FAILURE"),
+        ("no baseline", "FAILURE"),
+        ("plans differ", "FAILURE"),
+        ("trainium", "SUCCESS"),
+        ("trainium does not start", "SUCCESS"),
+        ("trainium is not reachable", "SUCCESS"),
+        ("neuron fails", "SUCCESS"),
+        ("neuron is lost", "SUCCESS"),
+    ],
+)
+def test_how_a_build_ends(name: str, result: str, answers: Answers) -> None:
+    assert answers[name]["result"] == result
+    assert answers[name]["error"] is None
+
+
+def test_a_failed_shard_does_not_keep_the_others_from_being_published(answers: Answers) -> None:
+    ran = scripts(answers["a shard fails"])
+    assert ran[-4:] == ["merge", "compare", "publish", "archive"]
+    # Its archive may hold what it answered before it failed.
+    assert {e["name"] for e in events(answers["a shard fails"], "stash")} >= {"shard-1", "shard-2"}
+
+
+def test_a_lost_agent_costs_its_shard_another_try(answers: Answers) -> None:
+    assert scripts(answers["an agent is lost once"]).count("sweep 2") == 2
+    assert scripts(answers["an agent is lost always"]).count("sweep 2") == 3
+    assert "merge" in scripts(answers["an agent is lost always"])
+    assert scripts(answers["a shard fails"]).count("sweep 2") == 1
+
+
+def test_trainium_is_asked_only_if_it_is_reachable(answers: Answers) -> None:
+    assert "trainium_up" not in scripts(answers["as it is"])
+    for name in ("trainium does not start", "trainium is not reachable"):
+        assert "neuron" not in scripts(answers[name])
+        assert "publish" in scripts(answers[name])
+    ran = scripts(answers["trainium"])
+    assert ran.index("trainium_up") < ran.index("neuron") < ran.index("trainium_down")
+    fetched = [e["name"] for e in events(answers["trainium"], "unstash")]
+    assert "neuron" in fetched
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name.startswith("abort")])
+def test_an_aborted_build_archives_what_is_finished(name: str, answers: Answers) -> None:
+    answer = answers[name]
+    assert answer["result"] == "ABORTED"
+    script = name.removeprefix("abort in ").replace(".sh", "")
+    ran = scripts(answer)
+    after = ran[ran.index(script) + 1 :]
+    assert [s for s in after if s not in ("setup agent", "sweep 2", "trainium_down")] == [
+        "archive",
+    ]
+    if script.startswith("sweep"):
+        fetched = [e["name"] for e in events(answer, "unstash")]
+        assert fetched[-2:] == ["shard-1", "shard-2"]
+
+
+def test_every_script_of_a_stage_exists_and_can_be_started() -> None:
+    named = set(re.findall(r"scripts/stages/[a-z_]+\.sh", JENKINSFILE))
+    by_hand = (ROOT / "scripts" / "pipeline.sh").read_text(encoding="utf-8")
+    for name in named:
+        assert os.access(ROOT / name, os.X_OK), name
+    assert named - {"scripts/stages/trainium_up.sh"} <= set(
+        re.findall(r"scripts/stages/[a-z_]+\.sh", by_hand)
+    )
+
+
+@pytest.mark.matrix
+def test_the_linter_finds_what_is_wrong(groovy_lint: Path, tmp_path: Path) -> None:
+    """That it finds nothing in ours is what `make quality` runs it for."""
+    broken = tmp_path / "Jenkinsfile"
+    broken.write_text("pipeline {\n  agent none\n  stages {\n")
+    done = subprocess.run(
+        [ROOT / "scripts" / "groovy_lint.sh", broken], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0

@@ -1,0 +1,145 @@
+"""Workspaces of one agent share the locked packages, and each runs its own checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.integration.jenkins.conftest import ROOT
+
+BACKEND = """import os, zipfile
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    name = "compilewatch-1-py3-none-any.whl"
+    info = "compilewatch-1.dist-info/"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
+        wheel.writestr("compilewatch.pth", os.getcwd() + "/src\\n")
+        for file, lines in [
+            ("METADATA", "Metadata-Version: 2.1,Name: compilewatch,Version: 1"),
+            ("WHEEL", "Wheel-Version: 1.0,Root-Is-Purelib: true,Tag: py3-none-any"),
+        ]:
+            wheel.writestr(info + file, lines.replace(",", "\\n") + "\\n")
+        wheel.writestr(info + "entry_points.txt", "[console_scripts]\\ncompilewatch=own:main\\n")
+        wheel.writestr(info + "RECORD", "")
+    return name
+"""
+PROJECT = """[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "compilewatch"
+version = "1"
+"""
+OWN = """import pathlib, torch
+def main():
+    print(pathlib.Path(__file__).parents[1].name, torch.__version__, torch.__file__)
+"""
+
+
+def wheel(folder: Path, name: str, version: str) -> None:
+    """A package of one line, with a program and a .pth file that has to be obeyed."""
+    folder.mkdir(exist_ok=True)
+    info = f"{name}-{version}.dist-info/"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as made:
+        made.writestr(f"{name}.py", f"import beside\n__version__ = {version!r}\n")
+        made.writestr(f"{name}.pth", f"{name}_beside\n")
+        made.writestr(f"{name}_beside/beside.py", "")
+        made.writestr(
+            info + "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        made.writestr(
+            info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        made.writestr(info + "entry_points.txt", "[console_scripts]\ntool=beside:main\n")
+        made.writestr(info + "RECORD", "")
+
+
+def workspace(folder: Path, version: str) -> Path:
+    (folder / "scripts").mkdir(parents=True)
+    (folder / "requirements").mkdir()
+    (folder / "src").mkdir()
+    shutil.copy(ROOT / "scripts" / "setup.sh", folder / "scripts")
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "backend.py").write_text(BACKEND)
+    (folder / "src" / "own.py").write_text(OWN)
+    (folder / "requirements" / "default.txt").write_text(f"torch=={version}\n")
+    return folder
+
+
+def test_one_environment_for_all_workspaces_with_the_same_lock(tmp_path: Path) -> None:
+    """Some seconds: that pip and Python obey what the script lays out, only they can tell."""
+    for version in ("1.0", "2.0"):
+        wheel(tmp_path / "wheels", "torch", version)
+    shared = tmp_path / "cache"
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYTHON": sys.executable,
+        "SHARED": str(shared),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path / "wheels"),
+    }
+
+    def setup(folder: Path) -> str:
+        script = folder / "scripts" / "setup.sh"
+        done = subprocess.run(
+            [script], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def says(folder: Path) -> list[str]:
+        program = folder / ".venv" / "bin" / "compilewatch"
+        return subprocess.run(
+            [program], env=environment, capture_output=True, text=True, check=True
+        ).stdout.split()
+
+    def environments() -> set[Path]:
+        return {path for path in shared.iterdir() if path.is_dir()}
+
+    first, second = (workspace(tmp_path / name, "1.0") for name in ("first", "second"))
+    assert "installing the locked requirements" in setup(first)
+    (made,) = environments()
+    assert "installing the locked requirements" not in setup(second)
+    assert setup(second) == ""
+    for folder in (first, second):
+        name, version, file = says(folder)
+        assert (name, version) == (folder.name, "1.0")
+        assert Path(file).is_relative_to(made)
+        assert (folder / ".venv" / "bin" / "tool").exists()
+        assert not list((folder / ".venv").rglob("torch*"))
+
+    (second / "requirements" / "default.txt").write_text("torch==2.0\n")
+    setup(second)
+    assert (says(first)[1], says(second)[1]) == ("1.0", "2.0")
+    assert len(environments()) == 2
+
+    # Nobody has asked for the first in a month.
+    os.utime(made, (0, 0))
+    assert setup(second) == ""
+    assert made not in environments()
+
+
+@pytest.mark.parametrize("variables", [{}, {"BUILD_TAG": "jenkins-compilewatch-1"}])
+def test_only_builds_share(tmp_path: Path, variables: dict[str, str]) -> None:
+    folder = tmp_path / "workspace"
+    shutil.copytree(ROOT / "scripts" / "stages", folder / "scripts" / "stages")
+    setup = folder / "scripts" / "setup.sh"
+    setup.write_text('#!/bin/sh\necho "shared: ${SHARED:-no}"\n')
+    setup.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "HOME": "/home/agent", **variables}
+    done = subprocess.run(
+        [folder / "scripts" / "stages" / "setup.sh"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    where = "/home/agent/.cache/compilewatch/shared" if variables else "no"
+    assert done.stdout == f"shared: {where}\n"

@@ -1,0 +1,296 @@
+"""The stages' scripts, by hand, on stored runs: what they leave, and what they say in trouble."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilewatch.launchers.fake import FakeLauncher
+from compilewatch.records import Request, Result
+from compilewatch.records.plans import Shard
+from tests import factories
+from tests.integration.jenkins.conftest import ROOT
+from tests.sweeping import breaking, run_sweep, store
+
+SPECS = [factories.spec(f"M{number}") for number in range(12)]
+Answer = Callable[[Request], Result]
+Stage = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Nothing(BaseHTTPRequestHandler):
+    """A Hub that has nothing: one that does not answer at all is asked again and again."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def environ(folder: Path, **variables: str) -> dict[str, str]:
+    """Of a stage: its folders are in `folder`, and nothing is set but what a test sets."""
+    bare = {k: v for k, v in os.environ.items() if not k.startswith(("COMPILEWATCH_", "BUILD_"))}
+    return bare | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+        "PIPELINE_DIR": str(folder / "build"),
+        "COMPILEWATCH_OUTPUT_DIR": str(folder / "outputs"),
+        "NO_COLOR": "1",
+        **variables,
+    }
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """Run a stage's script in a folder that the stage Set up has begun."""
+    (tmp_path / "build" / "shards").mkdir(parents=True)
+    (tmp_path / "build" / "owner").write_text("by hand\n")
+
+    def run(name: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [ROOT / "scripts" / "stages" / f"{name}.sh", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environ(tmp_path, **variables),
+        )
+
+    return run
+
+
+def leave_shard(folder: Path, index: int, count: int = 2, **given: Any) -> Path:
+    """Sweep a part without processes and pack it, as the stage Sweep does."""
+    agent = folder / f"agent-{index}"
+    given.setdefault("specs", SPECS)
+    run = run_sweep(agent, shard=Shard(index=index, count=count), fresh=True, **given).run
+    path = folder / "build" / "shards" / f"{index}.tar.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(store(agent).root / run.id, arcname=".")
+    return path
+
+
+def worse() -> FakeLauncher:
+    return FakeLauncher(answers=breaking({"M3": [factories.graph_break()]}))
+
+
+def merged(folder: Path) -> list[str]:
+    return (folder / "build" / "runs").read_text().split()
+
+
+def archived(folder: Path) -> set[str]:
+    """The archive's files, without those of the report and with `RUN` for ids."""
+    root = folder / "build" / "archive"
+    found = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
+    for run in merged(folder) if (folder / "build" / "runs").exists() else []:
+        found = {name.replace(run, "RUN") for name in found}
+    return {name for name in found if "report/" not in name or name.endswith("/index.html")}
+
+
+def test_shards_become_one_run_that_is_archived(tmp_path: Path, stage: Stage) -> None:
+    for index in (1, 2):
+        leave_shard(tmp_path, index)
+    done = stage("merge")
+    assert done.returncode == 0, done.stderr
+    (run,) = merged(tmp_path)
+    assert len(store(tmp_path).open(run).results()) == len(SPECS)
+    assert stage("compare").returncode == 0
+    assert "no service is set" in stage("publish").stdout
+    assert stage("archive").returncode == 0
+    assert archived(tmp_path) >= {
+        *("SHA256SUMS", "junit/RUN.xml", "report/index.html", "runs/RUN/report/index.html"),
+        *("runs/RUN/run.json", "runs/RUN/results.jsonl", "runs/RUN/metrics.prom"),
+        *("runs/RUN/junit.xml", "runs/RUN/logs/RUN.jsonl"),
+    }
+    checked = subprocess.run(
+        ["sha256sum", "--check", "--quiet", "SHA256SUMS"],
+        cwd=tmp_path / "build" / "archive",
+        check=False,
+    )
+    assert checked.returncode == 0
+
+
+def test_a_regression_is_found_and_its_state_is_a_parameter(tmp_path: Path, stage: Stage) -> None:
+    for launcher in (None, worse()):
+        for index in (1, 2):
+            leave_shard(tmp_path, index, launcher=launcher)
+        assert stage("merge").returncode == 0
+    done = stage("compare")
+    assert done.returncode == 1
+    assert "has regressions compared with" in done.stdout
+    assert stage("compare", FAIL_ON_REGRESSION="false").returncode == 0
+    (run,) = merged(tmp_path)
+    report = json.loads((tmp_path / "build" / "compare" / f"{run}.json").read_text())
+    assert [c["model"] for c in report["changes"] if c["kind"] == "regression"] == ["M3"]
+
+
+def test_a_missing_shard_is_named_and_the_rest_archived_but_not_published(
+    tmp_path: Path, stage: Stage
+) -> None:
+    leave_shard(tmp_path, 1)
+    done = stage("merge")
+    assert done.returncode == 0
+    assert "merge it again with the missing shards 2/2" in done.stdout
+    refused = stage("publish", COMPILEWATCH_PUSHGATEWAY_URL="http://127.0.0.1:1")
+    assert refused.returncode == 0
+    assert "is not published, it lacks shards (2/2)" in refused.stdout
+    assert stage("archive").returncode == 0
+    assert "runs/RUN/results.jsonl" in archived(tmp_path)
+
+
+def test_a_torn_archive_is_left_out(tmp_path: Path, stage: Stage) -> None:
+    leave_shard(tmp_path, 1)
+    path = leave_shard(tmp_path, 2)
+    path.write_bytes(path.read_bytes()[:200])
+    done = stage("merge")
+    assert done.returncode == 0
+    assert "2.tar.gz cannot be read and is ignored" in done.stderr
+    assert "merge it again with the missing shards 2/2" in done.stdout
+
+
+def test_no_shard_left_results(tmp_path: Path, stage: Stage) -> None:
+    done = stage("merge")
+    assert done.returncode == 2
+    assert done.stderr == "pipeline: no shard has results: the stage Sweep shows the reason\n"
+    for name in ("compare", "publish"):
+        assert stage(name).returncode == 2
+    assert stage("archive").returncode == 0
+    assert archived(tmp_path) == {"SHA256SUMS"}
+
+
+def test_shards_of_two_plans_are_archived_as_they_are(tmp_path: Path, stage: Stage) -> None:
+    leave_shard(tmp_path, 1)
+    leave_shard(tmp_path, 2, specs=SPECS[:5])
+    done = stage("merge")
+    assert done.returncode == 2
+    assert "are of different plans" in done.stderr
+    done = stage("archive")
+    assert done.returncode == 0
+    assert "could not be joined" in done.stdout
+    assert {"shards/1.tar.gz", "shards/2.tar.gz"} <= archived(tmp_path)
+
+
+def test_an_aborted_build_archives_what_its_shards_left(tmp_path: Path, stage: Stage) -> None:
+    leave_shard(tmp_path, 2)
+    assert stage("archive").returncode == 0
+    assert "runs/RUN/results.jsonl" in archived(tmp_path)
+    (run,) = merged(tmp_path)
+    assert store(tmp_path).open(run).run.missing_shards == ("1/2",)
+
+
+def test_nothing_of_an_earlier_build_is_archived(tmp_path: Path, stage: Stage) -> None:
+    leave_shard(tmp_path, 1)
+    done = stage("archive", BUILD_TAG="jenkins-compilewatch-8")
+    assert done.returncode == 0
+    assert "ended before its stage Set up" in done.stdout
+    assert not (tmp_path / "build" / "archive").exists()
+
+
+def test_a_baseline_that_does_not_exist_is_refused_before_the_sweep(
+    tmp_path: Path, stage: Stage
+) -> None:
+    done = stage("inputs", BASELINE="20200101-000000-0000", SOURCE="manifest")
+    assert done.returncode == 2
+    assert "BASELINE=20200101-000000-0000: no such run here" in done.stderr
+    leave_shard(tmp_path, 1)
+    assert stage("merge", BASELINE="20200101-000000-0000").returncode == 2
+    # A later merge, of the archive, is not kept from what is finished.
+    assert stage("archive", BASELINE="auto").returncode == 0
+    assert "runs/RUN/results.jsonl" in archived(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "said"),
+    [
+        ("pull", {"SOURCE": "library"}, "nothing to pull"),
+        ("pull", {"SOURCE": "hub", "TASKS": "a,b"}, "one task at a time"),
+        ("merge", {"SHARDS": "none"}, "SHARDS=none is not a number of parts"),
+        ("merge", {"SHARDS": "0"}, "SHARDS=0 is not a number of parts"),
+    ],
+)
+def test_parameters_are_checked(
+    stage: Stage, name: str, variables: dict[str, str], said: str
+) -> None:
+    done = stage(name, **variables)
+    assert said in done.stdout + done.stderr
+    assert done.returncode == (0 if said == "nothing to pull" else 2)
+
+
+def test_a_hub_that_fails_costs_nothing_where_there_is_a_list(tmp_path: Path, stage: Stage) -> None:
+    with HTTPServer(("127.0.0.1", 0), Nothing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        given = {
+            "SOURCE": "hub",
+            "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+            "COMPILEWATCH_PULLED_DIR": str(tmp_path / "pulled"),
+        }
+        done = stage("pull", **given)
+        assert done.returncode == 2
+        assert "there is no earlier list" in done.stderr
+        (tmp_path / "pulled").mkdir()
+        (tmp_path / "pulled" / "models.toml").write_text("schema_version = 1\n")
+        assert "uses the list as it is" in stage("pull", **given).stdout
+        server.shutdown()
+
+
+def test_a_full_disk_is_said_and_leaves_no_half_archive(tmp_path: Path) -> None:
+    """A limit on a file's size stands for the disk: tar meets the error at the same place."""
+    run = run_sweep(tmp_path, specs=SPECS).run
+    done = subprocess.run(
+        [
+            *("bash", "-c"),
+            '. "$0"; trap "" XFSZ; ulimit -f 1; pack "$1" "$2"',
+            str(ROOT / "scripts" / "stages" / "common.sh"),
+            str(store(tmp_path).root / run.id),
+            str(tmp_path / "build" / "1.tar.gz"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environ(tmp_path),
+    )
+    assert done.returncode == 2
+    assert "is the disk full?" in done.stderr
+    assert list((tmp_path / "build").iterdir()) == []
+
+
+@pytest.mark.torch
+def test_an_aborted_sweep_packs_what_is_answered(tmp_path: Path) -> None:
+    """SIGTERM to every process of the stage, as Jenkins does it."""
+    process = subprocess.Popen(
+        [ROOT / "scripts" / "stages" / "sweep.sh", "1"],
+        env=environ(
+            tmp_path, SOURCE="library", FAMILIES="bert,gpt2,t5,bart", SHARDS="1", FRESH="true"
+        )
+        | {"COMPILEWATCH_JOBS": "1"},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    results = tmp_path / "build" / "sweeps"
+    until = time.monotonic() + 120
+    while not any(p.stat().st_size for p in results.glob("2*/results.jsonl")):
+        assert process.poll() is None, "the sweep ended by itself"
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=60) == 130
+    with tarfile.open(tmp_path / "build" / "shards" / "1.tar.gz") as archive:
+        file = archive.extractfile("./run.json")
+        assert file is not None
+        assert json.load(file)["state"] == "interrupted"
+        answers = archive.extractfile("./results.jsonl")
+        assert answers is not None
+        assert answers.read()

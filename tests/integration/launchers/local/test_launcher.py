@@ -1,0 +1,162 @@
+"""Real models that misbehave, on a warm server: the sweep goes on and says what happened."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compilewatch.launchers import Completed
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import AttemptCode, Mode, Phase, Status, Target, Tier
+from tests.integration.launchers.conftest import chaos_request, hurried
+
+pytestmark = pytest.mark.torch
+
+HANGS = ("setup", "create", "inputs", "eager", "compile")
+QUIET = (
+    *("ok", "break", "reads_value", "segfault", "abort", "exit", "system_exit", "garbage"),
+    *("huge_error", "grandchildren", "die_after_result"),
+)
+
+
+@pytest.fixture(scope="module")
+def answers(
+    warm_launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Completed]:
+    """One sweep of all of them together, by behaviour."""
+    asked = [chaos_request(behaviour) for behaviour in QUIET]
+    asked += [chaos_request(f"hang_{phase}", deadlines=hurried(phase, 0.4)) for phase in HANGS]
+    asked += [chaos_request("ignore_terminate", deadlines=hurried("eager", 0.4))]
+    asked += [chaos_request("allocate", memory_limit_bytes=700 * 2**20)]
+    scratch = tmp_path_factory.mktemp("scratch")
+    return {a.result.request.model.name: a for a in warm_launcher.run(asked, scratch)}
+
+
+def test_every_request_is_answered(answers: dict[str, Completed]) -> None:
+    assert len(answers) == len(QUIET) + len(HANGS) + 2
+
+
+def test_a_whole_capture_passes(answers: dict[str, Completed]) -> None:
+    result = answers["ok"].result
+    assert (result.status, result.phase, result.tier) == (Status.PASS, Phase.DONE, Tier.FAKE)
+    assert result.graphs == 1
+    assert result.parameters == 20
+    assert [entry.shape for entry in result.inputs] == [(2, 4)]
+    assert list(result.durations)[:5] == ["setup", "create", "inputs", "eager", "compile"]
+    assert result.peak_memory_bytes is not None
+    assert result.peak_memory_bytes > 50 * 2**20
+    assert result.attempts == ()
+    assert result.started_at.startswith("20")
+
+
+def test_a_break_is_a_graph_break(answers: dict[str, Completed]) -> None:
+    result = answers["break"].result
+    assert result.status is Status.GRAPH_BREAK
+    assert result.graph_breaks == 1
+
+
+def test_a_model_that_reads_values_is_asked_again_with_real_tensors(
+    answers: dict[str, Completed],
+) -> None:
+    result = answers["reads_value"].result
+    assert (result.status, result.tier) == (Status.GRAPH_BREAK, Tier.REAL)
+    (first,) = result.attempts
+    assert (first.tier, first.status, first.phase) == (Tier.FAKE, Status.ERROR, Phase.EAGER)
+    assert first.code is AttemptCode.FAKE_UNSUPPORTED
+    assert first.reason.startswith("in eager, DataDependentOutputException")
+    assert first.durations["eager"] > 0
+
+
+@pytest.mark.parametrize("phase", HANGS)
+def test_a_hang_is_a_timeout_of_its_phase(answers: dict[str, Completed], phase: str) -> None:
+    result = answers[f"hang_{phase}"].result
+    assert (result.status, result.phase) == (Status.TIMEOUT, Phase(phase))
+    assert result.attempts == ()
+    assert result.durations[phase] > 0.4
+    assert result.error is not None
+    assert "most recent call first" in result.error.tail
+    if phase != "compile":  # where a slow machine may still be on its way to the hang
+        assert result.error.function == "_hang"
+
+
+def test_a_model_that_ignores_sigterm_is_ended(answers: dict[str, Completed]) -> None:
+    result = answers["ignore_terminate"].result
+    assert (result.status, result.phase) == (Status.TIMEOUT, Phase.EAGER)
+
+
+@pytest.mark.parametrize(("behaviour", "name"), [("segfault", "SIGSEGV"), ("abort", "SIGABRT")])
+def test_a_crash_is_retried_once_and_named(
+    answers: dict[str, Completed], behaviour: str, name: str
+) -> None:
+    result = answers[behaviour].result
+    assert (result.status, result.phase) == (Status.CRASHED, Phase.EAGER)
+    assert result.detail == f"{name} in eager, twice"
+    assert [attempt.reason for attempt in result.attempts] == [f"{name} in eager"]
+    assert result.error is not None
+    assert "Fatal Python error" in result.error.tail
+
+
+def test_an_exit_is_a_crash_with_code_and_last_words(answers: dict[str, Completed]) -> None:
+    result = answers["exit"].result
+    assert (result.status, result.attempts) == (Status.CRASHED, ())
+    assert result.detail == "exit code 3 in create, without a result"
+    assert result.error is not None
+    assert result.error.tail == "exiting without a result\n"
+
+
+def test_sys_exit_is_an_error_of_the_model(answers: dict[str, Completed]) -> None:
+    result = answers["system_exit"].result
+    assert (result.status, result.phase) == (Status.ERROR, Phase.CREATE)
+    assert result.error is not None
+    assert result.error.code == "system_exit"
+
+
+def test_memory_without_end_is_oom(answers: dict[str, Completed]) -> None:
+    result = answers["allocate"].result
+    assert (result.status, result.phase) == (Status.OOM, Phase.CREATE)
+
+
+def test_garbage_in_the_protocol_own_words_changes_nothing(answers: dict[str, Completed]) -> None:
+    assert answers["garbage"].result.phase is Phase.DONE
+
+
+def test_a_huge_error_keeps_its_first_and_last_words(answers: dict[str, Completed]) -> None:
+    error = answers["huge_error"].result.error
+    assert error is not None
+    assert "first words" in error.head
+    assert error.tail.rstrip().endswith("last words")
+    assert 2 * 8192 <= len(error.head) + len(error.tail) < 100_000
+
+
+def test_a_result_written_before_a_crash_stands(answers: dict[str, Completed]) -> None:
+    result = answers["die_after_result"].result
+    assert (result.status, result.attempts) == (Status.PASS, ())
+
+
+def test_no_process_outlives_its_child(answers: dict[str, Completed]) -> None:
+    completed = answers["grandchildren"]
+    assert completed.result.status is Status.PASS
+    assert completed.artifacts is not None
+    pids = [int(pid) for pid in (completed.artifacts / "grandchildren").read_text().split()]
+    assert len(pids) == 2
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_train_mode_runs_too(warm_launcher: LocalLauncher, scratch: Path) -> None:
+    asked = chaos_request("ok", target=Target(mode=Mode.TRAIN))
+    (answer,) = warm_launcher.run([asked], scratch)
+    assert answer.result.status is Status.PASS
+
+
+def test_the_parent_has_one_more_process_only(warm_launcher: LocalLauncher, scratch: Path) -> None:
+    """After a run the server is idle: no child of any request is left."""
+    list(warm_launcher.run([chaos_request("ok")], scratch))
+    (server,) = _children(os.getpid(), "compilewatch.worker.process.server")
+    assert _children(server, "") == []
+
+
+def _children(pid: int, word: str) -> list[int]:
+    pids = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [p for p in pids if word.encode() in Path(f"/proc/{p}/cmdline").read_bytes()]

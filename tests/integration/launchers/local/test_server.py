@@ -1,0 +1,331 @@
+"""Who starts, watches and ends processes: real servers and children, models without torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilewatch import environments
+from compilewatch.contract.messages import Abandon, Exited, Kill, NotStarted, Start, Started
+from compilewatch.environments import Interpreter
+from compilewatch.errors import InterpreterError, LauncherError
+from compilewatch.launchers.local import launcher as local
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import AttemptCode, Depth, Phase, Request, Result, Status, Target, Tier
+from tests.integration.launchers.conftest import bare_request, chaos_request, hurried
+
+Make = Callable[..., LocalLauncher]
+
+
+def ask(name: str, **fields: Any) -> Request:
+    return bare_request(name, **{"key": f"key-{name}-{len(fields)}", **fields})
+
+
+def results(launcher: LocalLauncher, asked: Iterable[Request], scratch: Path) -> dict[str, Result]:
+    return {a.result.request.key: a.result for a in launcher.run(asked, scratch)}
+
+
+def gone(pid: int, seconds: float = 20.0) -> bool:
+    """True once a process has ended; a zombie that nobody reaps counts as ended."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "why"),
+    [("kill_server", "ended by SIGKILL"), ("stop_server", "did not answer for 0.5 s")],
+)
+def test_a_server_that_dies_or_hangs_is_replaced_and_its_killer_found(
+    bare_launcher: Make, scratch: Path, behaviour: str, why: str
+) -> None:
+    launcher = bare_launcher(jobs=2, server_patience_seconds=0.5)
+    neighbours = [bare_request("ok", key=f"ok-{n}") for n in range(6)]
+    hang = ask("hang", deadlines=hurried("create", 3.0))
+    asked = [hang, ask(behaviour), *neighbours]
+    found = results(launcher, asked, scratch)
+    assert [found[n.key].status for n in neighbours] == [Status.PASS] * 6
+    guilty = found[ask(behaviour).key]
+    assert guilty.status is Status.CRASHED
+    assert guilty.detail.endswith("twice, the second time with nothing else running")
+    assert [why in attempt.reason for attempt in guilty.attempts] == [True]
+    innocent = found[hang.key]
+    assert innocent.status is Status.TIMEOUT
+    assert [why in attempt.reason for attempt in innocent.attempts] == [True]
+
+
+def test_a_crash_that_does_not_come_back_is_an_attempt(bare_launcher: Make, scratch: Path) -> None:
+    asked = ask("crash_once", inputs_file=str(scratch.parent / "marker"))
+    (result,) = results(bare_launcher(), [asked], scratch).values()
+    assert result.status is Status.PASS
+    assert [(a.status, a.reason) for a in result.attempts] == [
+        (Status.CRASHED, "SIGBUS in create"),
+    ]
+
+
+def test_a_fake_failure_is_asked_again_with_real_tensors(
+    bare_launcher: Make, scratch: Path
+) -> None:
+    (result,) = results(bare_launcher(), [ask("wants_real")], scratch).values()
+    assert result.tier is Tier.REAL
+    assert [(a.code, a.reason) for a in result.attempts] == [
+        (AttemptCode.FAKE_UNSUPPORTED, "SomeError in eager")
+    ]
+
+
+def test_a_request_for_the_real_tier_is_never_faked(bare_launcher: Make, scratch: Path) -> None:
+    (result,) = results(bare_launcher(), [ask("wants_real", tier=Tier.REAL)], scratch).values()
+    assert (result.tier, result.attempts) == (Tier.REAL, ())
+
+
+def test_the_total_deadline_bounds_phases_that_are_each_in_time(
+    bare_launcher: Make, scratch: Path
+) -> None:
+    asked = ask("hang", deadlines=hurried("total", 0.3))
+    (result,) = results(bare_launcher(), [asked], scratch).values()
+    assert (result.status, result.phase) == (Status.TIMEOUT, Phase.CREATE)
+    assert result.detail == "not done after 0.3 s in all, then in create"
+
+
+def test_artifacts_are_kept_only_on_request(bare_launcher: Make, scratch: Path) -> None:
+    launcher = bare_launcher()
+    asked = [ask("ok"), ask("ok", keep_artifacts=False)]
+    kept = {a.result.request.keep_artifacts: a.artifacts for a in launcher.run(asked, scratch)}
+    assert kept[False] is None
+    assert kept[True] is not None
+    assert list(scratch.iterdir()) == [kept[True]]
+
+
+def test_leaving_early_ends_server_and_children(bare_launcher: Make, scratch: Path) -> None:
+    launcher = bare_launcher(jobs=2)
+    asked = [ask("ok"), ask("hang"), ask("hang", keep_artifacts=True)]
+    answers: Any = launcher.run(asked, scratch)  # a generator, which can be closed
+    first = next(answers)
+    child = _wait_for_pid(scratch)
+    server = int(_status(child, "PPid"))
+    answers.close()
+    assert gone(child)
+    assert gone(server)
+    assert list(scratch.iterdir()) == [first.artifacts]
+
+
+def test_a_server_that_cannot_fork_answers_as_one_that_can_and_says_so_once(
+    bare_launcher: Make,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("BARE_WORKER_THREADS", "8")
+    launcher = bare_launcher(jobs=2)
+    hang = ask("hang", deadlines=hurried("create", 0.4))
+    asked = [hang, ask("kill_server"), *(bare_request("ok", key=f"ok-{n}") for n in range(4))]
+    found = results(launcher, asked, scratch)
+    assert found[hang.key].status is Status.TIMEOUT
+    assert found[ask("kill_server").key].status is Status.CRASHED
+    assert [found[f"ok-{n}"].status for n in range(4)] == [Status.PASS] * 4
+    (said,) = caplog.messages
+    assert "'bare'" in said
+    assert "starts 8 more threads" in said
+
+
+SWEEP = """
+import sys
+from pathlib import Path
+from compilewatch import environments
+from compilewatch.environments import Interpreter
+from compilewatch.launchers.local.launcher import LocalLauncher
+from tests.integration.launchers.local.test_server import ask
+environments.INTERPRETERS["bare"] = Interpreter(executable=sys.argv[1])
+for answer in LocalLauncher(1, ("bare",)).run([ask("hang")], Path(sys.argv[2])):
+    print(answer)
+"""
+
+
+@pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_the_parent(bare_python: Path, scratch: Path, which: int) -> None:
+    root = Path(__file__).parents[4]
+    command = [sys.executable, "-c", SWEEP, str(bare_python), str(scratch)]
+    with subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE) as parent:
+        child = _wait_for_pid(scratch)
+        server = int(_status(child, "PPid"))
+        assert _status(child, "NSsid") != _status(server, "NSsid")
+        parent.send_signal(which)
+        assert parent.stderr is not None
+        complaint = parent.stderr.read().decode()
+    assert gone(child)
+    assert gone(server)
+    if which == signal.SIGINT:
+        assert complaint.rstrip().endswith("KeyboardInterrupt")
+        assert list(scratch.iterdir()) == []
+
+
+def test_the_kernel_ends_children_whose_server_is_killed(bare_python: Path, scratch: Path) -> None:
+    """The launcher is stopped, so that only the kernel can have done it."""
+    root = Path(__file__).parents[4]
+    command = [sys.executable, "-c", SWEEP, str(bare_python), str(scratch)]
+    with subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL) as parent:
+        child = _wait_for_pid(scratch)
+        parent.send_signal(signal.SIGSTOP)
+        os.kill(int(_status(child, "PPid")), signal.SIGKILL)
+        ended = gone(child)
+        parent.kill()
+    assert ended
+
+
+def test_a_server_that_does_not_start_is_one_line(
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken-python"
+    broken.write_text("#!/bin/sh\necho 'ImportError: libtorch.so' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    interpreter = Interpreter(executable=str(broken))
+    monkeypatch.setitem(environments.INTERPRETERS, "bare", interpreter)
+    launcher = LocalLauncher(1, ("bare",))
+    with pytest.raises(InterpreterError, match=r"'bare' is broken: ImportError: libtorch\.so"):
+        launcher.environments()
+    with pytest.raises(LauncherError, match="before it was ready: ImportError: libtorch") as caught:
+        list(launcher.run([ask("ok")], scratch))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_environment_that_changed_under_way_is_refused(
+    bare_launcher: Make, scratch: Path
+) -> None:
+    launcher = bare_launcher()
+    (known,) = launcher.environments()
+    launcher._described["bare"] = type(known)(
+        **{**{f: getattr(known, f) for f in known.__struct_fields__}, "digest": "another"}
+    )
+    with pytest.raises(LauncherError, match="changed while it was in use"):
+        list(launcher.run([ask("ok")], scratch))
+
+
+def test_a_request_for_an_environment_it_has_not_is_refused(scratch: Path) -> None:
+    asked = chaos_request("ok", target=Target(environment="xla"))
+    with pytest.raises(LauncherError, match="requests environment 'xla'"):
+        list(LocalLauncher(1).run([asked], scratch))
+
+
+class StubServer:
+    """A server that never reports what a test leaves out of its script."""
+
+    def __init__(self, script: Callable[[Start], list[Any]]) -> None:
+        self.name, self.alive, self.gone_because, self.threads = "bare", True, "", 1
+        self.environment = None
+        self.orders: list[Any] = []
+        self._script = script
+        self._reports: list[Any] = []
+
+    def send(self, order: Any) -> None:
+        self.orders.append(order)
+        if isinstance(order, Start):
+            self._reports += self._script(order)
+
+    def receive(self, timeout_seconds: float) -> list[Any]:
+        reports, self._reports = self._reports, []
+        return reports
+
+    def close(self) -> None:
+        self.alive = False
+
+
+def _run_on_stub(
+    launcher: LocalLauncher,
+    stub: StubServer,
+    asked: list[Request],
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[Result]:
+    monkeypatch.setattr(local, "ServerProcess", lambda *_, **__: stub)
+    return [a.result for a in launcher.run(asked, scratch)]
+
+
+def test_a_child_that_nothing_ends_is_given_up(
+    bare_launcher: Make, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an uninterruptible sleep in the kernel: its slot and its answer must not wait."""
+    monkeypatch.setattr(local, "GRACE_SECONDS", 0.01)
+    stub = StubServer(lambda start: [Started(id=start.id, pid=2**22 + 1, at=time.monotonic())])
+    asked = [ask("hang", deadlines=hurried("setup", 0.01))]
+    (result,) = _run_on_stub(bare_launcher(), stub, asked, scratch, monkeypatch)
+    assert (result.status, result.phase) == (Status.TIMEOUT, Phase.SETUP)
+    start, *rest = stub.orders
+    assert rest == [
+        Kill(id=start.id, signal=signal.SIGTERM),
+        Kill(id=start.id, signal=signal.SIGKILL),
+        Abandon(id=start.id),
+    ]
+
+
+def test_a_fork_that_fails_is_tried_again_with_nothing_beside_it(
+    bare_launcher: Make, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = StubServer(lambda start: [NotStarted(id=start.id, reason="Cannot allocate memory")])
+    (result,) = _run_on_stub(bare_launcher(), stub, [ask("ok")], scratch, monkeypatch)
+    assert result.status is Status.CRASHED
+    assert "Cannot allocate memory, twice, the second time with nothing else" in result.detail
+    assert len([order for order in stub.orders if isinstance(order, Start)]) == 2
+
+
+def test_a_kill_by_a_kernel_out_of_memory_is_oom(
+    bare_launcher: Make, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter(range(100))
+    monkeypatch.setattr("compilewatch.launchers.local.task.oom_kills", lambda: next(counts))
+
+    def script(start: Start) -> list[Any]:
+        ended = Exited(id=start.id, at=2.0, peak_memory_bytes=2**30, signal=signal.SIGKILL)
+        return [Started(id=start.id, pid=2**22 + 1, at=time.monotonic()), ended]
+
+    (result,) = _run_on_stub(bare_launcher(), StubServer(script), [ask("ok")], scratch, monkeypatch)
+    assert (result.status, result.attempts) == (Status.OOM, ())
+    assert result.peak_memory_bytes == 2**30
+    assert result.depth is Depth.FULL
+
+
+def test_the_server_queue_is_kept_full_but_no_fuller(
+    bare_launcher: Make, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next child can start while the caller still deals with the last answer."""
+    seen: list[int] = []
+
+    def script(start: Start) -> list[Any]:
+        seen.append(start.id)
+        return [Exited(id=start.id, at=0.0, peak_memory_bytes=1, exit_code=1)]
+
+    asked = [bare_request("ok", key=f"k{n}") for n in range(9)]
+    monkeypatch.setattr(local, "ServerProcess", lambda *_, **__: StubServer(script))
+    answers = bare_launcher(jobs=2).run(asked, scratch)
+    next(answers)
+    assert len(seen) == 8  # four were sent, ended, and replaced before the first was yielded
+    assert len(list(answers)) == 8
+
+
+def _wait_for_pid(scratch: Path) -> int:
+    """The pid of the child that hangs below scratch."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for path in scratch.glob("key-hang*/artifacts/pid"):
+            if text := path.read_text():
+                return int(text)
+        time.sleep(0.01)
+    raise AssertionError("no child came")
+
+
+def _status(pid: int, field: str) -> str:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith(f"{field}:"))

@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from compilewatch import retry
+from compilewatch.errors import ConfigError, SinkError, UnreachableError
+from compilewatch.events import LABELS, LINE_ONLY, TEXT_LENGTH
+from compilewatch.sinks import loki_client
+from compilewatch.sinks.loki import LokiSink
+from compilewatch.sinks.loki_client import Emitter, RejectedError, log_record
+from tests import factories
+from tests.doubles.loki import Fault, LokiDouble, loki
+from tests.run_folder import RUN, VIEW, line, stamp, with_log
+from tests.sharing import free_port
+
+
+@pytest.fixture
+def server() -> Iterator[LokiDouble]:
+    with loki() as double:
+        yield double
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "LONGEST_WAIT_SECONDS", 0.01)
+
+
+def sink(server: LokiDouble, **changes: Any) -> LokiSink:
+    given = {"loki_url": server.url, "publish_timeout_seconds": 5.0, "publish_retry_seconds": 5.0}
+    return LokiSink(factories.settings(**{**given, **changes}))
+
+
+def lines(count: int, ago: timedelta = timedelta()) -> list[bytes]:
+    return [line(stamp(ago, number), f"M{number}") for number in range(count)]
+
+
+def text(given: list[bytes]) -> list[str]:
+    return [one.decode() for one in given]
+
+
+# --- what is sent ---
+
+
+def test_every_line_arrives_whole_at_its_own_time(tmp_path: Path, server: LokiDouble) -> None:
+    given = lines(10_000)
+    said = sink(server).publish(VIEW, with_log(tmp_path, given))
+    assert sorted(server.lines()) == sorted(text(given))
+    assert said == f"Loki at {server.url}: 10000 lines"
+    assert [stored.nanoseconds % 10**9 for stored in server.stored()] == list(range(10_000))
+    assert 10 <= len(server.requests) < 30
+    assert max(server.requests) < 10**6
+
+
+def test_few_labels_and_the_rest_is_structured_metadata(tmp_path: Path, server: LokiDouble) -> None:
+    ts = "2026-01-02T03:04:05.000000007Z"
+    server.clock = lambda: int(datetime(2026, 1, 3, tzinfo=UTC).timestamp()) * 10**9
+    one = line(
+        ts,
+        durations={"compile": 1.0},
+        causes=["a"],
+        revision=None,
+        detail="",
+        fullgraph_accepted=True,
+    )
+    sink(server).publish(VIEW, with_log(tmp_path, [one]))
+    (stored,) = server.stored()
+    assert stored.nanoseconds == 1_767_323_045_000_000_007
+    assert set(stored.labels) == {"service_name", "hour", *LABELS}
+    assert stored.labels["service_name"] == "compilewatch"
+    assert stored.labels["hour"] == "2026-01-02T03"
+    assert stored.metadata["run"] == RUN
+    assert stored.metadata["model"] == "BertModel"
+    assert (stored.metadata["graphs"], stored.metadata["dynamic"]) == ("1", "false")
+    assert stored.metadata["fullgraph_accepted"] == "true"
+    assert not set(stored.metadata) & {"ts", "revision", *LABELS, *LINE_ONLY}
+
+
+def test_requests_stay_below_a_megabyte(tmp_path: Path, server: LokiDouble) -> None:
+    given = [line(stamp(nanoseconds=n), detail='"' * TEXT_LENGTH) for n in range(100)]
+    sink(server).publish(VIEW, with_log(tmp_path, given))
+    assert len(server.stored()) == 100
+    assert max(server.requests) < 10**6
+
+
+def test_what_is_no_whole_event_is_left_out(tmp_path: Path, server: LokiDouble) -> None:
+    given = [
+        line(stamp()),
+        b"",
+        b'{"event":',
+        b"[]",
+        b'{"ts": 1}',
+        b'{"ts": "now"}',
+        b'{"ts": "\xff',
+    ]
+    sink(server).publish(VIEW, with_log(tmp_path, given))
+    assert server.lines() == text(given[:1])
+
+
+# --- again, and later ---
+
+
+def test_publishing_twice_changes_nothing(tmp_path: Path, server: LokiDouble) -> None:
+    folder = with_log(tmp_path, lines(100))
+    sink(server).publish(VIEW, folder)
+    first = server.stored()
+    sink(server).publish(VIEW, folder)
+    assert server.stored() == first
+    assert len(first) == 100
+
+
+def test_a_run_of_three_hours_is_taken_twice_and_after_a_newer_one(
+    tmp_path: Path, server: LokiDouble
+) -> None:
+    """Loki takes nothing that is an hour behind the newest line of its stream."""
+    long = [line(stamp(timedelta(minutes=m))) for m in (180, 120, 61, 59, 1)]
+    newer = [line(stamp(), "newer")]
+    sink(server).publish(VIEW, with_log(tmp_path / "newer", newer))
+    for _ in range(2):
+        sink(server).publish(VIEW, with_log(tmp_path / "long", long))
+    assert server.lines() == text([*long, *newer])
+
+
+def test_a_run_of_before_last_week_is_refused_plainly(tmp_path: Path, server: LokiDouble) -> None:
+    given = [line(stamp(timedelta(days=8))), line(stamp())]
+    with pytest.raises(SinkError, match=r"rejects lines that old \(its reject_old_samples") as e:
+        sink(server).publish(VIEW, with_log(tmp_path, given))
+    assert "\n" not in str(e.value)
+    assert server.lines() == text(given[1:])
+
+
+def test_lines_of_the_future_ask_for_the_clock(tmp_path: Path, server: LokiDouble) -> None:
+    with pytest.raises(SinkError, match="set this machine's clock"):
+        sink(server).publish(VIEW, with_log(tmp_path, lines(1, timedelta(minutes=-20))))
+
+
+def test_refused_lines_do_not_keep_others_back(
+    tmp_path: Path, server: LokiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loki_client, "BATCH_LINES", 2)
+    server.faults.append(Fault(status=400, body="entry is not to its taste\nand more"))
+    with pytest.raises(SinkError) as e:
+        sink(server).publish(VIEW, with_log(tmp_path, lines(6)))
+    assert str(e.value) == (
+        f"Loki at {server.url} responds 400: entry is not to its taste "
+        "(4 lines were sent, of 2 some or all rejected)"
+    )
+    assert len(server.stored()) == 4
+
+
+# --- servers in trouble ---
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=429, headers={"Retry-After": "1"}),
+        Fault(status=500),
+        Fault(status=503),
+        Fault(),
+        Fault(store=True),
+        Fault(status=502, store=True),
+    ],
+    ids=lambda fault: f"{fault.status}-{fault.store}",
+)
+def test_a_passing_fault_loses_and_doubles_nothing(
+    tmp_path: Path, server: LokiDouble, fault: Fault
+) -> None:
+    given = lines(2500)
+    server.faults.extend([fault] * 3)
+    sink(server).publish(VIEW, with_log(tmp_path, given))
+    assert sorted(server.lines()) == sorted(text(given))
+    assert len(server.requests) > 4
+
+
+def test_a_server_that_fails_for_too_long_is_said(tmp_path: Path, server: LokiDouble) -> None:
+    server.faults.extend([Fault(status=500, body="ingester is down")] * 1000)
+    with pytest.raises(UnreachableError) as e:
+        sink(server, publish_retry_seconds=0.02).publish(VIEW, with_log(tmp_path, lines(3)))
+    assert str(e.value) == (
+        f"Loki at {server.url} responds 500: ingester is down: 0 lines were sent"
+    )
+
+
+def test_what_an_outage_kept_back_is_sent_by_the_next_publish(
+    tmp_path: Path, server: LokiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loki_client, "BATCH_LINES", 10)
+    folder = with_log(tmp_path, lines(100))
+    real = server.push
+
+    def dies(body: bytes) -> list[str]:
+        if len(server.requests) > 5:
+            server.faults.extend([Fault()] * 10_000)
+        return real(body)
+
+    monkeypatch.setattr(server, "push", dies)
+    with pytest.raises(UnreachableError, match="cannot be reached: 60 lines were sent"):
+        sink(server, publish_retry_seconds=0.05).publish(VIEW, folder)
+    monkeypatch.undo()
+    server.faults.clear()
+    server.stop()
+    server.start()
+    sink(server).publish(VIEW, folder)
+    assert len(server.stored()) == 100
+
+
+def test_a_hung_server_is_given_up_on(tmp_path: Path, server: LokiDouble) -> None:
+    server.hang()
+    changes = {"publish_timeout_seconds": 0.1, "publish_retry_seconds": 0.0}
+    with pytest.raises(UnreachableError, match=r"did not respond within 0\.1 s: 0 lines were sent"):
+        sink(server, **changes).publish(VIEW, with_log(tmp_path, lines(3)))
+    assert server.stored() == []
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    settings = factories.settings(
+        loki_url=f"http://127.0.0.1:{free_port()}", publish_retry_seconds=0.0
+    )
+    with pytest.raises(UnreachableError, match="cannot be reached: 0 lines were sent"):
+        LokiSink(settings).publish(VIEW, with_log(tmp_path, lines(1)))
+
+
+def test_a_server_without_tls_is_said_at_once(tmp_path: Path, server: LokiDouble) -> None:
+    wrong = sink(server, loki_url=server.url.replace("http:", "https:"))
+    with pytest.raises(SinkError, match=r"TLS is not trusted: check loki.url"):
+        wrong.publish(VIEW, with_log(tmp_path, lines(1)))
+
+
+def test_a_request_that_is_too_large_for_the_way_is_halved(tmp_path: Path) -> None:
+    given = lines(64)
+    with loki(max_body_bytes=10_000) as small:
+        sink(small).publish(VIEW, with_log(tmp_path, given))
+        assert sorted(small.lines()) == sorted(text(given))
+        large = with_log(tmp_path, [line(stamp(), detail="x" * 20_000)])
+        with pytest.raises(SinkError, match="accepts no request of one line's size"):
+            sink(small).publish(VIEW, large)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault(status=401), "rejects the credentials (401): check loki.username and loki.password"),
+        (Fault(status=403), "rejects the credentials (403): check loki.username and loki.password"),
+        (Fault(status=404), "has no push API at /loki/api/v1/push (404): check loki.url"),
+        (
+            Fault(status=302, headers={"Location": "http://127.0.0.1:9/"}),
+            "has no push API at /loki/api/v1/push (302): check loki.url",
+        ),
+        (Fault(status=200), "has no push API at /loki/api/v1/push (200): check loki.url"),
+    ],
+)
+def test_what_no_retry_helps_is_asked_once(
+    tmp_path: Path, server: LokiDouble, fault: Fault, said: str
+) -> None:
+    server.faults.append(fault)
+    with pytest.raises(SinkError) as e:
+        sink(server).publish(VIEW, with_log(tmp_path, lines(2500)))
+    assert str(e.value) == f"Loki at {server.url} {said}"
+    assert len(server.requests) == 1
+
+
+# --- credentials ---
+
+
+@pytest.mark.parametrize("in_url", [True, False])
+def test_credentials_are_used_and_never_shown(
+    tmp_path: Path, in_url: bool, capfd: pytest.CaptureFixture[str], caplog: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with loki(auth="cloud:s3cr3t") as server:
+        given: dict[str, Any] = {"loki_username": "cloud", "loki_password": "s3cr3t"}
+        if in_url:
+            given = {"loki_url": server.url.replace("//", "//cloud:s3cr3t@")}
+        said = [sink(server, **given).publish(VIEW, with_log(tmp_path, lines(1)))]
+        assert len(server.stored()) == 1
+        server.faults.append(Fault(status=400, body="you said {authorization} with s3cr3t"))
+        server.faults.append(Fault(status=403))
+        server.faults.append(Fault(status=500, body="{authorization}"))
+        for _ in range(3):
+            once = sink(server, **given, publish_retry_seconds=0.0)
+            with pytest.raises(SinkError) as e:
+                once.publish(VIEW, with_log(tmp_path, lines(1)))
+            said.append(str(e.value))
+    assert "you said Basic *** with ***" in said[1]
+    shown = [*said, *capfd.readouterr(), caplog.text]
+    assert [each for each in shown if "s3cr3t" in each or "Y2xvdWQ6czNjcjN0" in each] == []
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize(
+    ("url", "pushed_to"),
+    [
+        ("http://loki:3100", "http://loki:3100/loki/api/v1/push"),
+        ("http://loki:3100/", "http://loki:3100/loki/api/v1/push"),
+        ("https://logs.grafana.net/loki/api/v1/push", "https://logs.grafana.net/loki/api/v1/push"),
+        ("https://host/tenant", "https://host/tenant/loki/api/v1/push"),
+    ],
+)
+def test_an_address_may_be_the_server_s_or_the_whole(url: str, pushed_to: str) -> None:
+    assert Emitter(url).url == pushed_to
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("loki:3100", "loki_url is not an http"),
+        ("http://", "loki_url is not an http"),
+        ("http://loki:3100/api/prom/push", "push API from before 2019"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_at_once(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        LokiSink(factories.settings(loki_url=url))
+
+
+# --- the library's part ---
+
+
+def test_a_plain_logging_record_is_sent_with_its_own_time(server: LokiDouble) -> None:
+    record = logging.LogRecord("other", logging.INFO, "", 0, "said", None, None)
+    record.created = time.time() - 60
+    Emitter(server.url)(record, "said")
+    (stored,) = server.stored()
+    assert abs(stored.nanoseconds / 1e9 - record.created) < 1e-5
+    assert set(stored.labels) == {"service_name", "hour"}
+
+
+def test_one_record_is_refused_with_an_error_of_ours(server: LokiDouble) -> None:
+    record = log_record(line(stamp(timedelta(days=30))))
+    assert record is not None
+    with pytest.raises(RejectedError):
+        Emitter(server.url)(record, record.getMessage())
+
+
+def test_levels_are_logging_s() -> None:
+    levels = [log_record(line(stamp(), level=name)) for name in ("error", "warning", "odd")]
+    assert [r and r.levelno for r in levels] == [logging.ERROR, logging.WARNING, logging.INFO]
+
+
+def test_times_without_a_fraction_are_read() -> None:
+    record = log_record(msgspec.json.encode({"ts": "1970-01-01T00:00:01Z", "event": "e"}))
+    assert record is not None
+    assert record.nanoseconds == 10**9

@@ -1,0 +1,291 @@
+"""Against a real Pushgateway that a real Prometheus scrapes."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from compilewatch.config.settings import Settings
+from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.records import Status, Target
+from compilewatch.records.views import RunView
+from compilewatch.sinks.prometheus import exposition, groups
+from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
+from compilewatch.store import RunFolder
+from tests import example_run, factories, services
+from tests.services import Service
+from tests.sharing import free_port
+
+Labels = frozenset[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with services.pushgateway(tmp_path_factory.mktemp("pushgateway")) as started:
+        yield started
+
+
+def settings(url: str, **given: Any) -> Settings:
+    return factories.settings(**{"pushgateway_url": url, "publish_retry_seconds": 0.0, **given})
+
+
+def push(view: RunView, url: str, **given: Any) -> str:
+    return PushgatewaySink(settings(url, **given)).publish(view, RunFolder(Path("/nonexistent")))
+
+
+def held(gateway: Service) -> dict[tuple[str, Labels], float]:
+    """Everything the gateway exposes but its own metrics."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(gateway.get("/metrics").decode())
+        for sample in family.samples
+        if sample.labels.get("job", "").startswith("compilewatch")
+        and not sample.name.startswith("push_")
+    }
+
+
+def given(labels: dict[str, str]) -> Labels:
+    """Labels without the empty ones: the gateway adds an `instance` without a value."""
+    return frozenset((name, value) for name, value in labels.items() if value)
+
+
+def models(gateway: Service, target: str) -> set[str]:
+    return {
+        dict(labels)["model"]
+        for (name, labels) in held(gateway)
+        if name == "compilewatch_model_status" and ("target", target) in labels
+    }
+
+
+@pytest.mark.services
+def test_what_is_pushed_is_what_the_file_has(gateway: Service) -> None:
+    view = example_run.view(*example_run.row())
+    said = push(view, gateway.url)
+    expected = {
+        (sample.name, given({**sample.labels, "job": "compilewatch"})): sample.value
+        for family in text_string_to_metric_families(exposition(view).decode())
+        for sample in family.samples
+    }
+    pushed = {(name, given(dict(labels))): value for (name, labels), value in held(gateway).items()}
+    assert pushed == expected
+    assert said.startswith("pushgateway: ")
+
+
+@pytest.mark.services
+def test_publishing_twice_changes_nothing(gateway: Service) -> None:
+    view = example_run.view(*example_run.row())
+    push(view, gateway.url)
+    once = held(gateway)
+    push(view, gateway.url)
+    assert held(gateway) == once
+
+
+@pytest.mark.services
+def test_a_retired_model_disappears_and_other_targets_stay(gateway: Service) -> None:
+    export = Target(name="export")
+    push(
+        factories.view(
+            factories.result("A"), factories.result("B"), factories.result("A", target=export)
+        ),
+        gateway.url,
+    )
+    push(factories.view(factories.result("B")), gateway.url)
+    assert models(gateway, "dynamo") == {"B"}
+    assert models(gateway, "export") == {"A"}
+
+
+@pytest.mark.services
+def test_prometheus_keeps_the_labels_and_names_no_instance(
+    gateway: Service, tmp_path: Path
+) -> None:
+    push(factories.view(factories.result("A", Status.ERROR)), gateway.url)
+    config = tmp_path / "prometheus.yml"
+    config.write_text(
+        "scrape_configs:\n- job_name: pushgateway\n  honor_labels: true\n"
+        f"  scrape_interval: 200ms\n  static_configs: [{{targets: ['{gateway.url[7:]}']}}]\n"
+    )
+    with services.prometheus(tmp_path, config) as prometheus:
+        found = services.query(prometheus, 'compilewatch_model_status{target="dynamo"}')
+    assert [one["metric"] for one in found] == [
+        {
+            "__name__": "compilewatch_model_status",
+            "job": "compilewatch",
+            "source": "library",
+            "target": "dynamo",
+            "model": "A",
+            "family": "unknown",
+            "mode": "eval",
+            "status": "error",
+            "phase": "compile",
+        }
+    ]
+
+
+@pytest.mark.services
+def test_how_publishing_went_is_a_group_of_its_own(gateway: Service) -> None:
+    well = Health(spooled=0, failed=0, last="2026-01-02T03:04:05Z")
+    badly = Health(spooled=2, failed=1, last=None)
+    push_health(settings(gateway.url), {"pushgateway": well, "loki": badly})
+    found = {
+        (name, dict(labels)["sink"]): value
+        for (name, labels), value in held(gateway).items()
+        if ("job", "compilewatch_publisher") in labels
+    }
+    assert found == {
+        ("compilewatch_spooled_publications", "pushgateway"): 0,
+        ("compilewatch_spooled_publications", "loki"): 2,
+        ("compilewatch_failed_publications", "pushgateway"): 0,
+        ("compilewatch_failed_publications", "loki"): 1,
+        ("compilewatch_last_publication_timestamp_seconds", "pushgateway"): 1767323045,
+    }
+
+
+@pytest.mark.services
+def test_the_gateways_own_error_of_is_told(tmp_path: Path) -> None:
+    """It refuses a metric that another group has with another type."""
+    with services.pushgateway(tmp_path) as own:
+        body = b"# TYPE compilewatch_verdicts counter\ncompilewatch_verdicts 1\n"
+        services.send(own, "POST", "/metrics/job/other", body)
+        with pytest.raises(SinkError, match=r"responds 400 Bad Request: .*compilewatch_verdicts"):
+            push(factories.view(factories.result()), own.url)
+
+
+@pytest.mark.services
+def test_a_gateway_that_comes_back_within_the_patience_gets_all(tmp_path: Path) -> None:
+    view = example_run.view(*example_run.row())
+    with services.pushgateway(tmp_path) as first:
+        port = int(first.url.rsplit(":", 1)[1])
+    started = threading.Event()
+    failures: list[BaseException] = []
+
+    def publish() -> None:
+        started.set()
+        try:
+            push(view, first.url, publish_retry_seconds=30.0)
+        except SinkError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    started.wait()
+    with services.pushgateway(tmp_path, port=port) as second:
+        thread.join()
+        assert failures == []
+        assert len(held(second)) == sum(map(len, groups(view).values()))
+
+
+def test_a_gateway_that_is_down_is_said_in_one_line() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(UnreachableError, match=f"no Pushgateway responds at {url} .*refused"):
+        push(factories.view(factories.result()), url)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("pushgateway:9091", "is not an address: write http://host:9091"),
+        ("http://", "is not an address"),
+        ("http://me:secret@host:9091", "use pushgateway.username"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(url: str, message: str) -> None:
+    with pytest.raises(SinkError, match=message) as refused:
+        push(factories.view(factories.result()), url)
+    assert "secret" not in str(refused.value)
+
+
+@contextmanager
+def answering(*statuses: int) -> Iterator[tuple[str, list[Any]]]:
+    """A server that answers PUT with these statuses in turn, the last for ever, and what it got.
+
+    A status of 0 is no answer at all: the connection is closed.
+    """
+    got: list[Any] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status = statuses[min(len(got), len(statuses) - 1)]
+            got.append((urllib.parse.unquote(self.path), self.headers.get("Authorization")))
+            if status:
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(b"why\nnot")
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", got
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("status", [0, 429, 500, 503])
+def test_what_may_pass_is_tried_again(status: int) -> None:
+    with answering(status, status, 200) as (url, got):
+        push(factories.view(factories.result()), url, publish_retry_seconds=30.0)
+    assert len(got) == 4  # two groups and two failed attempts
+
+
+def test_a_error_of_is_not_tried_again() -> None:
+    with answering(400) as (url, got), pytest.raises(SinkError, match="400 Bad Request: why not"):
+        push(factories.view(factories.result()), url, publish_retry_seconds=30.0)
+    assert len(got) == 1
+
+
+def test_a_hanging_gateway_is_given_up() -> None:
+    with services.hanging() as url, pytest.raises(UnreachableError, match="timed out"):
+        push(factories.view(factories.result()), url, publish_timeout_seconds=0.05)
+
+
+def test_user_and_password_are_sent_and_never_told() -> None:
+    given = {"pushgateway_username": "me", "pushgateway_password": "secret"}
+    with (
+        answering(200, 401) as (url, got),
+        pytest.raises(SinkError, match=r"set pushgateway.username") as refused,
+    ):
+        push(factories.view(factories.result()), url, **given)
+    assert [path for path, _ in got] == [
+        "/metrics/job/compilewatch/source/library/target/dynamo",
+        "/metrics/job/compilewatch/source/library",
+    ]
+    assert got[0][1] == "Basic bWU6c2VjcmV0"
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.services
+def test_a_gateway_killed_in_mid_publish_holds_all_of_the_next_one(tmp_path: Path) -> None:
+    view = example_run.view(*example_run.row())
+    with services.pushgateway(tmp_path) as gateway:
+        port = int(gateway.url.rsplit(":", 1)[1])
+        sink = PushgatewaySink(settings(gateway.url))
+        put = sink._gateway.replace
+        done = []
+
+        def replace(*arguments: Any) -> None:
+            put(*arguments)
+            done.append(arguments)
+            if len(done) == 2:
+                gateway.process.kill()
+                gateway.process.wait()
+
+        sink._gateway.replace = replace  # type: ignore[method-assign,assignment]
+        with pytest.raises(UnreachableError):
+            sink.publish(view, RunFolder(tmp_path))
+    assert len(done) == 2 < len(groups(view))
+    with services.pushgateway(tmp_path, port=port) as again:
+        push(view, again.url)
+        assert len(held(again)) == sum(map(len, groups(view).values()))

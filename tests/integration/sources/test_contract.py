@@ -1,0 +1,82 @@
+"""What every source in the table keeps to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from compilewatch.errors import ConfigError, SourceError
+from compilewatch.records import ModelSpec
+from compilewatch.sources import SOURCES
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.loading import source_class
+
+EXAMPLE = Path(__file__).parents[3] / "inputs"
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs with a pulled list and the example manifest, so that every source has models."""
+    inputs = tmp_path / "inputs"
+    monkeypatch.setenv("COMPILEWATCH_INPUTS", str(inputs))
+    monkeypatch.setenv("COMPILEWATCH_CACHE", str(scans))
+    models = [
+        PulledModel(repository=f"org/{name}", problem="p", downloads=downloads)
+        for name, downloads in (("few", 1), ("many", 9), ("unknown", None))
+    ]
+    write_pulled(
+        inputs / "pulled" / "models.toml",
+        PulledList(endpoint="e", pulled_at="t", query=Query(top=3), model=models),
+    )
+    for name in ("models.toml", "examples"):
+        (inputs / name).symlink_to(EXAMPLE / name)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_models(name: str) -> None:
+    source = source_class(name)()
+    assert source.name == name
+    specs = source.models()
+    assert specs
+    names = [spec.name for spec in specs]
+    assert len(set(names)) == len(names)
+    for spec in specs:
+        assert spec.source == name
+        assert spec.name == spec.name.strip() != ""
+        assert spec.family
+        assert spec.task
+        assert spec.skip_reason is None or "\n" not in spec.skip_reason
+        assert msgspec.json.decode(msgspec.json.encode(spec), type=ModelSpec) == spec
+    downloads = [spec.downloads or 0 for spec in specs]
+    assert downloads == sorted(downloads, reverse=True)
+    assert source.models() == specs
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_neither_torch_nor_transformers_is_imported(name: str) -> None:
+    script = (
+        "import sys\n"
+        "from compilewatch.sources.loading import source_class\n"
+        f"assert source_class({name!r})().models()\n"
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ["hub", "manifest"])
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"schema_version = [\n", b"x = 1\n"])
+def test_files_that_cannot_be_used_are_one_line(
+    name: str, content: bytes | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "list.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((ConfigError, SourceError)) as caught:
+        source_class(name)(path=path).models()
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compilewatch.errors import ConfigError, SourceError
+from compilewatch.records import ConfigBuild, FactoryBuild, ModelSpec
+from compilewatch.sources.manifest import ManifestSource
+
+EXAMPLE = Path(__file__).parents[3] / "inputs" / "models.toml"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Path:
+    """A folder with a model's configuration and a package with factories."""
+    (tmp_path / "acorn").mkdir()
+    (tmp_path / "acorn" / "config.json").write_text('{"model_type": "acorn"}')
+    (tmp_path / "code" / "pkg").mkdir(parents=True)
+    (tmp_path / "code" / "pkg" / "__init__.py").write_text("raise RuntimeError('imported')")
+    nets = "raise RuntimeError('imported')\nmake = inputs = 1\n"
+    (tmp_path / "code" / "pkg" / "nets.py").write_text(nets)
+    (tmp_path / "saved.toml").write_text("")
+    return tmp_path
+
+
+def models(folder: Path, text: str, transformers: Path | None = None) -> tuple[ModelSpec, ...]:
+    path = folder / "models.toml"
+    path.write_text(text)
+    return ManifestSource(path=path, transformers=transformers).models()
+
+
+def test_a_folder_and_a_factory(team: Path, miniature: Path) -> None:
+    factory, folder = models(
+        team,
+        """
+        [[model]]
+        name = "team/acorn"
+        path = "acorn"
+        weights = true
+        revision = "v3"
+        inputs_file = "saved.toml"
+
+        [[model]]
+        name = "team/net"
+        factory = "pkg.nets:make"
+        python_path = "code"
+        inputs = "pkg.nets:inputs"
+        family = "nets"
+        task = "vision"
+        downloads = 12
+        """,
+        miniature,
+    )
+    assert isinstance(folder.build, ConfigBuild)
+    assert folder.build.config_file == str(team / "acorn" / "config.json")
+    assert (folder.build.weights, folder.build.repo) == (True, str(team / "acorn"))
+    assert (folder.family, folder.architecture) == ("acorn", "AcornForCausalLM")
+    assert (folder.revision, folder.inputs_file) == ("v3", str(team / "saved.toml"))
+    assert isinstance(factory.build, FactoryBuild)
+    assert factory.build.factory == "pkg.nets:make"
+    assert factory.build.path == str(team / "code")
+    assert factory.build.inputs == "pkg.nets:inputs"
+    assert (factory.family, factory.task, factory.downloads) == ("nets", "vision", 12)
+
+
+def test_editing_the_factory_or_a_file_beside_it_changes_its_digest(team: Path) -> None:
+    text = '[[model]]\nname = "n"\nfactory = "pkg.nets:make"\npython_path = "code"\n'
+
+    def digest() -> str:
+        (spec,) = models(team, text)
+        assert isinstance(spec.build, FactoryBuild)
+        return spec.build.source_sha256
+
+    first = digest()
+    assert digest() == first
+    (team / "code" / "pkg" / "nets.py").write_text("make = 1")
+    second = digest()
+    (team / "code" / "pkg" / "layers.py").write_text("")
+    assert len({first, second, digest()}) == 3
+
+
+def test_a_factory_of_an_installed_package_is_found_without_importing_it(team: Path) -> None:
+    text = '[[model]]\nname = "n"\nfactory = "jinja2.nodes:Node"\n'
+    (spec,) = models(team, text)
+    assert isinstance(spec.build, FactoryBuild)
+    assert spec.build.path is None
+
+
+def test_code_in_a_folder_runs_only_if_trusted(team: Path, miniature: Path) -> None:
+    (team / "acorn" / "config.json").write_text('{"model_type": "x", "auto_map": {"A": "m.X"}}')
+    text = '[[model]]\nname = "a"\npath = "acorn"\n'
+    (refused,) = models(team, text, miniature)
+    assert "trust = true" in (refused.skip_reason or "")
+    (trusted,) = models(team, text + "trust = true\n", miniature)
+    assert trusted.skip_reason is None
+    assert isinstance(trusted.build, ConfigBuild)
+    assert trusted.build.trust_remote_code
+
+
+MODEL = '[[model]]\nname = "a"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("schema_version = 1\nx = \n", "at line 2"),
+        ("[[model]\n", "at line 1"),
+        ("", r"no [[model]] in it"),
+        ("schema = 1\n" + MODEL, "unknown field `schema`"),
+        ("schema_version = 99\n" + MODEL, "schema_version 99 is newer than this compilewatch"),
+        (MODEL + "colour = 1", "unknown field `colour` - at `$.model[0]`"),
+        (MODEL + 'factroy = "a:b"', "did you mean 'factory'?"),
+        (MODEL + "weights = 1", "Expected `bool`, got `int`"),
+        (MODEL + 'factory = "json:f"\n' + MODEL + 'factory = "json:f"', "'a' is listed twice"),
+    ],
+)
+def test_a_malformed_manifest_is_one_line_with_file_and_place(
+    team: Path, miniature: Path, text: str, says: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        models(team, text, miniature)
+    _is_one_line_that_says(str(caught.value), says, team)
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("", "model 'a' needs either path or factory"),
+        ('path = "acorn"\nfactory = "a:b"', "needs either path or factory"),
+        ('path = "nowhere"', "there is no folder"),
+        ('path = "code"', "has no config.json"),
+        ('path = "broken"', "broken/config.json, line 1: not JSON"),
+        ('path = "acorn"\ninputs = "a:b"', "inputs goes with factory"),
+        ('path = "acorn"\ninputs_file = "x.toml"', "inputs_file must be"),
+        ('factory = "pkg.nets"', "not of the form package.module:callable"),
+        ('factory = "pkg.nets:f"', "there is no module pkg.nets on the Python path"),
+        ('factory = "pkg.x:f"\npython_path = "code"', "there is no module pkg.x on"),
+        ('factory = "json:f"\nweights = true', "weights goes with path"),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_that_models_error_alone(
+    team: Path, miniature: Path, entry: str, says: str
+) -> None:
+    (team / "broken").mkdir()
+    (team / "broken" / "config.json").write_text("{,}")
+    good = '\n[[model]]\nname = "good"\nfactory = "json:JSONDecoder"\n'
+    wrong, other = models(team, MODEL + entry + good, miniature)
+    assert (wrong.name, other.name, other.error) == ("a", "good", None)
+    assert wrong.error is not None
+    _is_one_line_that_says(wrong.error, says, team)
+
+
+def _is_one_line_that_says(message: str, says: str, team: Path) -> None:
+    assert says in message
+    assert str(team) in message
+    assert "\n" not in message
+
+
+def test_no_manifest(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"there is no .*models\.toml: write one"):
+        ManifestSource(path=tmp_path / "models.toml").models()
+
+
+@pytest.mark.torch
+def test_the_example_runs(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILEWATCH_CACHE", str(scans))
+    by_name = {spec.name: spec for spec in ManifestSource(path=EXAMPLE).models()}
+    assert by_name["example/tiny-llama"].architecture == "LlamaForCausalLM"
+    assert all(spec.skip_reason is None for spec in by_name.values())
+    build = by_name["example/early-exit"].build
+    assert isinstance(build, FactoryBuild)
+    script = (
+        f"import sys; sys.path.insert(0, {build.path!r})\n"
+        "import early_exit, torch\n"
+        "found = torch._dynamo.explain(early_exit.model())(*early_exit.inputs())\n"
+        "print(found.graph_break_count)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True
+    )
+    assert done.stdout == "1\n", done.stderr

@@ -1,0 +1,125 @@
+"""A regression, from the Pushgateway to a webhook, through the real services and the real rules."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import services
+
+STACK = Path(__file__).parents[3] / "stack"
+PATIENCE_SECONDS = 60.0
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def webhook() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
+    """An address, and what was posted to it."""
+    received: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            received.put(json.loads(self.rfile.read(length)))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments: Any) -> None:
+            del arguments
+
+    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/", received
+        server.shutdown()
+        thread.join()
+
+
+def push(gateway: str, regressions: int) -> None:
+    """What the sink pushes of one target, as far as the alert reads it."""
+    body = (
+        "# TYPE compilewatch_changes gauge\n"
+        f'compilewatch_changes{{mode="eval",kind="regression"}} {regressions}\n'
+        'compilewatch_changes{mode="eval",kind="fixed"} 1\n'
+    )
+    url = f"{gateway}/metrics/job/compilewatch/source/library/target/dynamo"
+    request = urllib.request.Request(url, data=body.encode(), method="PUT")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
+
+
+def replaced(text: str, changes: dict[str, str]) -> str:
+    for before, after in changes.items():
+        assert before in text, f"{before} is no longer there: this test hurries it"
+        text = text.replace(before, after)
+    return text
+
+
+def alertmanager_config(url: str) -> str:
+    """The stack's own, in a hurry."""
+    text = subprocess.run(
+        ["sh", STACK / "alertmanager" / "render.sh"],
+        env={"PATH": os.environ["PATH"], "ALERT_WEBHOOK_URL": url},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return replaced(text, {"group_wait: 30s": "group_wait: 0s", "interval: 5m": "interval: 1s"})
+
+
+def prometheus_config(gateway: str, alertmanager: str) -> str:
+    folder = STACK / "prometheus"
+    text = (folder / "prometheus.yml").read_text() + (folder / "scrape_pushgateway.yml").read_text()
+    return replaced(
+        text,
+        {
+            "pushgateway:9091": gateway.removeprefix("http://"),
+            "alertmanager:9093": alertmanager.removeprefix("http://"),
+            "/etc/prometheus/rules": str(folder / "rules"),
+            "scrape_interval: 2m": "scrape_interval: 300ms",
+            "evaluation_interval: 1m": "evaluation_interval: 300ms",
+        },
+    )
+
+
+def test_a_regression_reaches_the_webhook_and_so_does_its_end(
+    tmp_path: Path, webhook: tuple[str, queue.Queue[dict[str, Any]]]
+) -> None:
+    url, received = webhook
+    manager_file, prometheus_file = tmp_path / "alertmanager.yml", tmp_path / "prometheus.yml"
+    manager_file.write_text(alertmanager_config(url))
+    with (
+        services.pushgateway(tmp_path) as gateway,
+        services.alertmanager(tmp_path, manager_file) as manager,
+    ):
+        push(gateway.url, 2)
+        prometheus_file.write_text(prometheus_config(gateway.url, manager.url))
+        with services.prometheus(tmp_path, prometheus_file):
+            first = received.get(timeout=PATIENCE_SECONDS)
+            push(gateway.url, 0)
+            last = received.get(timeout=PATIENCE_SECONDS)
+            while last["status"] != "resolved":
+                last = received.get(timeout=PATIENCE_SECONDS)
+    assert (first["status"], last["status"]) == ("firing", "resolved")
+    for message in (first, last):
+        (alert,) = message["alerts"]
+        assert alert["labels"] == {
+            "alertname": "CompilewatchRegression",
+            "severity": "critical",
+            "source": "library",
+            "target": "dynamo",
+            "mode": "eval",
+        }
+        assert alert["annotations"]["runbook"] == "docs/alerts.md#compilewatchregression"
+    assert first["alerts"][0]["annotations"]["summary"].startswith("2 models regressed on dynamo")

@@ -1,0 +1,140 @@
+"""Layers and environments on architectures of the library, as a sweep asks them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import Depth, Performance, Phase, Request, Result, Status, Target, Tier
+from compilewatch.sources.select import by_name
+from compilewatch.sources.transformers.source import LibrarySource
+from tests.sharing import jobs
+
+# The first test waits for all answers, which are of many models with --matrix.
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+
+OVERRIDES = Path(__file__).parents[2] / "inputs" / "overrides"
+
+EXPORTED = {
+    "LongformerModel": "data_dependent_guard",  # text; the guard is on the values of a mask
+    "Qwen2VLModel": "data_dependent_guard",  # images in a grid; the guard is on their sizes
+    "ViltModel": "data_dependent_guard",  # images and text; the guard is on a count of patches
+    "BertModel": None,  # an encoder
+    "LlamaForCausalLM": None,  # a decoder, whose cache comes out
+    "T5Model": None,  # two inputs, and outputs of two kinds
+    "HubertModel": None,  # sound; parametrised weights
+    "ViTModel": None,  # images
+}
+"""Architecture -> the code of what `torch.export` refuses it for, None where it takes it."""
+
+MATRIX = (
+    "AlbertModel",
+    "BartForConditionalGeneration",
+    "CLIPModel",
+    "DistilBertModel",
+    "Gemma3ForConditionalGeneration",
+    "GPT2LMHeadModel",
+    "LayoutLMModel",
+    "MixtralForCausalLM",
+    "Qwen2AudioForConditionalGeneration",
+    "ResNetModel",
+    "SmolVLMModel",
+    "SwinModel",
+)
+"""Others that it takes, which `make test-all` asks as well."""
+
+COMPILED = ("BertModel",)  # What else Inductor can do wrong is in worker/targets/test_inductor.py.
+COMPILED_MATRIX = ("GPT2LMHeadModel", "ViTModel")
+
+
+def ask(
+    folder: Path, names: Iterable[str], target: Target, tiers: Iterable[Tier]
+) -> dict[tuple[str, Tier], Result]:
+    requests = [
+        Request(
+            model=spec,
+            target=target,
+            key=f"{spec.name}-{tier}",
+            tier=tier,
+            depth=Depth.REDUCED,
+            overrides_dir=str(OVERRIDES),
+            keep_artifacts=False,
+        )
+        for spec in by_name(LibrarySource().models(), tuple(names))
+        for tier in tiers
+    ]
+    with LocalLauncher(jobs(), (target.environment,)) as launcher:
+        results = [done.result for done in launcher.run(requests, folder)]
+    return {(r.request.model.name, r.request.tier): r for r in results}
+
+
+@pytest.fixture(scope="module")
+def exports(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, Tier], Result]:
+    target = Target(name="export", backend="non_strict")
+    names = (*EXPORTED, *MATRIX) if request.config.getoption("--matrix") else EXPORTED
+    return ask(tmp_path_factory.mktemp("export"), names, target, (Tier.AUTO, Tier.REAL))
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        *EXPORTED.items(),
+        *(pytest.param(name, None, marks=pytest.mark.matrix) for name in MATRIX),
+    ],
+)
+def test_export_answers_alike_in_both_tiers(
+    model: str, code: str | None, exports: dict[tuple[str, Tier], Result]
+) -> None:
+    for tier in (Tier.AUTO, Tier.REAL):
+        found = exports[model, tier]
+        assert found.is_verdict, found.detail
+        assert (found.error.code if found.error else None) == code, (tier, found.detail)
+        assert found.status is (Status.ERROR if code else Status.PASS)
+
+
+def test_most_exports_need_no_real_tensors(exports: dict[tuple[str, Tier], Result]) -> None:
+    passed = [r for (_, tier), r in exports.items() if tier is Tier.AUTO and not r.error]
+    assert {r.tier for r in passed} == {Tier.FAKE}
+
+
+@pytest.fixture(scope="module")
+def compiled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, Tier], Result]:
+    target = Target(name="inductor")
+    names = COMPILED + (COMPILED_MATRIX if request.config.getoption("--matrix") else ())
+    return ask(tmp_path_factory.mktemp("inductor"), names, target, (Tier.REAL,))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [*COMPILED, *(pytest.param(name, marks=pytest.mark.matrix) for name in COMPILED_MATRIX)],
+)
+def test_inductor_compiles_runs_and_is_right(
+    model: str, compiled: dict[tuple[str, Tier], Result]
+) -> None:
+    found = compiled[model, Tier.REAL]
+    assert (found.status, found.phase) == (Status.PASS, Phase.DONE), found.detail
+    assert found.numerics is not None
+    assert (found.numerics.deterministic, found.numerics.matches) == (True, True)
+    speed = found.details
+    assert isinstance(speed, Performance)
+    assert speed.warm_compile_seconds is not None
+    assert speed.speedup is not None
+    assert speed.recompiles is not None
+
+
+@pytest.mark.xla
+def test_an_older_torch_breaks_in_the_model_and_nowhere_else(tmp_path: Path) -> None:
+    target = Target(environment="xla")
+    found = ask(tmp_path, ["LongformerModel"], target, [Tier.AUTO])["LongformerModel", Tier.AUTO]
+    assert (found.status, found.tier) == (Status.GRAPH_BREAK, Tier.FAKE), found.detail
+    assert found.error is None
+    assert {each.file for each in found.breaks} == {
+        "transformers/models/longformer/modeling_longformer.py"
+    }

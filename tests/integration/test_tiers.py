@@ -1,0 +1,108 @@
+"""Fake and real tensors, full and reduced depth, must tell the same story of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import Depth, Request, Result, Target, Tier
+from compilewatch.sources.select import by_name
+from compilewatch.sources.transformers.source import LibrarySource
+from tests.sharing import jobs
+
+# The first test waits for all answers, which are of many models with --matrix.
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+
+OVERRIDES = Path(__file__).parents[2] / "inputs" / "overrides"
+
+SAMPLE = {
+    "BertModel": "text, an encoder",
+    "LlamaForCausalLM": "text, a decoder with a cache",
+    "T5Model": "text to text, two inputs that depend on each other",
+    "ViTModel": "images",
+    "CLIPModel": "images and text together, and an output that is no tensor",
+    "Wav2Vec2Model": "sound, whose lengths pass through convolutions",
+    "PeAudioModel": "sound, with breaks of three causes, one outside of the tracer",
+    "SeamlessM4TModel": "sound and text, with one break met twice",
+}
+"""Model -> the way of failing that it alone can show; small enough to run for real when reduced."""
+
+MATRIX = (
+    "AlbertModel",
+    "BartForConditionalGeneration",
+    "ConvNextModel",
+    "DistilBertModel",
+    "GPT2LMHeadModel",
+    "HubertModel",
+    "LayoutLMModel",
+    "MBartModel",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "ResNetModel",
+    "SwinModel",
+)
+"""Near relatives of those, which `make test-all` asks as well."""
+
+EACH = [*SAMPLE, *(pytest.param(name, marks=pytest.mark.matrix) for name in MATRIX)]
+
+Asked = dict[tuple[str, Tier, Depth], Result]
+SETTINGS = (
+    (Tier.FAKE, Depth.FULL),
+    (Tier.FAKE, Depth.REDUCED),
+    (Tier.REAL, Depth.REDUCED),
+)
+
+
+@pytest.fixture(scope="module")
+def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    asked = (*SAMPLE, *MATRIX) if request.config.getoption("--matrix") else tuple(SAMPLE)
+    specs = by_name(LibrarySource().models(), asked)
+    requests = [
+        Request(
+            model=spec,
+            target=Target(),
+            key=f"{spec.name}-{tier}-{depth}",
+            tier=tier,
+            depth=depth,
+            overrides_dir=str(OVERRIDES),
+            keep_artifacts=False,
+        )
+        for spec in specs
+        for tier, depth in SETTINGS
+    ]
+    with LocalLauncher(jobs=jobs()) as launcher:
+        results = [
+            done.result for done in launcher.run(requests, tmp_path_factory.mktemp("scratch"))
+        ]
+    return {(r.request.model.name, r.request.tier, r.request.depth): r for r in results}
+
+
+def reasons(result: Result) -> set[str]:
+    return {found.fingerprint for found in result.breaks}
+
+
+@pytest.mark.parametrize("model", EACH)
+def test_tiers_agree(model: str, answers: Asked) -> None:
+    fake, real = (answers[model, tier, Depth.REDUCED] for tier in (Tier.FAKE, Tier.REAL))
+    assert (fake.tier, real.tier) == (Tier.FAKE, Tier.REAL)
+    assert real.is_verdict, real.detail
+    assert fake.status is real.status, fake.detail
+    assert (fake.graphs, fake.graph_breaks) == (real.graphs, real.graph_breaks)
+    assert reasons(fake) == reasons(real)
+    assert fake.fullgraph is not None
+    assert real.fullgraph is not None
+    assert fake.fullgraph.accepted is real.fullgraph.accepted
+
+
+@pytest.mark.parametrize("model", EACH)
+def test_depths_have_the_same_reasons(model: str, answers: Asked) -> None:
+    full, reduced = (answers[model, Tier.FAKE, depth] for depth in Depth)
+    assert full.status is reduced.status, full.detail
+    assert reasons(full) == reasons(reduced)
+
+
+def test_the_sample_has_both_verdicts(answers: Asked) -> None:
+    found = {result.status.value for result in answers.values()}
+    assert {"pass", "graph_break"} <= found

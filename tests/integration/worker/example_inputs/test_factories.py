@@ -1,0 +1,112 @@
+"""A person's own model: its inputs from the callable they name, or from its forward."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from compilewatch.errors import InputsError
+from compilewatch.records import FactoryBuild
+from tests.integration.worker.example_inputs.conftest import Make, forward
+
+pytestmark = pytest.mark.torch
+
+_numbers = itertools.count()
+
+Written = Callable[[str], FactoryBuild]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """A build whose inputs are `make` of a module with the given source."""
+
+    def write(source: str) -> FactoryBuild:
+        name = f"own_inputs_{next(_numbers)}"
+        (tmp_path / f"{name}.py").write_text("import torch\n" + source)
+        return FactoryBuild(factory=f"{name}:model", path=str(tmp_path), inputs=f"{name}:make")
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("returned", "args", "kwargs"),
+    [
+        ("(torch.ones(2, 3),)", 1, []),
+        ("{'x': torch.ones(2, 3)}", 0, ["x"]),
+        ("(torch.ones(2, 3),), {'y': 1}", 1, ["y"]),
+        ("torch.ones(2, 3)", 1, []),
+    ],
+)
+def test_what_a_callable_may_return(
+    make: Make, written: Written, returned: str, args: int, kwargs: list[str]
+) -> None:
+    build = written(f"def make():\n    return {returned}\n")
+    inputs = make(nn.Identity(), build=build)
+    assert (len(inputs.args), list(inputs.kwargs)) == (args, kwargs)
+    assert inputs.strategy == "factory"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def make():\n    return 3\n", "returned int"),
+        ("def make():\n    raise OSError('no\\nfile')\n", "raised OSError: no"),
+        ("def other():\n    return ()\n", "cannot be found"),
+    ],
+)
+def test_a_faulty_callable_is_one_line(
+    make: Make, written: Written, source: str, message: str
+) -> None:
+    with pytest.raises(InputsError, match=message) as caught:
+        make(nn.Identity(), build=written(source))
+    assert "\n" not in str(caught.value)
+
+
+FACTORY = FactoryBuild(factory="somewhere:model")
+
+
+class Convolution(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(5, 2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+class Transformer(nn.Module):
+    """Names its argument as Transformers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 4)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.embedding(input_ids)
+
+
+class Pair(nn.Module):
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return left @ right
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [(Convolution(), (2, 5, 64, 64)), (Transformer(), (2, 32)), (nn.Linear(7, 3), (2, 7))],
+)
+def test_without_a_callable_the_forward_is_read(
+    make: Make, module: nn.Module, shape: tuple[int, ...]
+) -> None:
+    inputs = make(module, build=FACTORY)
+    assert tuple(next(iter(inputs.kwargs.values())).shape) == shape
+    forward(module, inputs)
+
+
+def test_what_nothing_tells_is_asked_of_the_person(make: Make) -> None:
+    with pytest.raises(InputsError, match="left, right should be: `compilewatch inputs"):
+        make(Pair(), build=FACTORY)

@@ -1,0 +1,148 @@
+"""Saved inputs: TOML and safetensors, there and back; what is wrong with them in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as tf
+from safetensors.torch import save_file
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from compilewatch.errors import InputsError
+from compilewatch.worker.example_inputs import inputs_to_toml, load_inputs_file, summarize
+from compilewatch.worker.subject import ExampleInputs
+from tests.integration.worker.example_inputs.conftest import TEXT, Make
+
+pytestmark = pytest.mark.torch
+
+INPUTS = ExampleInputs(
+    strategy="text",
+    args=(torch.ones(2, 3),),
+    kwargs={
+        "input_ids": torch.tensor([[1, 5, 9], [2, 6, 7]]),
+        "mask": torch.tensor([[True, False, True]]),
+        "pixels": torch.randn(2, 3, 4, 4),
+        "half": torch.randn(2, 2).to(torch.bfloat16),
+        "empty": torch.zeros(2, 0),
+        "images": [torch.randn(3, 2), torch.arange(4)],
+        "steps": 2,
+        "use_cache": False,
+        "sizes": (4, 5),
+    },
+    dynamic_shapes={"input_ids": {0: "batch", 1: "sequence"}},
+)
+
+
+@pytest.fixture
+def write(tmp_path: Path):  # type: ignore[no-untyped-def]
+    def to(text: str) -> Path:
+        path = tmp_path / "inputs.toml"
+        path.write_text(text)
+        return path
+
+    return to
+
+
+def test_toml_keeps_names_shapes_dtypes_and_whole_numbers(write) -> None:  # type: ignore[no-untyped-def]
+    found = load_inputs_file(write(inputs_to_toml(INPUTS)), None)
+    assert [(s.name, s.shape, s.dtype) for s in summarize(found) if s.shape is not None] == [
+        (s.name, s.shape, s.dtype) for s in summarize(INPUTS) if s.shape is not None
+    ]
+    assert torch.equal(found.args[0], torch.ones(2, 3))
+    assert torch.equal(found.kwargs["input_ids"], INPUTS.kwargs["input_ids"])
+    assert torch.equal(found.kwargs["mask"], INPUTS.kwargs["mask"])
+    assert found.kwargs["steps"] == 2
+    assert found.kwargs["use_cache"] is False
+    assert list(found.kwargs["sizes"]) == [4, 5]
+    assert found.dynamic_shapes == INPUTS.dynamic_shapes
+    assert found.strategy == "file"
+
+
+def test_random_values_of_a_file_are_the_same_each_time(write) -> None:  # type: ignore[no-untyped-def]
+    path = write('[inputs.x]\nshape = [4]\n[inputs.n]\nshape = [4]\nfill = "randint"\nhigh = 900\n')
+    first, second = load_inputs_file(path, None), load_inputs_file(path, None)
+    assert torch.equal(first.kwargs["x"], second.kwargs["x"])
+    assert torch.equal(first.kwargs["n"], second.kwargs["n"])
+    assert first.kwargs["n"].dtype is torch.int64
+
+
+def test_safetensors_come_as_keyword_arguments(tmp_path: Path) -> None:
+    ids = torch.tensor([[3, 4], [5, 6]])
+    save_file({"input_ids": ids}, tmp_path / "saved.safetensors")
+    found = load_inputs_file(tmp_path / "saved.safetensors", None)
+    assert torch.equal(found.kwargs["input_ids"], ids)
+
+
+def test_under_a_fake_mode_all_tensors_are_fake(write) -> None:  # type: ignore[no-untyped-def]
+    mode = FakeTensorMode()
+    found = load_inputs_file(write(inputs_to_toml(INPUTS)), mode)
+    values = [found.args[0], found.kwargs["input_ids"], *found.kwargs["images"]]
+    assert all(isinstance(v, FakeTensor) and v.fake_mode is mode for v in values)
+
+
+def test_fake_whole_numbers_cannot_be_written() -> None:
+    mode = FakeTensorMode()
+    fake = ExampleInputs(strategy="text", kwargs={"ids": mode.from_tensor(torch.arange(3))})
+    with pytest.raises(InputsError, match="ids: a fake tensor has no values"):
+        inputs_to_toml(fake)
+
+
+def test_a_file_wins_over_rules(write, make: Make) -> None:  # type: ignore[no-untyped-def]
+    path = write("[inputs.input_ids]\nvalues = [[4, 5], [6, 7]]\n")
+    module = tf.LlamaForCausalLM(tf.LlamaConfig(**TEXT))
+    inputs = make(module, inputs_file=str(path))
+    assert inputs.kwargs["input_ids"].tolist() == [[4, 5], [6, 7]]
+    assert set(inputs.kwargs) == {"input_ids"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("inputs = [", "not an inputs file"),
+        ("schema = 99", "schema 99 is unknown"),
+        ("[inputs]\nx = 3", "not an inputs file"),
+        ("[unknown]\nx = 3", "not an inputs file"),
+        ("[inputs.x]\nshape = [2]\nfill = 'noise'", "x: unknown fill 'noise'"),
+        ("[inputs.x]\nshape = [2]\ndtype = 'int5'", "x: unknown dtype 'int5'"),
+        ("[inputs.x]\nshape = ['batch']", "x: 'batch' is not a size"),
+        ("[inputs.x]\nshape = [-2]", "x: '-2' is not a size"),
+        ("[inputs.x]\nshape = 2", "x: shape must be a list"),
+        ("[inputs.x]\nvalues = [[1], [2, 3]]", "x: values are not a tensor"),
+        ("[inputs.x]\nshape = [2]\nfil = 'ones'", "x: unknown fil"),
+        ("[inputs.x]", "x: needs one of"),
+        ("[inputs.x]\nshape = [2]\nfill = 'randint'\nlow = 9\nhigh = 3", "x: cannot be filled"),
+        ("[inputs.x]\nitems = 3", "x: items must be a list"),
+        ("[dynamic_shapes.x]\nfirst = 'batch'", "not an inputs file"),
+    ],
+)
+def test_malformed_toml_is_one_line_that_names_the_file(write, text: str, message: str) -> None:  # type: ignore[no-untyped-def]
+    path = write(text)
+    with pytest.raises(InputsError) as caught:
+        load_inputs_file(path, None)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"not tensors at all")
+    for path, message in [
+        (tmp_path / "missing.toml", "cannot be read: No such file"),
+        (tmp_path / "missing.safetensors", "missing.safetensors"),
+        (broken, "not a safetensors file"),
+        (tmp_path / "inputs.pt", "are read from .toml or .safetensors"),
+    ]:
+        with pytest.raises(InputsError, match=message) as caught:
+            load_inputs_file(path, None)
+        assert "\n" not in str(caught.value)
+
+
+def test_what_is_unknown_is_a_comment_to_fill_in(write) -> None:  # type: ignore[no-untyped-def]
+    text = inputs_to_toml(INPUTS, ("left",))
+    assert load_inputs_file(write(text), None).kwargs.keys() == INPUTS.kwargs.keys()
+    head, _, skeleton = text.partition("what left should be")
+    filled = head + "\n" + "\n".join(line.removeprefix("# ") for line in skeleton.splitlines()[1:])
+    assert load_inputs_file(write(filled), None).kwargs["left"].shape == (2, 8)

@@ -1,0 +1,113 @@
+"""Placeholders: as many as the model itself makes features, in any tier."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers as tf
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from compilewatch.worker.model.construct import to_fake
+from tests.integration.worker.example_inputs.conftest import TEXT, VISION, Make, forward
+
+pytestmark = pytest.mark.torch
+
+
+def llava() -> nn.Module:
+    config = tf.LlavaConfig(
+        text_config=TEXT | {"model_type": "llama"},
+        vision_config=VISION | {"model_type": "clip_vision_model"},
+        image_token_index=150,
+        vision_feature_layer=-1,
+    )
+    return tf.LlavaForConditionalGeneration(config)
+
+
+def qwen2_vl() -> nn.Module:
+    text = TEXT | {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "mrope_section": [2, 1, 1],
+        },
+    }
+    vision = {
+        "embed_dim": 32,
+        "hidden_size": 32,
+        "depth": 1,
+        "num_heads": 4,
+        "patch_size": 4,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    }
+    config = tf.Qwen2VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=150,
+        video_token_id=151,
+        vision_start_token_id=152,
+        vision_end_token_id=153,
+    )
+    return tf.Qwen2VLForConditionalGeneration(config)
+
+
+def qwen2_audio() -> nn.Module:
+    audio = {
+        "d_model": 32,
+        "encoder_layers": 1,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 48,
+        "num_mel_bins": 16,
+        "max_source_positions": 40,
+    }
+    config = tf.Qwen2AudioConfig(
+        text_config=TEXT | {"model_type": "qwen2"},
+        audio_config=audio | {"model_type": "qwen2_audio_encoder"},
+        audio_token_index=150,
+    )
+    return tf.Qwen2AudioForConditionalGeneration(config)
+
+
+def test_image_tokens_match_the_patches_of_the_tower(make: Make) -> None:
+    module = llava()
+    inputs = make(module)
+    per_row = (inputs.kwargs["input_ids"] == 150).sum(dim=1)
+    assert per_row.tolist() == [16, 16]  # (32 / 8) squared
+    assert inputs.strategy == "vision+text"
+    forward(module, inputs)
+
+
+def test_image_tokens_match_merged_patches_of_a_grid(make: Make) -> None:
+    module = qwen2_vl()
+    inputs = make(module)
+    assert inputs.kwargs["pixel_values"].shape == (32, 3 * 2 * 4 * 4)
+    assert inputs.kwargs["image_grid_thw"].tolist() == [[1, 4, 4], [1, 4, 4]]
+    image = inputs.kwargs["input_ids"] == 150
+    assert image.sum(dim=1).tolist() == [4, 4]
+    assert torch.equal(inputs.kwargs["mm_token_type_ids"] == 1, image)
+    forward(module, inputs)
+
+
+def test_audio_tokens_match_the_frames_of_the_encoder(make: Make) -> None:
+    module = qwen2_audio()
+    inputs = make(module)
+    assert inputs.kwargs["input_features"].shape == (2, 16, 80)
+    assert (inputs.kwargs["input_ids"] == 150).sum(dim=1).tolist() == [20, 20]
+    forward(module, inputs)
+
+
+def test_a_fake_model_is_asked_the_same(make: Make) -> None:
+    real = make(llava())
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    inputs = make(to_fake(llava(), mode), fake_mode=mode)
+    assert all(isinstance(value, FakeTensor) for value in inputs.kwargs.values())
+    shapes = {name: value.shape for name, value in inputs.kwargs.items()}
+    assert shapes == {name: value.shape for name, value in real.kwargs.items()}
+
+
+def test_without_a_mode_a_fake_model_gets_real_inputs(make: Make) -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    inputs = make(to_fake(llava(), mode))
+    assert not any(isinstance(value, FakeTensor) for value in inputs.kwargs.values())
+    assert (inputs.kwargs["input_ids"] == 150).sum(dim=1).tolist() == [16, 16]

@@ -1,0 +1,160 @@
+"""What the fake tier knows: values of inputs, none of weights."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode, values_shown
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def mode() -> InputAwareFakeMode:
+    return InputAwareFakeMode()
+
+
+@pytest.fixture
+def weight(mode: InputAwareFakeMode) -> FakeTensor:
+    return mode.from_tensor(torch.ones(4))
+
+
+def test_values_that_follow_from_inputs_can_be_read(mode: Any) -> None:
+    sizes = mode.known(torch.tensor([[1, 4, 6], [1, 2, 2]]))
+    with mode:
+        assert sizes.prod(-1).tolist() == [24, 4]
+        assert (sizes[:, 1] > 2).nonzero().tolist() == [[0]]
+        assert (torch.arange(3) + sizes[0, 0]).sum().item() == 6
+        assert torch.repeat_interleave(torch.arange(2), sizes[:, 1]).tolist() == [0] * 4 + [1] * 2
+
+
+def test_values_that_depend_on_weights_cannot(mode: Any, weight: Any) -> None:
+    with mode:
+        with pytest.raises(DataDependentOutputException):
+            weight.sum().item()
+        with pytest.raises(DataDependentOutputException):
+            (torch.ones(4) + weight).sum().item()
+        with pytest.raises(DynamicOutputShapeException):
+            weight.nonzero()
+
+
+def test_a_computed_value_written_into_a_made_tensor_makes_it_unknown(
+    mode: Any, weight: Any
+) -> None:
+    with mode:
+        made = torch.zeros(4)
+        made[1:] = weight[1:]
+        with pytest.raises(DataDependentOutputException):
+            made.sum().item()
+        counted = torch.zeros((), dtype=torch.long)
+        counted += 2
+        assert counted.item() == 2
+
+
+def test_uninitialised_memory_has_no_value(mode: Any) -> None:
+    known = mode.known(torch.arange(4))
+    with mode:
+        for made in (torch.empty_like(known), known.new_empty(3), torch.empty(2)):
+            with pytest.raises(DataDependentOutputException):
+                made.sum().item()
+
+
+def test_random_numbers_have_no_value(mode: Any) -> None:
+    known = mode.known(torch.arange(4.0))
+    with mode, pytest.raises(DataDependentOutputException):
+        torch.multinomial(known, 1).item()
+
+
+def test_a_known_mask_gives_the_size_of_what_it_selects(mode: Any) -> None:
+    features = mode.from_tensor(torch.randn(3, 2, 5))
+    mask = mode.known(torch.tensor([[True, False], [True, True], [False, False]]))
+    with mode:
+        assert features[mask].shape == (3, 5)
+        assert features[:, mask[1]].shape == (3, 2, 5)
+
+
+def test_an_assertion_about_weights_is_taken_to_hold(mode: Any, weight: Any) -> None:
+    with mode:
+        torch._check_tensor_all(weight > 0)
+        with pytest.raises(DataDependentOutputException):
+            bool((weight > 0).all())
+
+
+def test_an_assertion_about_inputs_is_checked(mode: Any) -> None:
+    known = mode.known(torch.arange(3))
+    with mode:
+        torch._check_tensor_all(known >= 0)
+        with pytest.raises(RuntimeError):
+            torch._check_tensor_all(known > 0)
+
+
+class Sized(nn.Module):
+    """Breaks, and then uses a whole number that it read from a tensor as a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        height, width = sizes
+        torch._dynamo.graph_break()
+        return (x.view(height, width, -1) * self.linear.weight[0, 0]).sum()
+
+
+def test_dynamo_captures_what_it_does_with_real_tensors(mode: Any) -> Any:
+    graphs: list[tuple[str, ...]] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs[-1] += (graph.print_readable(print_output=False),)
+        return graph.forward
+
+    real = Sized().eval()
+    x, sizes = torch.randn(6, 6), torch.tensor([2, 3])
+    with torch.no_grad():
+        graphs.append(())
+        torch._dynamo.reset()
+        torch.compile(real, backend=backend)(x, sizes)
+        with torch.device("meta"):
+            fake = Sized().eval()
+        for name, parameter in list(fake.linear.named_parameters()):
+            made = mode.from_tensor(torch.empty(parameter.shape))
+            setattr(fake.linear, name, nn.Parameter(made))
+        graphs.append(())
+        torch._dynamo.reset()
+        with mode, values_shown():
+            torch.compile(fake, backend=backend)(mode.known(x), mode.known(sizes))
+    torch._dynamo.reset()
+    assert graphs[0] == graphs[1]
+
+
+class Seen(nn.Module):
+    """A picture through a convolution, with a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 4, kernel_size=4, stride=4)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.patches(pixels).flatten(2).transpose(1, 2).square().mean()
+
+
+def test_the_way_back_is_captured_too(mode: Any) -> None:
+    with torch.device("meta"):
+        model = Seen()
+    for name, parameter in list(model.patches.named_parameters()):
+        made = mode.from_tensor(torch.empty(parameter.shape))
+        setattr(model.patches, name, nn.Parameter(made))
+    torch._dynamo.reset()
+    with mode, values_shown():
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        compiled(mode.known(torch.randn(2, 3, 8, 8))).backward()
+    torch._dynamo.reset()
+    assert model.patches.weight.grad is not None

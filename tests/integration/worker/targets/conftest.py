@@ -1,0 +1,59 @@
+"""Subjects for a target, as the worker makes them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from compilewatch.records import FactoryBuild, Mode, ModelSpec, Phase, Request, Target, Tier
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode
+from compilewatch.worker.subject import ExampleInputs, Subject
+
+CASES_FOLDER = Path(__file__).parents[3] / "cases"
+sys.path.insert(0, str(CASES_FOLDER))
+
+MakeSubject = Callable[..., Subject]
+
+
+@pytest.fixture
+def make_subject(tmp_path: Path) -> MakeSubject:
+    """`make_subject(build, tier=…, mode=…, …)`; `phases` of the result lists those entered."""
+
+    def make(
+        build: Callable[[], nn.Module],
+        tier: Tier = Tier.REAL,
+        asked: Tier = Tier.AUTO,
+        phases: list[Phase] | None = None,
+        keep_artifacts: bool = False,
+        **target: Any,
+    ) -> Subject:
+        torch.manual_seed(0)
+        fake_mode = InputAwareFakeMode() if tier is Tier.FAKE else None
+        request = Request(
+            model=ModelSpec(source="test", name="test", build=FactoryBuild(factory="breaks:x")),
+            target=Target(**target),
+            key="0",
+            tier=asked,
+            keep_artifacts=keep_artifacts,
+        )
+        with fake_mode if fake_mode is not None else nullcontext():
+            module = build().train(request.target.mode is Mode.TRAIN)
+            inputs = ExampleInputs(strategy="test", args=(torch.ones(3, 4),))
+        entered = [] if phases is None else phases
+        return Subject(
+            request=request,
+            module=module,
+            inputs=inputs,
+            fake_mode=fake_mode,
+            artifacts=tmp_path,
+            enter=entered.append,
+        )
+
+    return make

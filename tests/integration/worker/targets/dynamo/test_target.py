@@ -1,0 +1,419 @@
+"""The Dynamo target on modules whose breaks are known."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from breaks import CASES, Case, explicit, line_of, module_of, whole
+from torch import Tensor, nn
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+from compilewatch.records import Mode, Phase, Status, Tier
+from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets.dynamo import target as dynamo
+from compilewatch.worker.targets.dynamo.capture import Capture
+from compilewatch.worker.targets.dynamo.reasons import CODES, registry
+from compilewatch.worker.targets.dynamo.target import DynamoTarget, loss_of
+from tests.integration.worker.targets.conftest import CASES_FOLDER, MakeSubject
+
+pytestmark = pytest.mark.torch
+
+by_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@pytest.fixture(scope="module")
+def torch_says(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The figures of plain torch, from a process that imports nothing of ours."""
+    environment = os.environ | {"TORCH_TRACE": str(tmp_path_factory.mktemp("trace"))}
+    done = subprocess.run(
+        [sys.executable, "plain_torch.py"],
+        cwd=CASES_FOLDER,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+Answers = Callable[[Case], Outcome]
+_ANSWERED: dict[str, Outcome] = {}
+
+
+@pytest.fixture
+def answers(make_subject: MakeSubject) -> Answers:
+    """The target's outcome for a case on real tensors, asked for once."""
+
+    def answer(case: Case) -> Outcome:
+        if case.name not in _ANSWERED:
+            _ANSWERED[case.name] = DynamoTarget().run(make_subject(case.build))
+        return _ANSWERED[case.name]
+
+    return answer
+
+
+@by_case
+def test_the_table_is_what_plain_torch_shows(
+    case: Case, torch_says: dict[str, dict[str, Any]]
+) -> None:
+    said = torch_says[case.name]
+    total = sum(known.occurrences for known in case.breaks)
+    assert said["reports"] == total - case.untraced + case.restarted
+    assert said["given_up"] <= total
+    assert said["cuts"] <= total
+    assert said["graphs"] == case.graphs
+    assert said["fullgraph"] == case.fullgraph
+
+
+@by_case
+def test_every_break_is_found_with_its_cause_and_line(
+    case: Case, answers: Answers, torch_says: dict[str, dict[str, Any]]
+) -> None:
+    outcome = answers(case)
+
+    found = [(each.code, each.line, each.function, each.occurrences) for each in outcome.breaks]
+    assert found == [
+        (known.code, line_of(known.mark), known.function, known.occurrences)
+        for known in case.breaks
+    ]
+    assert outcome.status is (Status.GRAPH_BREAK if case.breaks else Status.PASS)
+    assert outcome.graph_breaks == sum(each.occurrences for each in outcome.breaks)
+    assert outcome.distinct_breaks == len(case.breaks)
+    assert outcome.unattributed == 0
+    assert outcome.fullgraph is not None
+    assert (outcome.fullgraph.accepted, outcome.fullgraph.code) == (case.fullgraph, case.refusal)
+    assert outcome.fullgraph.derived == (not case.breaks)
+    said = torch_says[case.name]
+    assert (outcome.graphs, outcome.ops, outcome.guards) == (
+        said["graphs"],
+        said["ops"],
+        said["guards"],
+    )
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.breaks], ids=lambda case: case.name)
+def test_a_break_says_all_that_torch_knows(case: Case, answers: Answers) -> None:
+    for each in answers(case).breaks:
+        assert each.file == "breaks.py"
+        assert each.user_stack
+        assert not any(frame.file.startswith("/") for frame in each.user_stack)
+        assert str(CASES_FOLDER) not in each.reason
+        if each.gb_id is None:
+            assert each.code in CODES
+        else:
+            assert registry()[each.gb_type or ""] == each.gb_id == each.code
+            assert each.gb_type is not None
+            assert each.gb_type in each.reason
+            assert each.explanation
+            assert each.gb_id == "GB0099" or each.user_stack[0].file == "breaks.py"
+
+
+@by_case
+def test_a_break_keeps_five_lines_and_its_own_is_the_marked_one(
+    case: Case, answers: Answers
+) -> None:
+    file = (CASES_FOLDER / "breaks.py").read_text(encoding="utf-8").splitlines()
+    for each in answers(case).breaks:
+        assert list(each.source) == file[each.line - 3 : each.line + 2]
+        assert each.source_start == each.line - 2
+
+
+def test_the_operations_of_each_graph_are_kept_with_the_break_that_ended_it(
+    answers: Answers,
+) -> None:
+    cases = {case.name: case for case in CASES}
+    for case in CASES:
+        outcome = answers(case)
+        assert len(outcome.graph_ops) == len(outcome.graph_ends) == outcome.graphs
+        assert sum(outcome.graph_ops) == outcome.ops
+    assert answers(cases["explicit"]).graph_ops == (1, 1)
+    assert answers(cases["explicit"]).graph_ends == (0, -1)
+    assert answers(cases["three_kinds"]).graph_ends == (0, 1, 2, -1)
+
+
+@by_case
+def test_fake_tensors_give_the_same_answer_or_none(
+    case: Case, answers: Answers, make_subject: MakeSubject
+) -> None:
+    if case.needs_real:
+        with pytest.raises(FakeUnsupportedError):
+            DynamoTarget().run(make_subject(case.build, tier=Tier.FAKE))
+        return
+    fake = DynamoTarget().run(make_subject(case.build, tier=Tier.FAKE))
+    assert fake == answers(case)
+
+
+class ReadsWeights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.linear(x).sum().item()
+
+
+def test_fake_tensors_give_none_where_weights_are_read(make_subject: MakeSubject) -> None:
+    with pytest.raises(FakeUnsupportedError):
+        DynamoTarget().run(make_subject(ReadsWeights, tier=Tier.FAKE))
+    real = DynamoTarget().run(make_subject(ReadsWeights))
+    assert [each.gb_id for each in real.breaks] == ["GB0124"]
+
+
+def test_one_cause_behind_a_helper_keeps_the_whole_stack(answers: Answers) -> None:
+    (nested,) = [case for case in CASES if case.name == "nested"]
+    (found,) = answers(nested).breaks
+    assert [frame.function for frame in found.user_stack] == ["nested", "middle", "inner"]
+    assert found.user_stack[-1].text == "torch._dynamo.graph_break()  # break: nested"
+
+
+def test_what_torch_counts_and_does_not_report_is_unattributed(
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InstructionTranslatorBase, "log_graph_break", lambda *_, **__: None)
+    outcome = DynamoTarget().run(make_subject(module_of(explicit)))
+    assert outcome.status is Status.GRAPH_BREAK
+    assert (outcome.graph_breaks, outcome.unattributed) == (1, 1)
+    assert [each.code for each in outcome.breaks] == ["unattributed"]
+
+
+def test_two_runs_in_one_process_do_not_see_each_other(make_subject: MakeSubject) -> None:
+    first = DynamoTarget().run(make_subject(module_of(explicit)))
+    assert DynamoTarget().run(make_subject(module_of(explicit))) == first
+    assert DynamoTarget().run(make_subject(module_of(whole))).breaks == ()
+
+
+def test_dynamic_shapes_stay_symbols_in_the_graph(make_subject: MakeSubject) -> None:
+    def sized(self: nn.Module, x: Tensor) -> Tensor:
+        return x.new_ones(x.shape[0] * 2)
+
+    for tier in (Tier.REAL, Tier.FAKE):
+        static = DynamoTarget().run(make_subject(module_of(sized), tier=tier))
+        dynamic = DynamoTarget().run(make_subject(module_of(sized), tier=tier, dynamic=True))
+        assert static.status is dynamic.status is Status.PASS
+        assert dynamic.ops is not None
+        assert static.ops is not None
+        assert dynamic.ops > static.ops
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(4, 8)
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y = torch.relu(self.into(nn.functional.dropout(x, training=self.training)))
+        if not self.training:
+            torch._dynamo.graph_break()
+        return {"loss": self.out(y).square().mean()}
+
+
+class BrokenInTraining(Network):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y = torch.relu(self.into(x))
+        torch._dynamo.graph_break()  # the only one
+        return {"loss": self.out(y).square().mean()}
+
+
+@pytest.mark.parametrize(("frames", "derived"), [(["0/0"], True), (["0/0", "1/0"], False)])
+def test_fullgraph_is_asked_where_another_frame_was_traced_too(
+    make_subject: MakeSubject, frames: list[str], derived: bool
+) -> None:
+    """Given as a finding: no small module makes the installed torch trace a second frame."""
+    found = Capture(captured=["0/0"], frames=frames)
+    assert found.is_single_graph
+    verdict = dynamo._fullgraph(make_subject(module_of(whole)), found)
+    assert (verdict.accepted, verdict.derived) == (True, derived)
+
+
+@pytest.mark.parametrize("tier", [Tier.REAL, Tier.FAKE])
+def test_train_mode_captures_loss_and_backward(
+    make_subject: MakeSubject, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joint: list[str] = []
+    from torch._functorch import aot_autograd
+
+    original = aot_autograd.create_aot_state
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        joint.append("traced")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(aot_autograd, "create_aot_state", noting)
+    subject = make_subject(Network, tier=tier, mode=Mode.TRAIN)
+    outcome = DynamoTarget().run(subject)
+    assert (outcome.status, outcome.graphs) == (Status.PASS, 1)
+    assert joint
+    assert all(parameter.grad is not None for parameter in subject.module.parameters())
+    # In eval mode the same module takes another way: the mode was the request's.
+    assert DynamoTarget().run(make_subject(Network, tier=tier)).graph_breaks == 1
+
+
+# Torch hides this warning of its own by `showwarning`, which is too late where warnings are errors.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_train_mode_accounts_for_breaks(make_subject: MakeSubject) -> None:
+    real, fake = (
+        DynamoTarget().run(make_subject(BrokenInTraining, tier=tier, mode=Mode.TRAIN))
+        for tier in (Tier.REAL, Tier.FAKE)
+    )
+    assert real == fake
+    assert (real.graphs, real.graph_breaks) == (2, 1)
+    assert real.breaks[0].user_stack[-1].text.endswith("# the only one")
+
+
+@torch.library.custom_op("compilewatch_tests::identity", mutates_args=())
+def identity(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+identity.register_fake(torch.empty_like)
+
+
+def _only_eager(_context: Any, gradient: Tensor) -> Tensor:
+    if type(gradient) is not Tensor:
+        raise ValueError("no joint graph with this")
+    return gradient
+
+
+identity.register_autograd(_only_eager)
+
+
+class NoJointGraph(Network):
+    def forward(self, x: Tensor) -> Tensor:
+        return identity(self.into(x))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Error detected in Generated:UserWarning"
+)  # torch's anomaly mode
+def test_a_joint_graph_that_fails_is_an_error_of_aot_autograd(make_subject: MakeSubject) -> None:
+    outcome = DynamoTarget().run(make_subject(NoJointGraph, mode=Mode.TRAIN))
+    assert outcome.status is Status.ERROR
+    assert outcome.error is not None
+    assert outcome.error.code == "aot_autograd"
+    assert outcome.error.message.startswith("ValueError: no joint graph with this")
+
+
+class BadBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return gradient.reshape(7, 7)
+
+
+class NoBackward(Network):
+    def forward(self, x: Tensor) -> Tensor:
+        return BadBackward.apply(self.into(x))
+
+
+def test_a_backward_that_fails_without_the_compiler_is_no_error_of_it(
+    make_subject: MakeSubject,
+) -> None:
+    phases: list[Phase] = []
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
+        DynamoTarget().run(make_subject(NoBackward, mode=Mode.TRAIN, phases=phases))
+    assert phases == [Phase.COMPILE, Phase.EAGER]
+
+
+def test_the_loss_is_the_models_own_or_the_sum_of_its_means() -> None:
+    x = torch.ones(2, 2, requires_grad=True)
+    assert loss_of({"loss": (x * 3).sum(), "logits": x}).item() == 12
+    assert loss_of((x * 2, [x], torch.ones(2), x.detach())).item() == 3
+    assert loss_of(torch.ones(2)) is None
+
+
+def _backend(raised: Exception) -> Callable[..., NoReturn]:
+    def refuse(graph: torch.fx.GraphModule, example_inputs: list[Tensor]) -> NoReturn:
+        raise raised
+
+    return refuse
+
+
+def _run_with_backend(make_subject: MakeSubject, raised: Exception, **options: Any) -> Outcome:
+    name = f"raises_{type(raised).__name__}"
+    torch._dynamo.register_backend(_backend(raised), name=name)
+    try:
+        return DynamoTarget().run(make_subject(module_of(whole), backend=name, **options))
+    finally:
+        torch._dynamo.backends.registry._COMPILER_FNS.pop(name)
+
+
+def test_an_error_of_100_kilobytes_keeps_its_cause(make_subject: MakeSubject) -> None:
+    cause = ValueError("the true cause\n" + "filling " * 13_000 + "\nthe end")
+    outcome = _run_with_backend(make_subject, cause)
+    assert outcome.status is Status.ERROR
+    record = outcome.error
+    assert record is not None
+    assert record.code == "backend_error"
+    assert record.type == "BackendCompilerFailed"
+    assert record.message.startswith("ValueError: the true cause")
+    assert "the end" in record.message
+    assert len(record.message) < 20_000
+    assert len(record.head) >= 8192
+    assert len(record.tail) >= 8192
+    assert "the end" in record.tail
+
+
+def test_fake_tensors_may_be_the_reason_of_an_error(make_subject: MakeSubject) -> None:
+    with pytest.raises(FakeUnsupportedError):
+        _run_with_backend(make_subject, ValueError("?"), tier=Tier.FAKE)
+    settled = _run_with_backend(make_subject, ValueError("?"), tier=Tier.FAKE, asked=Tier.FAKE)
+    assert settled.status is Status.ERROR
+
+
+def test_memory_that_runs_out_is_no_verdict(make_subject: MakeSubject) -> None:
+    with pytest.raises(MemoryError):
+        _run_with_backend(make_subject, MemoryError())
+
+
+def test_a_model_with_breaks_keeps_its_trace_rendered(
+    make_subject: MakeSubject, tmp_path: Path
+) -> None:
+    phases: list[Phase] = []
+    subject = make_subject(module_of(explicit), keep_artifacts=True, phases=phases)
+    outcome = DynamoTarget().run(subject)
+    index, log = outcome.artifacts
+    assert index == "tlparse/index.html"
+    assert "graph_break" in (tmp_path / "tlparse" / "index.html").read_text().lower()
+    assert "dynamo_graph_break_reason" in (tmp_path / log).read_text()
+    assert phases == [Phase.COMPILE, Phase.PROFILE]
+
+
+def test_a_model_without_breaks_keeps_none(make_subject: MakeSubject, tmp_path: Path) -> None:
+    outcome = DynamoTarget().run(make_subject(module_of(whole), keep_artifacts=True))
+    assert outcome.artifacts == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_tlparse_the_log_is_kept_and_said(
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compilewatch.worker.targets.dynamo.trace_log.find_tlparse", lambda: None)
+    outcome = DynamoTarget().run(make_subject(module_of(explicit), keep_artifacts=True))
+    assert len(outcome.artifacts) == 1
+    assert "tlparse is not installed" in outcome.detail
+
+
+def test_dynamo_is_left_as_it_was(make_subject: MakeSubject) -> None:
+    from torch._dynamo import guards
+    from torch._logging._internal import trace_log
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    logger = logging.getLogger("torch._dynamo.convert_frame")
+    before = (guards.profile_guard_manager, list(trace_log.handlers), logger.level)
+    DynamoTarget().run(make_subject(module_of(explicit), tier=Tier.FAKE, keep_artifacts=True))
+    assert (guards.profile_guard_manager, list(trace_log.handlers), logger.level) == before
+    assert logger.filters == []
+    assert "__deepcopy__" not in vars(FakeTensor)

@@ -1,0 +1,338 @@
+"""The export target on modules whose answers are known."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compilewatch.errors import UsageError
+from compilewatch.records import ExportDetail, Mode, Phase, Status, Tier
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets.export.draft import draft_export
+from compilewatch.worker.targets.export.target import (
+    DRAFT_ARTIFACT,
+    OPS_ARTIFACT,
+    ExportTarget,
+    operators,
+)
+from tests.integration.worker.targets.conftest import MakeSubject
+
+pytestmark = [
+    pytest.mark.torch,
+    # torch.export.draft_export leaves its trace file open (torch 2.13).
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+]
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"y": self.second(torch.relu(self.first(x)))}
+
+
+class Branch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+
+class ExplicitBreak(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return x + 1
+
+
+class ReadBuffer(nn.Module):
+    """Dynamo takes the value of a buffer of one element as a constant; non-strict does not."""
+
+    length: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("length", torch.tensor(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : int(self.length)]
+
+
+class Wrapped:
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+class ReturnsObject(nn.Module):
+    def forward(self, x: Tensor) -> Wrapped:
+        return Wrapped(x + 1)
+
+
+class OutOfMemory(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise MemoryError
+
+
+class Resized(nn.Module):
+    """The first dimension of `x` may vary, that of `y` is tied to a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(5, 2))
+
+    def forward(self, x: Tensor, y: Tensor, names: list[Tensor]) -> Tensor:
+        return x.sum() + (y * self.weight).sum() + names[0].sum()
+
+
+def detail_of(outcome: Outcome) -> ExportDetail:
+    assert isinstance(outcome.details, ExportDetail)
+    return outcome.details
+
+
+def line_of(function: Callable[..., Any], text: str) -> int:
+    lines, start = inspect.getsourcelines(function)
+    return start + next(number for number, line in enumerate(lines) if text in line)
+
+
+@pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
+def test_a_plain_module_exports_both_ways(
+    make_subject: MakeSubject, tmp_path: Path, tier: Tier
+) -> None:
+    phases: list[Phase] = []
+    subject = make_subject(Plain, tier=tier, name="export", phases=phases, keep_artifacts=True)
+    outcome = ExportTarget().run(subject)
+    found = detail_of(outcome)
+    assert outcome.status is Status.PASS
+    assert outcome.ops == 3
+    assert found.non_strict is not None
+    assert found.strict is not None
+    assert found.non_strict.exported
+    assert found.strict.exported
+    assert not found.disagrees
+    assert found.draft is None
+    assert outcome.artifacts == (OPS_ARTIFACT,)
+    assert json.loads((tmp_path / OPS_ARTIFACT).read_text()) == {
+        "dialect": "TRAINING",
+        "ops": {"aten.linear.default": 2, "aten.relu.default": 1},
+    }
+    assert phases == [Phase.COMPILE, Phase.COMPARE]
+
+
+def test_artifacts_are_kept_only_where_asked(make_subject: MakeSubject, tmp_path: Path) -> None:
+    assert ExportTarget().run(make_subject(Plain, name="export")).artifacts == ()
+    assert ExportTarget().run(make_subject(Branch, name="export")).artifacts == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_data_dependent_branch_is_classified_placed_and_drafted(
+    make_subject: MakeSubject, tmp_path: Path
+) -> None:
+    phases: list[Phase] = []
+    subject = make_subject(Branch, name="export", phases=phases, keep_artifacts=True)
+    outcome = ExportTarget().run(subject)
+    found = detail_of(outcome)
+    line = line_of(Branch.forward, "if x.sum()")
+    assert outcome.status is Status.ERROR
+    assert phases[-1] is Phase.COMPILE
+    assert outcome.error is not None
+    assert outcome.error.code == "data_dependent_guard"
+    assert (outcome.error.line, outcome.error.function) == (line, "forward")
+    assert found.strict is not None
+    assert found.strict.code == "GB0170"
+    assert not found.disagrees
+    assert found.draft is not None
+    assert found.draft.exported
+    (failure,) = found.draft.failures
+    assert (failure.kind, failure.what) == ("data_dependent_error", "Eq(u0, 1)")
+    assert (failure.line, failure.function) == (line, "forward")
+    assert outcome.artifacts == (DRAFT_ARTIFACT,)
+    report = (tmp_path / DRAFT_ARTIFACT).read_text()
+    assert "1. Data dependent error." in report
+    assert "\x1b" not in report
+
+
+def test_a_value_that_fake_tensors_lack_is_asked_for_again(make_subject: MakeSubject) -> None:
+    with pytest.raises(FakeUnsupportedError, match="data_dependent_guard"):
+        ExportTarget().run(make_subject(Branch, tier=Tier.FAKE, name="export"))
+
+
+def test_where_fake_tensors_were_asked_for_they_answer(make_subject: MakeSubject) -> None:
+    subject = make_subject(Branch, tier=Tier.FAKE, asked=Tier.FAKE, name="export")
+    outcome = ExportTarget().run(subject)
+    assert outcome.status is Status.ERROR
+    assert detail_of(outcome).draft is None
+
+
+@pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
+def test_what_only_strict_refuses(make_subject: MakeSubject, tier: Tier) -> None:
+    outcome = ExportTarget().run(make_subject(ExplicitBreak, tier=tier, name="export"))
+    found = detail_of(outcome)
+    assert outcome.status is Status.PASS
+    assert found.strict is not None
+    assert found.strict.code == "GB0025"
+    assert found.disagrees
+    assert "strict fails: GB0025" in outcome.detail
+
+
+def test_what_only_non_strict_refuses(make_subject: MakeSubject) -> None:
+    outcome = ExportTarget().run(make_subject(ReadBuffer, name="export"))
+    found = detail_of(outcome)
+    assert outcome.status is Status.ERROR
+    assert found.strict is not None
+    assert found.strict.exported
+    assert found.disagrees
+    assert "strict exports" in outcome.detail
+
+
+def test_the_backend_chooses_the_variants(make_subject: MakeSubject) -> None:
+    only = ExportTarget().run(make_subject(ReadBuffer, name="export", backend="non_strict"))
+    assert only.status is Status.ERROR
+    assert detail_of(only).strict is None
+    strict = ExportTarget().run(make_subject(ReadBuffer, name="export", backend="strict"))
+    assert strict.status is Status.PASS
+    assert detail_of(strict).non_strict is None
+    with pytest.raises(UsageError, match="no backend 'lenient'; known: non_strict, strict"):
+        ExportTarget().run(make_subject(Plain, name="export", backend="lenient"))
+
+
+def test_an_output_that_torch_cannot_flatten_has_a_code(make_subject: MakeSubject) -> None:
+    outcome = ExportTarget().run(make_subject(ReturnsObject, tier=Tier.FAKE, name="export"))
+    found = detail_of(outcome)
+    assert outcome.error is not None
+    assert outcome.error.code == "unregistered_container"
+    assert found.strict is not None
+    assert found.strict.code == "unregistered_container"
+
+
+def test_a_module_that_is_converted_in_forward_has_a_code(make_subject: MakeSubject) -> None:
+    class Converts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear.to(torch.float64)(x.double())
+
+    subject = make_subject(Converts, name="export", backend="non_strict")
+    outcome = ExportTarget().run(subject)
+    assert outcome.error is not None
+    assert outcome.error.code == "module_converted"
+
+
+def test_memory_that_runs_out_is_no_answer(make_subject: MakeSubject) -> None:
+    with pytest.raises(MemoryError):
+        ExportTarget().run(make_subject(OutOfMemory, name="export"))
+
+
+def resized(make_subject: MakeSubject, **named: dict[int, str]) -> Subject:
+    subject = make_subject(Resized, name="export", dynamic=True, backend="non_strict")
+    inputs = ExampleInputs(
+        strategy="test",
+        args=(torch.ones(3, 4),),
+        kwargs={"names": [torch.ones(6, 2)], "y": torch.ones(5, 2)},
+        dynamic_shapes=named,
+    )
+    return replace(subject, inputs=inputs)
+
+
+def test_named_dimensions_are_dynamic_or_said_to_be_constant(make_subject: MakeSubject) -> None:
+    subject = resized(make_subject, x={0: "batch"}, y={0: "batch"}, names={0: "batch"})
+    outcome = ExportTarget().run(subject)
+    found = detail_of(outcome)
+    assert outcome.status is Status.PASS
+    assert found.dynamic_dimensions == ("x[0]", "names[0][0]")
+    assert found.specialized_dimensions == ("y[0]",)
+    assert "2 of 3 dimensions stay dynamic" in outcome.detail
+
+
+def test_without_names_every_dimension_is_tried(make_subject: MakeSubject) -> None:
+    found = detail_of(ExportTarget().run(resized(make_subject)))
+    assert found.dynamic_dimensions == ("x[0]", "x[1]", "names[0][0]", "names[0][1]")
+    assert found.specialized_dimensions == ("y[0]", "y[1]")
+
+
+def test_static_shapes_have_no_dynamic_dimensions(make_subject: MakeSubject) -> None:
+    found = detail_of(ExportTarget().run(make_subject(Plain, name="export")))
+    assert found.dynamic_dimensions == found.specialized_dimensions == ()
+
+
+def test_train_mode_is_exported_as_such(make_subject: MakeSubject, tmp_path: Path) -> None:
+    found = {}
+    for mode in (Mode.EVAL, Mode.TRAIN):
+        subject = make_subject(
+            lambda: nn.BatchNorm1d(4), name="export", mode=mode, keep_artifacts=True
+        )
+        assert ExportTarget().run(subject).status is Status.PASS
+        found[mode] = json.loads((tmp_path / OPS_ARTIFACT).read_text())["ops"]
+    assert "aten.add_.Tensor" not in found[Mode.EVAL]
+    assert "aten.add_.Tensor" in found[Mode.TRAIN]  # counts the batches seen
+
+
+def test_operators_of_nested_graphs_are_counted() -> None:
+    class NoGrad(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                y = x.sin()
+            return x.cos() * y
+
+    program = torch.export.export(NoGrad(), (torch.ones(3, requires_grad=True),))
+    found = operators(program)
+    assert {"aten.sin.default", "aten.cos.default", "wrap_with_set_grad_enabled"} <= found.keys()
+
+
+def test_the_module_is_left_as_it_was(make_subject: MakeSubject) -> None:
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = x + 1
+            return self.last * 2
+
+    subject = make_subject(Remembers, name="export")
+    ExportTarget().run(subject)
+    assert subject.module.last is None
+
+
+def test_a_draft_leaves_no_trace_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    inputs = ExampleInputs(strategy="test", args=(torch.ones(3, 4),))
+    draft, report = draft_export(Branch(), inputs, None, strict=False)
+    assert draft.exported
+    assert "Data dependent error" in report
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
+def test_a_language_model_exports_with_its_cache(make_subject: MakeSubject, tier: Tier) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        vocab_size=64,
+    )
+    subject = make_subject(
+        lambda: LlamaForCausalLM(config), tier=tier, name="export", backend="non_strict"
+    )
+    with subject.fake_mode if subject.fake_mode is not None else nullcontext():
+        tokens = torch.ones(2, 8, dtype=torch.int64)
+    inputs = ExampleInputs(strategy="text", kwargs={"input_ids": tokens})
+    outcome = ExportTarget().run(replace(subject, inputs=inputs))
+    assert outcome.status is Status.PASS, outcome.detail

@@ -1,0 +1,391 @@
+"""The neuron target: its real client code on doubles of the SDK (tests/doubles)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compilewatch.contract.targets import TARGETS
+from compilewatch.errors import UsageError
+from compilewatch.neuron import device, neuronx_cc
+from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets.export.target import VARIANTS
+from compilewatch.worker.targets.neuron import target as neuron
+from compilewatch.worker.targets.neuron.target import NeuronTarget
+from compilewatch.worker.targets.neuron.trace import support_of
+from tests.doubles import FOLDER, neuron_variables
+from tests.integration.worker.targets.conftest import MakeSubject
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No SDK, nothing of the machine's own, limits and variables as before afterwards."""
+    for name in [n for n in os.environ if n.startswith("NEURON")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setattr(device, "TOOLS", tmp_path)
+    monkeypatch.setattr("compilewatch.worker.targets.inductor.LATENCY_BUDGET_SECONDS", 0.05)
+    limits = (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE)
+    before = [resource.getrlimit(limit) for limit in limits]
+    yield
+    for limit, values in zip(limits, before, strict=True):
+        resource.setrlimit(limit, values)
+
+
+@pytest.fixture
+def compiler(machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """neuronx-cc alone."""
+    (tmp_path / "bin").mkdir()
+    for name, value in neuron_variables(tmp_path / "cache", sdk=False).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def sdk(compiler: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """neuronx-cc and torch_neuronx."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield
+    sys.modules.pop("torch_neuronx", None)
+
+
+@pytest.fixture
+def xla(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
+    """`xla(text)`: torch_xla is there, and captures an HLO of that text, or none."""
+    found = importlib.util.find_spec
+
+    def find_spec(name: str, package: str | None = None) -> Any:
+        return found("json") if name == "torch_xla" else found(name, package)
+
+    def set_up(text: str | None) -> None:
+        def capture(subject: Subject) -> Path | None:
+            path = subject.artifacts / "graph.hlo_module.pb"
+            if text is not None:
+                path.write_text(text)
+            return path if text is not None else None
+
+        monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+        monkeypatch.setattr(neuron, "_capture", capture)
+
+    return set_up
+
+
+class Net(nn.Module):
+    """Keyword arguments, one that is no tensor, and an output that is no tuple."""
+
+    def __init__(self, behaviour: str = "ok") -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.register_buffer("double_call", torch.tensor(list(behaviour.encode())))
+
+    def forward(self, x: Tensor, scale: float = 1.0, mask: Tensor | None = None) -> dict[str, Any]:
+        y = self.linear(x) * scale
+        return {"y": y if mask is None else y * mask, "kept": (y, None), "name": "net"}
+
+
+def subject_of(
+    make_subject: MakeSubject, build: Callable[[], nn.Module] = Net, **fields: Any
+) -> Subject:
+    subject = make_subject(build, name="neuron", keep_artifacts=True, **fields)
+    (subject.artifacts / "artifacts").mkdir()
+    inputs = ExampleInputs(
+        strategy="test", kwargs={"x": torch.ones(3, 4), "scale": 2.0, "mask": torch.ones(3, 2)}
+    )
+    return replace(subject, inputs=inputs, artifacts=subject.artifacts / "artifacts")
+
+
+def answer(make_subject: MakeSubject, behaviour: str = "ok", **fields: Any) -> Outcome:
+    return NeuronTarget().run(subject_of(make_subject, lambda: Net(behaviour), **fields))
+
+
+def test_what_is_missing_is_said(sdk: None, xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NeuronTarget().missing() is None
+    assert NeuronTarget().unable() is None
+    monkeypatch.setattr("sys.path", [p for p in sys.path if p != str(FOLDER)])
+    assert str(NeuronTarget().missing()).startswith("neuronx-cc is installed, but not ")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    missing = str(NeuronTarget().missing())
+    assert missing.startswith("no neuronx-cc and no torch_neuronx: compilewatch env ")
+    xla("an HLO")
+    assert NeuronTarget().missing() is None
+    assert str(NeuronTarget().unable()).startswith("no neuronx-cc: it stores an HLO")
+
+
+def test_a_model_is_compiled_ahead_of_time_and_analyzed(
+    make_subject: MakeSubject, sdk: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEURON_CC_FLAGS", "--auto-cast all")
+    monkeypatch.setenv("NEURON_DOUBLE_CALLS", str(tmp_path / "calls"))
+    # It lives for long enough that its memory is looked at.
+    monkeypatch.setenv("NEURON_DOUBLE", "allocate 50")
+    phases: list[Phase] = []
+    outcome = answer(make_subject, phases=phases)
+    assert (outcome.status, phases) == (Status.PASS, [Phase.COMPILE]), outcome.detail
+    assert outcome.detail.startswith("compiled for trn1, ")
+    found = outcome.details
+    assert isinstance(found, NeuronDetail)
+    assert (found.route, found.target, found.compiled) == ("torch_neuronx.trace", "trn1", True)
+    assert (found.sdk_version, found.device_cores) == ("2.9.0.2.15.32035", None)
+    assert found.compiler_version == "2.27.5334.0+f702b353"
+    assert found.compile_seconds is not None
+    assert found.neff is not None
+    assert found.compiler_peak_memory_bytes is not None
+    assert found.compiler_peak_memory_bytes > 50 * 2**20
+    assert found.support is not None
+    assert (found.support.percent, found.support.unsupported) == (100.0, ())
+    assert found.support.supported["aten::addmm"] == 1
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert " ".join(found.flags[2:]) in call
+    assert "--auto-cast none" in call
+    folder = tmp_path / "artifacts" / "graph.trn1"
+    assert set(outcome.artifacts) == {
+        f"graph.trn1/{name}"
+        for name in ("graph.neff", "neuron.json", "console.txt", "command.txt", "analysis.json")
+    } | {"graph.trn1/model/graph.hlo", "graph.trn1/model/metadata.json"}
+    assert "Compiler status PASS" in (folder / "console.txt").read_text()
+    assert msgspec.json.decode((folder / "neuron.json").read_bytes(), type=NeuronDetail) == found
+
+
+def test_a_refusal_is_an_error_with_the_compilers_words(
+    make_subject: MakeSubject, sdk: None
+) -> None:
+    phases: list[Phase] = []
+    said = "error NCC_EVRF009 Size of total input exceeds 16GB - Reduce the batch size"
+    outcome = answer(make_subject, said, phases=phases)
+    assert (outcome.status, phases) == (Status.ERROR, [Phase.COMPILE])
+    assert outcome.detail.startswith("device memory: NCC_EVRF009: Size of total input exceeds")
+    assert isinstance(outcome.details, NeuronDetail)
+    assert outcome.details.failure is not None
+    assert outcome.details.failure.advice == "Reduce the batch size"
+    assert outcome.details.failure.exit_status == 70
+    assert outcome.details.support is not None
+    assert outcome.error is not None
+    assert outcome.error.code == "NCC_EVRF009"
+    assert "neuronxcc.driver.CommandDriver" in outcome.error.head
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status", "kind", "code"),
+    [
+        ("kill", Status.OOM, "host_memory", "out_of_memory"),
+        ("abnormal 137", Status.OOM, "host_memory", "out_of_memory"),
+        ("abort", Status.ERROR, "crashed", "neuronx_cc_crashed"),
+        ("segfault", Status.ERROR, "crashed", "neuronx_cc_crashed"),
+        ("nothing", Status.ERROR, "unknown", "neuronx_cc_unknown"),
+    ],
+)
+def test_how_the_compiler_ended_is_told(
+    make_subject: MakeSubject, sdk: None, behaviour: str, status: Status, kind: str, code: str
+) -> None:
+    outcome = answer(make_subject, behaviour)
+    assert outcome.status is status
+    assert isinstance(outcome.details, NeuronDetail)
+    assert outcome.details.failure is not None
+    assert outcome.details.failure.kind == kind
+    assert outcome.error is not None
+    assert outcome.error.code == code
+    assert (outcome.details.support is None) is (status is Status.OOM)
+
+
+def test_what_cannot_be_lowered_never_reaches_the_compiler(
+    make_subject: MakeSubject, sdk: None
+) -> None:
+    class Unlowered(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise NotImplementedError("no lowering of it")
+
+    outcome = NeuronTarget().run(make_subject(Unlowered, name="neuron"))
+    assert outcome.status is Status.ERROR
+    assert isinstance(outcome.details, NeuronDetail)
+    assert outcome.details.failure is not None
+    assert outcome.details.failure.kind == "lowering"
+    assert outcome.error is not None
+    assert outcome.error.type == "NotImplementedError"
+    assert "analyze failed: " in outcome.detail
+
+
+def test_unsupported_operators_are_counted(make_subject: MakeSubject, sdk: None) -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            first, second = torch.fft.rfft(x), torch.fft.rfft(x + 1)
+            return (first * second).abs()
+
+    outcome = NeuronTarget().run(make_subject(Spectrum, name="neuron"))
+    assert isinstance(outcome.details, NeuronDetail)
+    assert outcome.details.support is not None
+    (operator,) = outcome.details.support.unsupported
+    assert (operator.name, operator.occurrences) == ("aten::_fft_r2c", 2)
+    assert operator.failure_at == "neuronx-cc"
+    assert "unsupported operators: aten::_fft_r2c" in outcome.detail
+
+
+def test_the_verdict_stands_without_the_analysis(
+    make_subject: MakeSubject, sdk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEURON_DOUBLE_ANALYZE", "raises")
+    outcome = answer(make_subject)
+    assert outcome.status is Status.PASS
+    assert outcome.detail.endswith("analyze failed: RuntimeError: analyze gave up")
+
+
+def test_the_documented_answer_of_analyze_is_read() -> None:
+    found = support_of(
+        {
+            "torch_neuronx_version": "2.9",
+            "neuronx_cc_version": "2.27",
+            "support_percentage": "98.50%",
+            "supported_operators": {"aten::linear": 3},
+            "unsupported_operators": [
+                {"kind": "aten::fft_fft", "failureAt": at, "call": "stack", "opGraph": "graph()"}
+                for at in ("neuronx-cc", "Lowering to HLO")
+            ],
+        }
+    )
+    assert (found.percent, found.supported) == (98.5, {"aten::linear": 3})
+    assert [operator.failure_at for operator in found.unsupported] == [
+        "Lowering to HLO",
+        "neuronx-cc",
+    ]
+
+
+def test_on_a_device_it_runs_is_compared_and_measured(
+    make_subject: MakeSubject, sdk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")
+    monkeypatch.setattr(device, "instance_family", lambda: "inf2")
+    phases: list[Phase] = []
+    outcome = answer(make_subject, phases=phases)
+    assert outcome.status is Status.PASS, outcome.detail
+    assert phases == [Phase.COMPILE, Phase.COMPARE, Phase.PROFILE]
+    assert outcome.numerics is not None
+    assert outcome.numerics.matches
+    assert outcome.numerics.deterministic
+    found = outcome.details
+    assert isinstance(found, NeuronDetail)
+    assert (found.target, found.device_cores) == ("inf2", 2)
+    assert found.latency_seconds is not None
+    assert found.eager_latency_seconds is not None
+    assert found.latency_samples is not None
+
+
+def test_wrong_numbers_on_a_device_are_a_mismatch(
+    make_subject: MakeSubject, sdk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")
+    monkeypatch.setenv("NEURON_DOUBLE_OFF_BY", "0.5")
+    outcome = answer(make_subject)
+    assert outcome.status is Status.MISMATCH
+    assert outcome.detail.startswith("differs from eager in ")
+    assert isinstance(outcome.details, NeuronDetail)
+    assert outcome.details.compiled
+
+
+def test_what_cannot_be_loaded_is_an_error_after_compiling(
+    make_subject: MakeSubject, sdk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")
+    phases: list[Phase] = []
+
+    def enter(phase: Phase) -> None:
+        phases.append(phase)
+        if phase is Phase.COMPARE:  # the driver is gone
+            monkeypatch.setenv("NEURON_DOUBLE_CORES", "0")
+
+    subject = replace(subject_of(make_subject), enter=enter)
+    outcome = NeuronTarget().run(subject)
+    assert (outcome.status, phases[-1]) == (Status.ERROR, Phase.COMPARE)
+    assert outcome.detail.startswith("compiled, then RuntimeError: The PyTorch Neuron Runtime")
+
+
+def test_with_the_compiler_only_a_captured_hlo_is_compiled(
+    make_subject: MakeSubject, compiler: None, xla: Any
+) -> None:
+    xla("an HLO")
+    outcome = answer(make_subject, backend="trn2")
+    assert outcome.status is Status.PASS, outcome.detail
+    assert isinstance(outcome.details, NeuronDetail)
+    assert (outcome.details.route, outcome.details.target) == ("neuronx-cc", "trn2")
+    assert {"graph.hlo_module.pb", "graph.trn2/graph.neff"} < set(outcome.artifacts)
+
+
+def test_a_captured_hlo_that_is_refused_is_an_error(
+    make_subject: MakeSubject, compiler: None, xla: Any
+) -> None:
+    xla("double: error NCC_EVRF001 sort\n")
+    outcome = answer(make_subject)
+    assert outcome.status is Status.ERROR
+    assert outcome.error is not None
+    assert outcome.error.code == "NCC_EVRF001"
+
+
+def test_a_model_without_an_hlo_for_other_inputs_is_not_compiled(
+    make_subject: MakeSubject, compiler: None, xla: Any
+) -> None:
+    xla(None)
+    outcome = answer(make_subject)
+    assert outcome.status is Status.UNSUPPORTED
+    assert "operators run outside XLA" in outcome.detail
+    assert outcome.details is None
+
+
+def test_without_the_compiler_the_hlo_is_kept_for_one(make_subject: MakeSubject, xla: Any) -> None:
+    xla("an HLO")
+    outcome = answer(make_subject)
+    assert outcome.status is Status.UNSUPPORTED
+    assert outcome.artifacts == ("graph.hlo_module.pb",)
+    assert "compilewatch neuron compile PATH/graph.hlo_module.pb" in outcome.detail
+    assert isinstance(outcome.details, NeuronDetail)
+    assert not outcome.details.compiled
+
+
+@pytest.mark.parametrize("fields", [{"mode": Mode.TRAIN}, {"dynamic": True}])
+def test_what_the_sdk_does_not_do_is_unsupported(
+    make_subject: MakeSubject, sdk: None, fields: dict[str, Any]
+) -> None:
+    outcome = answer(make_subject, **fields)
+    assert outcome.status is Status.UNSUPPORTED
+    assert outcome.detail.startswith("Neuron through XLA has no ")
+
+
+def test_a_broken_installation_is_no_fault_of_the_model(
+    make_subject: MakeSubject, sdk: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "torch_neuronx.py").write_text("raise ImportError('libnrt.so.1 is missing')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = answer(make_subject)
+    assert outcome.status is Status.UNSUPPORTED
+    assert outcome.detail.startswith("torch_neuronx cannot be imported: ")
+    monkeypatch.setenv("NEURON_DOUBLE", "broken")
+    outcome = NeuronTarget().run(make_subject(Net, name="neuron"))
+    assert outcome.status is Status.UNSUPPORTED
+    assert "No module named 'neuronxcc'" in outcome.detail
+
+
+def test_fake_tensors_and_unknown_families_are_refused(
+    make_subject: MakeSubject, sdk: None
+) -> None:
+    assert NeuronTarget.tiers == (Tier.REAL,)
+    with pytest.raises(FakeUnsupportedError):
+        NeuronTarget().run(make_subject(Net, tier=Tier.FAKE, name="neuron"))
+    with pytest.raises(UsageError, match="no backend 'trn9'; known: trn1, trn1n, inf2, trn2"):
+        answer(make_subject, backend="trn9")
+
+
+def test_the_parent_knows_the_backends() -> None:
+    assert TARGETS["neuron"].backends == neuronx_cc.TARGETS
+    assert TARGETS["export"].backends == tuple(name for name in VARIANTS if name)

@@ -1,0 +1,77 @@
+"""The known breaks in an older torch: the same verdicts, causes and lines as in the default one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from breaks import CASES, Case, line_of
+
+from compilewatch.config.settings import load_settings
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import FactoryBuild, ModelSpec, Request, Result, Target, Tier
+from tests.integration.worker.targets.conftest import CASES_FOLDER
+
+pytestmark = [pytest.mark.torch, pytest.mark.torch_2_13]
+
+ENVIRONMENT = "torch-2.13"
+
+FACTORIES = f"""
+import sys
+import torch
+sys.path.insert(0, {str(CASES_FOLDER)!r})
+from breaks import CASES
+
+def inputs():
+    return (torch.ones(3, 4),)
+
+globals().update({{case.name: case.build for case in CASES}})
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """All cases asked in one worker; only that torch itself shows what it reports."""
+    folder = tmp_path_factory.mktemp("factories")
+    (folder / "factories.py").write_text(FACTORIES)
+    asked = [
+        Request(
+            model=ModelSpec(
+                source="manifest",
+                name=case.name,
+                build=FactoryBuild(
+                    factory=f"factories:{case.name}",
+                    path=str(folder),
+                    inputs="factories:inputs",
+                ),
+            ),
+            target=Target(environment=ENVIRONMENT),
+            key=case.name,
+            tier=Tier.REAL,
+            keep_artifacts=False,
+        )
+        for case in CASES
+    ]
+    scratch: Path = tmp_path_factory.mktemp("scratch")
+    cache = load_settings().cache_folder
+    with LocalLauncher(2, (ENVIRONMENT,), cache=cache) as launcher:
+        (environment,) = launcher.environments()
+        assert environment.torch.startswith("2.13.0")
+        return {a.result.request.key: a.result for a in launcher.run(asked, scratch)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_break_is_found_with_its_cause_and_line(
+    case: Case, results: dict[str, Result]
+) -> None:
+    result = results[case.name]
+    assert result.error is None
+    found = [(each.code, each.line, each.function, each.occurrences) for each in result.breaks]
+    assert found == [
+        (known.code, line_of(known.mark), known.function, known.occurrences)
+        for known in case.breaks
+    ]
+    assert result.graphs == case.graphs
+    assert result.unattributed == 0
+    assert result.fullgraph is not None
+    assert (result.fullgraph.accepted, result.fullgraph.code) == (case.fullgraph, case.refusal)

@@ -1,0 +1,436 @@
+"""The XLA target, in its own environment with the real torch_xla; and what it does without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from torch import nn
+
+import compilewatch
+from compilewatch.records import (
+    FactoryBuild,
+    HloParameters,
+    Mode,
+    ModelSpec,
+    Request,
+    Result,
+    Status,
+    Target,
+    Tier,
+    XlaDetail,
+)
+from compilewatch.worker.targets import FakeUnsupportedError
+from compilewatch.worker.targets.xla.target import XlaTarget
+from tests.integration.worker.targets.conftest import CASES_FOLDER, MakeSubject
+
+SOURCES = Path(compilewatch.__file__).parents[1]
+OPERATORS = SOURCES.parent / "inputs" / "neuron_operators.toml"
+ANSWERS = Path(__file__).with_name("xla_answers.py")
+
+BATCHED = """
+[inputs.x]
+dtype = "float32"
+shape = [3, 4]
+fill = "normal"
+
+[dynamic_shapes.x]
+0 = "batch"
+"""
+
+CASES: dict[str, tuple[str, str | None, Mode]] = {
+    "plain": ("Plain", "plain_inputs", Mode.EVAL),
+    "reads": ("Reads", "square_inputs", Mode.EVAL),
+    "falls": ("Falls", "square_inputs", Mode.EVAL),
+    "fetches": ("Fetches", "square_inputs", Mode.EVAL),
+    "differs": ("Differs", "square_inputs", Mode.EVAL),
+    "drops": ("Drops", "square_inputs", Mode.TRAIN),
+    "falls_training": ("FallsTraining", "square_inputs", Mode.TRAIN),
+    "chooses": ("Chooses", "square_inputs", Mode.EVAL),
+    "normed": ("Normed", "square_inputs", Mode.EVAL),
+    "sorts": ("Sorts", "square_inputs", Mode.EVAL),
+    "refused": ("Refused", "square_inputs", Mode.EVAL),
+    "dies": ("Dies", "square_inputs", Mode.EVAL),
+    "batched": ("Batched", None, Mode.EVAL),
+}
+"""Name -> class of `cases/for_xla.py`, its inputs (None: a file with a batch), mode."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """What a request left: `status` is that of its process, `result` None where it died."""
+
+    status: int
+    result: Result | None
+    phases: list[str]
+    artifacts: Path
+
+    @property
+    def found(self) -> Result:
+        assert self.result is not None
+        return self.result
+
+    @property
+    def xla(self) -> XlaDetail:
+        assert isinstance(self.found.details, XlaDetail), self.found.detail
+        return self.found.details
+
+    def kept(self) -> set[str]:
+        files = {path.name for path in self.artifacts.iterdir()}
+        assert files == set(self.found.artifacts)
+        return files
+
+
+@pytest.fixture(scope="module")
+def answers(xla_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answered]:
+    """Every case, asked in one process of the environment."""
+    root = tmp_path_factory.mktemp("xla")
+    (root / "batched.toml").write_text(BATCHED)
+    lines = [f"{root / name} {_request(root, *case)}\n" for name, case in CASES.items()]
+    done = subprocess.run(
+        [str(xla_python), str(ANSWERS)],
+        input="".join(lines),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "PJRT_DEVICE": "CPU"},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {name: _answered(root / name) for name in CASES}
+
+
+def _request(root: Path, model: str, inputs: str | None, mode: Mode) -> str:
+    build = FactoryBuild(
+        factory=f"for_xla:{model}",
+        path=str(CASES_FOLDER),
+        inputs=f"for_xla:{inputs}" if inputs else None,
+    )
+    request = Request(
+        model=ModelSpec(source="test", name=model, build=build),
+        target=Target(name="xla", mode=mode),
+        key="0",
+        tier=Tier.REAL,
+        inputs_file=str(root / "batched.toml") if inputs is None else None,
+        neuron_operators=str(OPERATORS),
+    )
+    return msgspec.json.encode(request).decode()
+
+
+def _answered(folder: Path) -> Answered:
+    result, phases = folder / "result.json", folder / "phases.json"
+    return Answered(
+        status=int((folder / "status").read_text()),
+        result=msgspec.json.decode(result.read_bytes(), type=Result) if result.exists() else None,
+        phases=msgspec.json.decode(phases.read_bytes()) if phases.exists() else [],
+        artifacts=folder / "artifacts",
+    )
+
+
+def test_without_torch_xla_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch_xla", None)
+    assert XlaTarget().missing() == "no torch_xla: compilewatch env create xla"
+
+
+def test_fake_tensors_are_refused_at_once(make_subject: MakeSubject) -> None:
+    assert XlaTarget.tiers == (Tier.REAL,)
+    with pytest.raises(FakeUnsupportedError, match="needs real tensors"):
+        XlaTarget().run(make_subject(lambda: nn.Linear(4, 4), tier=Tier.FAKE, name="xla"))
+
+
+@pytest.mark.xla
+def test_a_model_that_lowers_whole_passes(answers: dict[str, Answered]) -> None:
+    plain = answers["plain"]
+    assert plain.found.status is Status.PASS, plain.found.detail
+    assert plain.found.detail == "one graph"
+    assert (plain.found.graphs, plain.found.graph_breaks) == (1, 0)
+    assert plain.phases[-3:] == ["compile", "compare", "profile"]
+    assert plain.found.numerics is not None
+    assert plain.found.numerics.matches
+    assert plain.xla.fallbacks == {}
+    assert plain.xla.hlo == "lazy"
+    assert plain.found.ops == sum(plain.xla.operators.values())
+    assert plain.xla.operators["dot"] == 3
+    assert plain.xla.recompiles_same_inputs == 0
+    assert plain.xla.compile_seconds is not None
+    assert plain.xla.stablehlo is not None
+    assert plain.xla.stablehlo.exported, plain.xla.stablehlo.reason
+    assert plain.xla.openxla is not None
+    assert plain.xla.openxla.accepted, plain.xla.openxla.reason
+    assert plain.xla.expected_to_fail_on_neuron == ()
+    assert plain.kept() == {
+        "graph.hlo_module.pb",
+        "graph.parameters.json",
+        "graph.constants.safetensors",
+        "graph.stablehlo.mlir",
+    }
+    assert "stablehlo.dot_general" in (plain.artifacts / "graph.stablehlo.mlir").read_text()
+
+
+@pytest.mark.xla
+def test_the_map_names_every_parameter_of_the_module(answers: dict[str, Answered]) -> None:
+    folder = answers["plain"].artifacts
+    found = msgspec.json.decode((folder / "graph.parameters.json").read_bytes(), type=HloParameters)
+    named = {each.name: (each.kind, each.shape, each.dtype) for each in found.parameters}
+    constants = [name for name, (kind, *_) in named.items() if kind == "constant"]
+    assert len(constants) == 1
+    assert named.pop(constants[0])[1:] == ((3,), "float32")
+    assert named == {
+        "embed.weight": ("parameter", (7, 5), "float32"),
+        "inner.weight": ("parameter", (3, 5), "float32"),
+        "inner.bias": ("parameter", (3,), "float32"),
+        "outer.weight": ("parameter", (5, 3), "float32"),
+        "scale": ("buffer", (3,), "float32"),
+        "args[0]": ("input", (1, 4), "int64"),
+    }
+    tied = next(each for each in found.parameters if each.name == "embed.weight")
+    assert tied.aliases == ("head.weight",)
+    assert found.unused_inputs == ("args[1]",)
+    assert found.outputs == ("logits", "hidden")
+    # The proto itself: HloModuleProto.host_program_shape = 4, ProgramShapeProto.parameters = 1,
+    # ShapeProto.dimensions = 3 (xla/service/hlo.proto, xla/xla_data.proto).
+    (program,) = _fields((folder / "graph.hlo_module.pb").read_bytes(), 4)
+    shapes = [_packed(_fields(shape, 3)) for shape in _fields(program, 1)]
+    assert shapes == [each.shape for each in found.parameters]
+    assert [each.id for each in found.parameters] == list(range(len(shapes)))
+
+
+@pytest.mark.xla
+def test_a_value_that_is_read_is_a_break_with_its_line(answers: dict[str, Answered]) -> None:
+    reads = answers["reads"]
+    assert reads.found.status is Status.GRAPH_BREAK
+    (found,) = reads.found.breaks
+    assert (found.code, found.gb_type) == ("xla_value_read", "aten::_local_scalar_dense")
+    assert (found.file, found.function) == ("for_xla.py", "forward")
+    assert found.user_stack[-1].text == "if doubled.sum().item() > 0:"
+    assert reads.found.graph_breaks == 1
+    assert reads.found.unattributed == 0
+    assert reads.found.graphs == 2
+    assert reads.xla.fallbacks == {"aten::_local_scalar_dense": 1}
+    assert reads.xla.hlo is None
+    assert "its HLO module is only valid for these inputs and is not kept" in reads.found.detail
+    assert reads.kept() == set()
+
+
+@pytest.mark.xla
+def test_where_the_call_breaks_the_module_is_that_of_export(answers: dict[str, Answered]) -> None:
+    """Export takes the branch for every value, as Transformers' masks do where they are traced."""
+    chooses = answers["chooses"]
+    assert chooses.found.status is Status.GRAPH_BREAK
+    assert chooses.xla.hlo == "export"
+    assert chooses.found.detail.endswith("its HLO module is that of torch.export")
+    assert chooses.kept() == {
+        "graph.hlo_module.pb",
+        "graph.parameters.json",
+        "graph.stablehlo.mlir",
+    }
+    written = (chooses.artifacts / "graph.parameters.json").read_bytes()
+    found = msgspec.json.decode(written, type=HloParameters)
+    assert {each.name for each in found.parameters} == {"linear.weight", "linear.bias", "args[0]"}
+    assert found.outputs == ("doubled", "sum")
+
+
+@pytest.mark.xla
+def test_an_operator_that_decomposes_leaves_a_module(answers: dict[str, Answered]) -> None:
+    normed = answers["normed"]
+    assert normed.found.status is Status.GRAPH_BREAK
+    assert normed.xla.fallbacks == {"aten::_weight_norm_interface": 1}
+    assert normed.xla.hlo == "export"
+    assert "graph.hlo_module.pb" in normed.kept()
+
+
+@pytest.mark.xla
+def test_one_operator_at_two_lines_is_two_breaks(answers: dict[str, Answered]) -> None:
+    falls = answers["falls"]
+    assert falls.found.status is Status.GRAPH_BREAK
+    first, second = falls.found.breaks
+    assert first.code == second.code == "xla_fallback"
+    assert first.gb_type == second.gb_type == "aten::nonzero"
+    assert first.line < second.line
+    assert (first.occurrences, second.occurrences) == (1, 2)
+    assert falls.found.graph_breaks == 3
+    assert falls.xla.fallbacks == {"aten::nonzero": 3}
+    assert falls.kept() == set()
+
+
+@pytest.mark.xla
+def test_a_cut_without_a_fallback_has_a_name_too(answers: dict[str, Answered]) -> None:
+    fetches = answers["fetches"]
+    assert fetches.found.status is Status.GRAPH_BREAK
+    (found,) = fetches.found.breaks
+    assert found.code == "xla_graph_cut"
+    assert found.user_stack[-1].text == "return (x * 2).cpu().to(x.device) + 1"
+    assert fetches.xla.fallbacks == {}
+
+
+@pytest.mark.xla
+def test_a_fallback_of_the_way_back_has_the_line_of_the_way_there(
+    answers: dict[str, Answered],
+) -> None:
+    found = answers["falls_training"].found
+    assert found.status is Status.GRAPH_BREAK
+    assert found.unattributed == 0
+    assert {each.user_stack[-1].text for each in found.breaks} == {"return torch.linalg.det(x)"}
+    assert len({each.gb_type for each in found.breaks}) > 1
+
+
+@pytest.mark.xla
+def test_another_result_than_eager_is_a_mismatch(answers: dict[str, Answered]) -> None:
+    differs = answers["differs"].found
+    assert differs.status is Status.MISMATCH
+    assert differs.detail.startswith("differs from eager in output: off ")
+    assert differs.numerics is not None
+    assert differs.numerics.max_abs_error == pytest.approx(1.0)
+
+
+@pytest.mark.xla
+def test_training_captures_the_way_back_and_compares_gradients(
+    answers: dict[str, Answered],
+) -> None:
+    drops = answers["drops"]
+    assert drops.found.status is Status.PASS, drops.found.detail
+    assert "random numbers drawn on the CPU for the comparison" in drops.found.detail
+    assert drops.found.numerics is not None
+    assert drops.found.numerics.deterministic
+    assert drops.xla.recompiles_same_inputs == 0
+    written = (drops.artifacts / "graph.parameters.json").read_bytes()
+    found = msgspec.json.decode(written, type=HloParameters)
+    assert found.outputs == (
+        "output",
+        "gradient of linear.weight",
+        "gradient of linear.bias",
+        "gradient of norm.weight",
+        "gradient of norm.bias",
+        "buffer norm.running_mean",
+        "buffer norm.running_var",
+        "buffer norm.num_batches_tracked",
+    )
+    assert "constant" in {each.kind for each in found.parameters}  # the seed
+
+
+@pytest.mark.xla
+def test_what_neuron_is_documented_to_reject_stands_beside_the_verdict(
+    answers: dict[str, Answered],
+) -> None:
+    sorts = answers["sorts"]
+    assert sorts.found.status is Status.PASS
+    (concern,) = sorts.xla.expected_to_fail_on_neuron
+    assert (concern.operator, concern.count) == ("aten::sort", 1)
+    assert concern.source.startswith("https://")
+    assert f"expected to fail on Neuron: aten::sort (SDK {concern.sdk})" in sorts.found.detail
+    assert sorts.xla.operators["sort"] == 2  # topk is one as well
+
+
+@pytest.mark.xla
+def test_a_refusal_is_an_error_of_the_compiler(answers: dict[str, Answered]) -> None:
+    refused = answers["refused"].found
+    assert refused.status is Status.ERROR
+    assert refused.is_verdict
+    assert refused.error is not None
+    assert refused.error.code == "device_mismatch"
+    assert refused.error.file == "for_xla.py"
+
+
+@pytest.mark.xla
+def test_a_process_that_xla_ends_takes_the_request_along(answers: dict[str, Answered]) -> None:
+    """By the same signal, which the launcher sees and names."""
+    assert answers["dies"].status == -6
+    assert answers["dies"].result is None
+
+
+@pytest.mark.xla
+def test_a_larger_batch_is_compiled_anew(answers: dict[str, Answered]) -> None:
+    batched = answers["batched"]
+    assert batched.found.status is Status.PASS
+    assert batched.xla.recompiles == 1
+    assert batched.xla.recompiles_same_inputs == 0
+
+
+ARCHIVE = """
+import sys, tempfile
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import for_xla
+from compilewatch.records import FactoryBuild, ModelSpec, Request, Target
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets.neuron.target import NeuronTarget
+for model in (for_xla.Batched, for_xla.Chooses, for_xla.Falls, for_xla.Dies):
+    build = FactoryBuild(factory="for_xla:x")
+    spec = ModelSpec(source="test", name="test", build=build)
+    folder = Path(tempfile.mkdtemp(dir=sys.argv[2]))
+    found = NeuronTarget().run(Subject(
+        request=Request(model=spec, target=Target(name="neuron"), key="0"),
+        module=model().eval(),
+        inputs=ExampleInputs(strategy="test", args=for_xla.square_inputs()),
+        fake_mode=None, artifacts=folder, enter=lambda phase: None))
+    kept = sorted(path.name for path in folder.iterdir())
+    print(model.__name__, found.status.value, list(found.artifacts), kept)
+"""
+
+
+@pytest.mark.xla
+def test_without_its_compiler_neuron_leaves_the_module(xla_python: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(xla_python), "-c", ARCHIVE, str(CASES_FOLDER), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    files = "['graph.hlo_module.pb', 'graph.parameters.json']"
+    kept = f"{files} {files}"
+    assert done.stdout.splitlines() == [
+        f"Batched unsupported {kept}",
+        f"Chooses unsupported {kept}",
+        "Falls unsupported [] []",
+        f"Dies unsupported {kept}",
+    ]
+
+
+def _fields(message: bytes, wanted: int) -> list[Any]:
+    """The values of one field of a protobuf message: bytes, or int for a varint."""
+    found, at = [], 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        value: Any
+        if key & 7 == 0:
+            value, at = _varint(message, at)
+        elif key & 7 == 2:
+            size, at = _varint(message, at)
+            value, at = message[at : at + size], at + size
+        else:
+            size = 8 if key & 7 == 1 else 4
+            value, at = message[at : at + size], at + size
+        if key >> 3 == wanted:
+            found.append(value)
+    return found
+
+
+def _packed(values: list[Any]) -> tuple[int, ...]:
+    numbers: list[int] = []
+    for value in values:
+        at = 0
+        while isinstance(value, bytes) and at < len(value):
+            number, at = _varint(value, at)
+            numbers.append(number)
+        if isinstance(value, int):
+            numbers.append(value)
+    return tuple(numbers)
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at

@@ -1,0 +1,266 @@
+"""What a failure in each phase becomes; processes and compilers are tested elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+
+from compilewatch.contract.messages import Answer
+from compilewatch.errors import InputsError
+from compilewatch.records import (
+    ChaosBuild,
+    Depth,
+    ErrorRecord,
+    Mode,
+    ModelSpec,
+    Phase,
+    Request,
+    Status,
+    Target,
+    Tier,
+)
+from compilewatch.worker import phases
+from compilewatch.worker.model import chaos
+from compilewatch.worker.model import resolve as models
+from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
+from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+
+pytestmark = pytest.mark.torch
+
+
+class StubTarget:
+    """Answers with what a test puts in; `subjects` is what it was given."""
+
+    name = "stub"
+    tiers = (Tier.FAKE, Tier.REAL)
+
+    def __init__(self, said: Outcome | Exception, missing: str | None = None) -> None:
+        self.said = said
+        self.lacks = missing
+        self.subjects: list[Subject] = []
+
+    def missing(self) -> str | None:
+        return self.lacks
+
+    def run(self, subject: Subject) -> Outcome:
+        subject.enter(Phase.COMPILE)
+        self.subjects.append(subject)
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+
+Ask = Callable[..., Answer]
+PASSED = Outcome(status=Status.PASS, detail="one graph", graphs=1)
+
+
+@pytest.fixture
+def target(monkeypatch: pytest.MonkeyPatch) -> StubTarget:
+    stub = StubTarget(PASSED)
+    monkeypatch.setattr(phases, "load_target", lambda name: stub)
+    return stub
+
+
+@pytest.fixture
+def ask(target: StubTarget, tmp_path: Path) -> Ask:
+    def ask_one(
+        behaviour: str = "ok", tier: Tier = Tier.FAKE, asked: Tier = Tier.AUTO, **fields: Any
+    ) -> Answer:
+        model = ModelSpec(source="chaos", name="m", build=ChaosBuild(behaviour=behaviour))
+        given: dict[str, Any] = {"model": model, "target": Target(), "key": "k", "tier": asked}
+        given |= fields
+        return phases.evaluate(Request(**given), tier, tmp_path, lambda phase: None)
+
+    return ask_one
+
+
+@pytest.fixture
+def strikes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Phase, BaseException], None]:
+    """Make the chaos model `probe` raise in a phase."""
+
+    def set_up(phase: Phase, error: BaseException) -> None:
+        def act() -> None:
+            raise error
+
+        monkeypatch.setitem(chaos.BEHAVIOURS, "probe", (phase, act))
+
+    return set_up
+
+
+def test_the_outcome_of_the_target_is_the_result(ask: Ask, target: StubTarget) -> None:
+    answer = ask()
+    result = answer.result
+    assert (result.status, result.phase, result.tier) == (Status.PASS, Phase.DONE, Tier.FAKE)
+    assert (result.detail, result.graphs, result.parameters) == ("one graph", 1, 20)
+    assert (result.inputs_strategy, result.depth) == ("chaos", Depth.FULL)
+    assert answer.fake_failure is None
+    (subject,) = target.subjects
+    assert isinstance(subject.inputs.kwargs["x"], FakeTensor)
+    assert all(isinstance(p, FakeTensor) for p in subject.module.parameters())
+    assert not subject.module.training
+
+
+def test_an_outcome_without_memory_keeps_its_phase(ask: Ask, target: StubTarget) -> None:
+    target.said = Outcome(status=Status.OOM, detail="host memory")
+    result = ask().result
+    assert (result.status, result.phase) == (Status.OOM, Phase.COMPILE)
+
+
+def test_the_real_tier_has_real_tensors(ask: Ask, target: StubTarget) -> None:
+    assert ask(tier=Tier.REAL).result.tier is Tier.REAL
+    (subject,) = target.subjects
+    assert subject.fake_mode is None
+    assert not isinstance(subject.inputs.kwargs["x"], FakeTensor)
+
+
+def test_train_mode_trains(ask: Ask, target: StubTarget) -> None:
+    ask(target=Target(mode=Mode.TRAIN))
+    assert target.subjects[0].module.training
+
+
+def test_phases_are_marked_in_order(target: StubTarget, tmp_path: Path) -> None:
+    marked: list[Phase] = []
+    model = ModelSpec(source="chaos", name="m", build=ChaosBuild(behaviour="ok"))
+    request = Request(model=model, target=Target(), key="k")
+    phases.evaluate(request, Tier.FAKE, tmp_path, marked.append)
+    assert list(dict.fromkeys(marked)) == [
+        Phase.SETUP,
+        Phase.CREATE,
+        Phase.INPUTS,
+        Phase.EAGER,
+        Phase.COMPILE,
+    ]
+
+
+def test_the_seed_is_the_same_for_every_request(ask: Ask, target: StubTarget) -> None:
+    ask(tier=Tier.REAL)
+    ask(tier=Tier.REAL)
+    first, second = (subject.module.state_dict()["linear.weight"] for subject in target.subjects)
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("phase", [Phase.CREATE, Phase.INPUTS, Phase.EAGER])
+def test_before_the_compiler_an_error_has_its_phase_and_may_be_the_fake_tensors(
+    ask: Ask, strikes: Callable[..., None], phase: Phase
+) -> None:
+    strikes(phase, ValueError("no"))
+    answer = ask("probe")
+    assert (answer.result.status, answer.result.phase) == (Status.ERROR, phase)
+    assert not answer.result.is_verdict
+    assert answer.result.error is not None
+    assert answer.result.error.code == "value_error"
+    assert answer.result.detail == "ValueError: no"
+    assert answer.fake_failure == f"in {phase}, ValueError: no"
+
+
+def test_real_tensors_are_never_blamed_on_fake_ones(ask: Ask, strikes: Callable[..., None]) -> None:
+    strikes(Phase.EAGER, ValueError("no"))
+    assert ask("probe", tier=Tier.REAL).fake_failure is None
+
+
+def test_who_asked_for_the_fake_tier_gets_its_error(ask: Ask, strikes: Callable[..., None]) -> None:
+    strikes(Phase.EAGER, ValueError("no"))
+    assert ask("probe", asked=Tier.FAKE).fake_failure is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (MissingPackageError("timm"), Status.UNSUPPORTED, "missing_package"),
+        (UnknownArchitectureError("no class X"), Status.UNSUPPORTED, "unknown_architecture"),
+        (MemoryError(), Status.OOM, "out_of_memory"),
+        (RuntimeError("[enforce] can't allocate memory"), Status.OOM, "out_of_memory"),
+        (InputsError("no rule makes pixel_values"), Status.ERROR, "inputs_error"),
+    ],
+)
+def test_what_real_tensors_would_not_change_is_not_asked_again(
+    ask: Ask, strikes: Callable[..., None], error: Exception, status: Status, code: str
+) -> None:
+    strikes(Phase.CREATE, error)
+    answer = ask("probe")
+    assert (answer.result.status, answer.result.phase) == (status, Phase.CREATE)
+    assert answer.result.error is not None
+    assert answer.result.error.code == code
+    assert answer.fake_failure is None
+
+
+def test_a_missing_package_is_named(ask: Ask, strikes: Callable[..., None]) -> None:
+    strikes(Phase.CREATE, MissingPackageError("timm"))
+    assert ask("probe").result.detail == "needs the package timm, which is not in this environment"
+
+
+def test_a_target_that_lacks_something_is_unsupported(ask: Ask, target: StubTarget) -> None:
+    target.lacks = "torch_xla is not installed"
+    result = ask().result
+    assert (result.status, result.phase) == (Status.UNSUPPORTED, Phase.SETUP)
+    assert "torch_xla is not installed" in result.detail
+
+
+@pytest.mark.parametrize(
+    ("error", "blamed"),
+    [
+        (FakeUnsupportedError("a value was read"), True),
+        (DataDependentOutputException(torch.ops.aten._local_scalar_dense.default), True),
+        (RuntimeError("the compiler's own"), False),
+    ],
+)
+def test_in_the_compiler_only_what_says_so_is_the_fake_tensors(
+    ask: Ask, target: StubTarget, error: Exception, blamed: bool
+) -> None:
+    target.said = error
+    answer = ask()
+    assert (answer.result.status, answer.result.phase) == (Status.ERROR, Phase.COMPILE)
+    assert (answer.fake_failure is not None) is blamed
+
+
+def test_a_fake_error_inside_another_is_found(ask: Ask, target: StubTarget) -> None:
+    outer = RuntimeError("while compiling")
+    outer.__cause__ = DataDependentOutputException(torch.ops.aten.item.default)
+    target.said = outer
+    assert ask().fake_failure == "in compile, RuntimeError: while compiling"
+
+
+def test_an_error_of_the_compiler_keeps_its_phase(ask: Ask, target: StubTarget) -> None:
+    record = ErrorRecord(type="BackendCompilerFailed", message="no", code="backend")
+    target.said = Outcome(status=Status.ERROR, error=record, detail="no")
+    result = ask().result
+    assert (result.status, result.phase, result.error) == (Status.ERROR, Phase.COMPILE, record)
+    assert result.is_verdict
+
+
+def test_real_weights_lift_the_offline_switch_of_the_child_only(
+    monkeypatch: pytest.MonkeyPatch, target: StubTarget, tmp_path: Path
+) -> None:
+    import huggingface_hub.constants
+
+    from compilewatch.records import ConfigBuild
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    seen: list[bool] = []
+
+    def build(request: Request, *_: Any) -> Any:
+        seen.append(huggingface_hub.constants.HF_HUB_OFFLINE)
+        raise ValueError
+
+    monkeypatch.setattr(models, "build_model", build)
+    for weights in (False, True):
+        config = ConfigBuild(config_file="/c", config_sha256="", repo="o/m", weights=weights)
+        model = ModelSpec(source="hub", name="o/m", build=config)
+        request = Request(model=model, target=Target(), key="k")
+        phases.evaluate(request, Tier.FAKE, tmp_path, lambda phase: None)
+    assert seen == [True, False]
+
+
+def test_a_tier_that_the_target_cannot_answer_in_is_not_asked(target: StubTarget, ask: Ask) -> None:
+    target.tiers = (Tier.REAL,)  # type: ignore[assignment]
+    asked = ask("ok", tier=Tier.FAKE)
+    assert asked.fake_failure is not None
+    assert asked.result.phase is Phase.SETUP
+    assert target.subjects == []

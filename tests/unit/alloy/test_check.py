@@ -1,0 +1,71 @@
+"""The files of alloy/ as they are run, and what is said of a mistake in them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.check_alloy import main, parse
+
+ROOT = Path(__file__).parents[3]
+ALLOY = ROOT / "alloy"
+
+
+def said(folder: Path, before: str, after: str) -> str:
+    """Of a copy with one change in config.alloy; `C` stands for that file."""
+    copy = shutil.copytree(ALLOY, folder / "alloy")
+    text = (copy / "config.alloy").read_text()
+    assert before in text
+    (copy / "config.alloy").write_text(text.replace(before, after, 1))
+    return main(copy).replace(str(copy / "config.alloy"), "C")
+
+
+def test_the_files_are_fine_with_each_sink() -> None:
+    assert {path.stem for path in (ALLOY / "sinks").iterdir()} == {"local", "cloud"}
+    assert main(ALLOY) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("events.receiver", "evnets.receiver", "loki.process.evnets.receiver resolves to nothing"),
+        ("events.receiver", "events.input", "loki.process.events.input resolves to nothing"),
+        ("loki.source.file", "loki.source.fille", "no such component: loki.source.fille runs"),
+        ('"1m"', 'sys.emv("A")', "sys.emv resolves to nothing"),
+        ("\t}\n", "\t\n", "expected name or }, got the end"),
+        ("[{__address__", "[{{__address__", "expected name or string, got {"),
+        ('"pushgateway"\n', '"pushgateway\n', 'expected name or string or number or [ or {, got "'),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    wrong = said(tmp_path, before, after)
+    assert wrong.startswith("C:")
+    assert wrong.endswith(message)
+    assert wrong.count("\n") == 0
+
+
+@pytest.mark.process
+def test_the_command_fails_with_what_is_wrong(tmp_path: Path) -> None:
+    said(tmp_path, "events.receiver", "evnets.receiver")
+    command = [sys.executable, "-B", "-m", "scripts.check_alloy", str(tmp_path / "alloy")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+
+
+def test_the_secrets_named_are_those_that_are_read() -> None:
+    read = {
+        call.arguments[0]
+        for path in ALLOY.rglob("*.alloy")
+        for call in parse(path.name, path.read_text()).calls
+        if call.name == "sys.env" and call.arguments
+    }
+    lines = (ALLOY / "env.secrets.example").read_text().splitlines()
+    given = [line for line in lines if line and not line.startswith("#")]
+    assert all(line.endswith("=") for line in given), "an example holds no value"
+    assert {line.removesuffix("=") for line in given} == read

@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compilewatch.analysis.comparison import (
+    Comparison,
+    between_environments,
+    compare,
+    default_baseline,
+    judge,
+)
+from compilewatch.errors import UsageError
+from compilewatch.records import (
+    ChangeKind,
+    ConfigBuild,
+    Depth,
+    Environment,
+    FullgraphVerdict,
+    GraphBreak,
+    Mode,
+    Phase,
+    Result,
+    Run,
+    StackFrame,
+    Status,
+    Target,
+    TensorSummary,
+    Tier,
+)
+from tests import factories
+from tests.factories import graph_break, result, run
+
+A, B, C = graph_break("a"), graph_break("b"), graph_break("c")
+OTHER = graph_break("a", "GB0059")
+
+PASS = result()
+BROKEN = result(breaks=(A,))
+MISMATCH = result(status=Status.MISMATCH)
+COMPILE_ERROR = result(status=Status.ERROR, phase=Phase.COMPILE)
+CREATE_ERROR = result(status=Status.ERROR, phase=Phase.CREATE)
+TIMEOUT = result(status=Status.TIMEOUT)
+SKIPPED = result(status=Status.SKIPPED)
+UNSUPPORTED = result(status=Status.UNSUPPORTED)
+
+REGRESSION, FIXED = ChangeKind.REGRESSION, ChangeKind.FIXED
+
+
+def _kind(old: Result | None, new: Result | None) -> ChangeKind | None:
+    judged = judge(old, new)
+    return judged[0] if judged else None
+
+
+def _compare(before: list[Result], after: list[Result]) -> Comparison:
+    return compare(run("1"), before, run("2"), after)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        (PASS, PASS, None),
+        (PASS, BROKEN, REGRESSION),
+        (PASS, MISMATCH, REGRESSION),
+        (PASS, COMPILE_ERROR, REGRESSION),
+        (BROKEN, COMPILE_ERROR, REGRESSION),
+        (BROKEN, MISMATCH, REGRESSION),
+        (BROKEN, PASS, FIXED),
+        (COMPILE_ERROR, BROKEN, FIXED),
+        (MISMATCH, COMPILE_ERROR, None),
+        (COMPILE_ERROR, COMPILE_ERROR, None),
+        (CREATE_ERROR, PASS, ChangeKind.NEWLY_TESTED),
+        (CREATE_ERROR, BROKEN, ChangeKind.NEWLY_TESTED),
+        (TIMEOUT, COMPILE_ERROR, ChangeKind.NEWLY_TESTED),
+        (SKIPPED, PASS, ChangeKind.NEWLY_TESTED),
+        (UNSUPPORTED, BROKEN, ChangeKind.NEWLY_TESTED),
+        (PASS, TIMEOUT, ChangeKind.NO_LONGER_TESTED),
+        (PASS, CREATE_ERROR, ChangeKind.NO_LONGER_TESTED),
+        (BROKEN, SKIPPED, ChangeKind.NO_LONGER_TESTED),
+        (CREATE_ERROR, TIMEOUT, None),
+        (None, PASS, ChangeKind.NEW),
+        (None, SKIPPED, ChangeKind.NEW),
+        (PASS, None, ChangeKind.GONE),
+        (CREATE_ERROR, None, ChangeKind.GONE),
+    ],
+)
+def test_a_regression_is_claimed_only_where_both_sides_ran(
+    old: Result | None, new: Result | None, kind: ChangeKind | None
+) -> None:
+    assert _kind(old, new) is kind
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        ((A,), (A, B), REGRESSION),
+        ((A, B), (A,), FIXED),
+        ((A, B), (C,), FIXED),
+        ((A, B), (A, C), None),  # the same cause, in a function that was renamed or moved
+        ((A,), (OTHER,), REGRESSION),  # as many, of another cause
+        ((A, OTHER), (A, B), None),  # a cause less, one more of a known one
+        ((A,), (graph_break("a", line=99),), None),
+        ((A,), (graph_break("a", occurrences=43),), None),
+        ((A,), (graph_break("a", reason="said otherwise"),), None),
+    ],
+)
+def test_breaks_are_compared_by_fingerprint(
+    before: tuple[Any, ...], after: tuple[Any, ...], kind: ChangeKind | None
+) -> None:
+    assert _kind(result(breaks=before), result(breaks=after)) is kind
+
+
+RESULTS = st.sampled_from(
+    [PASS, MISMATCH, COMPILE_ERROR, CREATE_ERROR, TIMEOUT, SKIPPED, UNSUPPORTED]
+) | st.lists(st.sampled_from([A, B, C, OTHER]), min_size=1, max_size=4, unique=True).map(
+    lambda breaks: result(breaks=tuple(breaks))
+)
+TURNED: dict[ChangeKind | None, set[ChangeKind | None]] = {
+    # Of as many breaks, one that is of another cause is a regression in both directions.
+    REGRESSION: {FIXED, REGRESSION, None},
+    FIXED: {REGRESSION},
+    ChangeKind.NEWLY_TESTED: {ChangeKind.NO_LONGER_TESTED},
+    ChangeKind.NO_LONGER_TESTED: {ChangeKind.NEWLY_TESTED},
+    None: {None, REGRESSION},
+}
+"""What a change may be when the runs are exchanged."""
+
+
+@given(RESULTS, RESULTS, st.booleans())
+def test_any_change_turned_round_is_its_opposite(old: Result, new: Result, by_place: bool) -> None:
+    kinds = []
+    for pair in ((old, new), (new, old)):
+        judged = judge(*pair, by_place=by_place)
+        kinds.append(judged[0] if judged else None)
+    assert kinds[1] in TURNED[kinds[0]]
+    if REGRESSION in kinds:
+        assert old.is_verdict
+        assert new.is_verdict
+
+
+@given(RESULTS, st.booleans())
+def test_nothing_changes_against_itself(same: Result, by_place: bool) -> None:
+    assert judge(same, same, by_place=by_place) is None
+
+
+def test_a_regression_names_the_new_causes() -> None:
+    new = graph_break("b", "GB0059")
+    judged = judge(BROKEN, result(breaks=(A, new)))
+    assert judged == (REGRESSION, "1 -> 2 distinct graph breaks; new: GB0059 Type GB0059")
+    judged = judge(PASS, BROKEN)
+    assert judged == (REGRESSION, "pass -> graph_break (1: GB0170 Data-dependent branching)")
+    judged = judge(PASS, COMPILE_ERROR)
+    assert judged == (REGRESSION, "pass -> error in compile (backend_error)")
+
+
+def test_the_fullgraph_verdict_counts_where_the_breaks_are_the_same() -> None:
+    def with_verdict(accepted: bool | None) -> Result:
+        verdict = None if accepted is None else FullgraphVerdict(accepted=accepted, code="GB0007")
+        return result(breaks=(A,), fullgraph=verdict)
+
+    assert judge(with_verdict(True), with_verdict(False)) == (
+        REGRESSION,
+        "fullgraph=True no longer accepts it: GB0007",
+    )
+    assert _kind(with_verdict(False), with_verdict(True)) is FIXED
+    assert _kind(with_verdict(True), with_verdict(True)) is None
+    assert _kind(with_verdict(None), with_verdict(False)) is None
+
+
+def test_every_model_and_target_is_in_exactly_one_bucket() -> None:
+    """Over all pairs of states a model can be in, and in any order."""
+    states = [None, PASS, BROKEN, MISMATCH, COMPILE_ERROR, CREATE_ERROR, TIMEOUT, SKIPPED]
+    targets = [Target(), Target(mode=Mode.TRAIN)]
+    before: list[Result] = []
+    after: list[Result] = []
+    expected = set()
+    for number, (old, new) in enumerate(itertools.product(states, states)):
+        for target in targets:
+            for state, side in ((old, before), (new, after)):
+                if state is not None:
+                    side.append(
+                        result(
+                            f"M{number}",
+                            state.status,
+                            state.breaks,
+                            phase=state.phase,
+                            target=target,
+                        )
+                    )
+                    expected.add((f"M{number}", target))
+    random.Random(0).shuffle(after)
+
+    compared = _compare(before, after)
+
+    found = [(c.model, c.target) for c in compared.changes] + list(compared.unchanged)
+    assert Counter(found) == Counter(expected)
+    absent = {ChangeKind.NOT_SELECTED, ChangeKind.PENDING, ChangeKind.MISSING}
+    assert {c.kind for c in compared.changes} == set(ChangeKind) - absent
+    by_kind = [change for kind in ChangeKind for change in compared.of(kind)]
+    assert by_kind == list(compared.changes)
+
+
+def test_comparing_a_run_with_itself_finds_nothing() -> None:
+    results = [PASS, result("B", breaks=(A,)), result("C", status=Status.TIMEOUT)]
+    compared = _compare(results, results)
+    assert compared.changes == ()
+    assert compared.differences == ()
+    assert len(compared.unchanged) == 3
+
+
+def test_turned_round_regressions_are_fixes() -> None:
+    before, after = [PASS, result("B", breaks=(A, B))], [BROKEN, result("B", breaks=(A,))]
+    kinds = [
+        [c.kind for c in _compare(*pair).changes] for pair in ((before, after), (after, before))
+    ]
+    assert kinds == [[REGRESSION, FIXED]] * 2
+
+
+def test_changes_come_by_kind_and_downloads() -> None:
+    before = [result(n, downloads=d) for n, d in (("A", 1), ("B", 50), ("C", None))]
+    after = [result(n, breaks=(A,), downloads=d) for n, d in (("A", 1), ("B", 50), ("C", None))]
+    compared = _compare([*before, result("D", breaks=(A,))], [*after, result("D")])
+    assert [(c.kind, c.model) for c in compared.changes] == [
+        (REGRESSION, "B"),
+        (REGRESSION, "A"),
+        (REGRESSION, "C"),
+        (FIXED, "D"),
+    ]
+    assert compared.changes[0].downloads == 50
+
+
+def _changed(old: dict[str, Any], new: dict[str, Any]) -> Comparison:
+    """One regression between two environments."""
+    before = run("1", environments=(factories.environment(**old),))
+    after = run("2", environments=(factories.environment(**new),))
+    return compare(before, [PASS], after, [BROKEN])
+
+
+def test_what_differs_is_named_of_all_environments_and_for_each_model_of_its_own() -> None:
+    def both(default: str, nightly: str) -> tuple[Environment, ...]:
+        named = {"default": default, "nightly": nightly}
+        return tuple(factories.environment(name=n, torch=t) for n, t in named.items())
+
+    before = run("1", environments=both("2.12.0", "2.14.0"))
+    after = run("2", environments=both("2.13.0", "2.15.0"))
+    target = Target(environment="nightly")
+    compared = compare(
+        before, [PASS, result(target=target)], after, [BROKEN, result(breaks=(A,), target=target)]
+    )
+    assert compared.differences == ("torch 2.12.0 -> 2.13.0", "torch 2.14.0 -> 2.15.0")
+    causes = {c.target.environment: c.causes for c in compared.changes}
+    assert causes == {
+        "default": ("torch 2.12.0 -> 2.13.0",),
+        "nightly": ("torch 2.14.0 -> 2.15.0",),
+    }
+
+
+def test_what_differs_between_the_environments_is_named() -> None:
+    compared = _changed(
+        {"torch": "2.12.0", "packages": {"numpy": "2.4.6", "timm": "1.0"}},
+        {
+            "torch": "2.13.0",
+            "transformers": "5.24.0",
+            "python": "3.12.1",
+            "packages": {"numpy": "3"},
+        },
+    )
+    expected = (
+        "numpy 2.4.6 -> 3",
+        "python 3.11.7 -> 3.12.1",
+        "timm 1.0 -> none",
+        "torch 2.12.0 -> 2.13.0",
+        "transformers 5.23.0 -> 5.24.0",
+    )
+    assert compared.differences == expected
+    assert sorted(compared.changes[0].causes) == list(expected)
+
+
+def test_a_nightly_of_the_same_version_is_told_by_its_revision() -> None:
+    compared = _changed({"torch_git": "1" * 40}, {"torch_git": "2" * 40})
+    assert compared.differences == ("torch git 1111111111 -> 2222222222",)
+
+
+def test_our_own_version_is_a_cause() -> None:
+    compared = compare(run("1", harness_version=1), [PASS], run("2", harness_version=2), [BROKEN])
+    assert compared.differences == ("compilewatch 1 -> 2",)
+
+
+def test_causes_of_one_model_are_its_own() -> None:
+    def asked(revision: str, digest: str, **fields: Any) -> Result:
+        build = ConfigBuild(config_file=f"/{revision}", config_sha256=digest)
+        return result("org/m", revision=revision, build=build, **fields)
+
+    before = [asked("r1", "c" * 64), PASS]
+    after = [
+        asked(
+            "r2",
+            "d" * 64,
+            breaks=(A,),
+            tier=Tier.REAL,
+            depth=Depth.REDUCED,
+            inputs=(TensorSummary(name="input_ids", shape=(2, 8)),),
+        ),
+        BROKEN,
+    ]
+    causes = {c.model: c.causes for c in _compare(before, after).changes}
+    assert causes["org/m"] == (
+        "revision r1 -> r2",
+        "configuration cccccccccc -> dddddddddd",
+        "tier fake -> real",
+        "depth full -> reduced",
+        "other example inputs",
+    )
+    assert causes["BertModel"] == ()
+
+
+def test_a_new_model_has_no_causes() -> None:
+    (change,) = _compare([], [BROKEN]).changes
+    assert (change.before, change.after, change.causes) == (None, Status.GRAPH_BREAK, ())
+
+
+RUNS = [
+    run("20260101-000000-0000"),
+    run("20260102-000000-0000"),
+    run("20260103-000000-0000", state="interrupted"),
+    run("20260104-000000-0000", source="hub"),
+    run("20260105-000000-0000", shard="1/2"),
+    run(
+        "20260106-000000-0000", settings={"targets": ["dynamo"], "depth": "reduced", "tier": "auto"}
+    ),
+    run(
+        "20260107-000000-0000",
+        settings={"targets": ["dynamo/train"], "depth": "full", "tier": "auto"},
+    ),
+    run("20260109-000000-0000"),
+]
+
+
+def _baseline(of: Run) -> str | None:
+    shuffled = random.Random(1).sample(RUNS, len(RUNS))
+    found = default_baseline(shuffled, of)
+    return found.id if found else None
+
+
+def test_the_baseline_is_the_newest_earlier_finished_run_of_the_same_kind() -> None:
+    assert _baseline(run("20260108-000000-0000")) == "20260102-000000-0000"
+    assert _baseline(run("20260102-000000-0000")) == "20260101-000000-0000"
+    assert _baseline(run("20260108-000000-0000", source="hub")) == "20260104-000000-0000"
+    assert _baseline(run("20260108-000000-0000", shard="1/2")) == "20260105-000000-0000"
+    assert _baseline(run("20260101-000000-0000")) is None
+    assert _baseline(run("20260108-000000-0000", settings={"selection": {"top": 3}})) is None
+
+
+def test_other_versions_make_no_other_kind() -> None:
+    newer = factories.environment(torch="2.14.0")
+    found = _baseline(run("20260108-000000-0000", environments=(newer,)))
+    assert found == "20260102-000000-0000"
+
+
+OLDER = factories.environment(name="torch-2.9", torch="2.9.0")
+
+
+def test_between_environments_targets_match_whatever_theirs_is() -> None:
+    both = run("1", environments=(factories.environment(), OLDER))
+    older = Target(environment="torch-2.9")
+    results = [
+        PASS,
+        result(breaks=(A,), target=older),
+        result("Other"),
+        result("Old", target=older),
+    ]
+    before, after, found = between_environments(
+        both, results, both, results, ("default", "torch-2.9")
+    )
+    kinds = {change.model: change.kind for change in found.changes}
+    assert kinds == {
+        "BertModel": REGRESSION,
+        "Other": ChangeKind.GONE,
+        "Old": ChangeKind.NEW,
+    }
+    assert found.differences == ("torch 2.13.0 -> 2.9.0",)
+    assert [e.torch for e in (*before.environments, *after.environments)] == ["2.13.0", "2.9.0"]
+
+
+def _between(old: tuple[GraphBreak, ...], new: tuple[GraphBreak, ...]) -> list[tuple[str, str]]:
+    both = run("1", environments=(factories.environment(), OLDER))
+    results = [result(breaks=old), result(breaks=new, target=Target(environment="torch-2.9"))]
+    _, _, found = between_environments(both, results, both, results, ("default", "torch-2.9"))
+    return [(change.kind.value, change.reason) for change in found.changes]
+
+
+def _at(line: int, gb_id: str | None, text: str = "") -> GraphBreak:
+    made = factories.graph_break("forward", gb_id, line=line)
+    frame = StackFrame(file=made.file, line=line, function="forward", text=text)
+    return msgspec.structs.replace(made, user_stack=(frame,))
+
+
+def test_between_environments_a_break_at_one_place_is_one_whatever_it_is_called() -> None:
+    assert _between((_at(12, "GB0291"),), (_at(12, None),)) == []
+    drifted = _at(12, "GB0291", "logger.warning(x)"), _at(19, None, "  logger.warning(x)")
+    assert _between((drifted[0],), (drifted[1],)) == []
+
+
+def test_between_environments_a_break_at_a_new_place_is_a_regression() -> None:
+    one, two = _at(12, "GB0291", "a()"), _at(30, "GB0170", "b()")
+    place = "GB0170 Data-dependent branching at transformers/models/bert/modeling_bert.py:30"
+    assert _between((one,), (one, two)) == [("regression", f"breaks at a new place: {place}")]
+    assert _between((one, two), (one,)) == [("fixed", f"no longer breaks: {place}")]
+
+
+def test_between_environments_a_break_without_a_place_is_no_change() -> None:
+    lost = factories.graph_break("unknown", None, code="unattributed", file="unknown", line=0)
+    assert _between((_at(12, "GB0291"),), (_at(12, None), lost)) == []
+
+
+def test_an_environment_without_results_is_named_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match=r"no result in environment 'xla'; it has: default"):
+        between_environments(run("1"), [PASS], run("1"), [PASS], ("default", "xla"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, ChangeKind.GONE),
+        ({"settings": {"selection": {"top": 5}}}, ChangeKind.NOT_SELECTED),
+        ({"source": "manifest"}, ChangeKind.NOT_SELECTED),
+        ({"targets": (Target(mode=Mode.TRAIN),)}, ChangeKind.NOT_SELECTED),
+        ({"planned": 2, "state": "running"}, ChangeKind.PENDING),
+        ({"planned": 2, "state": "interrupted"}, ChangeKind.MISSING),
+        ({"planned": 2, "state": "finished"}, ChangeKind.MISSING),
+    ],
+)
+def test_what_a_run_has_no_result_of_is_one_of_four_things(
+    changes: dict[str, Any], kind: ChangeKind
+) -> None:
+    before, after = factories.run("1", planned=2), factories.run("2", planned=1)
+    after = msgspec.structs.replace(after, **changes)
+    kept = factories.result("Kept")
+    found = compare(before, [kept, factories.result("Absent")], after, [kept])
+    (change,) = found.changes
+    assert (change.model, change.kind, change.after) == ("Absent", kind, None)
+    assert change.reason.endswith("was pass")

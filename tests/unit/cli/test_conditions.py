@@ -1,0 +1,91 @@
+"""What gates a pipeline: the conditions of --fail-on, and the exit status of a shown run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+import pytest
+
+from compilewatch.cli.conditions import Conditions, exit_status, exit_status_of, option
+from compilewatch.records import Change, ChangeKind, Phase, Result, Status, Target
+from tests.factories import graph_break, result, view
+
+PASS, BROKEN = result("Passing"), result("Broken", breaks=(graph_break("a"),))
+FAILED = result("Failed", status=Status.ERROR, phase=Phase.CREATE)
+CRASHED = result("Crashed", status=Status.CRASHED, phase=Phase.EAGER)
+SKIPPED = result("Skipped", status=Status.SKIPPED, phase=Phase.SETUP)
+
+
+def conditions(text: str) -> Conditions:
+    """As they are given on the command line."""
+    command = click.Command("x", params=[], callback=lambda fail_on: fail_on)
+    found = option(command).main(["--fail-on", text], standalone_mode=False)
+    assert isinstance(found, Conditions)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "results", "status"),
+    [
+        ("graph-break", (PASS, BROKEN), 1),
+        ("graph-break", (PASS, FAILED), 0),
+        ("error", (PASS, FAILED), 1),
+        ("error", (PASS, CRASHED), 1),
+        ("error", (PASS, BROKEN, SKIPPED), 0),
+        ("no-verdict", (PASS, SKIPPED), 1),
+        ("no-verdict", (PASS, CRASHED), 1),
+        ("no-verdict", (PASS, BROKEN), 0),
+        ("mismatch", (PASS, result("M", status=Status.MISMATCH, phase=Phase.COMPARE)), 1),
+        ("coverage<99", (PASS, FAILED), 1),
+        ("coverage<50", (PASS, FAILED), 0),
+        ("coverage < 50.1 %, graph-break", (PASS, FAILED), 1),
+        ("", (BROKEN, FAILED), 0),
+    ],
+)
+def test_a_condition_that_is_met_is_1(text: str, results: tuple[Result, ...], status: int) -> None:
+    assert exit_status(view(*results), conditions(text)) == status
+
+
+def test_what_is_expected_and_reviewed_meets_no_condition() -> None:
+    known = result("Known", breaks=(graph_break("a"),), expectation="reviewed")
+    assert exit_status(view(known), conditions("graph-break,error,no-verdict")) == 0
+
+
+def test_a_regression_is_a_condition_of_its_own() -> None:
+    broke = Change(
+        kind=ChangeKind.REGRESSION,
+        model="Broken",
+        target=Target(),
+        before=Status.PASS,
+        after=Status.GRAPH_BREAK,
+        reason="1 more graph break",
+    )
+    seen = replace(view(BROKEN), changes=(broke,))
+    assert exit_status(seen, conditions("regression")) == 1
+    assert exit_status(seen, Conditions()) == 0
+
+
+def test_missing_results_are_3_unless_a_condition_is_met() -> None:
+    assert exit_status(view(PASS, planned=2), Conditions()) == 3
+    assert exit_status(view(PASS, planned=2), conditions("no-verdict")) == 1
+    assert exit_status(view(PASS, planned=2), conditions("coverage<99")) == 1
+    lacking = view(PASS, missing_shards=("2/2",))
+    assert exit_status(lacking, Conditions()) == 3
+
+
+def test_a_run_in_which_nothing_ran_is_3_but_for_a_shard() -> None:
+    assert exit_status(view(FAILED, SKIPPED), Conditions()) == 3
+    assert exit_status(view(FAILED, PASS), Conditions()) == 0
+    assert exit_status(view(SKIPPED, shard="1/2"), Conditions()) == 0
+
+
+def test_one_result_is_judged_alike() -> None:
+    assert [exit_status_of(r, Conditions()) for r in (PASS, BROKEN, FAILED)] == [0, 0, 3]
+    assert exit_status_of(BROKEN, conditions("graph-break")) == 1
+
+
+@pytest.mark.parametrize("text", ["regresion", "coverage<101", "coverage", "graph_break"])
+def test_an_unknown_condition_is_refused_with_those_known(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"regression, graph-break, .*coverage<PERCENT"):
+        conditions(text)

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import itertools
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from compilewatch.config import settings as config
+from compilewatch.config.settings import FILE, Settings, load_settings
+from compilewatch.errors import ConfigError
+from compilewatch.records import Deadlines, Depth, Mode
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+def _load(folder: Path, text: str | None = None, **environ: str) -> Settings:
+    if text is not None:
+        (folder / FILE).write_text(text)
+    return load_settings(folder=folder, environ=environ)
+
+
+@pytest.fixture(autouse=True)
+def no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Away from the checkout, whose file would be read too."""
+    monkeypatch.setattr(config, "CHECKOUT", tmp_path / "no checkout")
+
+
+def test_the_documented_file_has_every_setting_with_its_default() -> None:
+    """compilewatch.toml is documentation that can drift: hold it to the code."""
+    documented = tomllib.loads((CHECKOUT / FILE).read_text())
+    defaults = msgspec.json.decode(msgspec.json.encode(Settings()))
+    assert documented == defaults
+    assert list(documented) == list(defaults), "in the same order, to be compared by eye"
+
+
+def test_every_documented_setting_is_explained() -> None:
+    lines = (CHECKOUT / FILE).read_text().splitlines()
+    silent = [
+        line
+        for above, line in itertools.pairwise(lines)
+        if line[:1].isalpha() and not above.startswith("#") and not line.startswith("modes")
+    ]
+    assert silent == []
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    text = "jobs = 3\ntop = 10\ndepth = 'reduced'"
+    (tmp_path / FILE).write_text(text)
+    settings = load_settings(
+        {"top": 5, "depth": None},
+        folder=tmp_path,
+        environ={"COMPILEWATCH_JOBS": "4", "COMPILEWATCH_TOP": "7", "HOME": "/"},
+    )
+    assert (settings.jobs, settings.top, settings.depth) == (4, 5, Depth.REDUCED)
+
+
+def test_the_nearest_file_above_counts(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    assert _load(tmp_path, "top = 3").top == 3
+    assert load_settings(folder=inner, environ={}).top == 3
+    assert _load(inner, "top = 4").top == 4
+
+
+def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
+    settings = _load(tmp_path)
+    assert settings.top == 25
+    assert settings.output_dir == str(tmp_path / "outputs")
+    assert settings.jobs >= 1
+
+
+def test_the_checkout_is_where_a_stranger_to_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
+    checkout.mkdir()
+    elsewhere.mkdir()
+    (checkout / FILE).write_text("top = 9")
+    monkeypatch.setattr(config, "CHECKOUT", checkout)
+    settings = _load(elsewhere)
+    assert settings.top == 9
+    assert settings.output_dir == str(checkout / "outputs")
+
+
+def test_paths_are_relative_to_where_they_are_written(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (tmp_path / FILE).write_text('output_dir = "results"\ninputs = "data"\nmodels_file = "m.toml"')
+    settings = load_settings({"output_dir": None}, folder=inner, environ={})
+    assert settings.output_dir == str(tmp_path / "results")
+    assert settings.models_file == str(tmp_path / "m.toml")
+    assert settings.overrides_dir == str(tmp_path / "data" / "overrides")
+    assert settings.expectations_file == str(tmp_path / "data" / "expectations.toml")
+    assert settings.popularity_file == str(tmp_path / "data" / "popularity.csv")
+    assert settings.pulled_dir == str(tmp_path / "data" / "pulled")
+    flagged = load_settings({"output_dir": "mine"}, folder=inner, environ={})
+    assert flagged.output_dir == str(inner / "mine")
+    variable = load_settings(folder=inner, environ={"COMPILEWATCH_INPUTS": "theirs"})
+    assert variable.overrides_dir == str(inner / "theirs" / "overrides")
+
+
+def test_deadlines_are_set_one_by_one(tmp_path: Path) -> None:
+    settings = _load(
+        tmp_path,
+        "[deadlines]\ncompile_seconds = 30",
+        COMPILEWATCH_DEADLINES_TOTAL_SECONDS="90",
+    )
+    assert settings.deadlines == Deadlines(compile_seconds=30.0, total_seconds=90.0)
+
+
+def test_lists_and_flags_can_be_variables(tmp_path: Path) -> None:
+    settings = _load(
+        tmp_path,
+        COMPILEWATCH_MODES="eval, train",
+        COMPILEWATCH_DYNAMIC="true",
+        COMPILEWATCH_SINKS="",
+    )
+    assert settings.modes == (Mode.EVAL, Mode.TRAIN)
+    assert settings.dynamic is True
+    assert settings.sinks == ()
+
+
+def test_memory_is_bytes_for_the_worker(tmp_path: Path) -> None:
+    assert _load(tmp_path, "memory_limit_gib = 1.5").memory_limit_bytes == 1610612736
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("jbos = 2", "unknown setting 'jbos'; did you mean 'jobs'?"),
+        ("jobs = 'two'", "jobs: expected `int`"),
+        ("jobs = -1", "jobs: expected `int` >= 0"),
+        ("top = 0", "top: "),
+        ("depth = 'half'", "depth: .*use full, reduced"),
+        ("modes = ['evil']", "modes: .*use eval, train"),
+        ("heads = 'some'", "heads: .*use default, all"),
+        ("source = 3", "source: expected `str`"),
+        ("targets = []", "targets: "),
+        ("[deadlines]\ncompile = 3", "deadlines: unknown setting 'compile'"),
+        ("[deadlines]\ncompile_seconds = 0", "deadlines.compile_seconds: expected `float` > 0"),
+        ("deadlines = 3", "deadlines: expected a table"),
+        ("jobs = ", "no valid TOML"),
+        ("[jobs]\na = 1", "jobs: expected `int`"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_that_names_file_and_key(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        _load(tmp_path, text)
+    assert str(caught.value).startswith(str(tmp_path / FILE))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"COMPILEWATCH_JOB": "2"}, "COMPILEWATCH_JOB: unknown setting 'job'; did you mean 'jobs'"),
+        ({"COMPILEWATCH_JOBS": "two"}, "COMPILEWATCH_JOBS: jobs: expected `int`"),
+        ({"COMPILEWATCH_JOBS": "-2"}, "COMPILEWATCH_JOBS: jobs: expected `int` >= 0"),
+        ({"COMPILEWATCH_DYNAMIC": "perhaps"}, "COMPILEWATCH_DYNAMIC: dynamic: expected `bool`"),
+        ({"COMPILEWATCH_DEADLINES_X": "1"}, "COMPILEWATCH_DEADLINES_X: unknown setting"),
+    ],
+)
+def test_a_wrong_variable_is_named(tmp_path: Path, environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_settings(folder=tmp_path, environ=environ)
+
+
+@pytest.mark.parametrize("overrides", [{"jobs": "x"}, {"depth": "half"}, {"no_such": 1}])
+def test_a_wrong_flag_is_named(tmp_path: Path, overrides: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="the command line: "):
+        load_settings(overrides, folder=tmp_path, environ={})
+
+
+def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="no valid TOML"):
+        load_settings(folder=tmp_path, environ={})
+
+
+def test_a_setting_of_a_table_is_not_written_without_it(tmp_path: Path) -> None:
+    (tmp_path / "compilewatch.toml").write_text('loki_url = "http://loki:3100"')
+    with pytest.raises(ConfigError, match=r"loki_url: write it as `url` in the table \[loki\]"):
+        load_settings(folder=tmp_path, environ={})
+
+
+def test_tables_variables_and_flags_name_the_same_settings(tmp_path: Path) -> None:
+    (tmp_path / "compilewatch.toml").write_text('loki.username = "me"\n[s3]\nurl = "s3://a/b"\n')
+    settings = load_settings(
+        {"trainium_region": "eu-west-1", "deadlines": Deadlines(eager_seconds=9.0)},
+        folder=tmp_path,
+        environ={"COMPILEWATCH_LOKI_URL": "http://loki:3100"},
+    )
+    assert (settings.loki.url, settings.loki.username) == ("http://loki:3100", "me")
+    assert (settings.s3.url, settings.trainium.region) == ("s3://a/b", "eu-west-1")
+    assert settings.deadlines == Deadlines(eager_seconds=9.0)

@@ -1,0 +1,207 @@
+"""The committed JSON is what the code makes, and is laid out so that it can be read."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compilewatch.records import Status
+from dashboards import build, frame, states
+from dashboards.panels import NOT_RUN, SCRAPE, now, tiles
+from tests.reading import DASHBOARDS, PUBLIC, links, panels, variables
+
+EVERY = pytest.mark.parametrize("uid", DASHBOARDS)
+
+OTHER_WORDS = {
+    "no baseline": "changes are not there where no baseline was compared",
+    "no change, or no baseline": "only changes that happened have a series or a line",
+    "none, or not run": "only what happened has a series",
+    "none": "an alert or a line that is not there did not happen",
+    "none in this time": "the title says of what",
+    "all pass, or not run": "only what does not pass has a series",
+    "not run in this time": "from the log of that time",
+    "never published": "the publisher reports for itself, without a run",
+    "unknown": "a source that knows no downloads",
+    "downloads unknown": "a source that knows no downloads",
+    "not measured": "targets that run no compiled code have no speed-up",
+    "not seen": "a reason was chosen, so that something ran",
+    "not seen, or downloads unknown": "a source that knows no downloads",
+    "not seen in this time": "a reason was chosen, so that something ran",
+    "no breaks, or not run": "only breaks that happened have a series",
+    "no breaks, or not run in this time": "only breaks that happened have a line",
+}
+"""What panels say instead of "not run", and why that is truer."""
+
+
+def test_the_committed_dashboards_are_those_that_the_code_makes() -> None:
+    made = {f"{d['uid']}.json": build.text(d) for d in (each() for each in build.DASHBOARDS)}
+    committed = {path.name: path.read_text() for path in build.FOLDER.glob("*.json")}
+    assert committed == made, "run `make generate`"
+
+
+def test_check_says_what_is_out_of_date_and_writing_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "FOLDER", tmp_path)
+    (tmp_path / "retired.json").write_text("{}")
+    monkeypatch.setattr(sys, "argv", ["build", "--check"])
+    assert build.main() == 1
+    said = capsys.readouterr().out
+    assert "retired.json is out of date: run `make generate`" in said
+    assert "compilewatch-overview.json is out of date" in said
+    monkeypatch.setattr(sys, "argv", ["build"])
+    assert build.main() == 0
+    assert len(list(tmp_path.iterdir())) == len(build.DASHBOARDS)
+    monkeypatch.setattr(sys, "argv", ["build", "--check"])
+    assert build.main() == 0
+
+
+def test_uids_are_fixed_and_the_format_is_the_classic_one() -> None:
+    assert set(DASHBOARDS) == set(frame.TITLES)
+    for made in DASHBOARDS.values():
+        assert made["schemaVersion"] == 42
+        assert "id" not in made
+
+
+@EVERY
+def test_no_two_panels_overlap_and_every_line_fills_the_width(uid: str) -> None:
+    placed = [panel["gridPos"] for panel in DASHBOARDS[uid]["panels"]]
+    for one, other in itertools.combinations(placed, 2):
+        apart = (
+            one["x"] + one["w"] <= other["x"]
+            or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"]
+            or other["y"] + other["h"] <= one["y"]
+        )
+        assert apart, (one, other)
+    cells = {
+        (x, y)
+        for at in placed
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    }
+    height = max(at["y"] + at["h"] for at in placed)
+    assert cells == set(itertools.product(range(24), range(height)))
+
+
+@EVERY
+def test_ids_are_unique_and_refs_too(uid: str) -> None:
+    made = DASHBOARDS[uid]
+    ids = [*{id(p): p["id"] for p in [*made["panels"], *panels(made)]}.values()]
+    assert len(set(ids)) == len(ids)
+    for panel in panels(made):
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs)
+        assert panel["title"]
+
+
+@EVERY
+def test_what_is_not_there_is_said_in_words(uid: str) -> None:
+    for panel in panels(DASHBOARDS[uid]):
+        said = panel["fieldConfig"]["defaults"]["noValue"]
+        assert said == NOT_RUN or said in OTHER_WORDS, panel["title"]
+
+
+def test_no_query_makes_a_zero_of_nothing() -> None:
+    for path in build.FOLDER.glob("*.json"):
+        assert "vector(0)" not in path.read_text()
+
+
+def test_the_overview_begins_with_the_answer_and_says_once_whether_the_monitor_lives() -> None:
+    shown = panels(DASHBOARDS["compilewatch-overview"])
+    assert [panel["title"] for panel in shown][:4] == [
+        "Models without graph breaks",
+        "Weighted by downloads",
+        "Since the baseline",
+        "Last complete run",
+    ]
+
+
+@EVERY
+def test_the_shortest_step_is_that_of_the_scrape(uid: str) -> None:
+    alloy = (Path(build.__file__).parents[1] / "alloy" / "config.alloy").read_text()
+    scrape = alloy.partition('prometheus.scrape "pushgateway"')[2].partition("}\n\n")[0]
+    assert f'scrape_interval = "{SCRAPE}"' in scrape
+    assert {panel["interval"] for panel in panels(DASHBOARDS[uid])} == {SCRAPE}
+
+
+def mapped(value: object) -> Iterator[tuple[str, str]]:
+    """Text and colour of every value mapping, and of every series named like a status."""
+    if isinstance(value, list):
+        for one in value:
+            yield from mapped(one)
+    elif isinstance(value, dict):
+        if "text" in value and "color" in value:
+            yield value["text"], value["color"]
+        if value.get("matcher", {}).get("id") == "byName":
+            given = {one["id"]: one["value"] for one in value["properties"]}
+            if "displayName" in given:
+                yield given["displayName"], given["color"]["fixedColor"]
+        for one in value.values():
+            yield from mapped(one)
+
+
+def test_a_status_has_the_same_words_symbol_and_colour_everywhere() -> None:
+    wanted = {state.text: state.colour for state in states.STATES}
+    assert {state.status for state in states.STATES} == set(Status)
+    assert len({state.text for state in states.STATES}) == len(states.STATES)
+    symbols = {state.colour: state.text[0] for state in states.STATES}
+    assert len(set(symbols.values())) == len(symbols), "a colour that its symbol does not tell"
+    assert all(not state.text[0].isascii() for state in states.STATES)
+    for made in DASHBOARDS.values():
+        for text, colour in mapped(made["panels"]):
+            if text[2:] in {known[2:] for known in wanted}:
+                assert wanted[text] == colour
+
+
+@EVERY
+def test_no_timeline_merges_its_states_by_threshold(uid: str) -> None:
+    """Grafana 9 shows one grey bar then, without a name."""
+    for panel in panels(DASHBOARDS[uid]):
+        if panel["type"] == "state-timeline":
+            assert panel["fieldConfig"]["defaults"]["color"]["mode"] == "palette-classic"
+
+
+def test_nothing_is_used_that_the_oldest_grafana_does_not_know() -> None:
+    for path in build.FOLDER.glob("*.json"):
+        assert not re.search("palette-classic-by-name|__auto", path.read_text()), path
+
+
+def test_versions_are_marked_on_every_dashboard_but_the_public_one() -> None:
+    for uid, made in DASHBOARDS.items():
+        marks = made["annotations"].get("list", [])
+        assert bool(marks) == (uid != PUBLIC)
+        for mark in marks:
+            assert all(name in mark["expr"] for name in ("torch", "transformers", "harness"))
+
+
+def test_the_public_dashboard_can_be_shared() -> None:
+    """grafana.com, "Externally shared dashboards": no variables, no annotations but Grafana's."""
+    made = DASHBOARDS[PUBLIC]
+    assert variables(made) == {}
+    assert made["annotations"].get("list", []) == []
+    assert made["links"] == []
+    used = {target["datasource"]["uid"] for p in panels(made) for target in p["targets"]}
+    assert used == {"prometheus"}
+    text = (build.FOLDER / f"{PUBLIC}.json").read_text()
+    assert set(re.findall(r"\$\w+", text)) == {"$__range", "$__interval", "$__rate_interval"}
+    assert not list(links(made))
+    assert "/d/" not in text
+
+
+def test_a_line_that_does_not_fill_the_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="7 columns"):
+        frame.place([[tiles("t", "d", (7, 4), now("up"))]])
+
+
+def test_modules_stay_readable() -> None:
+    for path in Path(build.__file__).parent.glob("*.py"):
+        source = path.read_text()
+        assert len(source.splitlines()) <= 400, path
+        assert ast.get_docstring(ast.parse(source)), path

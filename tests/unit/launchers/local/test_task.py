@@ -1,0 +1,91 @@
+"""Watching a child: what it and those it forks hold of the memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from compilewatch.contract.messages import PHASES_FILE
+from compilewatch.launchers.local import task as watch
+from compilewatch.launchers.local.task import Task, resident_bytes
+from compilewatch.records import Deadlines, Phase, Status, Tier
+from tests import factories
+
+PROGRAM = """
+import os
+reading, writing = os.pipe()
+if os.fork() == 0:
+    held = bytearray(b"x") * (200 * 2**20)
+    os.write(writing, b"x")
+    input()
+    os._exit(0)
+os.read(reading, 1)
+print(flush=True)
+os.wait()
+"""
+
+
+@pytest.mark.process
+def test_what_a_fork_of_a_child_holds_counts_as_the_childs() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        child.stdout.readline()
+        assert 200 * 2**20 < resident_bytes(child.pid) < 400 * 2**20
+        child.stdin.write(b"\n")
+
+
+@pytest.mark.process
+def test_a_process_that_is_gone_holds_nothing() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    assert resident_bytes(child.pid) == 0
+
+
+LIMIT = 2**30
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """A child in its first phase, which may take 10 s of 100 s in all."""
+    deadlines = Deadlines(setup_seconds=10.0, total_seconds=100.0)
+    request = factories.request(deadlines=deadlines, memory_limit_bytes=LIMIT)
+    made = Task(id=1, request=request, tier=Tier.FAKE, folder=tmp_path)
+    made.started(4711, time.monotonic())
+    monkeypatch.setattr(watch, "resident_bytes", lambda pid: 0)
+    return made
+
+
+@pytest.mark.parametrize(("used", "status"), [(LIMIT, None), (LIMIT + 1, Status.OOM)])
+def test_a_child_is_given_its_limit_of_memory_and_no_byte_more(
+    task: Task, used: int, status: Status | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "resident_bytes", lambda pid: used if pid == 4711 else 0)
+    verdict = task.overdue(task.started_monotonic)
+    assert (verdict.status if verdict else None) is status
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(10.0, None), (10.5, Status.TIMEOUT)])
+def test_a_phase_is_given_its_deadline(task: Task, seconds: float, status: Status | None) -> None:
+    verdict = task.overdue(task.started_monotonic + seconds)
+    assert (verdict.status if verdict else None) is status
+    assert verdict is None or verdict.phase is Phase.SETUP
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(99.0, None), (101.0, Status.TIMEOUT)])
+def test_all_phases_together_are_given_the_deadline_in_all(
+    task: Task, seconds: float, status: Status | None
+) -> None:
+    """Each phase in time: the last one has only begun."""
+    now = task.started_monotonic + seconds
+    marks = ((Phase.SETUP, task.started_monotonic), (Phase.CREATE, now))
+    (task.folder / PHASES_FILE).write_bytes(msgspec.json.encode(marks))
+    verdict = task.overdue(now)
+    assert (verdict.status if verdict else None) is status
+    assert verdict is None or verdict.detail == "not done after 100 s in all, then in create"

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import random
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from compilewatch.contract.targets import deadlines_of, target_label
+from compilewatch.errors import UsageError
+from compilewatch.plan.expectations import Expectation, Expectations
+from compilewatch.plan.requests import parse_shard, plan, targets_of
+from compilewatch.records import (
+    ConfigBuild,
+    Deadlines,
+    Depth,
+    Mode,
+    ModelSpec,
+    Phase,
+    Status,
+    Target,
+)
+from compilewatch.records.plans import Options, Plan, Shard
+from tests import factories
+
+OPTIONS = Options(environments=(factories.environment(),))
+SPECS = [factories.spec(f"M{number}") for number in range(200)]
+BOTH = targets_of(["dynamo"], [Mode.EVAL, Mode.TRAIN], dynamic=False)
+
+
+def _plan(specs: list[ModelSpec] = SPECS, **given: Any) -> Plan:
+    return plan(specs, given.pop("targets", BOTH), given.pop("options", OPTIONS), **given)
+
+
+def _names(made: Plan) -> set[str]:
+    return {request.model.name for request in made.requests}
+
+
+def test_every_model_and_target_is_asked_once_in_order() -> None:
+    made = _plan()
+    asked = [(r.model.name, r.target) for r in made.requests]
+    assert asked == [(s.name, t) for s in SPECS for t in BOTH]
+    assert made.total == 400
+    assert made.duplicates == 0
+
+
+def test_requests_carry_how_they_are_asked() -> None:
+    options = Options(
+        environments=(factories.environment(name="nightly"),),
+        memory_limit_bytes=5,
+        depth=Depth.REDUCED,
+    )
+    nightly = [Target(environment="nightly")]
+    (request,) = _plan(SPECS[:1], targets=nightly, options=options).requests
+    assert (request.target.environment, request.memory_limit_bytes, request.depth) == (
+        "nightly",
+        5,
+        "reduced",
+    )
+
+
+def test_a_models_own_inputs_are_part_of_the_question(tmp_path: Path) -> None:
+    own, given = tmp_path / "own.toml", tmp_path / "given.toml"
+    own.write_text("own")
+    given.write_text("given")
+    plain = factories.spec("M")
+    dressed = factories.spec("M", inputs_file=str(own))
+    over = Options(environments=(factories.environment(),), inputs_file=str(given))
+    asked = [
+        _plan([spec], targets=[Target()], options=options).requests[0]
+        for spec, options in ((plain, OPTIONS), (dressed, OPTIONS), (dressed, over))
+    ]
+    assert [r.inputs_file for r in asked] == [None, str(own), str(given)]
+    assert len({r.key for r in asked}) == 3
+
+
+def test_one_question_is_asked_once_for_all_who_ask_it() -> None:
+    build = ConfigBuild(config_file="/a", config_sha256="same")
+    twins = [factories.spec(f"org/{n}", build=build, architecture="A") for n in "ab"]
+    made = _plan([*twins, factories.spec("other")], targets=[Target()])
+    questions = list(made.requests_by_key().values())
+    assert [[r.model.name for r in group] for group in questions] == [["org/a", "org/b"], ["other"]]
+    assert made.duplicates == 1
+    assert made.total == 3
+
+
+def test_a_model_with_a_skip_reason_is_answered_without_being_asked() -> None:
+    made = _plan([factories.spec("org/gated", skip_reason="gated: ask for access")], targets=BOTH)
+    assert made.requests == ()
+    assert [r.status for r in made.skipped] == [Status.SKIPPED] * 2
+    assert made.skipped[0].detail == "gated: ask for access"
+    assert made.skipped[0].phase is Phase.SETUP
+    assert made.total == 2
+
+
+def test_a_target_whose_environment_is_not_there_is_unsupported_with_what_to_type() -> None:
+    made = _plan(SPECS[:2], targets=[Target(), Target(name="export", environment="xla")])
+    assert [r.target.environment for r in made.requests] == ["default", "default"]
+    assert [r.status for r in made.skipped] == [Status.UNSUPPORTED] * 2
+    assert made.skipped[0].detail == "needs the environment 'xla': compilewatch env create xla"
+    assert not any(r.is_verdict for r in made.skipped)
+    assert made.total == 4
+
+
+def test_two_environments_are_two_questions_and_two_names_of_one_are_one() -> None:
+    older = factories.environment(name="older", torch="2.9.0")
+    alias = factories.environment(name="alias")
+    options = Options(environments=(factories.environment(), older, alias))
+    targets = [Target(environment=name) for name in ("default", "older", "alias")]
+    made = _plan(SPECS[:1], targets=targets, options=options)
+    assert made.duplicates == 1
+    assert len({r.key for r in made.requests}) == 2
+
+
+def test_an_expectation_skips_only_where_it_says_so() -> None:
+    def expecting(skip: bool) -> Plan:
+        line = Expectation(
+            model="M0", status=Status.OOM, reason="takes the machine down", date=date(2026, 1, 1),
+            target="dynamo/train", skip=skip,
+        )  # fmt: skip
+        return _plan(SPECS[:2], expectations=Expectations(expectation=(line,)))
+
+    assert expecting(skip=False).skipped == ()
+    (skipped,) = expecting(skip=True).skipped
+    assert skipped.request.target.mode is Mode.TRAIN
+    assert skipped.detail == skipped.expectation == "takes the machine down"
+
+
+def test_shards_are_a_partition_that_does_not_depend_on_order() -> None:
+    shards = [_plan(shard=Shard(index=i, count=3)) for i in (1, 2, 3)]
+    names = [_names(shard) for shard in shards]
+    assert set.union(*names) == {s.name for s in SPECS}
+    assert sum(map(len, names)) == len(SPECS)
+    assert all(names)
+    backwards = _plan(SPECS[::-1], shard=Shard(index=2, count=3))
+    assert _names(backwards) == names[1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shards_are_disjoint_complete_and_even(seed: int) -> None:
+    chance = random.Random(seed)
+    names = [f"org{chance.random()}/m{n}" for n in range(chance.randrange(60))]
+    count = chance.randrange(1, 12)
+    parts = [Shard(index=i, count=count).holds(names) for i in range(1, count + 1)]
+    assert sorted(name for part in parts for name in part) == sorted(names)
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_plan_that_changes_a_little_moves_few_models() -> None:
+    names = [spec.name for spec in SPECS]
+    for count in (2, 5):
+        shards = [Shard(index=i, count=count) for i in range(1, count + 1)]
+        before = {name: shard for shard in shards for name in shard.holds(names)}
+        after = {name: shard for shard in shards for name in shard.holds([*names, "New"])}
+        assert sum(after[name] != before[name] for name in names) <= 10
+
+
+def test_a_shard_is_the_same_everywhere_and_forever() -> None:
+    """Another hash would move models between the shards of machines that are half upgraded."""
+    first = Shard(index=1, count=4).holds(spec.name for spec in SPECS)
+    assert sorted(first)[:4] == ["M0", "M100", "M110", "M111"]
+
+
+def test_all_shards_know_the_whole_plan() -> None:
+    digests = {_plan(shard=Shard(index=i, count=3)).digest for i in (1, 2, 3)} | {_plan().digest}
+    assert len(digests) == 1
+
+
+def test_the_digest_follows_every_question() -> None:
+    gated = msgspec.structs.replace(SPECS[0], skip_reason="gated")
+    plans = [
+        _plan(),
+        _plan(SPECS[1:]),
+        _plan(targets=[Target()]),
+        _plan(options=Options(environments=(factories.environment(torch="2.14.0"),))),
+        _plan([gated, *SPECS[1:]]),
+    ]
+    assert len({made.digest for made in plans}) == len(plans)
+    assert _plan(SPECS[::-1]).digest == plans[0].digest
+
+
+def test_a_small_plan_may_leave_a_shard_empty() -> None:
+    made = [_plan(SPECS[:1], shard=Shard(index=i, count=2)) for i in (1, 2)]
+    assert sorted(len(m.requests) for m in made) == [0, 2]
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "0/0"])
+def test_an_impossible_shard_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=f"no shard {text}: shards are numbered"):
+        parse_shard(text)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1/", "a/b", "-1/3", "1/3/5", "1.5/3"])
+def test_what_is_no_shard_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not of the form I/N"):
+        parse_shard(text)
+
+
+def test_a_shard_reads_back_as_it_prints() -> None:
+    assert str(parse_shard(" 2/5 ")) == "2/5"
+
+
+def test_nothing_to_ask_is_an_error() -> None:
+    with pytest.raises(UsageError, match="no models"):
+        _plan([])
+    with pytest.raises(UsageError, match="no targets"):
+        _plan(targets=[])
+
+
+def test_an_unknown_target_is_refused() -> None:
+    with pytest.raises(UsageError, match="no target 'dynamite'; known: "):
+        _plan(targets=[Target(name="dynamite")])
+
+
+def test_a_name_that_stands_for_two_models_is_refused() -> None:
+    with pytest.raises(UsageError, match="two models are called 'M0'"):
+        _plan([SPECS[0], SPECS[0]])
+
+
+def test_targets_are_named_once() -> None:
+    assert len(targets_of(["dynamo", "dynamo"], [Mode.EVAL, Mode.EVAL], dynamic=True)) == 1
+
+
+def test_a_target_may_name_its_backend() -> None:
+    plain, other = targets_of(["export", "export:non_strict"], [Mode.EVAL], dynamic=False)
+    assert (plain.backend, other.name, other.backend) == (None, "export", "non_strict")
+    assert target_label(other) == "export:non_strict"
+
+
+def test_a_plan_comes_back_from_json() -> None:
+    made = _plan(SPECS[:3], shard=Shard(index=1, count=2))
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Plan) == made
+
+
+def test_neuron_has_a_longer_deadline_for_compiling() -> None:
+    options = Options(
+        environments=(factories.environment(),), deadlines=Deadlines(compile_seconds=60)
+    )
+    made = plan(SPECS[:1], targets_of(("dynamo", "neuron"), (Mode.EVAL,), False), options)
+    usual, neuron = (request.deadlines for request in made.requests)
+    assert (usual.compile_seconds, usual.total_seconds) == (60, 1200)
+    assert (neuron.compile_seconds, neuron.total_seconds) == (7200, 1200 + 7140)
+    assert deadlines_of("neuron", neuron) == neuron
+
+
+@pytest.mark.parametrize("name", ["export:foo", "neuron:trn9", "xla:cpu"])
+def test_a_backend_that_a_target_has_not_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="has no backend"):
+        _plan(targets=targets_of([name], [Mode.EVAL], dynamic=False))
+
+
+def test_a_model_whose_entry_is_wrong_is_an_error_and_the_others_are_asked() -> None:
+    wrong = factories.spec("Wrong", error="models.toml: model 'Wrong': there is no folder /x")
+    made = plan([wrong, factories.spec("Good")], [Target()], OPTIONS)
+    assert [request.model.name for request in made.requests] == ["Good"]
+    (refused,) = made.skipped
+    assert (refused.status, refused.phase) == (Status.ERROR, Phase.SETUP)
+    assert refused.detail == wrong.error
+    assert refused.error is not None
+    assert refused.error.code == "configuration_error"

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from compilewatch.records import Attempt, AttemptCode, Depth, Mode, Phase, Status, Target, Tier
+from compilewatch.records.views import Earlier
+from compilewatch.report import wording
+from compilewatch.report.wording import Outcome
+from tests import factories
+
+
+@pytest.mark.parametrize(
+    ("status", "phase", "expected", "words"),
+    [
+        (Status.PASS, Phase.DONE, Outcome.PASS, "pass"),
+        (Status.GRAPH_BREAK, Phase.DONE, Outcome.GRAPH_BREAK, "graph break"),
+        (Status.MISMATCH, Phase.COMPARE, Outcome.MISMATCH, "mismatch"),
+        (Status.ERROR, Phase.COMPILE, Outcome.COMPILE_ERROR, "compile error"),
+        (Status.ERROR, Phase.CREATE, Outcome.NO_VERDICT, "error in create"),
+        (Status.TIMEOUT, Phase.COMPILE, Outcome.NO_VERDICT, "timeout in compile"),
+        (Status.OOM, Phase.EAGER, Outcome.NO_VERDICT, "oom in eager"),
+        (Status.CRASHED, Phase.INPUTS, Outcome.NO_VERDICT, "crashed in inputs"),
+        (Status.SKIPPED, Phase.SETUP, Outcome.NOT_RUN, "skipped"),
+        (Status.UNSUPPORTED, Phase.SETUP, Outcome.NOT_RUN, "unsupported"),
+    ],
+)
+def test_status_and_phase_decide_the_outcome(
+    status: Any, phase: Any, expected: Any, words: Any
+) -> None:
+    result = factories.result(status=status, phase=phase)
+    assert wording.outcome(result) is expected
+    assert wording.status_words(result) == words
+    verdicts = {Outcome.PASS, Outcome.GRAPH_BREAK, Outcome.MISMATCH, Outcome.COMPILE_ERROR}
+    assert result.is_verdict == (expected in verdicts)
+
+
+def test_every_status_has_an_outcome_with_label_and_meaning() -> None:
+    found = {wording.outcome(factories.result(status=status)) for status in Status}
+    assert found == set(Outcome)
+    assert set(wording.OUTCOME_LABELS) == set(wording.OUTCOME_MEANINGS) == set(Outcome)
+
+
+def test_the_registry_page_is_the_one_that_torch_links() -> None:
+    page = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0170.html"
+    assert wording.registry_page("GB0170") == page
+    assert wording.registry_page("unbacked_symint") is None
+    assert wording.registry_page("GBX") is None
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shown"),
+    [
+        (None, "–"),
+        (0, "0 %"),
+        (0.0001, "<0.1 %"),
+        (0.973, "97.3 %"),
+        (0.9999, ">99.9 %"),
+        (1, "100 %"),
+    ],
+)
+def test_percent_never_rounds_to_all_or_nothing(ratio: Any, shown: Any) -> None:
+    assert wording.percent(ratio) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (99_999, "99,999"),
+        (100_000, "100 k"),
+        (999_600, "1 M"),
+        (382_093_426, "382 M"),
+        (1_235_814_400, "1.24 B"),
+        (671_026_419_200, "671 B"),
+    ],
+)
+def test_quantities_have_three_digits(number: Any, shown: Any) -> None:
+    assert wording.quantity(number) == shown
+
+
+@pytest.mark.parametrize(
+    ("duration", "shown"),
+    [
+        (None, "–"),
+        (0.04, "0.04 s"),
+        (8.44, "8.4 s"),
+        (59.96, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (3599.7, "1 h 00 min"),
+    ],
+)
+def test_seconds(duration: Any, shown: Any) -> None:
+    assert wording.seconds(duration) == shown
+
+
+def test_memory() -> None:
+    assert [wording.memory(size) for size in (None, 700 * 2**20, 3 * 2**29)] == [
+        "–",
+        "700 MiB",
+        "1.5 GiB",
+    ]
+
+
+def test_commands_ask_the_same_question_again_and_survive_a_shell() -> None:
+    target = Target(name="export", mode=Mode.TRAIN, dynamic=True)
+    asked = factories.request("odd name", target=target, depth=Depth.REDUCED, source="manifest")
+    assert wording.commands(asked) == (
+        "compilewatch reproduce 'odd name'",
+        "compilewatch explain 'odd name' --target export",
+        "compilewatch sweep --source manifest --models 'odd name' --targets export"
+        " --modes train --dynamic --depth reduced --fresh",
+    )
+
+
+def test_printable_keeps_lines_and_drops_what_moves_a_cursor() -> None:
+    assert wording.printable("a\tb\nc\x1b[2J\x1b[31md\x07\r\x9b") == "a\tb\ncd"
+
+
+def test_an_index_comes_first_and_what_it_links_to_last() -> None:
+    index, trace = "artifacts/m/tlparse/index.html", "artifacts/m/torch_trace/t.log"
+    graph, table = "artifacts/m/tlparse/0/graph.txt", "artifacts/m/profile.json"
+    assert wording.main_artifacts((graph, trace, index, table)) == ((index, trace, table), (graph,))
+    packed, pages = f"{trace}.zst", "artifacts/m/tlparse.zip"
+    assert wording.main_artifacts((packed, pages)) == ((pages, packed), ())
+
+
+def history(*statuses: Status) -> list[Earlier]:
+    return [Earlier(f"run{n}", status, Phase.COMPILE) for n, status in enumerate(statuses)]
+
+
+PASS, BREAK, ERROR, TIMEOUT = Status.PASS, Status.GRAPH_BREAK, Status.ERROR, Status.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        ((PASS, BREAK, BREAK), "First broke in run1."),
+        ((BREAK, PASS, TIMEOUT, ERROR, BREAK), "First failed in run3."),
+        ((BREAK, TIMEOUT, PASS, TIMEOUT, PASS), "Without graph breaks since run2."),
+        ((PASS, TIMEOUT, PASS), "Without graph breaks in every stored run with a verdict."),
+        ((BREAK, ERROR), "Never passed in a stored run."),
+        ((TIMEOUT,), "No stored run has a verdict."),
+    ],
+)
+def test_a_history_says_since_when_its_newest_verdict_holds(statuses: Any, said: Any) -> None:
+    assert wording.history_words(history(*statuses)) == said
+
+
+FORWARD = "transformers/models/bert/modeling_bert.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "torch", "transformers", "page"),
+    [
+        (FORWARD, "2.15.0", "5.23.0", f"huggingface/transformers/blob/v5.23.0/src/{FORWARD}#L7"),
+        (
+            "torch/nn/x.py",
+            "2.15.0+cu132",
+            "5.23.0",
+            "pytorch/pytorch/blob/v2.15.0/torch/nn/x.py#L7",
+        ),
+        ("torch/nn/x.py", "2.16.0.dev20261101+cpu", "5.23.0", None),
+        ("torch/nn/x.py", "2.15.0a0+gitd0f2af8", "5.23.0", None),
+        (FORWARD, "2.15.0", "5.24.0.dev0", None),
+        (FORWARD, "2.15.0", None, None),
+        ("torchvision/x.py", "2.15.0", "5.23.0", None),
+        ("mynet.py", "2.15.0", "5.23.0", None),
+    ],
+)
+def test_code_of_a_release_has_a_page_on_github(
+    file: Any, torch: Any, transformers: Any, page: Any
+) -> None:
+    environment = factories.environment(torch=torch, transformers=transformers)
+    expected = page and f"https://github.com/{page}"
+    assert wording.source_page(file, 7, environment) == expected
+
+
+def test_code_without_a_line_or_an_environment_has_no_page() -> None:
+    assert wording.source_page(FORWARD, 0, factories.environment()) is None
+    assert wording.source_page(None, 7, factories.environment()) is None
+    assert wording.source_page(FORWARD, 7, None) is None
+
+
+def test_why_is_the_message_and_a_code_only_where_it_has_a_meaning() -> None:
+    error = factories.error()
+    missing = msgspec.structs.replace(error, message="no weights at /data/x\nTraceback")
+    assert wording.why(factories.result(status=ERROR, error=missing)) == ("no weights at /data/x",)
+    neuron = msgspec.structs.replace(error, code="NCC_EVRF009", message="x" * 200)
+    (said,) = wording.why(factories.result(status=ERROR, error=neuron))
+    assert said.startswith("NCC_EVRF009: xxx")
+    assert len(said) == wording.MESSAGE_CHARACTERS
+    silent = msgspec.structs.replace(error, message=" ")
+    assert wording.why(factories.result(status=ERROR, error=silent)) == ("builtins.ValueError",)
+
+
+def test_an_attempt_keeps_the_names_in_its_reason() -> None:
+    code = AttemptCode.FAKE_UNSUPPORTED
+    reason = "in eager, aten._local_scalar_dense.default"
+    ended = Attempt(tier=Tier.FAKE, status=ERROR, phase=Phase.EAGER, code=code, reason=reason)
+    said = "error in eager, fake unsupported: in eager, aten._local_scalar_dense.default"
+    assert wording.attempt_words(ended) == said
+
+
+def test_the_compile_trace_is_its_index_or_all_of_it_packed() -> None:
+    trace, packed = "artifacts/m/torch_trace/t.log", "artifacts/m/tlparse.zip"
+    assert wording.compile_trace((trace, packed)) == packed
+    inner, index = "artifacts/m/tlparse/-_0/index.html", "artifacts/m/tlparse/index.html"
+    assert wording.compile_trace((inner, index)) == index
+    assert wording.compile_trace((trace,)) is None

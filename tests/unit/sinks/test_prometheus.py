@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from compilewatch.config.settings import Settings
+from compilewatch.records import Mode, Status, Target, XlaDetail
+from compilewatch.records.labels import mode_label_value
+from compilewatch.sinks import metric_definitions, prometheus
+from compilewatch.sinks.metric_definitions import Group
+from compilewatch.store import RunFolder
+from tests import example_run, factories, services
+
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def samples(view: Any) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Metric name -> its (labels, value), read by the official client's parser."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(prometheus.exposition(view).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def value(view: Any, name: str) -> float | None:
+    found = samples(view).get(name)
+    return found[0][1] if found else None
+
+
+@pytest.mark.process
+def test_promtool_finds_nothing_to_complain_about() -> None:
+    promtool = services.program("promtool", package="prometheus")
+    checked = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=prometheus.exposition(example_run.view(*example_run.row())),
+        capture_output=True,
+        check=False,
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_breaks_are_counted_by_reason_with_exactly_the_labels_dashboards_ask_for() -> None:
+    found = samples(example_run.view())["compile_breaks_total"]
+    assert (
+        {
+            "model": "BertModel",
+            "family": "bert",
+            "commit": "",
+            "reason": "GB0170 Data-dependent branching",
+            "source": "library",
+            "target": "dynamo",
+            "mode": "eval",
+        },
+        6,
+    ) in found
+
+
+def test_breaks_by_reason_add_up_to_the_models_breaks() -> None:
+    view = example_run.view()
+    by_model: dict[tuple[str, str], float] = {}
+    for labels, count in samples(view)["compile_breaks_total"]:
+        key = (labels["model"], labels["mode"])
+        by_model[key] = by_model.get(key, 0) + count
+    asked = (((r.request.model.name, mode_label_value(r.request.target)), r) for r in view.results)
+    assert by_model == {key: r.graph_breaks for key, r in asked if r.breaks}
+
+
+def test_the_counter_has_no_created_sample_and_the_rest_are_gauges() -> None:
+    text = prometheus.exposition(example_run.view()).decode()
+    types = dict(line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE"))
+    assert types.pop("compile_breaks_total") == "counter"
+    assert set(types.values()) == {"gauge"}
+    assert "_created" not in text
+
+
+def test_labels_never_hold_a_reason_in_free_text() -> None:
+    text = prometheus.exposition(example_run.view()).decode()
+    assert "Could not guard" not in text
+    assert "alert(1)" not in text
+    assert 'reason="unbacked_symint"' in text
+
+
+def test_every_metric_of_the_table_is_exposed_with_its_labels() -> None:
+    found = samples(example_run.view(*example_run.row()))
+    # The example run has requests left without an answer, so it has no success to date.
+    finished = samples(factories.view(factories.result()))
+    found["compilewatch_last_success_timestamp_seconds"] = finished[
+        "compilewatch_last_success_timestamp_seconds"
+    ]
+    table = [d for d in metric_definitions.DEFINITIONS if d.group is not Group.PUBLISHER]
+    for definition in table:
+        assert definition.name in found, definition.name
+        assert set(found[definition.name][0][0]) == set(definition.labels), definition.name
+    assert set(found) == {definition.name for definition in table}
+
+
+def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there() -> None:
+    crashed = samples(factories.view(factories.result(status=Status.CRASHED)))
+    assert "compilewatch_unattributed_graph_breaks" not in crashed
+    assert "compilewatch_peak_memory_bytes" not in crashed
+    passed = samples(factories.view(factories.result(unattributed=0)))
+    assert passed["compilewatch_unattributed_graph_breaks"][0][1] == 0
+
+
+def test_each_status_is_one_series_and_skipped_is_not_passed() -> None:
+    view = factories.view(factories.result(status=Status.SKIPPED))
+    ((labels, count),) = samples(view)["compilewatch_results"]
+    assert (labels["status"], count) == ("skipped", 1)
+    ((labels, one),) = samples(view)["compilewatch_model_status"]
+    assert (labels["status"], one) == ("skipped", 1)
+
+
+def test_modes_shapes_backends_and_environments_are_series_of_their_own() -> None:
+    asked = [
+        factories.result(target=Target()),
+        factories.result(target=Target(mode=Mode.TRAIN)),
+        factories.result(target=Target(dynamic=True)),
+        factories.result(target=Target(backend="inductor")),
+        factories.result(target=Target(environment="nightly")),
+        factories.result(target=Target(name="xla", environment="xla")),
+    ]
+    found = samples(factories.view(*asked))["compilewatch_model_status"]
+    assert [(labels["target"], labels["mode"]) for labels, _ in found] == [
+        ("dynamo", "eval"),
+        ("dynamo", "eval/dynamic"),
+        ("dynamo", "train"),
+        ("dynamo:inductor", "eval"),
+        ("dynamo@nightly", "eval"),
+        ("xla", "eval"),
+    ]
+
+
+def test_changes_are_zero_with_a_baseline_and_absent_without() -> None:
+    with_baseline = factories.view(factories.result(), baseline=factories.run("20260101-0-0"))
+    found = {labels["kind"]: n for labels, n in samples(with_baseline)["compilewatch_changes"]}
+    assert found == {"regression": 0, "fixed": 0}
+    assert "compilewatch_changes" not in samples(factories.view(factories.result()))
+
+
+def test_changes_are_counted_by_family_and_kind() -> None:
+    found = {
+        (labels["family"], labels["kind"]): n
+        for labels, n in samples(example_run.view())["compilewatch_family_changes"]
+        if labels["mode"] == "eval"
+    }
+    assert found["bert", "regression"] == 1
+    assert found["bert", "gone"] == 1
+    assert ("gpt", "regression") not in found
+
+
+def test_a_run_with_requests_left_has_ended_without_success() -> None:
+    unfinished = factories.view(factories.result(), planned=2)
+    assert value(unfinished, "compilewatch_last_completion_timestamp_seconds") == 1767323105
+    assert value(unfinished, "compilewatch_last_success_timestamp_seconds") is None
+    interrupted = factories.view(factories.result(), state="interrupted", finished_at=None)
+    assert value(interrupted, "compilewatch_last_completion_timestamp_seconds") is None
+    complete = factories.view(factories.result())
+    assert value(complete, "compilewatch_last_success_timestamp_seconds") == 1767323105
+
+
+def test_publishing_again_writes_the_same_bytes(tmp_path: Path) -> None:
+    sink = prometheus.MetricsFileSink(Settings())
+    written = []
+    for _ in range(2):
+        assert sink.publish(example_run.view(), RunFolder(tmp_path)) == "metrics.prom"
+        written.append((tmp_path / "metrics.prom").read_bytes())
+    assert written[0] == written[1]
+
+
+def test_the_page_in_docs_is_the_table() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    assert metric_definitions.metrics_page().rstrip() in page, "run `make generate`"
+
+
+def test_the_page_explains_every_label_with_few_values() -> None:
+    used = {label for definition in metric_definitions.DEFINITIONS for label in definition.labels}
+    assert set(metric_definitions.LABELS) <= used
+    for label in ("model", "family", "commit", "reason", "target", "mode", "status", "kind"):
+        assert f"| `{label}` |" in metric_definitions.metrics_page()
+
+
+def test_what_single_targets_measured_is_exposed() -> Any:
+    found = samples(factories.view(*example_run.row()))
+
+    def of(name: str) -> dict[tuple[str, ...], float]:
+        keys = ("target", "cache", "error_class")
+        return {tuple(labels[k] for k in keys if k in labels): v for labels, v in found[name]}
+
+    spent = of("compilewatch_compile_duration_seconds")
+    assert spent.pop(("neuron", "cold")) in (61.0, 95.0)  # of two models
+    assert spent == {
+        ("dynamo", "cold"): 1.5,
+        ("export", "cold"): 1.5,
+        ("inductor", "cold"): 21.5,
+        ("inductor", "warm"): 4.2,
+        ("xla", "cold"): 3.5,
+    }
+    assert of("compilewatch_fallbacks") == {("xla",): 3}
+    assert of("compilewatch_expected_to_fail_on_neuron") == {("xla",): 1}
+    assert of("compilewatch_neff_bytes") == {("neuron",): 25 * 2**20}
+    assert of("compilewatch_neuron_failure") == {("neuron", "device_memory"): 1}
+    assert of("compilewatch_recompiles") == {("inductor",): 0, ("xla",): 1}
+
+
+def test_first_failing_layers_are_counted_with_zeros() -> None:
+    found = samples(factories.view(*example_run.row()))["compilewatch_first_failing_layer"]
+    assert {labels["layer"]: count for labels, count in found} == {
+        "eager": 0,
+        "dynamo": 1,
+        "export": 0,
+        "inductor": 0,
+        "xla": 0,
+        "neuron": 0,
+    }
+
+
+def test_fallbacks_are_absent_where_nothing_was_captured() -> None:
+    lost = factories.result(status=Status.ERROR, details=XlaDetail())
+    found = samples(factories.view(lost))
+    assert "compilewatch_fallbacks" not in found
+    assert "compilewatch_expected_to_fail_on_neuron" not in found

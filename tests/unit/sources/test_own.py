@@ -1,0 +1,147 @@
+"""Models of one's own, found and checked without importing anything."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from compilewatch.errors import ConfigError
+from compilewatch.records import FactoryBuild
+from compilewatch.sources.own import dotted_model, own_model
+
+NET = """
+    import torch
+    from torch import nn
+
+    raise RuntimeError("imported")
+
+    class Block(nn.Module):
+        def __init__(self, width): ...
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            self.block = Block(8)
+"""
+BUILD = """
+    def inputs():
+        return {}
+
+    def _helper():
+        return 1
+
+    def build(width=8):
+        return Net()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path: Path, *parts: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(map(textwrap.dedent, parts)))
+
+
+def build(name: str, python_path: tuple[Path, ...] = ()) -> tuple[str, str | None]:
+    spec = own_model(name, python_path) or dotted_model(name, python_path)
+    assert spec is not None
+    assert spec.name == name
+    assert isinstance(spec.build, FactoryBuild)
+    return spec.build.factory, spec.build.path
+
+
+@pytest.mark.parametrize("name", ["./mynet.py", "mynet.py", "mynet", "./mynet.py:build"])
+def test_the_only_function_that_returns_a_model_is_the_factory(here: Path, name: str) -> None:
+    write(here / "mynet.py", NET, BUILD)
+    assert build(name) == ("mynet:build", str(here))
+
+
+@pytest.mark.parametrize("name", ["mynet:build", "mynet.build"])
+def test_a_module_and_a_factory_with_a_colon_or_a_dot(here: Path, name: str) -> None:
+    write(here / "mynet.py", NET, BUILD)
+    assert build(name) == ("mynet:build", str(here))
+
+
+def test_without_functions_it_is_the_class_that_no_other_uses(here: Path) -> None:
+    write(here / "mynet.py", NET)
+    assert build("./mynet.py") == ("mynet:Net", str(here))
+
+
+def test_of_several_functions_the_one_that_is_called_like_a_factory(here: Path) -> None:
+    write(here / "mynet.py", NET, BUILD, "def width():\n    return 8\n")
+    assert build("mynet.py") == ("mynet:build", str(here))
+
+
+def test_several_candidates_are_listed(here: Path) -> None:
+    write(here / "mynet.py", NET, "def one():\n    return 1\n\ndef two():\n    return 2\n")
+    with pytest.raises(ConfigError, match=r"\./mynet\.py:one, \./mynet\.py:two, \./mynet\.py:Net"):
+        own_model("./mynet.py")
+
+
+def test_a_file_in_a_package_is_that_module(here: Path) -> None:
+    write(here / "code" / "pkg" / "__init__.py", "")
+    write(here / "code" / "pkg" / "nets.py", NET, BUILD)
+    assert build("code/pkg/nets.py:build") == ("pkg.nets:build", str(here / "code"))
+
+
+def test_folders_of_the_python_path_come_first(here: Path) -> None:
+    write(here / "lib" / "theirs.py", BUILD)
+    first, second = here / "none", here / "lib"
+    assert build("theirs:build", (first, second)) == (
+        "theirs:build",
+        f"{first}{os.pathsep}{second}",
+    )
+    assert build("theirs.build", (second,)) == ("theirs:build", str(second))
+
+
+def test_an_installed_package_is_found_by_its_dotted_name_only() -> None:
+    assert build("jinja2.Environment") == ("jinja2:Environment", None)
+    assert dotted_model("jinja2") is None
+    assert dotted_model("BretModel") is None
+    assert own_model("someone/something") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        ("def build(:\n", "./m.py", "m.py:1: SyntaxError: invalid syntax: def build(:"),
+        ("x = 1\n", "m:nofn", "m.py has no nofn: give MODULE:FACTORY"),
+        ("def f(): ...\n", "./m.py:nofn", "it defines f"),
+        ("x = 1\n", "./m.py", "no function without arguments that returns a module"),
+        ("def f(a, b=1, *, c): ...\n", "m:f", "m:f needs a, c: name a function without"),
+        ("class N:\n    def __init__(self, a): ...\n", "m:N", "m:N needs a:"),
+        ("", "./nodir", "there is no folder nodir: name a folder with a config.json"),
+        ("", "./no.py", "there is no file no.py"),
+        ("", "nowhere:f", "there is no module nowhere on the Python path: give MODULE:FACTORY"),
+        ("", ".", "has no config.json: name a folder"),
+    ],
+)
+def test_what_is_wrong_is_one_line(here: Path, text: str, name: str, says: str) -> None:
+    write(here / "m.py", text)
+    with pytest.raises(ConfigError) as caught:
+        own_model(name)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from elsewhere import make\n",
+        "from elsewhere import *\n",
+        "make = partial(Net, 8)\n",
+        "try:\n    from a import make\nexcept ImportError:\n    make = None\n",
+        "def __getattr__(name): ...\n",
+        "globals().update(make=1)\n",
+        "def make(*args, **kwargs): ...\n",
+    ],
+)
+def test_names_that_a_file_may_define_are_left_to_the_worker(here: Path, text: str) -> None:
+    write(here / "m.py", '"""A docstring."""\nprint(1)\n', text)
+    assert build("m:make") == ("m:make", str(here))

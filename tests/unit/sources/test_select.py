@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
+from compilewatch.records import ClassBuild, ConfigBuild, FactoryBuild, ModelSpec
+from compilewatch.sources import Source
+from compilewatch.sources.select import select
+
+
+def spec(name: str, family: str, source: str = "library") -> ModelSpec:
+    return ModelSpec(source=source, name=name, family=family, build=ClassBuild(class_name=name))
+
+
+LIBRARY = (
+    spec("BertModel", "bert"),
+    spec("BertLMHeadModel", "bert"),
+    spec("ViTModel", "vit"),
+    spec("LlamaForCausalLM", "llama"),
+    spec("LlamaModel", "llama"),
+)
+HUB = (spec("org/a", "bert", "hub"), spec("org/b", "bert", "hub"))
+
+
+class Other:
+    name = "other"
+
+    def __init__(self, *specs: ModelSpec) -> None:
+        self.specs = specs
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        return self.specs
+
+
+def names(specs: tuple[ModelSpec, ...]) -> list[str]:
+    return [s.name for s in specs]
+
+
+def test_top_counts_architectures_in_the_library_and_models_elsewhere() -> None:
+    assert names(select(LIBRARY, top=2)) == ["BertModel", "ViTModel"]
+    assert names(select(LIBRARY, top=99)) == ["BertModel", "ViTModel", "LlamaForCausalLM"]
+    assert names(select(HUB, top=2)) == ["org/a", "org/b"]
+
+
+def test_all_and_families() -> None:
+    assert select(LIBRARY, all=True) == LIBRARY
+    assert names(select(LIBRARY, families=["llama"])) == ["LlamaForCausalLM", "LlamaModel"]
+    assert names(select(LIBRARY, families=["llama", "vit"], top=1)) == ["ViTModel"]
+    with pytest.raises(UnknownModelError, match="no family 'lama'; near: llama"):
+        select(LIBRARY, families=["lama"])
+
+
+def test_names_are_classes_families_and_models_in_the_order_given() -> None:
+    chosen = select((*LIBRARY, *HUB), names=["vit", "org/b", "bertmodel", "bert", " LlamaModel "])
+    assert names(chosen) == ["ViTModel", "org/b", "BertModel", "LlamaModel"]
+
+
+def test_other_sources_are_asked_only_for_names_that_are_not_known() -> None:
+    asked: list[str] = []
+
+    def other(tag: str, *specs: ModelSpec) -> Callable[[], Source]:
+        def load() -> Source:
+            asked.append(tag)
+            return Other(*specs)
+
+        return load
+
+    def broken() -> Source:
+        asked.append("broken")
+        raise SourceError("there is none")
+
+    others = [broken, other("one", spec("Far", "far")), other("two", spec("Farther", "x"))]
+    assert names(select(LIBRARY, names=["bert"], others=others)) == ["BertModel"]
+    assert asked == []
+    assert names(select(LIBRARY, names=["Far"], others=others)) == ["Far"]
+    assert asked == ["broken", "one"]
+    asked.clear()
+    with pytest.raises(UnknownModelError, match="near: Farther"):
+        select(LIBRARY, names=["Farthr"], others=others)
+    assert asked == ["broken", "one", "two"]
+
+
+def test_unknown_names_are_answered_with_near_ones() -> None:
+    with pytest.raises(UnknownModelError) as caught:
+        select(LIBRARY, names=["BretModel"])
+    assert "BertModel" in str(caught.value)
+    assert caught.value.exit_status == 2
+    with pytest.raises(UnknownModelError, match="`compilewatch pull`"):
+        select(LIBRARY, names=["someone/something-else"])
+
+
+def test_a_folder_with_a_configuration(
+    tmp_path: Path, miniature: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        "compilewatch.sources.transformers.scan.installed_transformers", lambda: miniature
+    )
+    (tmp_path / "config.json").write_text('{"model_type": "acorn"}')
+    for name in (str(tmp_path), str(tmp_path / "config.json")):
+        (found,) = select(LIBRARY, names=[name])
+        assert isinstance(found.build, ConfigBuild)
+        assert found.build.config_file == str(tmp_path / "config.json")
+        assert found.build.class_name == "AcornForCausalLM"
+        assert found.name == name
+    with pytest.raises(ConfigError, match=r"there is no folder .*elsewhere"):
+        select(LIBRARY, names=[str(tmp_path / "elsewhere")])
+
+
+def test_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ours.py").write_text("raise RuntimeError('imported')\nmake = 1\n")
+    (found,) = select(LIBRARY, names=["ours:make"])
+    assert isinstance(found.build, FactoryBuild)
+    assert (found.build.factory, found.build.path) == ("ours:make", str(tmp_path))
+    with pytest.raises(ConfigError, match="no module theirs"):
+        select(LIBRARY, names=["theirs:make"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"top": 0}, {"top": 2, "all": True}, {"names": ["bert"], "top": 1}, {"names": []}],
+)
+def test_contradictions_are_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        select(LIBRARY, **arguments)  # type: ignore[arg-type]

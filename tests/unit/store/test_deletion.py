@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compilewatch.errors import StoreError
+from compilewatch.store import Store, freed_bytes, run_bytes
+from tests import factories
+from tests.unit.store.conftest import EMPTY
+
+Stored = Callable[..., str]
+
+
+def delete(store: Store, run: str) -> None:
+    store.delete_run(store.open(run))
+
+
+def test_a_deleted_run_is_gone_and_answers_nothing(store: Store, stored: Stored) -> None:
+    first, second = stored(factories.result("A")), stored(factories.result("B"))
+    assert len(store.lookup_many(["key of A", "key of B"])) == 2
+    delete(store, first)
+    assert [one.run.id for one in store.runs()] == [second]
+    assert store.lookup_many(["key of A", "key of B"]).keys() == {"key of B"}
+    assert not list(store.root.glob(".deleted-*"))
+
+
+def test_an_index_that_is_not_there_is_not_made(store: Store, stored: Stored) -> None:
+    delete(store, stored(factories.result("A")))
+    assert not (store.root / "index.sqlite").exists()
+
+
+def test_a_run_that_is_being_written_is_not_deleted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compilewatch.store.runs.LOCK_WAIT_SECONDS", 0.0)
+    with store.create_run(factories.run("", state="running"), EMPTY) as writer:
+        with pytest.raises(StoreError, match="being written by another process"):
+            delete(store, writer.run.id)
+        writer.append([factories.result("A")])
+        writer.finish("finished")
+    assert len(store.open(writer.run.id).results()) == 1
+
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from compilewatch.store import Store
+
+def first_file_then_killed(path):
+    next(p for p in sorted(Path(path).rglob("*")) if p.is_file()).unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+shutil.rmtree = first_file_then_killed
+store = Store(Path(sys.argv[1]))
+store.delete_run(store.open(sys.argv[2]))
+"""
+
+
+@pytest.mark.process
+def test_a_kill_in_the_middle_leaves_nothing_that_is_taken_for_a_run(
+    store: Store, stored: Stored
+) -> None:
+    first, second = stored(factories.result("A")), stored(factories.result("B"))
+    assert len(store.lookup_many(["key of A"])) == 1
+    command = [sys.executable, "-c", KILLED, str(store.root), first]
+    assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
+
+    (left,) = store.root.glob(".deleted-*")
+    assert left.is_dir()
+    runs, problems = store.scan()
+    assert [one.run.id for one in runs] == [second]
+    assert problems == ()
+    assert store.lookup_many(["key of A"]) == {}
+    store.clear_deleted()
+    assert not left.exists()
+
+
+def test_a_folder_that_cannot_be_deleted_is_one_line(
+    store: Store, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = stored(factories.result("A"))
+
+    def refused(self: Path, target: Path) -> Path:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(StoreError, match=rf"cannot delete .*{first}: permission denied"):
+        delete(store, first)
+    assert store.open(first).results()
+
+
+def test_what_other_runs_share_frees_nothing(tmp_path: Path) -> None:
+    runs = [tmp_path / name for name in ("old", "newer", "newest")]
+    for run in runs:
+        (run / "artifacts").mkdir(parents=True)
+        (run / "results.jsonl").write_bytes(b"r" * 10)
+    (runs[0] / "artifacts" / "trace").write_bytes(b"t" * 1000)
+    (runs[0] / "artifacts" / "link").symlink_to("/etc/hostname")
+    for run in runs[1:]:
+        os.link(runs[0] / "artifacts" / "trace", run / "artifacts" / "trace")
+    size = run_bytes(runs[1])
+    assert size == 1010
+    assert freed_bytes(runs[1:]) == 20
+    shutil.rmtree(runs[0])
+    assert freed_bytes(runs[1:]) == 1020

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from compilewatch.errors import StoreError, UsageError
+from compilewatch.records import RUN_VERSION
+from compilewatch.store import Store
+from compilewatch.store.outputs import RUN_ID, new_run_id
+from tests import factories
+from tests.unit.store.conftest import EMPTY
+
+Stored = Callable[..., str]
+FRESH = factories.run("", state="running")
+
+
+def test_ids_sort_by_time_within_a_second() -> None:
+    ids = []
+    for _ in range(200):
+        made = new_run_id()
+        assert RUN_ID.fullmatch(made)
+        ids.append(made)
+    assert ids == sorted(ids)
+
+
+def test_runs_that_start_at_the_same_instant_get_folders_of_their_own(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = "20260102-030405-0001"
+    ids = iter([same] * 3 + [f"20260102-030405-000{n}" for n in (2, 3)])
+    lock = threading.Lock()
+
+    def next_id() -> str:
+        with lock:
+            return next(ids)
+
+    monkeypatch.setattr("compilewatch.store.outputs.new_run_id", next_id)
+    with ThreadPoolExecutor(3) as pool:
+        writers = list(pool.map(lambda _: store.create_run(FRESH, EMPTY), range(3)))
+    for writer in writers:
+        writer.close()
+    assert {w.run.id for w in writers} == {f"20260102-030405-000{n}" for n in (1, 2, 3)}
+    assert all((w.path / "run.json").exists() for w in writers)
+    assert not list(store.root.glob(".new-*"))
+
+
+def test_a_run_is_found_by_id_beginning_path_and_as_latest(store: Store, stored: Stored) -> None:
+    first, second = stored(factories.result("A")), stored(factories.result("B"))
+    assert store.open().run.id == second
+    assert store.open("latest").run.id == second
+    assert store.open(first).run.id == first
+    assert store.open(second[:-1]).run.id == second
+    assert store.open(store.root / first).run.id == first
+    assert (store.root / "latest").readlink() == Path(second)
+    assert [s.run.id for s in store.runs()] == [second, first]
+
+
+def test_latest_is_the_newest_run_where_the_link_is_lost(store: Store, stored: Stored) -> None:
+    stored()
+    second = stored()
+    (store.root / "latest").unlink()
+    assert store.open("latest").run.id == second
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("20990101", "no run '20990101'"),
+        ("2", "several runs begin with '2'"),
+        ("/nowhere/at-all", "is not a run"),
+        ("..", "is not a run"),
+    ],
+)
+def test_an_unknown_run_is_one_line(
+    store: Store, stored: Stored, reference: str, message: str
+) -> None:
+    stored(), stored()
+    with pytest.raises(UsageError, match=message):
+        store.open(reference)
+
+
+def test_a_near_id_is_suggested(store: Store, stored: Stored) -> None:
+    run_id = stored()
+    with pytest.raises(UsageError, match=f"did you mean {run_id}"):
+        store.open(run_id[:-1] + "g")
+
+
+def test_an_empty_folder_says_how_to_start(store: Store) -> None:
+    with pytest.raises(UsageError, match=r"no runs in .* start one with `compilewatch sweep`"):
+        store.open()
+    with pytest.raises(UsageError, match="nothing to resume"):
+        store.unfinished()
+    assert store.runs() == ()
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(store: Store, stored: Stored) -> None:
+    good, damaged, newer = stored(), stored(), stored()
+    (store.root / damaged / "run.json").write_bytes(b"\x00")
+    run = factories.run(newer, schema_version=RUN_VERSION + 1)
+    (store.root / newer / "run.json").write_bytes(msgspec.json.encode(run))
+    (store.root / "notes").mkdir()
+    runs, problems = store.scan()
+    assert [s.run.id for s in runs] == [good]
+    assert len(problems) == 2
+    assert any("upgrade" in p for p in problems)
+    assert any("damaged" in p for p in problems)
+
+
+def test_a_run_that_cannot_be_read_says_why_when_it_is_named(store: Store, stored: Stored) -> None:
+    broken, _ = stored(), stored()
+    (store.root / broken / "run.json").write_text("{")
+    for reference in (broken, broken[:-1]):
+        with pytest.raises(StoreError, match=r"run\.json"):
+            store.open(reference)
+
+
+def test_the_newest_interrupted_run_is_the_one_to_resume(store: Store, stored: Stored) -> None:
+    interrupted = stored(state="interrupted")
+    stored()
+    with store.create_run(FRESH, EMPTY):
+        assert store.unfinished().run.id == interrupted
+
+
+def test_a_sink_writes_into_its_run_and_nowhere_else(store: Store, stored: Stored) -> None:
+    run_id = stored()
+    files = store.files(run_id)
+    files.write("report/models/index.html", b"<p>")
+    assert (store.root / run_id / "report/models/index.html").read_bytes() == b"<p>"
+    for name in ("../outside", "/etc/x", "a/../../b", ""):
+        with pytest.raises(StoreError, match="outside"):
+            files.write(name, b"")
+
+
+def test_a_sink_sees_the_files_of_its_run_but_none_in_the_making(
+    store: Store, stored: Stored
+) -> None:
+    run_id = stored()
+    files = store.files(run_id)
+    files.write("report/index.html", b"<p>")
+    (store.root / run_id / ".scratch-1").mkdir()
+    (store.root / run_id / ".scratch-1" / "x").touch()
+    (store.root / run_id / "report" / ".index.html.1.tmp").touch()
+    assert files.names() == (
+        f"logs/{run_id}.jsonl",
+        "report/index.html",
+        "results.jsonl",
+        "run.json",
+    )
+    assert files.path("report/index.html").read_bytes() == b"<p>"
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[None]:
+    """File permissions mean nothing to root: be nobody for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_an_unwritable_folder_is_one_line(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    root = tmp_path / "outputs"
+    root.mkdir()
+    root.chmod(0o555)
+    request.getfixturevalue("unprivileged")
+    with pytest.raises(StoreError, match=r"permission denied; .*--output"):
+        Store(root).create_run(FRESH, EMPTY)
+
+
+def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="choose another"):
+        Store(tmp_path / "file").create_run(FRESH, EMPTY)
+    with pytest.raises(StoreError, match="choose another"):
+        Store(tmp_path / "file" / "outputs").create_run(FRESH, EMPTY)

@@ -1,0 +1,290 @@
+"""The rules that hold the house up (docs/architecture.md), read off the source itself."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import compilewatch
+from compilewatch.contract.targets import COMMON_FILES, TARGETS
+from compilewatch.launchers import LAUNCHERS
+from compilewatch.sinks import SINKS
+from compilewatch.sources import SOURCES
+
+ROOT = Path(compilewatch.__file__).parent
+HEAVY = ("torch", "transformers", "numpy", "sympy")
+TABLES = {
+    "sources": SOURCES,
+    "targets": {name: row.implementation for name, row in TARGETS.items()},
+    "launchers": LAUNCHERS,
+    "sinks": SINKS,
+}
+SHARED = ("records", "errors", "files", "plugins", "contract", "neuron")
+"""Packages that the worker may import beside itself."""
+
+NOT_IN_KEYS = {
+    "compilewatch.contract.messages": "what parent and child tell each other, not what a model did",
+    "compilewatch.contract.targets": "the catalogue: what a target reads of it changes no result",
+}
+"""Modules that a target imports, directly or not, and that cannot change a result of it."""
+
+
+def modules() -> list[str]:
+    """Every module of the package, by dotted name."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = ["compilewatch", *path.relative_to(ROOT).with_suffix("").parts]
+        found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return found
+
+
+def source_of(module: str) -> Path:
+    path = ROOT.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(source_of(module).read_text())
+
+
+def imports(module: str) -> Iterator[str]:
+    """Dotted names that a module imports anywhere, `from a import b` as `a.b`."""
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def package_of(name: str) -> str | None:
+    """`worker` of `compilewatch.worker.subject.Subject`; None for what is not ours."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "compilewatch" and len(parts) > 1 else None
+
+
+def reachable(*names: str) -> set[str]:
+    """The modules of ours that these import, directly or not, with the packages they lie in."""
+    known, found, waiting = set(modules()), set(), list(names)
+    while waiting:
+        name = waiting.pop()
+        while name not in known and "." in name:
+            name = name.rpartition(".")[0]
+        if name in found or name not in known:
+            continue
+        found.add(name)
+        waiting += [*imports(name), name.rpartition(".")[0]]
+    # The docstring of a package changes nothing.
+    return {name for name in found if len(tree_of(name).body) > 1}
+
+
+def in_worker(module: str) -> bool:
+    return package_of(module) == "worker"
+
+
+PARENT = [m for m in modules() if not in_worker(m) and not m.endswith("__main__")]
+WORKER = [m for m in modules() if in_worker(m)]
+
+
+@pytest.mark.process
+def test_the_parent_never_imports_torch() -> None:
+    """One interpreter imports them one by one and says which brought something heavy along."""
+    code = (
+        "import importlib, json, sys\n"
+        "guilty = {}\n"
+        "for name in json.loads(sys.argv[1]):\n"
+        "    importlib.import_module(name)\n"
+        "    for heavy in json.loads(sys.argv[2]):\n"
+        "        if sys.modules.pop(heavy, None): guilty[name] = heavy\n"
+        "print(json.dumps(guilty))\n"
+    )
+    command = [sys.executable, "-c", code, json.dumps(PARENT), json.dumps(HEAVY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {}
+
+
+def arrows() -> dict[str, set[str]]:
+    """Package -> the packages it imports; a module at the root counts as a package."""
+    found: dict[str, set[str]] = {}
+    for module in modules():
+        package = package_of(module)
+        if package is not None:
+            others = {package_of(name) for name in imports(module)} - {None, package, "__version__"}
+            found.setdefault(package, set()).update(filter(None, others))
+    return found
+
+
+def test_packages_build_on_each_other_in_few_layers_without_cycles() -> None:
+    graph = arrows()
+    layers = 0
+    while graph:
+        lowest = {name for name, others in graph.items() if not others & graph.keys()}
+        assert lowest, f"a cycle among {', '.join(sorted(graph))}"
+        graph = {name: others for name, others in graph.items() if name not in lowest}
+        layers += 1
+    assert layers <= 8
+
+
+def test_the_documents_name_every_package() -> None:
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", page, re.MULTILINE))
+    assert named == set(arrows())
+
+
+@pytest.mark.parametrize("module", PARENT)
+def test_the_parent_never_imports_the_worker(module: str) -> None:
+    assert [name for name in imports(module) if package_of(name) == "worker"] == []
+
+
+@pytest.mark.parametrize("module", WORKER)
+def test_the_worker_imports_only_what_it_shares_with_the_parent(module: str) -> None:
+    known = {package_of(name) for name in imports(module)} - {None}
+    assert known <= {"worker", *SHARED}
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if package_of(m) in SHARED])
+def test_what_the_worker_shares_imports_nothing_else_of_the_parent(module: str) -> None:
+    known = {package_of(name) for name in imports(module)} - {None}
+    assert known <= set(SHARED)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_key_of_a_result_covers_every_module_that_its_target_imports(target: str) -> None:
+    entry = TARGETS[target]
+    folder = ROOT
+    covered = {
+        module
+        for module in modules()
+        for name in (*COMMON_FILES, *entry.files)
+        if source_of(module).is_relative_to(folder / name)
+    }
+    reached = reachable(entry.implementation.partition(":")[0], "compilewatch.worker.phases")
+    checked = {m for m in reached if package_of(m) in ("worker", "contract", "neuron")}
+    assert checked - covered - NOT_IN_KEYS.keys() == set()
+    empty = [name for name in entry.files if not (folder / name).exists()]
+    assert empty == []
+
+
+@pytest.mark.parametrize("module", [m for m in PARENT if m.startswith("compilewatch.records")])
+def test_records_import_nothing_of_the_package_but_themselves(module: str) -> None:
+    ours = [name for name in imports(module) if name.split(".")[0] == "compilewatch"]
+    assert [name for name in ours if not name.startswith("compilewatch.records")] == []
+
+
+def test_the_checks_see_something() -> None:
+    """Guards against a moved package, with which every other test here would pass."""
+    assert len(WORKER) > 10
+    assert len(PARENT) > 20
+    assert "torch.nn" in set(imports("compilewatch.worker.subject"))
+    assert "compilewatch.records.Status" in set(imports("compilewatch.launchers.local.launcher"))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("table", "name"), [(table, name) for table, entries in TABLES.items() for name in entries]
+)
+def test_every_entry_of_a_table_resolves_to_what_it_is_named_after(table: str, name: str) -> None:
+    module, _, attribute = TABLES[table][name].partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    assert isinstance(found, type)
+    assert found.name == name  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("table", sorted(TABLES))
+@pytest.mark.process
+def test_a_table_is_read_without_loading_its_entries(table: str) -> None:
+    package = "compilewatch.contract.targets" if table == "targets" else f"compilewatch.{table}"
+    entries = [entry.partition(":")[0] for entry in TABLES[table].values()]
+    code = f"import sys, {package}; print([m for m in {entries!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_importing_does_nothing(module: str) -> None:
+    """At the top of a module only definitions: no loop, no context, no bare call."""
+    for node in tree_of(module).body:
+        if isinstance(node, ast.Expr):
+            assert isinstance(node.value, ast.Constant), f"{module}:{node.lineno}: a call at import"
+        assert not isinstance(node, ast.For | ast.While | ast.With | ast.Delete), module
+
+
+def test_no_pickle_is_ever_loaded() -> None:
+    banned = ("pickle", "cPickle", "dill", "cloudpickle", "shelve", "joblib", "marshal")
+    guilty = [
+        (module, name)
+        for module in modules()
+        for name in imports(module)
+        if name.split(".")[0] in banned or name in ("torch.load", "torch.save")
+    ]
+    guilty += [
+        (module, "torch.load")
+        for module in modules()
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "load"
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("torch", "numpy", "np")
+    ]
+    assert guilty == []
+
+
+def test_modules_are_nouns_of_the_domain() -> None:
+    names = {module.rpartition(".")[2] for module in modules()}
+    assert names & {"util", "utils", "helpers", "misc", "common"} == set()
+
+
+RUN_FILES = {"results.jsonl", "run.json", "index.sqlite"}
+
+
+def test_only_the_store_touches_the_files_of_a_run() -> None:
+    """By name, which is how a file is reached; prose about them stands in docstrings."""
+    guilty = [
+        (module, node.value)
+        for module in PARENT
+        if not module.startswith("compilewatch.store")
+        for node in _strings(tree_of(module))
+        if node.value in RUN_FILES
+    ]
+    assert guilty == []
+    held = {
+        node.value
+        for module in modules()
+        if module.startswith("compilewatch.store")
+        for node in _strings(tree_of(module))
+    }
+    assert held >= RUN_FILES
+
+
+def test_broad_excepts_stand_at_edges_and_give_their_reason() -> None:
+    guilty = []
+    for module in modules():
+        lines = source_of(module).read_text().splitlines()
+        for node in ast.walk(tree_of(module)):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            caught = ast.unparse(node.type) if node.type is not None else "everything"
+            broad = caught == "everything" or "Exception" in caught.strip("()").split(", ")
+            ends_in_raise = isinstance(node.body[-1], ast.Raise)
+            if broad and not ends_in_raise and "#" not in lines[node.lineno - 1]:
+                guilty.append((module, node.lineno))
+    assert guilty == []
+
+
+def _strings(tree: ast.Module) -> Iterator[ast.Constant]:
+    return (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )

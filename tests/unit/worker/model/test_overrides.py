@@ -1,0 +1,94 @@
+"""Reviewed overrides: a strict schema, and who each line is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compilewatch.errors import ConfigError
+from compilewatch.records import Depth, Mode, Tier
+from compilewatch.worker.model.overrides import Overrides, Scope, load_overrides
+
+SHIPPED = Path(__file__).parents[4] / "inputs" / "overrides"
+
+HEAD = '[[override]]\nreason = "why"\ndate = 2026-11-21\n'
+
+
+def _load(tmp_path: Path, text: str) -> Overrides:
+    (tmp_path / "config.toml").write_text(text)
+    return load_overrides(tmp_path)
+
+
+def test_a_line_sets_values_for_the_model_types_it_names(tmp_path: Path) -> None:
+    overrides = _load(
+        tmp_path, HEAD + 'model_types = ["xyz"]\n[override.config]\n"text_config.layers" = 3\n'
+    )
+
+    (found,) = overrides.matching(Scope("XyzModel", "xyz", Tier.FAKE, Depth.FULL, Mode.EVAL))
+
+    assert found.config == {"text_config.layers": 3}
+    other = Scope("AbcModel", "abc", Tier.FAKE, Depth.FULL, Mode.EVAL)
+    assert overrides.matching(other) == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "applies"),
+    [
+        ('classes = ["XyzModel"]', True),
+        ('classes = ["XyzForCausalLM"]', False),
+        ('model_types = ["xyz"]\nclasses = ["XyzForCausalLM"]', False),
+        ('model_types = ["xyz"]\ntiers = ["real"]', True),
+        ('model_types = ["xyz"]\ntiers = ["fake"]', False),
+        ('model_types = ["xyz"]\ndepths = ["reduced"]', True),
+        ('model_types = ["xyz"]\ndepths = ["full"]', False),
+        ('model_types = ["xyz"]\nmodes = ["train"]', True),
+        ('model_types = ["xyz"]\nmodes = ["eval"]', False),
+        ('model_types = ["xyz"]\ntransformers = ">=4,<99"', True),
+        ('model_types = ["xyz"]\ntransformers = "<4"', False),
+    ],
+)
+def test_scopes_narrow_whom_a_line_is_for(tmp_path: Path, scope: str, applies: bool) -> None:
+    overrides = _load(tmp_path, HEAD + scope + "\n")
+
+    scope_asked = Scope("XyzModel", "xyz", Tier.REAL, Depth.REDUCED, Mode.TRAIN)
+    assert bool(overrides.matching(scope_asked)) is applies
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (HEAD + 'model_types = ["xyz"]\nlayers = 3\n', "`layers`"),
+        ('[[override]]\nmodel_types = ["xyz"]\nreason = "why"\n', "`date`"),
+        ('[[override]]\nmodel_types = ["xyz"]\ndate = 2026-11-21\nreason = " "\n', "`reason`"),
+        (HEAD, "`model_types` or `classes`"),
+        (HEAD + 'model_types = ["xyz"]\ntransformers = "five"\n', "`transformers`"),
+        (HEAD + 'model_types = ["xyz"]\ntiers = ["half"]\n', "tiers"),
+        ("[[override]\n", "line 1"),
+    ],
+)
+def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _load(tmp_path, text)
+
+    message = str(caught.value)
+    assert "config.toml" in message
+    assert named in message
+    assert "\n" not in message
+
+
+def test_files_are_joined_in_order_of_their_names(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.toml").write_text(HEAD.replace("why", name) + 'classes = ["X"]\n')
+
+    assert [o.reason for o in load_overrides(tmp_path).override] == ["a", "b"]
+
+
+def test_no_folder_means_no_overrides_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
+    assert load_overrides(None).override == ()
+    with pytest.raises(ConfigError, match="no such folder"):
+        load_overrides(tmp_path / "missing")
+
+
+def test_the_shipped_files_are_valid() -> None:
+    assert load_overrides(SHIPPED).override
