@@ -58,7 +58,7 @@ class UnknownArgumentsError(InputsError):
 
     def __init__(self, model: str, names: tuple[str, ...], made: Any) -> None:
         super().__init__(
-            f"{model}: nothing tells what {', '.join(names)} should be: `compilewatch inputs "
+            f"{model}: cannot infer {', '.join(names)}: `compilewatch inputs "
             f"{model} --save FILE` writes a file to fill in, for --inputs FILE (or name a callable "
             "in the manifest)"
         )

@@ -61,8 +61,8 @@ _CODES_BY_MESSAGE = (
 def error_record(error: BaseException) -> ErrorRecord:
     """Record an exception: type, message, both ends of its traceback, and where it was raised.
 
-    The place is the line that a reader can look at: see `_innermost`; of a SyntaxError the line
-    that is none. An error of ours has no place: its message says what to do.
+    The location is the line that a reader can look at (see `_innermost`); for a SyntaxError it is
+    the line with the wrong syntax. An error of compilewatch has none: its message says what to do.
     """
     text = "".join(traceback.format_exception(error))
     place = None if isinstance(error, CompilewatchError) else _place(error)
@@ -110,11 +110,11 @@ def one_line(error: BaseException, limit: int = 200) -> str:
 
 
 def relative_file(path: str, folders: Iterable[str] = ()) -> str:
-    """A source file relative to its package's parent: `transformers/models/…`.
+    """Return a source file relative to its package's parent: `transformers/models/…`.
 
-    The longest entry of `folders` and `sys.path` that holds it counts, so that the answer is the
-    same in every environment; a file outside all of them keeps its last two parts. Our own package
-    counts as installed: in a foreign environment it is loaded from where the parent has it.
+    The longest matching entry of `folders` and `sys.path` counts, so that the result is the same in
+    every environment; of a file outside all entries, the last two parts are kept. compilewatch
+    itself counts as installed: in other environments it is loaded from the parent's folder.
     """
     places = [*folders, *sys.path, str(Path(__file__).parents[2])]
     roots = [root.rstrip("/") + "/" for root in places if root and path.startswith(root)]
@@ -138,7 +138,7 @@ def _place(error: BaseException) -> Place | None:
 
 
 def place_in_dump(text: str, folders: Iterable[str] = ()) -> Place | None:
-    """File, line and function where a process was, from the stack that `faulthandler` printed.
+    """Return file, line and function where a process was, from the output of `faulthandler`.
 
     `folders` are those that the process had on its path besides this one's.
     """
@@ -150,7 +150,7 @@ def place_in_dump(text: str, folders: Iterable[str] = ()) -> Place | None:
 
 
 def _innermost(frames: list[Place], folders: Iterable[str] = ()) -> Place | None:
-    """The last frame of a person's own file, else of a model's, else of all."""
+    """Return the last frame of the user's own file, else of a model, else of all."""
     named = [(relative_file(file, folders), line, function) for file, line, function in frames]
     models = [frame for frame in named if not _is_machinery(frame[0])]
     own = [

@@ -150,7 +150,7 @@ def worker_command(chosen: Interpreter, module: str, *arguments: str) -> list[st
 
 
 def describe(name: str, cache: Path | None = None, *, fresh: bool = False) -> Environment:
-    """What an environment says it is: kept, or asked in some 0.3 s (see `facts.remembered`).
+    """Describe an environment, from stored facts or in about 0.3 s (see `facts.remembered`).
 
     Raises InterpreterError if it does not exist, or if its Python does not run or lacks a package
     that a worker needs.
@@ -168,7 +168,7 @@ def describe(name: str, cache: Path | None = None, *, fresh: bool = False) -> En
 
 
 def forget(name: str, cache: Path | None = None) -> None:
-    """Have all that is kept of an environment be asked again."""
+    """Delete the stored facts of an environment, so that they are determined again."""
     facts.forget(name, interpreter(name, cache), cache)
 
 

@@ -21,11 +21,11 @@ class Shard(Record, frozen=True, kw_only=True):
         return f"{self.index}/{self.count}"
 
     def holds(self, names: Iterable[str]) -> frozenset[str]:
-        """This shard's part of a plan's models: the same on every machine, in any order.
+        """Return this shard's part of a plan's models: the same on every machine, in any order.
 
-        A name goes to the shard that its hash prefers and that has room. So shards differ by one
-        model at most, and a plan that changes a little moves few models to another machine, whose
-        stored results do not know them.
+        A model is assigned to the first shard in the order given by its hash that is not full.
+        Sizes therefore differ by at most one, and a small change of the plan moves few models to
+        another machine, which has no stored results of them.
         """
         ordered = sorted(set(names), key=_hash)
         least, more = divmod(len(ordered), self.count)

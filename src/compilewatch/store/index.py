@@ -1,6 +1,6 @@
-"""`index.sqlite`: where the answer to a key is stored, and what each run found in two words.
+"""`index.sqlite`: where the result of each key is stored, and status and phase of every result.
 
-A cache: it can be deleted at any time.
+A cache that may be deleted at any time.
 
 Nothing writes it during a run. Each lookup first reads what was appended to every results.jsonl
 since the last lookup, so it cannot miss a result and does not slow down a sweep. Every location is
@@ -29,7 +29,7 @@ from compilewatch.store.formats import DamagedError, decode
 from compilewatch.store.runs import RESULTS_FILE, result_lines
 
 VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 3
-"""Kept in `PRAGMA user_version`; an index of another version is built anew."""
+"""Stored in `PRAGMA user_version`; an index of another version is rebuilt."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (

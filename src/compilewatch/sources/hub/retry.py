@@ -55,7 +55,7 @@ class _RetryingClient(httpx2.Client):
         self._limits = limits
         self._stopped = stopped
         self._notice = notice
-        # huggingface_hub asks for more than what it is asked for: not each with all its attempts.
+        # huggingface_hub sends several requests for one call; they share the attempts.
         self._unreachable: dict[str, str] = {}
 
     def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
@@ -127,7 +127,7 @@ def _retry_after(response: httpx2.Response) -> float | None:
 def retrying_client(
     limits: RetryLimits, stopped: threading.Event, notice: Notice = lambda _: None
 ) -> Iterator[None]:
-    """Within it, all of huggingface_hub's requests keep to `limits`; `notice` hears of retries.
+    """While entered, all requests of huggingface_hub obey `limits`; `notice` receives retries.
 
     Once `stopped` is set, no further request is sent and waits end. A rate limit that exceeds the
     limits sets it.

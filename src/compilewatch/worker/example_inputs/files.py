@@ -50,7 +50,7 @@ def load_inputs_file(path: Path, fake_mode: FakeTensorMode | None) -> ExampleInp
 
 
 SKELETON = """
-# Nothing tells what {name} should be: correct these lines and take the "# " before them away.
+# {name} cannot be inferred: correct these lines and remove the "# " before them.
 # [inputs.{name}]
 # shape = [2, 8]
 # dtype = "float32"
@@ -59,10 +59,10 @@ SKELETON = """
 
 
 def inputs_to_toml(inputs: ExampleInputs, unknown: Iterable[str] = ()) -> str:
-    """The TOML form of real inputs; `load_inputs_file` reads the same shapes and dtypes back.
+    """Return real inputs as TOML, from which the same shapes and dtypes can be read.
 
-    Each argument in `unknown` follows as a comment to fill in. Raises InputsError for what a file
-    cannot hold (see `specs.to_spec`).
+    Each argument in `unknown` follows as a comment to fill in. Raises InputsError for values that a
+    file cannot contain (see `specs.to_spec`).
     """
     document: dict[str, Any] = {"schema": SCHEMA, "strategy": inputs.strategy}
     if inputs.args:
