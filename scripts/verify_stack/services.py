@@ -119,6 +119,8 @@ class Programs(Stack):
         if not Path("/proc/self/fd").is_dir():
             raise CheckError("this system has no /proc to see ports in")
         for service in self.services:
+            if not Path(f"/proc/{self._process(service)}").is_dir():
+                raise CheckError(f"{service} does not run any more: see its log")
             for process in _family(self._process(service)):
                 for address, port in listens_on(process):
                     yield service, address, port

@@ -1,7 +1,7 @@
-"""AWS: one way to make a client, and one mapping of its errors to sentences.
+"""AWS: the only place that makes clients and explains their errors.
 
 Codes are those of the EC2 API reference ("Error codes for the Amazon EC2 API") and of the S3 API
-reference ("Error responses"). Messages of AWS itself are not repeated here: they may hold keys.
+reference ("Error responses"). AWS's own messages are not repeated, because they may contain keys.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from compilewatch.errors import did_you_mean
 FAULTS = frozenset(
     {"500", "502", "503", "InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable"}
 )
-"""Codes after which it is not known whether the call had an effect."""
+"""Codes after which it is unknown whether the call had an effect."""
 
 BUSY = FAULTS | {
     *("RequestLimitExceeded", "RequestThrottled", "RequestTimeout", "SlowDown"),
     *("Throttling", "ThrottlingException"),
 }
-"""Codes that pass by themselves."""
+"""Codes of temporary errors."""
 
 REJECTED_CREDENTIALS = frozenset(
     {"AuthFailure", "ExpiredToken", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidToken"}
@@ -37,7 +37,7 @@ CONNECTION = (
     exceptions.ConnectionError,
     exceptions.HTTPClientError,
 )
-"""No answer came: the server cannot be reached, or went away meanwhile."""
+"""No response: the server is unreachable, or closed the connection."""
 
 _CREDENTIALS = (
     "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, run `aws sso login`, or give "
@@ -45,8 +45,8 @@ _CREDENTIALS = (
 )
 
 
-class Answer(NamedTuple):
-    """How AWS rejected a call; all empty where it did not answer."""
+class ErrorDetails(NamedTuple):
+    """How AWS rejected a call; all fields are empty if it did not respond."""
 
     code: str = ""
     message: str = ""
@@ -62,13 +62,13 @@ def client(
     attempts: int = 1,
     **config: Any,
 ) -> Any:
-    """A client of boto3 in a session of its own, so that it finds the credentials of now.
+    """Return a boto3 client in a new session, so that it uses the current credentials.
 
     Args:
-        attempts: how often botocore makes a call in all; 1 leaves retries to the caller.
-        config: of `botocore.config.Config`.
+        attempts: total number of attempts of botocore; 1 leaves retries to the caller.
+        config: arguments of `botocore.config.Config`.
 
-    Raises botocore's errors, which `explain` words, and ValueError for an impossible endpoint.
+    Raises the errors of botocore, which `explain` explains, and ValueError for an invalid endpoint.
     """
     session = boto3.Session(profile_name=profile or None, region_name=region or None)
     retries = {"mode": "standard", "total_max_attempts": attempts}
@@ -79,23 +79,23 @@ def client(
     )
 
 
-def answer_of(error: BaseException | None) -> Answer:
-    """What AWS answered, met directly or by a waiter."""
+def error_details(error: BaseException | None) -> ErrorDetails:
+    """Return the details of an error, raised by a call or by a waiter."""
     if isinstance(error, ClientError):
         found = error.response.get("Error", {})
-        return Answer(found.get("Code", ""), found.get("Message", ""), error.operation_name)
+        return ErrorDetails(found.get("Code", ""), found.get("Message", ""), error.operation_name)
     if isinstance(error, WaiterError) and isinstance(error.last_response, dict):
         found = error.last_response.get("Error", {})
-        return Answer(found.get("Code", ""), found.get("Message", ""), error.kwargs["name"])
-    return Answer()
+        return ErrorDetails(found.get("Code", ""), found.get("Message", ""), error.kwargs["name"])
+    return ErrorDetails()
 
 
 def explain(error: BaseException, region: str = "") -> str:
-    """What happened and what to do, in one line without secrets, where no service knows better."""
+    """Return what happened and what to do, in one line without secrets, for any service."""
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
-        return f"AWS finds no credentials here: {_CREDENTIALS}"
+        return f"no AWS credentials found: {_CREDENTIALS}"
     if isinstance(error, exceptions.TokenRetrievalError | exceptions.SSOError):
-        return f"the AWS login of this machine has ended ({error}): log in again"
+        return f"the AWS login of this machine has expired ({error}): log in again"
     if isinstance(error, exceptions.ProfileNotFound):
         return f"{error}: check AWS_PROFILE, the settings and ~/.aws/config"
     if isinstance(error, exceptions.NoRegionError):
@@ -103,18 +103,18 @@ def explain(error: BaseException, region: str = "") -> str:
     if isinstance(error, exceptions.InvalidRegionError) or not is_known(region):
         known = boto3.Session().get_available_regions("ec2")
         near = did_you_mean(region, known, most=2)
-        return f"AWS has no region {region!r} that this boto3 knows{near} ({error})"
-    code, _, operation = answer_of(error)
+        return f"this boto3 knows no AWS region {region!r}{near} ({error})"
+    code, _, operation = error_details(error)
     if code in REJECTED_CREDENTIALS:
         return f"AWS rejects these credentials ({code}): renew them, and check this machine's clock"
     if code:
         return f"{operation} failed ({code})"
     if isinstance(error, CONNECTION):
-        return f"it cannot be reached, or does not answer: {error}"
+        return f"AWS cannot be reached or does not respond: {error}"
     known_error = isinstance(error, BotoCoreError)
     return f"{type(error).__name__}: {error}" if known_error else type(error).__name__
 
 
 def is_known(region: str) -> bool:
-    """Whether boto3 has heard of a region; True for none."""
+    """Whether boto3 knows a region; True for an empty name."""
     return not region or region in boto3.Session().get_available_regions("ec2")

@@ -1,7 +1,7 @@
-"""The one tree of exceptions. A failing model is data (a `Result`); a failing tool is one of these.
+"""All exceptions of compilewatch. A failing model is data (a `Result`); a failing tool raises.
 
 Each message is one line that says what happened and what to do; the CLI prints it and exits with
-`exit_status`. Foreign exceptions are mapped at the boundary that meets them.
+`exit_status`. Exceptions of libraries are converted where the library is called.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 
 class CompilewatchError(Exception):
-    """Base: anything compilewatch refuses or fails to do."""
+    """Base class of all errors that compilewatch raises on purpose."""
 
     exit_status = 2
 
 
 class UsageError(CompilewatchError):
-    """The request itself makes no sense: an impossible shard, an unknown target."""
+    """The arguments are invalid, such as an impossible shard or an unknown target."""
 
 
 class UnknownModelError(UsageError):
-    """No source knows this model; the message names near ones."""
+    """No source has this model; the message suggests similar names."""
 
 
 class ConfigError(CompilewatchError):
@@ -30,7 +30,7 @@ class ConfigError(CompilewatchError):
 
 
 class StoreError(CompilewatchError):
-    """outputs/ cannot be read or written: full disk, no permission, an unknown schema."""
+    """outputs/ cannot be read or written: full disk, no permission, unknown schema version."""
 
 
 class SourceError(CompilewatchError):
@@ -42,15 +42,15 @@ class InterpreterError(CompilewatchError):
 
 
 class LauncherError(CompilewatchError):
-    """Requests cannot be run at all (as opposed to: a request failed)."""
+    """No request can be evaluated at all. A single request that fails is a `Result` instead."""
 
 
 class CompilerError(CompilewatchError):
-    """A compiler outside of torch is missing or does not start (as opposed to: it refuses)."""
+    """A compiler other than torch is missing or does not start. (A failed compile is a result.)"""
 
 
 class InputsError(CompilewatchError):
-    """Example inputs cannot be read, written or made."""
+    """Example inputs cannot be read, written or generated."""
 
 
 class UnknownArgumentsError(InputsError):
@@ -58,7 +58,7 @@ class UnknownArgumentsError(InputsError):
 
     def __init__(self, model: str, names: tuple[str, ...], made: Any) -> None:
         super().__init__(
-            f"{model}: nothing tells what {', '.join(names)} should be: `compilewatch inputs "
+            f"{model}: cannot infer {', '.join(names)}: `compilewatch inputs "
             f"{model} --save FILE` writes a file to fill in, for --inputs FILE (or name a callable "
             "in the manifest)"
         )
@@ -66,15 +66,18 @@ class UnknownArgumentsError(InputsError):
 
 
 class SinkError(CompilewatchError):
-    """A sink refuses a stored run."""
+    """A sink rejects a stored run, or is not configured correctly."""
 
 
 class UnreachableError(SinkError):
-    """A sink cannot be reached, or is too busy: the same may work later."""
+    """A sink cannot be reached or is overloaded; the same publication may succeed later."""
 
 
 class TrainiumError(CompilewatchError):
-    """The Trainium instance cannot be found, started or stopped; `code` is EC2's, if it has one."""
+    """The Trainium instance cannot be found, started or stopped.
+
+    `code` is the error code of EC2, or empty.
+    """
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -82,12 +85,15 @@ class TrainiumError(CompilewatchError):
 
 
 class TrainiumUnavailableError(TrainiumError):
-    """Nothing is wrong but that it is not to be had now: no capacity, no answer in time."""
+    """The instance is temporarily unavailable: no capacity, or no response in time."""
 
     exit_status = 1
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:
-    """`; did you mean 'dynamo'?`, for messages about unknown names; empty if none is near."""
+    """Return a suggestion such as `; did you mean 'dynamo'?`, or "" if no name is similar.
+
+    At most `most` names are suggested.
+    """
     near = get_close_matches(name, list(known), n=most, cutoff=0.55)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -1,8 +1,8 @@
-"""What a run writes into `logs/<run>.jsonl`: one JSON object a line, one event each.
+"""The events of `logs/<run>.jsonl`. Each line is one event, written as a JSON object.
 
-`ts` is RFC 3339 with nanoseconds, in UTC. `LABELS` are the fields with few values, fit for the
-labels of a log store; `METADATA` are the other fields with one value each, its structured metadata.
-`MEANINGS` says what each field holds; the same name means the same in every event.
+`ts` is RFC 3339 with nanoseconds, in UTC. `LABELS` are the fields with few values, which become the
+labels of a log store; `METADATA` are the other fields with a single value, which become its
+structured metadata. `MEANINGS` describes every field; a name means the same in every event.
 """
 
 from __future__ import annotations
@@ -29,74 +29,75 @@ from compilewatch.records.labels import mode_label_value, reason_label
 LABELS = ("event", "level", "source", "device", "target", "mode")
 
 LINE_ONLY = ("causes", "durations", "statuses")
-"""Fields that hold lists and objects. Their text is not fixed (the order of keys, `0` or `0.0`),
-and two texts would make two lines of one in a log store, so they stand in the line only."""
+"""Fields that hold lists and objects. Their text can vary (the order of keys, `0` or `0.0`), and a
+log store would keep two lines for one event if their metadata differed, so these fields are in the
+line only."""
 
 TEXT_LENGTH = 8000
-"""Characters that `detail` has at most. A log store takes 64 KB of metadata and 256 KB a line; what
-is cut off stands in the run's results."""
+"""Maximum length of `detail`, in characters. A log store accepts 64 KB of metadata and 256 KB per
+line. The results of the run contain the complete text."""
 
 MEANINGS: dict[str, str] = {
     "ts": "when it happened: RFC 3339 with nanoseconds, UTC",
-    "level": "`info`; `warning`: look at it; `error`: got worse, or was not published",
-    "run": "the run's id, the name of its folder",
+    "level": "`info`; `warning`: needs attention; `error`: a regression or a failed publication",
+    "run": "ID of the run, which is the name of its folder",
     "source": "where the models come from: `library`, `hub`, `manifest`, …",
-    "device": "of the environments that were asked: `cpu`, …",
-    "schema_version": "of this format",
+    "device": "device of the environments, such as `cpu`",
+    "schema_version": "version of this format",
     "planned": "requests in the plan",
-    "reused": "requests answered from earlier runs",
-    "skipped": "requests whose model cannot be asked, such as a gated one",
-    "duplicates": "requests answered by another one's answer, as they ask the same",
-    "jobs": "models checked at the same time",
-    "plan_digest": "hash of the plan: runs that share it asked the same",
-    "torch": "version, of the first environment; `none` where there is none",
+    "reused": "requests whose result is reused from an earlier run",
+    "skipped": "requests that cannot be evaluated, such as those of a gated model",
+    "duplicates": "requests that share the result of another request, because their keys are equal",
+    "jobs": "requests evaluated at the same time",
+    "plan_digest": "hash of the plan: equal for runs of the same plan",
+    "torch": "version of torch in the first environment; `none` if there is no environment",
     "torch_git": "git revision of torch",
-    "transformers": "version; null where it is not installed",
-    "python": "version",
-    "shard": "which part of a plan this run is, such as `1/4`",
-    "answered": "requests answered so far",
-    "model": "its name: `org/model` or a class",
-    "family": "the model type of its configuration, such as `bert`",
+    "transformers": "version of Transformers; null if it is not installed",
+    "python": "version of Python",
+    "shard": "the part of the plan that this run covers, such as `1/4`",
+    "answered": "requests that have a result",
+    "model": "name of the model: `org/model` or a class",
+    "family": "model type from the configuration, such as `bert`",
     "target": "`dynamo`, `export`, `inductor`, `xla`, `neuron`; without backend and environment",
     "mode": "`eval` or `train`",
-    "dynamic": "whether it was compiled with dynamic shapes",
-    "environment": "where it was asked, such as `default` or `torch-2.9`",
+    "dynamic": "whether the model was compiled with dynamic shapes",
+    "environment": "the environment in which it was evaluated, such as `default` or `torch-2.9`",
     "revision": "commit of the model",
-    "status": "what came out: `pass`, `graph_break`, `mismatch`, `error`, `timeout`, `oom`, …",
-    "phase": "where it ended: `setup` to `compare`, `profile`, `done`",
+    "status": "`pass`, `graph_break`, `mismatch`, `error`, `timeout`, `oom`, …",
+    "phase": "the phase in which it ended: `setup` to `compare`, `profile`, `done`",
     "tier": "`fake` or `real` tensors",
     "depth": "`full`, or `reduced`: one of each kind of layer",
     "graphs": "graphs captured; null: not measured",
-    "graph_breaks": "breaks met, repeated ones counted again",
-    "distinct_breaks": "breaks that differ in place or reason",
-    "fullgraph_accepted": "whether `fullgraph=True` compiles; null: not asked",
-    "duration_seconds": "of all phases together",
-    "durations": "seconds by phase, of those that were reached",
-    "detail": "in words: why, as far as it is known",
+    "graph_breaks": "graph breaks, counted each time that they occur",
+    "distinct_breaks": "graph breaks that differ in place or reason",
+    "fullgraph_accepted": "whether `fullgraph=True` accepts the model; null: not evaluated",
+    "duration_seconds": "duration of all phases together",
+    "durations": "seconds by phase, for the phases that were reached",
+    "detail": "explanation in words, as far as the cause is known",
     "error_code": "short code of the error, such as `backend_error`",
-    "reused_from": "the run that the answer is from; null: asked in this one",
-    "expectation": "why it is known not to work, from `expectations.toml`",
-    "reason": "registry id and type, or a short code; bounded",
-    "fingerprint": "of place and reason: the same break in another run has the same",
-    "file": "where the model breaks, below the package's folder",
-    "line": "in that file",
-    "function": "in that file",
-    "occurrences": "how often this break was met",
-    "before": "status in the baseline; null: not asked there",
-    "after": "status in this run; null: not asked here",
-    "causes": "what else differs and may be why, such as `torch 2.12 -> 2.13`",
-    "baseline": "the run compared with; null: none",
+    "reused_from": "the run that the result is reused from; null: evaluated in this run",
+    "expectation": "why the model is known not to pass, from `expectations.toml`",
+    "reason": "ID and type in PyTorch's registry, or a short code; bounded",
+    "fingerprint": "hash of place and reason: the same graph break has the same one in every run",
+    "file": "file of the graph break, relative to the folder of its package",
+    "line": "line in that file",
+    "function": "function in that file",
+    "occurrences": "how often this graph break occurred",
+    "before": "status in the baseline; null: not evaluated there",
+    "after": "status in this run; null: not evaluated here",
+    "causes": "other differences that may be the cause, such as `torch 2.12 -> 2.13`",
+    "baseline": "the run that this run was compared with; null: none",
     "kind": ", ".join(f"`{kind}`" for kind in ChangeKind if kind is not ChangeKind.REGRESSION),
-    "sink": "where the run was not published to",
-    "wall_seconds": "how long the run took",
-    "statuses": "how many results there are of each status",
-    "regressions": "how many there are against the baseline",
-    "fixed": "how many there are against the baseline",
+    "sink": "the sink that did not accept the run",
+    "wall_seconds": "wall-clock time of the run",
+    "statuses": "number of results by status",
+    "regressions": "number of regressions from the baseline",
+    "fixed": "number of models and targets that are fixed since the baseline",
 }
 
 
 class Event(Record, frozen=True, kw_only=True, tag_field="event"):
-    """What every line has; `run` is the run's id."""
+    """The fields of every line."""
 
     ts: str
     level: str = "info"
@@ -106,7 +107,7 @@ class Event(Record, frozen=True, kw_only=True, tag_field="event"):
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        """Cuts a `detail` that is too long."""
+        """Shorten a `detail` that exceeds `TEXT_LENGTH`."""
         detail = getattr(self, "detail", "")
         if len(detail) > TEXT_LENGTH:
             cut = detail[: TEXT_LENGTH - 1] + "…"
@@ -114,7 +115,7 @@ class Event(Record, frozen=True, kw_only=True, tag_field="event"):
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
-    """A sweep begins, or a merge."""
+    """A sweep or a merge starts."""
 
     planned: int
     reused: int
@@ -130,7 +131,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
 
 
 class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):
-    """An interrupted run is taken up again."""
+    """An interrupted run continues (`--resume`)."""
 
     planned: int
     answered: int
@@ -149,7 +150,7 @@ class ModelEvent(Event, frozen=True, kw_only=True):
 
 
 class ModelChecked(ModelEvent, frozen=True, kw_only=True, tag="model_checked"):
-    """A request is answered: a `warning` where it reached no verdict and nobody expected that."""
+    """A request has a result; a `warning` if it is no verdict and no expectation covers it."""
 
     status: str
     phase: str
@@ -168,7 +169,7 @@ class ModelChecked(ModelEvent, frozen=True, kw_only=True, tag="model_checked"):
 
 
 class BreakFound(ModelEvent, frozen=True, kw_only=True, tag="graph_break"):
-    """One distinct break of an answer that this run asked for; `detail` is torch's own text."""
+    """One distinct graph break that this run found; `detail` is PyTorch's own text."""
 
     reason: str
     fingerprint: str
@@ -180,7 +181,7 @@ class BreakFound(ModelEvent, frozen=True, kw_only=True, tag="graph_break"):
 
 
 class Regression(ModelEvent, frozen=True, kw_only=True, tag="regression"):
-    """Worse than in the baseline, where both runs gave a verdict."""
+    """A model and target got worse since the baseline; both runs have a verdict."""
 
     before: str | None
     after: str | None
@@ -190,7 +191,7 @@ class Regression(ModelEvent, frozen=True, kw_only=True, tag="regression"):
 
 
 class Changed(ModelEvent, frozen=True, kw_only=True, tag="change"):
-    """Any change that is no regression."""
+    """A change since the baseline that is not a regression."""
 
     kind: str
     before: str | None
@@ -201,21 +202,21 @@ class Changed(ModelEvent, frozen=True, kw_only=True, tag="change"):
 
 
 class ExpectationStale(ModelEvent, frozen=True, kw_only=True, tag="expectation_stale"):
-    """A line of `expectations.toml` no longer holds."""
+    """An expectation in `expectations.toml` no longer holds."""
 
     status: str
     detail: str
 
 
 class SinkFailed(Event, frozen=True, kw_only=True, tag="sink_failed"):
-    """A sink did not take the run."""
+    """A sink did not accept the run."""
 
     sink: str
     detail: str
 
 
 class RunInterrupted(Event, frozen=True, kw_only=True, tag="run_interrupted"):
-    """The run ends with requests left; `--resume` takes it up."""
+    """The run ended before all requests had a result; `--resume` continues it."""
 
     planned: int
     answered: int
@@ -223,7 +224,7 @@ class RunInterrupted(Event, frozen=True, kw_only=True, tag="run_interrupted"):
 
 
 class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
-    """Everything planned is answered and compared."""
+    """Every planned request has a result, and the run was compared with its baseline."""
 
     planned: int
     reused: int
@@ -255,7 +256,7 @@ METADATA = tuple(
 
 
 class Author:
-    """Stamps the events of one run with the time and with what they all share."""
+    """Makes the events of one run, with the time and the fields that they share."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -263,7 +264,7 @@ class Author:
         self._device = "+".join(devices) or "unknown"
 
     def stamp(self, level: str = "info") -> dict[str, Any]:
-        """The fields of `Event` itself."""
+        """Return the fields of `Event` itself."""
         return {
             "ts": now(),
             "level": level,
@@ -274,7 +275,7 @@ class Author:
 
     def started(self, *, reused: int, skipped: int, duplicates: int) -> RunStarted:
         run = self._run
-        # None where nothing could be asked: no environment that a target needs exists.
+        # None if no environment exists that a target needs.
         environment = next(iter(run.environments), None)
         return RunStarted(
             **self.stamp(),
@@ -292,9 +293,9 @@ class Author:
         )
 
     def checked(self, result: Result) -> Iterator[Event]:
-        """One `model_checked`, then one `graph_break` for each distinct break.
+        """Yield one `model_checked`, then one `graph_break` for each distinct graph break.
 
-        The breaks of a reused answer were logged by the run that found them.
+        The graph breaks of a reused result were logged by the run that found them.
         """
         request = result.request
         failed = not result.is_verdict and result.expectation is None
@@ -328,7 +329,7 @@ class Author:
             )
 
     def changed(self, change: Change, baseline: str) -> Event:
-        """A `regression`, or a `change` of another kind."""
+        """Return a `regression`, or a `change` for every other kind."""
         regressed = change.kind is ChangeKind.REGRESSION
         fields: dict[str, Any] = {
             **self.stamp("error" if regressed else "info"),

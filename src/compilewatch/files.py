@@ -1,4 +1,4 @@
-"""Files: atomic writes, locks, TOML with worded errors, safe names."""
+"""Files: atomic writes, locks, TOML with clear errors, safe names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compilewatch.errors import ConfigError, StoreError, did_you_mean
 T = TypeVar("T", bound=msgspec.Struct)
 
 NAME_LENGTH = 120
-"""Longest file name made from a model's name; file systems allow 255 bytes."""
+"""Maximum length of a file name made from a model's name; file systems allow 255 bytes."""
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free some space and continue with --resume",
@@ -38,18 +38,18 @@ _ADVICE = {
 
 
 def failed(action: str, path: Path, error: OSError) -> StoreError:
-    """The StoreError for a failed file operation: what happened, and what to do."""
+    """Return the StoreError for a failed file operation: what happened, and what to do."""
     advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
     return StoreError(f"cannot {action} {path}: {advice}")
 
 
 def sync(descriptor: int) -> None:
-    """Have written data survive a power cut. fdatasync, where there is one, skips the times."""
+    """Sync written data to disk; fdatasync, where it exists, does not sync the timestamps."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder survive a power cut. Raises OSError."""
+    """Sync the names in a folder to disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -57,14 +57,14 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def lock(descriptor: int, *, seconds: float, told: Callable[[], None] | None = None) -> bool:
+def lock(descriptor: int, *, seconds: float, on_wait: Callable[[], None] | None = None) -> bool:
     """Take the exclusive lock (flock) of an open file.
 
     Args:
         seconds: how long to wait for another process that holds it.
-        told: called once where there is another.
+        on_wait: called once if another process holds the lock.
 
-    Returns: False where the other still holds it then. Raises OSError.
+    Returns: False if the other process still holds it then. Raises OSError.
     """
     until = time.monotonic() + seconds
     while True:
@@ -74,32 +74,32 @@ def lock(descriptor: int, *, seconds: float, told: Callable[[], None] | None = N
         except BlockingIOError:
             if time.monotonic() > until:
                 return False
-        if told is not None:
-            told()
-            told = None
+        if on_wait is not None:
+            on_wait()
+            on_wait = None
         time.sleep(0.02)
 
 
-def write_whole(descriptor: int, data: bytes) -> None:
+def append_all(descriptor: int, data: bytes) -> None:
     """Append `data` in one write, or leave the file as it was and raise OSError.
 
-    A short write happens when the disk fills up; the next one then says so.
+    A short write means that the disk is full; the next write then raises the error.
     """
     before = os.lseek(descriptor, 0, os.SEEK_END)
     try:
         written = os.write(descriptor, data)
         while written < len(data):
             written += os.write(descriptor, data[written:])
-    except BaseException:  # Ctrl-C included: half a line is worse than none
+    except BaseException:  # Ctrl-C too: an incomplete line must not stay
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, before)
         raise
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file so that a reader sees the old or the new one. Raises StoreError.
+    """Replace a file so that readers see either the old or the new one. Raises StoreError.
 
-    Not `durable`: a power cut may lose it, and it costs no wait for the disk.
+    Unless `durable`, a power failure may lose the file, and the call does not wait for the disk.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,8 +109,8 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def replace(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """As `write_atomically`, into a folder that exists. Raises OSError."""
-    # Two threads or processes may write the same file at once: each renames its own.
+    """Like `write_atomically`, for an existing folder. Raises OSError."""
+    # Threads and processes may write the same file at once: each uses its own temporary file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -126,21 +126,21 @@ def replace(path: Path, data: bytes, *, durable: bool = False) -> None:
 
 
 def read_toml(path: Path, kind: type[T], *, version: int = 1) -> T:
-    """A TOML file as a struct of msgspec.
+    """Read a TOML file into a msgspec struct.
 
-    Raises ConfigError that names the file and the line or field, and for a `schema_version` that is
-    newer than `version`.
+    Raises ConfigError that names the file and the line or field, also for a `schema_version` newer
+    than `version`.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: no valid TOML: {error}") from None
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
     written = values.get("schema_version", version)
     if isinstance(written, int) and written > version:
         raise ConfigError(
-            f"{path}: schema_version {written} is newer than this compilewatch, which reads "
+            f"{path}: schema_version {written} is newer than this compilewatch, which supports "
             f"{version}: upgrade compilewatch"
         )
     try:
@@ -150,7 +150,7 @@ def read_toml(path: Path, kind: type[T], *, version: int = 1) -> T:
 
 
 def _near_field(message: str, kind: type) -> str:
-    """`; did you mean 'factory'?` for a field that neither the file nor a table of it has."""
+    """Return `; did you mean 'factory'?` if an unknown field resembles a known one, else ""."""
     unknown = re.search(r"unknown field [`'\"](\w+)", message)
     known = {
         field.name
@@ -161,7 +161,7 @@ def _near_field(message: str, kind: type) -> str:
 
 
 def _element_types(kind: type) -> Iterator[type]:
-    """The structs that the fields of a struct are lists of."""
+    """Yield the structs that the struct's fields are lists of."""
     for field in msgspec.structs.fields(kind):
         for part in get_args(field.type):
             if isinstance(part, type) and issubclass(part, msgspec.Struct):
@@ -169,9 +169,9 @@ def _element_types(kind: type) -> Iterator[type]:
 
 
 def safe_name(name: str) -> str:
-    """A model's name as one file name: `org/model` becomes `org--model`.
+    """Convert a model's name to a file name: `org/model` becomes `org--model`.
 
-    Names that would collide or that a file system could refuse get a short digest appended.
+    A short digest is appended to names that would collide or that a file system could reject.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("/", "--"))
     plain = plain.lstrip(".") or "_"
@@ -182,8 +182,8 @@ def safe_name(name: str) -> str:
 
 
 def point_latest(root: Path, run_id: str) -> None:
-    """Have `latest` name a run, in one step. Raises OSError."""
-    # Named after the run, as two threads of one process may start a run at once.
+    """Point the link `latest` to a run, atomically. Raises OSError."""
+    # The name contains the run's id because two threads of a process may start runs at once.
     temporary = root / f".latest.{run_id}.tmp"
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()

@@ -1,4 +1,4 @@
-"""The one loader of extension points: a table `name -> "module:Attribute"`, or an entry point."""
+"""The loader of all extension points: a table `name -> "module:Attribute"`, or an entry point."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compilewatch.errors import UsageError, did_you_mean
 
 
 def load(reference: str) -> Any:
-    """Import what `"module:Attribute"` names. Raises ImportError or AttributeError."""
+    """Import the object that `"module:Attribute"` names. Raises ImportError or AttributeError."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -24,10 +24,10 @@ def find(
     group: str | None = None,
     known: Iterable[str] | None = None,
 ) -> Any:
-    """The class that a table or an entry point of `group` registers under a name.
+    """Return the class that a table, or an entry point of `group`, registers under a name.
 
-    Raises UsageError for a name that nobody registered, which lists those that are `known` (all by
-    default), and for one that cannot be loaded.
+    Raises UsageError for an unregistered name, listing those that are `known` (default: all), and
+    for a class that cannot be loaded.
     """
     if name in table:
         return load(table[name])
@@ -41,6 +41,6 @@ def find(
 
 
 def names(table: Mapping[str, str], *, group: str | None = None) -> tuple[str, ...]:
-    """All registered names, sorted."""
+    """Return all registered names, sorted."""
     others = (found.name for found in entry_points(group=group)) if group else ()
     return tuple(sorted({*table, *others}))

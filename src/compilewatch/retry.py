@@ -1,4 +1,4 @@
-"""The one retry policy: exponential waits, within limits, that a server's own wish overrides."""
+"""The retry policy: exponential waits within limits; `Retry-After` of a server has precedence."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LONGEST_WAIT_SECONDS = 10.0
 
 
 class TransientError(Exception):
-    """One attempt failed, and the next may succeed.
+    """One attempt failed, but the next may succeed.
 
-    `wait_seconds` is how long the server asked to wait (`Retry-After`), None where it did not.
+    `wait_seconds` is the wait that the server requested (`Retry-After`), or None.
     """
 
     def __init__(self, message: str, wait_seconds: float | None = None) -> None:
@@ -37,13 +37,13 @@ def retrying(
     longest_wait_seconds: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Retrying:
-    """A callable that repeats a call while it raises `transient`, then raises what it raised last.
+    """Return a callable that repeats a call while it raises `transient`; the last error is raised.
 
     Args:
-        attempts: how often the call is made at most; None: no limit.
-        seconds: how long it goes on; no wait is begun that would end later. None: no limit.
+        attempts: maximum number of calls; None: no limit.
+        seconds: total time; no wait starts that would end later. None: no limit.
         first_wait_seconds: the first wait; each further one is twice as long.
-        longest_wait_seconds: the upper limit of every wait; None: `LONGEST_WAIT_SECONDS`.
+        longest_wait_seconds: upper limit of every wait; None: `LONGEST_WAIT_SECONDS`.
         sleep: waits; may return early.
     """
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from compilewatch.errors import StoreError
 from compilewatch.files import (
     NAME_LENGTH,
+    append_all,
     failed,
     safe_name,
     write_atomically,
-    write_whole,
 )
 
 # Mostly what looks like a name, so that what would collide comes up.
@@ -60,7 +60,7 @@ def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(
 ) -> None:
     path = tmp_path / "file"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    write_whole(descriptor, b"whole\n")
+    append_all(descriptor, b"whole\n")
     real = os.write
     calls = []
 
@@ -72,7 +72,7 @@ def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(
 
     monkeypatch.setattr(os, "write", short_then_full)
     with pytest.raises(OSError, match="No space"):
-        write_whole(descriptor, b"another\n")
+        append_all(descriptor, b"another\n")
     os.close(descriptor)
     assert path.read_bytes() == b"whole\n"
 
@@ -82,7 +82,7 @@ def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     real = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
-    write_whole(descriptor, b"0123456789\n")
+    append_all(descriptor, b"0123456789\n")
     os.close(descriptor)
     assert path.read_bytes() == b"0123456789\n"
 

@@ -6,8 +6,11 @@ is precise enough to allow the word elsewhere ("asks for confirmation", "the who
 
 from __future__ import annotations
 
+import ast
+import io
 import json
 import re
+import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,8 +42,26 @@ PLAIN: Mapping[str, str] = {
 }
 """How it is not said -> how it is said."""
 
-WRITTEN_ELSEWHERE = {"architecture.md", "cli.md", "events.md", "metrics.md", "records.md"}
-"""Pages of docs/ made from the code, or rewritten with it, whose words are those of src/."""
+WRITTEN_ELSEWHERE = {"cli.md", "records.md"}
+"""Pages of docs/ made from modules that are not `FINISHED`."""
+
+FINISHED = (
+    *("aws.py", "errors.py", "events.py", "files.py", "plugins.py", "retry.py"),
+    *("contract/failures.py", "contract/processes.py", "contract/targets.py"),
+    *("environments/*.py", "launchers/*.py", "launchers/ray/*.py", "neuron/*.py", "plan/*.py"),
+    *("records/__init__.py", "records/base.py", "records/clock.py", "records/details/*.py"),
+    *("records/digests.py", "records/labels.py", "records/plans.py", "records/requests.py"),
+    *("records/runs.py", "records/views.py", "sinks/*.py", "sources/__init__.py"),
+    *("sources/chaos.py", "sources/configs.py", "sources/hub/*.py", "sources/loading.py"),
+    *("sources/popularity.py", "sources/transformers/*.py", "store/*.py", "trainium/*.py"),
+    *("worker/*.py", "worker/example_inputs/*.py", "worker/model/*.py"),
+    *("worker/targets/*.py", "worker/targets/*/*.py", "workflows/finish.py"),
+    *("workflows/merge.py", "workflows/prune.py", "workflows/publish.py"),
+)
+"""Modules of src/compilewatch whose docstrings, comments and messages are checked."""
+
+UNFINISHED = {"worker/model/resolve.py", "worker/reproduce.py"}
+"""Modules that `FINISHED` matches and that are not checked yet."""
 
 COMMENTED = (
     "Makefile",
@@ -81,6 +102,16 @@ def _found(text: str) -> list[str]:
     ]
 
 
+def _source_texts(source: str) -> Iterator[str]:
+    """The comments and the strings with several words of a Python module, without `code`."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield re.sub(r"`[^`\n]+`", "`code`", node.value)
+
+
 def _texts(node: Any) -> Iterator[str]:
     """Titles, descriptions and words for missing values of a dashboard."""
     if isinstance(node, list):
@@ -111,6 +142,18 @@ def _prose(text: str) -> str:
     comments = re.findall(r"(?:#|//) .*|# HELP.*", text)
     quoted = re.findall(r"\"[^\"\n]* [^\"\n]*\"|'[^'\n]* [^'\n]*'", text)
     return "\n".join([*comments, *quoted])
+
+
+def test_finished_modules_use_the_terms_of_the_glossary() -> None:
+    package = ROOT / "src/compilewatch"
+    unfinished = {package / name for name in UNFINISHED}
+    paths = {path for pattern in FINISHED for path in package.glob(pattern)} - unfinished
+    assert len(paths) > 100
+    found = {
+        str(path.relative_to(package)): _found("\n".join(_source_texts(path.read_text("utf-8"))))
+        for path in sorted(paths)
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_dashboards_use_the_terms_of_the_glossary() -> None:

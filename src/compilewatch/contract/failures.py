@@ -1,4 +1,4 @@
-"""Foreign exceptions to `ErrorRecord`s: what went wrong, in a bounded word and at a place."""
+"""Converting exceptions to `ErrorRecord`s: a bounded code, a message and a source line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Place = tuple[str, int, str]
 """File, line and function."""
 
 KEPT_CHARACTERS = 16 * 1024
-"""Of the traceback, at each end: most causes are lost in records that keep only some hundred."""
+"""Characters kept at each end of the traceback; the cause is often lost with a few hundred."""
 
 MESSAGE_CHARACTERS = 8 * 1024
 
 DISK_FAILURE = "disk_failure"
-"""The code of an error of the machine: no room, no quota, a read-only or broken disk."""
+"""Code of a disk error: disk full, quota exceeded, read-only or broken file system."""
 
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _DISK_MESSAGE = r"No space left on device|Disk quota exceeded|Input/output error"
@@ -40,7 +40,7 @@ _CODES_BY_TYPE = {
 }
 
 _CODES_BY_MESSAGE = (
-    (_DISK_MESSAGE, DISK_FAILURE),  # of a compiler that torch starts
+    (_DISK_MESSAGE, DISK_FAILURE),  # from a compiler that torch starts
     (r"can't allocate memory|out of memory|std::bad_alloc", "out_of_memory"),
     (r"requires the .+ librar|No module named", "missing_package"),
     (r"on meta tensors|_local_scalar_dense|data-dependent", "data_dependent"),
@@ -59,10 +59,10 @@ _CODES_BY_MESSAGE = (
 
 
 def error_record(error: BaseException) -> ErrorRecord:
-    """The whole exception: type, message, both ends of its traceback, and where it was raised.
+    """Record an exception: type, message, both ends of its traceback, and where it was raised.
 
-    The place is the line that a reader can look at: see `_innermost`; of a SyntaxError the line
-    that is none. An error of ours has no place: its message says what to do.
+    The location is the line that a reader can look at (see `_innermost`); for a SyntaxError it is
+    the line with the wrong syntax. An error of compilewatch has none: its message says what to do.
     """
     text = "".join(traceback.format_exception(error))
     place = None if isinstance(error, CompilewatchError) else _place(error)
@@ -79,7 +79,7 @@ def error_record(error: BaseException) -> ErrorRecord:
 
 
 def error_code(error: BaseException) -> str:
-    """A short bounded class of the failure, or its type's name in snake case."""
+    """Return a short, bounded code for the failure, or its type's name in snake case."""
     for cause in causes(error):
         if isinstance(cause, OSError) and cause.errno in _DISK_ERRNOS:
             return DISK_FAILURE
@@ -93,7 +93,7 @@ def error_code(error: BaseException) -> str:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those it was raised from, outermost first."""
+    """Yield the exception and its causes, outermost first."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -103,18 +103,18 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
-    """`Type: first line of the message`, for people."""
+    """Return `Type: first line of the message`, shortened to `limit` characters."""
     lines = _message(error).strip().splitlines()
     text = type(error).__name__ + (f": {lines[0]}" if lines else "")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def relative_file(path: str, folders: Iterable[str] = ()) -> str:
-    """A source file relative to its package's parent: `transformers/models/…`.
+    """Return a source file relative to its package's parent: `transformers/models/…`.
 
-    The longest entry of `folders` and `sys.path` that holds it counts, so that the answer is the
-    same in every environment; a file outside all of them keeps its last two parts. Our own package
-    counts as installed: in a foreign environment it is loaded from where the parent has it.
+    The longest matching entry of `folders` and `sys.path` counts, so that the result is the same in
+    every environment; of a file outside all entries, the last two parts are kept. compilewatch
+    itself counts as installed: in other environments it is loaded from the parent's folder.
     """
     places = [*folders, *sys.path, str(Path(__file__).parents[2])]
     roots = [root.rstrip("/") + "/" for root in places if root and path.startswith(root)]
@@ -138,7 +138,7 @@ def _place(error: BaseException) -> Place | None:
 
 
 def place_in_dump(text: str, folders: Iterable[str] = ()) -> Place | None:
-    """File, line and function where a process was, from the stack that `faulthandler` printed.
+    """Return file, line and function where a process was, from the output of `faulthandler`.
 
     `folders` are those that the process had on its path besides this one's.
     """
@@ -150,7 +150,7 @@ def place_in_dump(text: str, folders: Iterable[str] = ()) -> Place | None:
 
 
 def _innermost(frames: list[Place], folders: Iterable[str] = ()) -> Place | None:
-    """The last frame of a person's own file, else of a model's, else of all."""
+    """Return the last frame of the user's own file, else of a model, else of all."""
     named = [(relative_file(file, folders), line, function) for file, line, function in frames]
     models = [frame for frame in named if not _is_machinery(frame[0])]
     own = [

@@ -1,7 +1,7 @@
-"""Peak memory of the processes that a process starts, as they run (Linux only).
+"""Peak memory of the processes that a process starts, measured while they run (Linux only).
 
-`getrusage` cannot say it: in the `ru_maxrss` of a child stands what its parent held when it was
-forked, and a worker that has torch holds more than most compilers do.
+`getrusage` cannot measure it: the `ru_maxrss` of a child includes the memory that its parent had
+when it forked, and a worker with torch uses more memory than most compilers.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Self
 
 SAMPLE_SECONDS = 0.05
-"""The kernel keeps the peak of a process: what grows after the last look at one is all that is
-missed, and processes that live for less."""
+"""The kernel records the peak of each process, so only growth after the last sample and processes
+that live shorter than this are missed."""
 
 
 class PeakMemory:
-    """`bytes` is the peak of the largest process below this one, while the context is entered.
+    """Measures the peak memory of processes that are started while the context is entered.
 
-    Of those only that were started in it. None where none was seen, or the system has no /proc.
+    `bytes` is the peak of the largest one below this process; None if there was none, or if the
+    system has no /proc.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class PeakMemory:
 
 
 def tree_peak_bytes(pid: int) -> int | None:
-    """The peak so far of the largest among a process and what it started; None where it is gone."""
+    """Return the largest peak so far of a process and its descendants; None if it has ended."""
     found = peak_bytes(pid)
     for each in descendants(pid):
         found = larger(found, peak_bytes(each))
@@ -54,7 +55,7 @@ def tree_peak_bytes(pid: int) -> int | None:
 
 
 def peak_bytes(pid: int) -> int | None:
-    """`VmHWM`, proc(5): the most resident memory that a process had since it was executed."""
+    """Return `VmHWM`, proc(5): the peak resident memory of a process since its exec."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -63,7 +64,7 @@ def peak_bytes(pid: int) -> int | None:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes that a process and its own have started and that are there now."""
+    """Yield the processes that a process and its descendants started and that still run."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError, ValueError):
             for child in map(int, task.read_text().split()):
@@ -72,5 +73,5 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def larger(first: int | None, second: int | None) -> int | None:
-    """The larger of two measurements, either of which may be missing."""
+    """Return the larger of two measurements, either of which may be missing."""
     return max((each for each in (first, second) if each is not None), default=None)

@@ -1,7 +1,7 @@
-"""The catalogue of compile targets: one row holds all that the parent must know of a target.
+"""The catalogue of compile targets: one row contains everything the parent knows of a target.
 
-Adding a target is a class that fits `worker.targets.CompileTarget` and one row here. The parent
-plans, places and names targets from these rows and never imports an implementation.
+To add a target, write a class that implements `worker.targets.CompileTarget` and add a row here.
+The parent plans, places and names targets by these rows and never imports an implementation.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ class TargetEntry(Record, frozen=True, kw_only=True):
 
     Attributes:
         implementation: `"module:Class"`, a `CompileTarget`; imported in a worker only.
-        environment: the target's default environment.
-        packages: distributions of which an environment needs one to run the target; empty where
-            torch alone is enough.
-        fallback_packages: distributions of which one is enough to leave something useful where
+        environment: the default environment.
+        packages: distributions of which an environment needs one to run the target; empty if torch
+            alone is sufficient.
+        fallback_packages: distributions of which one is sufficient to produce useful artifacts if
             none of `packages` is installed. The result is then `unsupported`.
         backends: the values of `Target.backend`; None: those of `torch.compile`.
         variables: environment variables that workers of the default environment need.
         warm_up: modules that a server imports before its first child, in order.
         compile_deadline: the field of `Deadlines` that limits the phase `compile`.
-        single_graph: whether the target takes a model as one graph or rejects it, so that the
-            number of graphs says nothing.
+        single_graph: whether the target captures a model as one graph or rejects it, so that the
+            number of graphs has no meaning.
         reads_neuron_operators: whether results depend on `inputs/neuron_operators.toml`.
         files: files and folders, relative to the package, that can change a result of this target
-            besides `COMMON_FILES`. Their content is part of the result's key. A test holds them to
-            the modules that the implementation imports.
+            besides `COMMON_FILES`. Their content is part of the key. A test compares them with the
+            modules that the implementation imports.
     """
 
     implementation: str
@@ -100,7 +100,7 @@ TARGETS: dict[str, TargetEntry] = {
         packages=("torch-xla",),
         backends=(),
         variables={"PJRT_DEVICE": "CPU"},
-        # Importing them makes no PJRT client and no thread (torch_xla 2.9): a fork may make one.
+        # Importing them creates no PJRT client and no thread (torch_xla 2.9), so a fork is safe.
         warm_up=("torch_xla", "torch_xla.core.xla_model", "torch_xla.stablehlo"),
         reads_neuron_operators=True,
         files=(
@@ -114,7 +114,8 @@ TARGETS: dict[str, TargetEntry] = {
         implementation="compilewatch.worker.targets.neuron.target:NeuronTarget",
         environment="neuron",
         packages=("torch-neuronx", "neuronx-cc"),
-        # Without the compiler it leaves an XLA capture that an agent with the compiler can finish.
+        # Without the compiler, it stores an XLA capture that an agent with the compiler can
+        # compile.
         fallback_packages=("torch-xla",),
         backends=("trn1", "trn1n", "inf2", "trn2"),
         compile_deadline="neuron_compile_seconds",
@@ -122,43 +123,43 @@ TARGETS: dict[str, TargetEntry] = {
         files=(*_INDUCTOR, *_EXPORT, "neuron", "worker/targets/neuron", "worker/targets/xla"),
     ),
 }
-"""In the order in which a model must pass them."""
+"""All targets, in the order in which a model has to pass them."""
 
 
 def entry(name: str) -> TargetEntry:
-    """The row of a target. Raises UsageError for a name that is not registered."""
+    """Return the row of a target. Raises UsageError for an unknown name."""
     if name not in TARGETS:
         raise UsageError(f"no target {name!r}; known: {', '.join(sorted(TARGETS))}")
     return TARGETS[name]
 
 
 def default_environment(name: str) -> str:
-    """The environment in which a target is evaluated unless another is named."""
+    """Return the environment in which a target runs unless another one is named."""
     return TARGETS[name].environment if name in TARGETS else DEFAULT_ENVIRONMENT
 
 
 def fallback_environments(name: str) -> tuple[str, ...]:
-    """The default environments of other targets that have a target's fallback packages."""
+    """Return other targets' default environments that have a target's fallback packages."""
     wanted = TARGETS[name].fallback_packages if name in TARGETS else ()
     return tuple(row.environment for row in TARGETS.values() if set(row.packages) & set(wanted))
 
 
 def environments() -> tuple[str, ...]:
-    """The default environments of all targets that are not the interpreter of compilewatch."""
+    """Return the default environments of all targets, without compilewatch's own interpreter."""
     made = (row.environment for row in TARGETS.values())
     return tuple(dict.fromkeys(name for name in made if name != DEFAULT_ENVIRONMENT))
 
 
 def environment_variables(environment: str) -> Mapping[str, str]:
-    """The variables that the workers of an environment need for the targets it is made for."""
+    """Return the variables that workers of an environment need for its targets."""
     rows = (row for row in TARGETS.values() if row.environment == environment)
     return {name: value for row in rows for name, value in row.variables.items()}
 
 
 def deadlines_of(target: str, deadlines: Deadlines) -> Deadlines:
-    """The limits of a request on a target; a longer one for compiling makes the total longer, too.
+    """Return the deadlines of a request; a longer one for `compile` also raises the total.
 
-    Applied twice it changes nothing more.
+    Applying it twice changes nothing more.
     """
     field = TARGETS[target].compile_deadline if target in TARGETS else "compile_seconds"
     seconds: float = getattr(deadlines, field)
@@ -171,15 +172,15 @@ def deadlines_of(target: str, deadlines: Deadlines) -> Deadlines:
 
 
 def in_default_environment(target: Target) -> bool:
-    """Whether a target stands in its default environment."""
+    """Whether a target is in its default environment."""
     return target.environment == default_environment(target.name)
 
 
 def target_label(target: Target) -> str:
-    """`dynamo`, `dynamo/train`, `dynamo/eval/dynamic`: how a target is printed everywhere.
+    """Return the label of a target as it is printed: `dynamo`, `dynamo/train`.
 
-    A backend that was chosen follows the name: `neuron:trn2`. An environment other than the
-    target's default follows at the end: `dynamo/train@torch-2.9`.
+    A selected backend follows the name: `neuron:trn2`. An environment other than the default one
+    follows at the end: `dynamo/train@torch-2.9`. Dynamic shapes: `dynamo/eval/dynamic`.
     """
     parts = [f"{target.name}:{target.backend}" if target.backend else target.name]
     if target.mode is not Mode.EVAL or target.dynamic:
@@ -190,9 +191,10 @@ def target_label(target: Target) -> str:
 
 
 def target_label_value(target: Target) -> str:
-    """`dynamo`, `dynamo:inductor`, `dynamo@nightly`: the value of the label `target` in metrics.
+    """Return the label `target` of metrics: `dynamo`, `dynamo:inductor`, `dynamo@nightly`.
 
-    The backend is named where it is not the target's own. The mode is a label of its own.
+    A selected backend and an environment other than the default are included; the mode is a
+    separate label.
     """
     backend = f":{target.backend}" if target.backend else ""
     return target.name + backend + _environment_suffix(target)

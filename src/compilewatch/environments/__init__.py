@@ -1,9 +1,9 @@
-"""Named interpreters that a worker can run in.
+"""Named Python interpreters in which workers run.
 
-An environment is a Python with torch, transformers and msgspec in it. `default` is the one that
-runs compilewatch; others lie in the user's cache folder, where `creation` makes them. compilewatch
-itself is not installed in them: `worker_command` starts a worker of the parent's own sources. The
-parent never imports torch: it asks the interpreter, which answers from package metadata.
+An environment is a Python with torch, transformers and msgspec. `default` is the interpreter that
+runs compilewatch; `creation` creates the others in the user's cache folder. compilewatch itself is
+not installed in them: `worker_command` starts a worker from the parent's own sources. The parent
+never imports torch: it runs the interpreter, which describes itself from package metadata.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record
 
 STAMP_FILE = "environment.json"
 
-# No device but the CPU is visible: an answer must not depend on the machine that gave it.
+# Only the CPU is visible, because a result must not depend on the machine that produced it.
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """Where an environment's Python is; `executable` None means the one that runs compilewatch.
+    """The interpreter of an environment; `executable` None means the one that runs compilewatch.
 
-    `device` is what its tensors live on, `variables` are set for its workers.
+    `device` is the device of its tensors; `variables` are set for its workers.
     """
 
     executable: str | None = None
@@ -47,13 +47,13 @@ class Interpreter:
 
 
 INTERPRETERS: dict[str, Interpreter] = {DEFAULT_ENVIRONMENT: Interpreter(variables=CPU_ONLY)}
-"""Those that need no making."""
+"""The environments that need not be created."""
 
 
 class Stamp(Record, frozen=True, kw_only=True):
-    """`environment.json`, written last: an environment without it is unfinished.
+    """`environment.json`, written last: an environment without it is incomplete.
 
-    `recipe` digests what it was made from, `python` is the version that it was made with.
+    `recipe` is the digest of the recipe that it was created from, `python` the version of Python.
     """
 
     name: str
@@ -64,16 +64,16 @@ class Stamp(Record, frozen=True, kw_only=True):
 
 
 WORKER_VARIABLES = {
-    # The server must be single-threaded to fork, and children share the machine's cores.
+    # A server must be single-threaded to fork, and its children share the machine's cores.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "NUMEXPR_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    # Sets of strings iterate the same way each time: same graph, same first break.
+    # Sets of strings then always iterate in the same order: same graph, same first graph break.
     "PYTHONHASHSEED": "0",
-    # Configurations are all a worker needs; children that load weights lift this for themselves.
+    # A worker only needs configurations. Children that load weights remove this for themselves.
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TRANSFORMERS_VERBOSITY": "error",
@@ -88,18 +88,18 @@ CHANGES_ANSWERS = (
     "PJRT_",
     "XLA_",
 )
-"""Prefixes of variables that change what torch answers or writes: not handed on to a worker."""
+"""Prefixes of variables that change what torch does; they are not passed on to workers."""
 
 DESCRIBE_TIMEOUT_SECONDS = 60.0
 
 
 def environment_folder(name: str, cache: Path | None = None) -> Path:
-    """Where a made environment lies; it need not exist. `cache` None means the user's own."""
+    """Return the folder of a created environment, existing or not; None: the user's own cache."""
     return (cache or cache_folder()) / "environments" / name
 
 
 def read_stamp(name: str, cache: Path | None = None) -> Stamp | None:
-    """The stamp of a finished environment, None where it is missing, unfinished or foreign."""
+    """Return the stamp of an environment, None if it is missing, incomplete or unreadable."""
     try:
         stamp = (environment_folder(name, cache) / STAMP_FILE).read_bytes()
         return msgspec.json.decode(stamp, type=Stamp)
@@ -108,27 +108,27 @@ def read_stamp(name: str, cache: Path | None = None) -> Stamp | None:
 
 
 def available(cache: Path | None = None) -> tuple[str, ...]:
-    """The names of all environments there are, the default one first."""
+    """Return the names of all existing environments, the default one first."""
     stamps = sorted(environment_folder("", cache).glob(f"*/{STAMP_FILE}"))
     made = [path.parent.name for path in stamps if read_stamp(path.parent.name, cache)]
     return tuple(dict.fromkeys([*INTERPRETERS, *made]))
 
 
 def create_command(name: str) -> str:
-    """What to type to make an environment."""
+    """Return the command that creates an environment."""
     wanted = "" if name in targets.environments() else " --torch VERSION"
     return f"compilewatch env create {name}{wanted}"
 
 
 def made_interpreter(name: str, cache: Path | None = None) -> Interpreter:
-    """The interpreter of a made environment, whether or not it is there yet."""
+    """Return the interpreter of a created environment, existing or not."""
     python = environment_folder(name, cache) / "venv" / "bin" / "python"
     variables = {**CPU_ONLY, **targets.environment_variables(name)}
     return Interpreter(executable=str(python), variables=variables)
 
 
 def interpreter(name: str, cache: Path | None = None) -> Interpreter:
-    """An environment's interpreter. Raises InterpreterError where there is none of that name."""
+    """Return an environment's interpreter. Raises InterpreterError if there is no such name."""
     if name in INTERPRETERS:
         return INTERPRETERS[name]
     if read_stamp(name, cache) is None:
@@ -138,22 +138,22 @@ def interpreter(name: str, cache: Path | None = None) -> Interpreter:
 
 
 def worker_variables(chosen: Interpreter) -> dict[str, str]:
-    """The environment variables of a worker: this process's own, then what a worker needs."""
+    """Return the environment variables of a worker: those of this process, then its own."""
     own = {n: value for n, value in os.environ.items() if not n.startswith(CHANGES_ANSWERS)}
     return {**own, **WORKER_VARIABLES, **chosen.variables}
 
 
 def worker_command(chosen: Interpreter, module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of `worker.process` in any interpreter."""
+    """Return the command that runs a module of `worker.process` in any interpreter."""
     bootstrap = Path(__file__).parents[1] / "worker" / "process" / "bootstrap.py"
     return [chosen.path, "-P", str(bootstrap), f"compilewatch.worker.process.{module}", *arguments]
 
 
 def describe(name: str, cache: Path | None = None, *, fresh: bool = False) -> Environment:
-    """What an environment says it is: kept, or asked in some 0.3 s (see `facts.remembered`).
+    """Describe an environment, from stored facts or in about 0.3 s (see `facts.remembered`).
 
-    Raises InterpreterError where it does not exist, its Python does not run or lacks what a worker
-    needs.
+    Raises InterpreterError if it does not exist, or if its Python does not run or lacks a package
+    that a worker needs.
     """
     chosen = interpreter(name, cache)
     return remembered(
@@ -168,14 +168,14 @@ def describe(name: str, cache: Path | None = None, *, fresh: bool = False) -> En
 
 
 def forget(name: str, cache: Path | None = None) -> None:
-    """Have all that is kept of an environment be asked again."""
+    """Delete the stored facts of an environment, so that they are determined again."""
     facts.forget(name, interpreter(name, cache), cache)
 
 
 def describe_interpreter(name: str, chosen: Interpreter) -> Environment:
-    """See `describe`; the interpreter need not be one that has a name yet."""
+    """Describe an interpreter, which need not have a name yet; see `describe`."""
     try:
-        answer = subprocess.run(
+        done = subprocess.run(
             worker_command(chosen, "describe", name, chosen.device),
             env=worker_variables(chosen),
             capture_output=True,
@@ -188,15 +188,15 @@ def describe_interpreter(name: str, chosen: Interpreter) -> Environment:
         ) from None
     except subprocess.TimeoutExpired:
         raise InterpreterError(
-            f"environment {name!r}: {chosen.path} did not answer in {DESCRIBE_TIMEOUT_SECONDS:g} s"
+            f"environment {name!r}: {chosen.path} did not respond in {DESCRIBE_TIMEOUT_SECONDS:g} s"
         ) from None
-    if answer.returncode != 0:
-        lines = answer.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         raise InterpreterError(f"environment {name!r} is broken: {lines[-1]}")
     try:
-        return msgspec.json.decode(answer.stdout, type=Environment)
+        return msgspec.json.decode(done.stdout, type=Environment)
     except msgspec.DecodeError:
         raise InterpreterError(
-            f"environment {name!r}: {chosen.path} described itself in words that are not ours: "
-            "is it a Python?"
+            f"environment {name!r}: {chosen.path} printed no description that can be read: is it "
+            "a Python?"
         ) from None

@@ -1,10 +1,10 @@
-"""Making an environment from locked requirement files.
+"""Creating an environment from locked requirement files.
 
-A virtual environment cannot be moved once it is made, so it is made where it will stay, and the
-stamp is written last: without it, nobody uses what is there. What an unfinished attempt or another
-recipe left is brought to this recipe by pip, which touches only what differs: gigabytes are not
-fetched again, and a worker that runs in it meanwhile keeps its interpreter. Only one whose
-interpreter does not run is removed.
+A virtual environment cannot be moved, so it is created in its final place, and its stamp is written
+last: without it, nothing uses the environment. If an incomplete attempt or another recipe left an
+environment, pip brings it to this recipe and changes only what differs, so that gigabytes are not
+downloaded again and a worker that runs in it keeps its interpreter. It is removed only if its
+interpreter does not run.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from compilewatch.records import Environment
 REQUIREMENTS = CHECKOUT / "requirements"
 
 INDEXES = {"neuron": "https://pip.repos.neuron.amazonaws.com"}
-"""Where else than on the usual index an environment's packages are, by its name."""
+"""Environment -> a package index that it needs besides the usual one."""
 
 LOG_FILE = "create.log"
 
 Observer = Callable[[str], None]
-"""Told each line that pip says."""
+"""Is called with each line that pip prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What an environment is made from: the pin of its torch, a locked file, a further index."""
+    """Input of an environment: the pin of torch, a locked requirements file, a further index."""
 
     torch: str
     requirements: Path
@@ -60,22 +60,22 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """16 hex digits over all that decides what is installed. Raises InterpreterError."""
+        """16 hex digits over everything that decides what is installed. Raises InterpreterError."""
         try:
             locked = self.requirements.read_text(encoding="utf-8")
         except OSError as error:
             raise InterpreterError(
-                f"{self.requirements} cannot be read ({error.strerror}): environments are made "
-                "from a checkout of compilewatch"
+                f"{self.requirements} cannot be read ({error.strerror}): environments can only be "
+                "created from a checkout of compilewatch"
             ) from None
         text = "\0".join((self.torch, locked, self.index or ""))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def recipe_of(name: str, torch: str | None = None) -> Recipe:
-    """The recipe of a name; `torch` is the version for one that has none of its own.
+    """Return the recipe of an environment; `torch` is the version for one without its own recipe.
 
-    Raises UsageError for a name or version that makes no sense.
+    Raises UsageError for an invalid name or version.
     """
     if name in INTERPRETERS:
         raise UsageError(f"{name!r} is the interpreter that runs compilewatch: make setup")
@@ -86,16 +86,16 @@ def recipe_of(name: str, torch: str | None = None) -> Recipe:
             own = ", ".join(sorted(targets.environments()))
             raise UsageError(
                 f"environment {name!r} needs --torch VERSION, such as --torch 2.9.0; "
-                f"those with a recipe of their own: {own}"
+                f"environments with their own recipe: {own}"
             )
         if re.fullmatch(r"\d+\.\d+(\.\d+)?[A-Za-z0-9.+]*", torch) is None:
             raise UsageError(f"--torch {torch}: expected a version such as 2.9.0")
         return Recipe(torch=f"torch=={torch}", requirements=REQUIREMENTS / "worker.txt")
     if torch is not None:
-        raise UsageError(f"environment {name!r} has a torch of its own: leave --torch out")
+        raise UsageError(f"environment {name!r} has its own version of torch: omit --torch")
     requirements = REQUIREMENTS / f"{name}.txt"
     recipe = Recipe(torch="", requirements=requirements, index=INDEXES.get(name))
-    _ = recipe.digest  # says what is wrong where the file cannot be read
+    _ = recipe.digest  # raises if the file cannot be read
     pins = re.findall(r"^torch==\S+", requirements.read_text(encoding="utf-8"), re.MULTILINE)
     if len(pins) != 1:
         raise InterpreterError(f"{requirements}: expected one line torch==VERSION")
@@ -110,14 +110,14 @@ def create(
     cache: Path | None = None,
     observer: Observer = lambda _: None,
 ) -> tuple[Environment, bool]:
-    """Make an environment, or leave it where this recipe made it; True with one that was made.
+    """Create an environment unless this recipe already created it; return whether it did.
 
-    `python` is the interpreter to make it with (the one that runs this). TORCH_INDEX names an
-    index that torch alone is taken from, as in scripts/setup.sh. Raises InterpreterError, with a
-    log in the environment's folder.
+    `python` is the interpreter to create it with (default: this one). The variable TORCH_INDEX
+    names an index from which only torch is installed, as in scripts/setup.sh. Raises
+    InterpreterError; the log is in the environment's folder.
     """
     folder = environment_folder(name, cache)
-    with _alone(folder):
+    with _locked(folder):
         stamp, wanted = read_stamp(name, cache), recipe.digest
         chosen = made_interpreter(name, cache)
         if stamp is not None and stamp.recipe == wanted:
@@ -128,11 +128,11 @@ def create(
         if not _runs(chosen.path):
             shutil.rmtree(folder / "venv", ignore_errors=True)
             observer(f"Creating {folder / 'venv'}")
-            _say(name, folder, [python or sys.executable, "-m", "venv", "venv"], observer)
+            _run_step(name, folder, [python or sys.executable, "-m", "venv", "venv"], observer)
         for arguments in _installs(recipe):
             command = [chosen.path, "-m", "pip", "install", "--disable-pip-version-check"]
-            _say(name, folder, [*command, *arguments], observer)
-        _say(name, folder, [chosen.path, "-m", "pip", "check"], observer)
+            _run_step(name, folder, [*command, *arguments], observer)
+        _run_step(name, folder, [chosen.path, "-m", "pip", "check"], observer)
         made = describe_interpreter(name, chosen)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         stamp = Stamp(name=name, recipe=wanted, created=now, python=made.python)
@@ -142,9 +142,9 @@ def create(
 
 
 def _installs(recipe: Recipe) -> Iterator[list[str]]:
-    """Arguments of each `pip install`: torch alone from its index first, then all the others.
+    """Yield the arguments of each `pip install`: torch from its own index, then everything else.
 
-    The pin of torch is said every time, so that no requirement can bring another one.
+    Each command contains the pin of torch, so that no requirement can install another version.
     """
     if index := os.environ.get("TORCH_INDEX"):
         yield ["--index-url", index, recipe.torch]
@@ -152,20 +152,20 @@ def _installs(recipe: Recipe) -> Iterator[list[str]]:
     yield [*further, recipe.torch, "-r", str(recipe.requirements)]
 
 
-def _say(name: str, folder: Path, command: list[str], observer: Observer) -> None:
-    """Run a step of the making, each line of it to the observer and to the log."""
-    # Packages of the calling shell's PYTHONPATH would count as installed.
+def _run_step(name: str, folder: Path, command: list[str], observer: Observer) -> None:
+    """Run one step; each line of its output goes to the observer and to the log."""
+    # Packages on the PYTHONPATH of the calling shell would count as installed.
     own = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
     complaints: list[str] = []
 
-    def said(line: str) -> None:
+    def report(line: str) -> None:
         observer(line)
         if line.strip():
             complaints.append(line.strip())
 
     try:
         with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
-            status = _logged(command, folder, own, log, said)
+            status = _logged(command, folder, own, log, report)
     except OSError as error:
         raise InterpreterError(
             f"environment {name!r}: {error.filename} cannot be used: {error.strerror}"
@@ -174,14 +174,14 @@ def _say(name: str, folder: Path, command: list[str], observer: Observer) -> Non
         errors = [line for line in complaints if line.startswith("ERROR")] or complaints
         told = errors[-1].removeprefix("ERROR: ") if errors else "no message"
         raise InterpreterError(
-            f"environment {name!r} could not be made: {told} (log: {folder / LOG_FILE})"
+            f"environment {name!r} could not be created: {told} (log: {folder / LOG_FILE})"
         )
 
 
 def _logged(
     command: list[str], folder: Path, variables: dict[str, str], log: TextIO, observer: Observer
 ) -> int:
-    """Run a command in a folder and return its exit status. Left early, it is ended."""
+    """Run a command in a folder and return its exit status. An exception ends the command."""
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -203,7 +203,7 @@ def _logged(
 
 
 def _runs(python: str) -> bool:
-    """Whether an interpreter is there, runs and has pip."""
+    """Whether an interpreter exists, runs and has pip."""
     try:
         command = [python, "-m", "pip", "--version"]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -212,15 +212,15 @@ def _runs(python: str) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the environment's folder, made if need be: two checkouts share one cache."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock the environment's folder and create it if needed: two checkouts share one cache."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "lock").open("w")
     except OSError as error:
         raise InterpreterError(
-            f"{folder} cannot be written ({error.strerror}): set COMPILEWATCH_CACHE to a folder "
-            "that can"
+            f"{folder} cannot be written ({error.strerror}): set COMPILEWATCH_CACHE to a "
+            "writable folder"
         ) from None
     with file:
         lock(file.fileno(), seconds=float("inf"))

@@ -1,4 +1,4 @@
-"""All environments at a glance: which work, which do not and what to type."""
+"""The list of all environments: which work, which do not, and what to type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compilewatch.records import Environment, Record
 
 
 class State(StrEnum):
-    """`unfinished`: its making was cut short; `broken`: it does not answer."""
+    """`unfinished`: its creation was interrupted; `broken`: it does not respond."""
 
     READY = "ready"
     BROKEN = "broken"
@@ -27,7 +27,7 @@ class State(StrEnum):
 
 
 class Listed(Record, frozen=True, kw_only=True):
-    """One environment. `environment` is how it described itself, None unless it is ready."""
+    """One environment. `environment` is its description, None unless it is ready."""
 
     name: str
     state: State
@@ -53,5 +53,5 @@ def _described(name: str, cache: Path | None, fresh: bool) -> Listed:
         made = describe(name, cache, fresh=fresh)
         return Listed(name=name, state=State.READY, environment=made)
     except InterpreterError as error:
-        mend = "make setup" if name in INTERPRETERS else create_command(name)
-        return Listed(name=name, state=State.BROKEN, advice=f"{error}; {mend}")
+        command = "make setup" if name in INTERPRETERS else create_command(name)
+        return Listed(name=name, state=State.BROKEN, advice=f"{error}; {command}")

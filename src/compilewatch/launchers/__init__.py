@@ -1,4 +1,4 @@
-"""How requests get run: one Protocol, one line each in `LAUNCHERS`; loaded lazily."""
+"""Launchers run requests: one Protocol, one row for each in `LAUNCHERS`; loaded lazily."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LAUNCHERS: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """One answered request. `artifacts` is a folder of files to keep, or None.
+    """A request with its result. `artifacts` is a folder of files to keep, or None.
 
-    The receiver owns the folder from here on (and moves it into the store).
+    The receiver owns the folder from now on and moves it into the store.
     """
 
     result: Result
@@ -43,16 +43,16 @@ class Running:
 def by_environment(
     requests: Iterable[Request], names: Iterable[str], who: str
 ) -> dict[str, list[Request]]:
-    """The requests of each of these environments, in order.
+    """Return the requests of each of these environments, in order.
 
-    Raises LauncherError for another: `who` is what has these alone.
+    Raises LauncherError for a request in another environment; `who` is the subject of the message.
     """
     found: dict[str, list[Request]] = {name: [] for name in names}
     for request in requests:
         name = request.target.environment
         if name not in found:
             raise LauncherError(
-                f"{request.model.name} asks for environment {name!r}; "
+                f"{request.model.name} requests environment {name!r}; "
                 f"{who} {', '.join(found) or 'none'}"
             )
         found[name].append(request)
@@ -60,7 +60,7 @@ def by_environment(
 
 
 class Launcher(Protocol):
-    """Runs requests and yields each answer as it comes, in any order, exactly once.
+    """Runs requests and yields each result as it arrives, in any order, exactly once.
 
     A request never fails: what happens to its child is a `Result`. `LauncherError` means that
     nothing can be run (no interpreter, a server that will not start). Leaving the iterator early
@@ -72,11 +72,11 @@ class Launcher(Protocol):
 
     @property
     def jobs(self) -> int:
-        """How many requests it runs at a time."""
+        """How many requests run at the same time."""
         ...
 
     def environments(self) -> tuple[Environment, ...]:
-        """The environments that requests may name, as they described themselves."""
+        """Return the environments that requests may name, as they described themselves."""
         ...
 
     def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:

@@ -1,4 +1,4 @@
-"""A launcher without processes: answers from a table or a function. For tests and dry runs."""
+"""A launcher without processes: results from a table or a function. For tests and dry runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Answers = Mapping[str, Result] | Callable[[Request], Result]
 
 
 class FakeLauncher:
-    """Answers each request at once, in order; one without an answer of its own passes.
+    """Returns a result for each request immediately, in order; requests without one pass.
 
-    `artifacts` names files (path to content) that every answer hands over. `seen` lists the
-    requests that were run, for a test to look at.
+    `artifacts` names files (path to content) that every result has. `seen` lists the requests that
+    ran, for tests.
     """
 
     name = "fake"
@@ -63,7 +63,7 @@ class FakeLauncher:
             yield Completed(result=result, artifacts=self._files(scratch, number))
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no processes."""
 
     def _answer(self, request: Request) -> Result:
         if callable(self._answers):
@@ -85,7 +85,7 @@ def _digest(environment: str) -> str:
 
 
 def passing(request: Request) -> Result:
-    """A result that says: compiled whole, in one graph."""
+    """Return a result with the status `pass`, captured as a single graph."""
     return Result(
         request=request,
         status=Status.PASS,

@@ -65,7 +65,7 @@ class Peer:
         size = self._log.seek(0, 2)
         self._log.seek(max(0, size - LOG_TAIL_BYTES))
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][:300] if lines else "it printed nothing"
+        return lines[-1][:300] if lines else "no output"
 
     def kill(self) -> None:
         """Kill it and wait until it has ended."""

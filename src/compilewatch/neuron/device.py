@@ -1,4 +1,4 @@
-"""The NeuronCores of this machine, asked without touching them."""
+"""The NeuronCores of this machine, listed without using them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ TOOLS = Path("/opt/aws/neuron/bin")
 """Where the tools are installed, often without being on PATH."""
 
 PRODUCT = Path("/sys/devices/virtual/dmi/id/product_name")
-"""On EC2 the instance type, such as `trn1.2xlarge`."""
+"""The instance type on EC2, such as `trn1.2xlarge`."""
 
 TIMEOUT_SECONDS = 60.0
 
 
 def core_count() -> int:
-    """NeuronCores that `neuron-ls -j` lists; 0 where there is no tool, no driver or no device."""
+    """Return how many NeuronCores `neuron-ls -j` lists; 0 without the tool, driver or device."""
     tool = shutil.which("neuron-ls") or shutil.which("neuron-ls", path=str(TOOLS))
     if tool is None:
         return 0
@@ -31,7 +31,7 @@ def core_count() -> int:
 
 
 def instance_family(product: Path = PRODUCT) -> str | None:
-    """`trn1` on a trn1.2xlarge; None where the machine does not say what it is."""
+    """Return `trn1` for a trn1.2xlarge; None if the machine does not report its type."""
     try:
         return product.read_text().strip().partition(".")[0] or None
     except OSError:

@@ -1,10 +1,10 @@
-"""Why neuronx-cc failed, in few words: its codes, exit statuses and signals to classes.
+"""Why neuronx-cc failed: maps its codes, exit statuses and signals to a few classes.
 
 Codes are those of the compiler's documentation (Neuron SDK 2.32.0, `compiler/error-codes`), which
-lists 60 and says of none that the list is whole. A code that is not in the table keeps its code and
-gets the class `unknown`, or `internal` where its first letter is I, as in all that users report and
-nobody documents. Before 2.2x codes had no `NCC_`: `[XTP002]`, `[TEN404]`, and `[F137]`, where the
-number is the exit status that a shell would give (128 and a signal).
+lists 60 of them and does not claim to be complete. A code that is not in the table is kept and gets
+the class `unknown`, or `internal` if its first letter is I, as in all undocumented codes that users
+report. Before 2.2x, codes had no `NCC_`: `[XTP002]`, `[TEN404]`, and `[F137]`, where the number is
+the exit status of a shell (128 plus a signal).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HOST_MEMORY = "host_memory"
 CRASHED = "crashed"
 TIMEOUT = "timeout"
 LOWERING = "lowering"
-"""Raised before the compiler was asked: the model could not be lowered to an HLO."""
+"""Raised before the compiler ran: the model could not be lowered to an HLO module."""
 
 CODES: dict[str, tuple[str, ...]] = {
     "unsupported_operator": ("EVRF001", "EUOC002", "EVRF006", "EVRF019", "EVRF029"),
@@ -40,7 +40,7 @@ CODES: dict[str, tuple[str, ...]] = {
     "core_configuration": ("EARG001",),
     INTERNAL: ("TEN404",),
 }
-"""Class -> codes, without `NCC_`. EVRF029 is reported by users only; XTP002 and TEN404 are old."""
+"""Class -> codes, without `NCC_`. Only users report EVRF029; XTP002 and TEN404 are old."""
 
 KINDS = frozenset({*CODES, UNKNOWN, HOST_MEMORY, CRASHED, TIMEOUT, LOWERING})
 
@@ -54,13 +54,14 @@ _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal
 
 
 def failure(log: str, exit_status: int | None) -> NeuronFailure:
-    """What a compiler that failed has said. `exit_status` is negative for a signal, None unknown.
+    """Return why the compiler failed. `exit_status` is negative for a signal, None if unknown.
 
-    A code of its own counts before how it ended: it ends with 70 for nearly everything.
+    The compiler's own code takes precedence over its exit status, which is 70 for nearly
+    everything.
     """
     ended = _signal(exit_status)
     if ended and exit_status is not None and exit_status < 0:
-        # It was stopped, whatever it had warned of before.
+        # It was stopped, so earlier messages in the log are irrelevant.
         words = _last_words(log)
         return NeuronFailure(kind=_kind_of_signal(ended), message=words, signal=ended.name)
     found, old, abnormal = _CODE.search(log), _OLD_CODE.search(log), _ENDED.search(log)
@@ -93,13 +94,13 @@ def _kind_of_code(code: str) -> str:
 
 
 def _kind_of_signal(which: signal.Signals | None) -> str:
-    if which is signal.SIGKILL:  # the kernel's, for want of memory: nobody else uses it here
+    if which is signal.SIGKILL:  # by the kernel, out of memory: nothing else sends it here
         return HOST_MEMORY
     return CRASHED if which in _CRASHES else UNKNOWN
 
 
 def _signal(exit_status: int | None) -> signal.Signals | None:
-    """-9 as subprocess has it, 137 as a shell has it."""
+    """Return the signal of -9 (subprocess) or 137 (shell)."""
     number = exit_status or 0
     try:
         return signal.Signals(-number if number < 0 else number - 128)
@@ -108,7 +109,7 @@ def _signal(exit_status: int | None) -> signal.Signals | None:
 
 
 def _last_words(log: str) -> str:
-    """The last line that says anything, for a failure without a code."""
+    """Return the last line with text, for a failure without a code."""
     lines = [_LOG_PREFIX.sub("", line).strip() for line in log.splitlines()]
     said = [line for line in lines if line.strip("*")]
     return said[-1] if said else ""

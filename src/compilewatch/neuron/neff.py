@@ -1,7 +1,7 @@
-"""NEFF files, what neuronx-cc writes: a header of 1024 bytes, then a tarball.
+"""NEFF files, the output of neuronx-cc: a header of 1024 bytes, then a tarball.
 
 Layout: Neuron SDK 2.32.0, `neuron-runtime/explore/work-with-neff-files.rst`. Little-endian; the
-last 468 bytes are reserved. A file has `header_bytes` and `data_bytes`, no more.
+last 468 bytes of the header are reserved. A file has exactly `header_bytes` + `data_bytes`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ HEADER = struct.Struct("<5Q128sI32s16s256sI64sQI468s")
 
 
 class NeffError(ValueError):
-    """What is not the whole of a NEFF; the message says why."""
+    """The file is not a complete NEFF; the message says why."""
 
 
 def read_header(path: Path) -> NeffHeader | None:
-    """The header of a file, None where it has another layout. Raises NeffError for a cut file."""
+    """Read a file's header; None for another layout. Raises NeffError for a truncated file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         raw = file.read(HEADER.size)

@@ -1,8 +1,8 @@
-"""neuronx-cc as a subprocess: HLO in, NEFF out, and all that is worth knowing about the way.
+"""neuronx-cc as a subprocess: from an HLO module to a NEFF, with measurements.
 
-Command line: Neuron SDK 2.32.0, `compiler/neuronx-cc/api-reference-guide`. The folder of one
-compilation holds `graph.neff`, `neuronx-cc.log` (the compiler's own log), `console.txt` (what it
-printed) and `neuron.json` (`NeuronDetail`, written last: where it is, the rest is whole).
+Command line: Neuron SDK 2.32.0, `compiler/neuronx-cc/api-reference-guide`. The folder of a
+compilation contains `graph.neff`, `neuronx-cc.log` (the compiler's log), `console.txt` (its output)
+and `neuron.json` (`NeuronDetail`), which is written last and marks a complete compilation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TARGETS = ("trn1", "trn1n", "inf2", "trn2")
 DEFAULT_TARGET = "trn1"
 
 HLO_SUFFIX = ".hlo_module.pb"
-"""Of captured HLOs; the file `NAME.parameters.json` beside one says whether it may be compiled."""
+"""Suffix of captured modules; `NAME.parameters.json` exists if one may be compiled."""
 
 NEFF_FILE = "graph.neff"
 LOG_FILE = "neuronx-cc.log"
@@ -49,13 +49,13 @@ PINNED = (
     ("--native-int64", "disabled", ("trn2",)),
     ("--implicit-integer-downcast", "all", TARGETS),
 )
-"""Flag, value, and the targets that take it: today's defaults, said, so that answers stay the same
-when a default changes. An older compiler knows fewer; those it does not list are left out."""
+"""Flag, value, and the targets that support it: today's defaults, passed explicitly so that results
+do not change with a default. Flags that an older compiler does not list are omitted."""
 
 DEFAULT_CACHE = "/var/tmp/neuron-compile-cache"
 
 LOG_BYTES = 256 * 1024
-"""Of a log, at its end, where causes are looked for."""
+"""Bytes at the end of a log in which causes are looked for."""
 
 _VERSION = re.compile(r"NeuronX Compiler version (\S+)")
 _QUERY_SECONDS = 120.0
@@ -70,7 +70,7 @@ class Compiler:
     known: frozenset[str]
 
     def flags(self, target: str) -> tuple[str, ...]:
-        """What can change its answer, pinned; see `PINNED`."""
+        """Return all flags that can change its result, with fixed values; see `PINNED`."""
         pinned = [
             (name, value)
             for name, value, targets in PINNED
@@ -80,31 +80,33 @@ class Compiler:
 
 
 def find() -> str | None:
-    """Where neuronx-cc is: beside this Python (a venv that is not activated), else on PATH."""
+    """Find neuronx-cc: next to this Python (a venv that is not activated), or else on PATH."""
     beside = Path(sys.executable).with_name("neuronx-cc")
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("neuronx-cc")
 
 
-def ask(path: str) -> Compiler:
-    """What a compiler says of itself. Raises CompilerError where it does not start."""
-    said = _said(path, "--version")  # on stderr, in some versions
+def describe(path: str) -> Compiler:
+    """Read version and flags of a compiler. Raises CompilerError if it does not start."""
+    said = _output_of(path, "--version")  # on stderr, in some versions
     version = _VERSION.search(said)
     if version is None:
-        raise CompilerError(f"{path} --version names no version of NeuronX Compiler: reinstall it")
-    listed = frozenset(re.findall(r"(?<![\w-])--[a-z][\w-]+", _said(path, "compile", "--help")))
+        raise CompilerError(f"{path} --version prints no NeuronX Compiler version: reinstall it")
+    listed = frozenset(
+        re.findall(r"(?<![\w-])--[a-z][\w-]+", _output_of(path, "compile", "--help"))
+    )
     return Compiler(path=path, version=version[1], known=listed)
 
 
 def folder_of(hlo: Path, target: str) -> Path:
-    """Where what is compiled from an HLO lies: `graph.trn1` beside `graph.hlo_module.pb`."""
+    """Return the output folder for an HLO module: `graph.trn1` next to `graph.hlo_module.pb`."""
     return hlo.with_name(f"{hlo.name.removesuffix(HLO_SUFFIX)}.{target}")
 
 
 class Compilation:
-    """One HLO on its way through the compiler, in a folder of its own.
+    """The compilation of one HLO module, in a folder of its own. The constructor starts it.
 
-    Started by the constructor. With `own_session` the compiler can be ended with all that it
-    started (`end`); without, it stays in the process group of a worker's child, and ends with it.
+    With `own_session`, `end` kills the compiler and all processes that it started; without, it
+    stays in the process group of a worker's child and ends with it.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class Compilation:
             return
         places = ("--output", str(folder / NEFF_FILE), "--logfile", str(folder / LOG_FILE))
         command = [compiler.path, "compile", str(hlo.resolve()), *self.flags, *places]
-        # Its flags are those given here and no others.
+        # Only the flags that are passed here may apply.
         environ = {n: v for n, v in os.environ.items() if n != "NEURON_CC_FLAGS"}
         with (folder / CONSOLE_FILE).open("wb") as console:
             try:
@@ -148,11 +150,11 @@ class Compilation:
 
     @property
     def seconds(self) -> float:
-        """Since it was started, until it ended."""
+        """Seconds from the start of the compiler to its end, or until now."""
         return self._seconds if self._seconds is not None else time.monotonic() - self._started
 
     def done(self, *, wait: bool = False) -> bool:
-        """Whether the compiler has ended; `wait` until it has. Looks at its memory each time."""
+        """Whether the compiler has ended; `wait` for it. Samples its memory at each call."""
         if self._process is None or self._process.returncode is not None:
             return True
         while True:
@@ -166,7 +168,7 @@ class Compilation:
             time.sleep(processes.SAMPLE_SECONDS)
 
     def end(self, kind: str, message: str) -> None:
-        """Kill the compiler and all in its session; `kind` and `message` become the failure."""
+        """Kill the compiler's session; `kind` and `message` become the failure."""
         if self._process is None or self.done():
             return
         with contextlib.suppress(ProcessLookupError):
@@ -175,7 +177,7 @@ class Compilation:
         self._ended = NeuronFailure(kind=kind, message=message)
 
     def detail(self) -> NeuronDetail:
-        """What came of it, also written to the folder. Waits for the end."""
+        """Wait for the end and return the result, which is also written to the folder."""
         self.done(wait=True)
         found = NeuronDetail(
             target=self._target,
@@ -187,23 +189,23 @@ class Compilation:
             compile_seconds=self._seconds,
             compiler_peak_memory_bytes=self._peak,
         )
-        found = self._answered(found)
+        found = self._from_exit(found)
         files.replace(self.folder / DETAIL_FILE, msgspec.json.encode(found))
         return found
 
-    def _answered(self, found: NeuronDetail) -> NeuronDetail:
+    def _from_exit(self, found: NeuronDetail) -> NeuronDetail:
         problem = self._ended
         if problem is None and self._exit_status:
             problem = error_classes.failure(self.log(), self._exit_status)
         return with_neff(found, self.folder / NEFF_FILE, problem)
 
     def log(self) -> str:
-        """The end of what the compiler wrote: its console, which has the error, then its log."""
+        """Return the end of the console output, which has the error, and of the log."""
         return "\n".join(tail(self.folder / name) for name in (CONSOLE_FILE, LOG_FILE))
 
 
 def described(found: NeuronDetail) -> str:
-    """One line for people: what was made, or why nothing was."""
+    """Return one line for people: what was compiled, or why nothing was."""
     if found.failure is None:
         size = (found.neff_bytes or 0) / 2**20
         cached = ", from the compile cache" if found.cached else ""
@@ -216,7 +218,7 @@ def described(found: NeuronDetail) -> str:
 def with_neff(
     found: NeuronDetail, path: Path | None, problem: NeuronFailure | None
 ) -> NeuronDetail:
-    """The detail with its verdict: the NEFF at `path`, or the failure, also of a broken NEFF."""
+    """Return the detail with the NEFF at `path`, or with the failure, also for a broken NEFF."""
     if problem is None and (path is None or not path.is_file()):
         problem = NeuronFailure(kind=error_classes.UNKNOWN, message="exit status 0 and no NEFF")
     if problem is not None or path is None:
@@ -230,23 +232,23 @@ def with_neff(
     return msgspec.structs.replace(found, compiled=True, neff_bytes=size, neff=header)
 
 
-def already(folder: Path, compiler: Compiler, hlo: Path, target: str) -> NeuronDetail | None:
-    """What an earlier compilation in the folder found, if it asked the same and has its NEFF."""
+def earlier_result(folder: Path, compiler: Compiler, hlo: Path, target: str) -> NeuronDetail | None:
+    """Return the result in the folder if its request was the same and its NEFF exists."""
     try:
         found = msgspec.json.decode((folder / DETAIL_FILE).read_bytes(), type=NeuronDetail)
         read_header(folder / NEFF_FILE)
     except (OSError, msgspec.DecodeError, NeffError):
         return None
-    asked = (SCHEMA_VERSION, True, compiler.version, compiler.flags(target), sha256(hlo))
-    answered = (found.schema_version, found.compiled, found.compiler_version, found.flags)
-    return found if (*answered, found.hlo_sha256) == asked else None
+    wanted = (SCHEMA_VERSION, True, compiler.version, compiler.flags(target), sha256(hlo))
+    stored = (found.schema_version, found.compiled, found.compiler_version, found.flags)
+    return found if (*stored, found.hlo_sha256) == wanted else None
 
 
 def cached_neff(digest: str, version: str, flags: tuple[str, ...]) -> Path | None:
-    """The NEFF of this very HLO, compiler and flags in Neuron's persistent cache, or None.
+    """Find the NEFF of this HLO, compiler and flags in Neuron's persistent cache.
 
-    Layout: `about-neuron/arch/neuron-features/neuron-caching.rst`. The hash in an entry's name is
-    libneuronxla's own, so entries are told by what is in them. A cache on S3 is not looked into.
+    Layout: `about-neuron/arch/neuron-features/neuron-caching.rst`. The hash in the name of an entry
+    is libneuronxla's own, so entries are compared by content. A cache on S3 is not searched.
     """
     url = os.environ.get("NEURON_COMPILE_CACHE_URL") or DEFAULT_CACHE
     if "://" in url:
@@ -268,7 +270,7 @@ def sha256(path: Path) -> str:
 
 
 def tail(path: Path) -> str:
-    """The end of a log, "" where there is none."""
+    """Return the end of a log, "" if it does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
@@ -277,7 +279,7 @@ def tail(path: Path) -> str:
         return ""
 
 
-def _said(path: str, *arguments: str) -> str:
+def _output_of(path: str, *arguments: str) -> str:
     try:
         done = subprocess.run(
             [path, *arguments],
@@ -288,7 +290,7 @@ def _said(path: str, *arguments: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CompilerError(f"{path} did not answer in {_QUERY_SECONDS:g} s") from None
+        raise CompilerError(f"{path} did not respond in {_QUERY_SECONDS:g} s") from None
     except OSError as error:
         raise CompilerError(f"{path} cannot be run: {error.strerror}") from None
     said = done.stdout.decode(errors="replace")

@@ -1,1 +1,1 @@
-"""Models and targets to requests: where each is evaluated, its key, what is expected of it."""
+"""From models and targets to requests, with their environments, keys and expectations."""

@@ -1,7 +1,7 @@
-"""Reviewed exceptions: what is known not to work, why, and since when.
+"""Reviewed exceptions: which models are known not to pass, why, and since when.
 
-`inputs/expectations.toml` holds `[[expectation]]` tables. An expectation that no longer holds is
-reported, so that the list cannot rot; what it names is still run, unless it says `skip`.
+`inputs/expectations.toml` contains `[[expectation]]` tables. An expectation that no longer holds
+is reported, so that the list stays current. The model still runs, unless the line says `skip`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from compilewatch.records import (
 class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One reviewed line.
 
-    `model` is a model's name or its class. `target` is a label (`dynamo/train`) or a target's name
-    for all its modes; without one it holds for every target. A label holds in every environment
-    unless it names one (`dynamo/train@xla`). `phase` narrows `status`. `torch` and `transformers`
-    are PEP 440 specifiers; outside of them the line says nothing. `skip` means that the model is
-    not run at all, for what would harm the machine or the sweep.
+    `model` is a model's name or its class. `target` is a label (`dynamo/train`) or the name of a
+    target for all its modes; None means every target. A label applies in every environment unless
+    it names one (`dynamo/train@xla`). `phase` narrows `status`. `torch` and `transformers` are PEP
+    440 specifiers; with other versions the line does not apply. `skip` means that the model does
+    not run at all, because it would harm the machine or the sweep.
     """
 
     model: str
@@ -53,10 +53,10 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             try:
                 SpecifierSet(getattr(self, name) or "")
             except InvalidSpecifier as error:
-                raise ValueError(f"`{name}` is no version specifier: {error}") from None
+                raise ValueError(f"`{name}` is not a version specifier: {error}") from None
 
     def concerns(self, request: Request, environment: Environment) -> bool:
-        """Whether the line speaks about this request in this environment."""
+        """Whether the line applies to this request in this environment."""
         if self.model != request.model.name and self.model != _class_name(request):
             return False
         target = request.target
@@ -72,7 +72,7 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Expectations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of a file; for one request the first that concerns it decides."""
+    """The contents of the file. The first line that applies to a request decides."""
 
     schema_version: int = 1
     expectation: tuple[Expectation, ...] = ()
@@ -81,7 +81,7 @@ class Expectations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return next((e for e in self.expectation if e.concerns(request, environment)), None)
 
     def judge(self, result: Result, environment: Environment) -> Result:
-        """The result with the reason of the expectation that it meets, or with none."""
+        """Return the result with the reason of the expectation that it meets, or with None."""
         expected = self.of(result.request, environment)
         reason = expected.reason if expected is not None and expected.holds(result) else None
         if reason == result.expectation:
@@ -91,7 +91,7 @@ class Expectations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def stale(
         self, results: Iterable[Result], environments: Iterable[Environment]
     ) -> list[tuple[Expectation, Result]]:
-        """Expectations that were put to the test and no longer hold, with what happened."""
+        """Return the expectations that were tested and no longer hold, with the new results."""
         known = {environment.name: environment for environment in environments}
         found = []
         for result in results:
@@ -105,19 +105,19 @@ class Expectations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def load_expectations(path: Path | None) -> Expectations:
-    """Read an expectations file; no path or no such file means none. Raises ConfigError."""
+    """Read an expectations file; without a path or file, return none. Raises ConfigError."""
     if path is None or not path.exists():
         return Expectations()
     return read_toml(path, Expectations)
 
 
 def stale_note(expected: Expectation, result: Result) -> str:
-    """One line: an expectation that no longer holds, and what happened instead."""
+    """Return one line about an expectation that no longer holds, with the actual result."""
     wanted = f"{expected.status.value}" + (f" in {expected.phase.value}" if expected.phase else "")
     return (
         f"{expected.model} [{target_label(result.request.target)}]: expected {wanted} "
-        f"({expected.reason}, {expected.date}) but it is {result.status.value} in "
-        f"{result.phase.value}; mend inputs/expectations.toml"
+        f"({expected.reason}, {expected.date}) but the result is {result.status.value} in "
+        f"{result.phase.value}; update inputs/expectations.toml"
     )
 
 

@@ -1,8 +1,8 @@
-"""When are two questions the same? Digests of all that can change an answer.
+"""Keys: digests of everything that can change a result.
 
-Two requests with one key are asked once and answered for both, today or from an earlier run, so
-a key that forgets something returns a wrong answer, and a key that holds too much asks twice.
-Where it is not certain that something cannot matter, it is in the key.
+Requests with equal keys are evaluated once and share the result, in this run or from an earlier
+one. A key that omits something therefore returns a wrong result, and a key that contains too much
+repeats work. When in doubt, the key contains it.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ GENERIC_WORDS = frozenset({
     "vision", "with",
 })
 # fmt: on
-"""Words of class names and model types that say nothing about kinship."""
+"""Words of class names and model types that do not show that two models are related."""
 
 
 @cache
 def target_sha256(target: str) -> str:
-    """Digest of the files that can change a result of a target (its row of the catalogue).
+    """Return the digest of the files that can change a target's results (see its catalogue row).
 
-    An edit to any of them makes results of earlier runs unusable; an edit elsewhere does not.
+    An edit to any of these files makes results of earlier runs unusable; other edits do not.
     """
     folder = Path(__file__).parents[1]
     total = hashlib.sha256()
@@ -66,10 +66,10 @@ def _source_files(folder: Path, names: Iterable[str]) -> set[Path]:
 
 
 def read_overrides(folder: Path | None) -> tuple[dict[str, Any], ...]:
-    """The `[[override]]` tables of a folder of input overrides, without their prose.
+    """Return the `[[override]]` tables of a folder of overrides, without `reason` and `date`.
 
-    Raises ConfigError. `worker/model/overrides.py` validates them; here only whom they select and
-    that they changed counts.
+    `worker/model/overrides.py` validates them; a key only depends on which models they select and
+    on their content. Raises ConfigError.
     """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.toml")) if folder is not None else ():
@@ -84,11 +84,11 @@ def read_overrides(folder: Path | None) -> tuple[dict[str, Any], ...]:
 
 
 def overrides_for(spec: ModelSpec, overrides: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The overrides that may apply to a model; one too many is harmless, one too few is not.
+    """Return the overrides that may apply to a model: rather one too many than one too few.
 
-    Only these enter its key: a new line for one model must not ask a thousand others again. The
-    class decides exactly; the model type is known to the worker alone (a class of the family
-    `clip` may have `clip_text_model`), so a type counts where it resembles the family or class.
+    Only these enter its key, so that a new line for one model does not repeat a thousand others.
+    The class decides exactly. Only the worker knows the model type (a class of the family `clip`
+    may have `clip_text_model`), so a type counts if it resembles the family or the class.
     """
     build = spec.build
     class_name = build.class_name if isinstance(build, ClassBuild | ConfigBuild) else None
@@ -115,19 +115,19 @@ def request_key(
     inputs_file: Path | None = None,
     operators_file: Path | None = None,
 ) -> str:
-    """The key of a question: a digest of all that can change its answer.
+    """Return the key of a request: a digest of everything that can change its result.
 
-    Not the model's name, downloads or licence; not deadlines and memory, which can only prevent
-    an answer. Nor the environment's name: two names of one environment share its answers. None is
-    one that does not exist, whose requests are not asked. Raises ConfigError where `inputs_file` or
-    `operators_file` cannot be read.
+    It does not contain the model's name, downloads or licence, nor deadlines and memory limits,
+    which can only prevent a result, nor the environment's name: two names of one environment share
+    results. `environment` None means that it does not exist, so that the request does not run.
+    Raises ConfigError if `inputs_file` or `operators_file` cannot be read.
     """
-    asked = msgspec.structs.asdict(target)
-    del asked["environment"]
+    target_options = msgspec.structs.asdict(target)
+    del target_options["environment"]
     return digest(
         {
             "build": _build_identity(spec),
-            "target": asked,
+            "target": target_options,
             "tier": tier,
             "depth": depth,
             "environment": _environment_identity(environment),
@@ -160,7 +160,7 @@ def _build_identity(spec: ModelSpec) -> dict[str, Any]:
         return {"chaos": build.behaviour}
     if isinstance(build, FactoryBuild):
         identity = {"factory": build.factory, "inputs": build.inputs, "source": build.source_sha256}
-        # Without the source's digest the folder is all that tells two factories apart.
+        # Without the digest of the source, only the folder distinguishes two factories.
         return identity if build.source_sha256 else {**identity, "path": build.path}
     pinned = [build.repo, spec.revision]
     return {

@@ -1,4 +1,4 @@
-"""Which environment each target is asked in."""
+"""In which environment each target runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Target
 
 
 def wanted(targets: Iterable[str], named: Sequence[str]) -> tuple[str, ...]:
-    """The environments that these targets may be asked in: those named, else homes and stand-ins.
+    """Return the names of the environments in which these targets may run.
 
-    `default` may stand in: an agent can have the Neuron SDK beside compilewatch.
+    These are the ones in `named`, otherwise the default and fallback environments of each target.
+    `default` is a fallback because an agent can have the Neuron SDK next to compilewatch.
     """
     if named:
         return tuple(dict.fromkeys(named))
@@ -29,10 +30,12 @@ def wanted(targets: Iterable[str], named: Sequence[str]) -> tuple[str, ...]:
 def place(
     targets: Iterable[Target], named: Sequence[str], environments: Iterable[Environment]
 ) -> tuple[Target, ...]:
-    """Each target in the environments that it is asked in.
+    """Return each target once for each environment in which it runs.
 
-    Without names in its home, or where it can run instead; with names in each that can run it. One
-    that none can run stays at home. Raises UsageError for a name that is none of `environments`.
+    Without `named`, this is the target's default environment, or another one that can run it if
+    the default cannot. With `named`, it is each named environment that can run the target. A target
+    that no environment can run stays in its default environment. Raises UsageError for a name that
+    is not one of `environments`.
     """
     known = {environment.name: environment for environment in environments}
     for name in named:
@@ -49,7 +52,7 @@ def place(
 
 
 def needs(target: Target) -> str:
-    """Why a target is not asked in an environment that does not exist, and what to type."""
+    """Return why a target cannot run if its environment does not exist, and what to type."""
     return f"needs the environment {target.environment!r}: {create_command(target.environment)}"
 
 

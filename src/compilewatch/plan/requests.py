@@ -1,4 +1,4 @@
-"""Models x targets to requests: what a sweep will ask, before anything runs."""
+"""The plan of a sweep: all requests, made from models and targets before anything runs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def plan(
     expectations: Expectations | None = None,
     shard: Shard | None = None,
 ) -> Plan:
-    """Make a request of every model and target, in the order of the models.
+    """Make one request for each model and target, in the order of the models.
 
-    A target whose environment does not exist is `unsupported`, with what to type.
+    A target whose environment does not exist is `unsupported`; the detail says what to type.
 
-    Raises UsageError for an empty plan, an unknown target or a name that stands for two models,
-    and ConfigError for overrides or inputs that cannot be read.
+    Raises UsageError for an empty plan, an unknown target or a name that two models share, and
+    ConfigError for overrides or inputs that cannot be read.
     """
     _check(specs, targets)
     expected = expectations or Expectations()
@@ -64,14 +64,14 @@ def plan(
                 operators_file=_operators_file(target, options),
             )
             request = _request(spec, target, key, options)
-            refusal = _refusal(request, environment, expected)
-            identity.append((spec.name, key, refusal is None))
+            result = _result_without_run(request, environment, expected)
+            identity.append((spec.name, key, result is None))
             if held is not None and spec.name not in held:
                 continue
-            if refusal is None:
+            if result is None:
                 requests.append(request)
             else:
-                skipped.append(refusal)
+                skipped.append(result)
     return Plan(
         requests=tuple(requests),
         skipped=tuple(skipped),
@@ -81,7 +81,7 @@ def plan(
 
 
 def targets_of(names: Iterable[str], modes: Iterable[Mode], dynamic: bool) -> tuple[Target, ...]:
-    """Every target in every mode, without repetition. A name may carry a backend: `neuron:trn2`."""
+    """Return every target in every mode, without duplicates. `neuron:trn2` selects a backend."""
     made = (
         Target(name=name, backend=backend or None, mode=mode, dynamic=dynamic)
         for name, _, backend in (text.partition(":") for text in names)
@@ -91,7 +91,7 @@ def targets_of(names: Iterable[str], modes: Iterable[Mode], dynamic: bool) -> tu
 
 
 def parse_shard(text: str) -> Shard:
-    """`2/5` to a shard. Raises UsageError for what is no part of a whole."""
+    """Parse a shard such as `2/5`. Raises UsageError if it is malformed or out of range."""
     found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     if found is None:
         raise UsageError(f"shard {text!r} is not of the form I/N, such as 1/4")
@@ -114,7 +114,7 @@ def _check(specs: Sequence[ModelSpec], targets: Sequence[Target]) -> None:
 
 
 def check_targets(targets: Sequence[Target]) -> None:
-    """Raises UsageError where there is none, or a name or backend is unknown."""
+    """Raise UsageError if there is no target, or if a name or a backend is unknown."""
     if not targets:
         raise UsageError("no targets to check models on: name at least one with --targets")
     for target in targets:
@@ -143,15 +143,15 @@ def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Req
 
 
 def _operators_file(target: Target, options: Options) -> Path | None:
-    """The list of Neuron's operators, for the one target whose answers hold what it says."""
+    """Return the list of Neuron operators for the one target whose results depend on it."""
     known = options.neuron_operators if entry(target.name).reads_neuron_operators else None
     return Path(known) if known else None
 
 
-def _refusal(
+def _result_without_run(
     request: Request, environment: Environment | None, expectations: Expectations
 ) -> Result | None:
-    """The answer to a request that is not asked, or None for one that is."""
+    """Return the result of a request that does not run, or None for one that runs."""
     reason, expectation = request.model.skip_reason, None
     status = Status.SKIPPED
     if request.model.error is not None:

@@ -1,11 +1,11 @@
-"""The nouns of compilewatch, frozen and versioned.
+"""The data types of compilewatch. They are immutable and versioned.
 
 Everything that is stored, sent to a worker or published is one of these structs. They are
 `msgspec.Struct`s because msgspec has no dependencies of its own (a worker must fit into foreign
 environments) and validates types on decoding. Durations are seconds, memory is bytes, times are
 RFC 3339 strings in UTC.
 
-These modules import nothing of the package but one another: the worker and the parent share them.
+These modules import only each other, because the worker and the parent share them.
 """
 
 from __future__ import annotations

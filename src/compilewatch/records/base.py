@@ -1,4 +1,4 @@
-"""What all records share: their versions, their base and the words of few values."""
+"""What all records share: versions, the base class, and enumerations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 SCHEMA_VERSION = 1
-"""Version of files that have no version of their own below; see docs/formats.md."""
+"""Version of the files that have no version of their own below; see docs/formats.md."""
 
 RESULT_VERSION = 2
 """Version of the lines of `results.jsonl`."""
@@ -16,11 +16,11 @@ RUN_VERSION = 2
 """Version of `run.json`."""
 
 HARNESS_VERSION = 1
-"""Bumped by hand when a change of ours can change an answer: part of every request key."""
+"""Raised by hand when a change of compilewatch can change a result; it is part of every key."""
 
 
 class Status(StrEnum):
-    """What became of a request; `Phase` says where."""
+    """What happened to a request; `Phase` says where."""
 
     PASS = "pass"
     GRAPH_BREAK = "graph_break"
@@ -34,7 +34,7 @@ class Status(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where a child is, in order. Written before each step is begun."""
+    """The phases of a child, in order. A child writes the phase before it starts it."""
 
     SETUP = "setup"
     CREATE = "create"
@@ -47,7 +47,7 @@ class Phase(StrEnum):
 
 
 NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
-"""What these say of is neither passed nor failed."""
+"""Statuses of requests that neither passed nor failed."""
 
 
 class Mode(StrEnum):
@@ -74,8 +74,8 @@ class AttemptCode(StrEnum):
     """Why a request ran again.
 
     `fake_unsupported`: the model reads values, which fake tensors do not have. `transient`: its
-    process or server ended through no fault that is known. `resumed`: an earlier part of the run
-    saw it time out, crash or run out of memory. The others are losses of a cluster.
+    process or server ended for an unknown reason. `resumed`: it timed out, crashed or ran out of
+    memory in an earlier part of the run. The other codes are failures of a cluster.
     """
 
     FAKE_UNSUPPORTED = "fake_unsupported"
@@ -100,4 +100,4 @@ class ChangeKind(StrEnum):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """Base of all records: immutable, keyword-only."""
+    """Base class of all records: immutable, with keyword-only arguments."""

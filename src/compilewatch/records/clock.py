@@ -1,4 +1,4 @@
-"""The time of day, as records write it."""
+"""The current time, in the format of the records."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import time
 
 
 def now() -> str:
-    """The time, RFC 3339 with nanoseconds, in UTC."""
+    """Return the current time as RFC 3339 with nanoseconds, in UTC."""
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds:09d}Z"

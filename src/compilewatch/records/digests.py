@@ -1,4 +1,4 @@
-"""Digests of records and of configurations: equal content has an equal digest."""
+"""Digests of records and of configurations. Equal content has an equal digest."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ METADATA = frozenset(
         "transformers_version",
     }
 )
-"""Keys of a config.json that say where it comes from or what its outputs are called.
+"""Keys of a config.json that describe its origin or the names of its outputs.
 
-`dtype` is not among them: sub-models made with `AutoModel.from_config` are built in it
-(transformers 5.23, `PreTrainedModel._from_config`), and some forwards read it.
+`dtype` is not one of them: sub-models made with `AutoModel.from_config` are built in that dtype
+(transformers 5.23, `PreTrainedModel._from_config`), and some forward methods read it.
 """
 
 
 def digest(value: Any) -> str:
-    """SHA-256, in hex, of canonical JSON: sorted keys, no spaces."""
+    """Return the SHA-256, in hex, of the value as canonical JSON (sorted keys, no spaces)."""
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
 
 
 def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json without what cannot change an answer, sub-configurations included.
+    """Return a config.json without the keys that cannot change a result, at every level.
 
-    Names of labels go, their number stays; the older spelling `torch_dtype` becomes `dtype`.
+    The names of labels are dropped and their number is kept; the older spelling `torch_dtype`
+    becomes `dtype`.
     """
     kept: dict[str, Any] = {}
     for key, value in config.items():
         if key in METADATA:
             continue
         if key == "id2label" and isinstance(value, Mapping):
-            # Transformers lets id2label win over num_labels.
+            # In Transformers, id2label takes precedence over num_labels.
             kept["num_labels"] = len(value)
         elif key == "torch_dtype":
             kept.setdefault("dtype", value)
@@ -51,5 +52,5 @@ def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_sha256(config: Mapping[str, Any]) -> str:
-    """What `ConfigBuild.config_sha256` holds: the digest of the canonical configuration."""
+    """Return the digest of the canonical configuration, as in `ConfigBuild.config_sha256`."""
     return digest(canonical_config(config))

@@ -1,4 +1,4 @@
-"""Values of labels in metrics and log events: each from a small, bounded set."""
+"""Values of labels in metrics and log events. Each is from a small, bounded set."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from compilewatch.records.requests import Target
 
 
 def mode_label_value(target: Target) -> str:
-    """`eval`, `train`, `eval/dynamic` or `train/dynamic`."""
+    """Return `eval`, `train`, `eval/dynamic` or `train/dynamic`."""
     return f"{target.mode.value}/dynamic" if target.dynamic else target.mode.value
 
 
 def reason_label(graph_break: GraphBreak) -> str:
-    """`GB0170 Data-dependent branching`, `xla_fallback aten::nonzero`, or the short code.
+    """Return `GB0170 Data-dependent branching`, `xla_fallback aten::nonzero`, or a short code.
 
-    Bounded, never free text: types are those of torch's registry, operators torch's own.
+    The value is bounded, never free text: types are those of PyTorch's registry, and operators
+    are PyTorch's own.
     """
     if graph_break.gb_id and graph_break.gb_type:
         return f"{graph_break.gb_id} {graph_break.gb_type}"

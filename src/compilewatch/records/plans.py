@@ -1,4 +1,4 @@
-"""What a sweep evaluates: its requests, the options they share, and shards of them."""
+"""The plan of a sweep: its requests, the options that they share, and its shards."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Shard(Record, frozen=True, kw_only=True):
         return f"{self.index}/{self.count}"
 
     def holds(self, names: Iterable[str]) -> frozenset[str]:
-        """This shard's part of a plan's models: the same on every machine, in any order.
+        """Return this shard's part of a plan's models: the same on every machine, in any order.
 
-        A name goes to the shard that its hash prefers and that has room. So shards differ by one
-        model at most, and a plan that changes a little moves few models to another machine, whose
-        stored results do not know them.
+        A model is assigned to the first shard in the order given by its hash that is not full.
+        Sizes therefore differ by at most one, and a small change of the plan moves few models to
+        another machine, which has no stored results of them.
         """
         ordered = sorted(set(names), key=_hash)
         least, more = divmod(len(ordered), self.count)
@@ -46,11 +46,10 @@ def _hash(text: str) -> bytes:
 
 
 class Options(Record, frozen=True, kw_only=True):
-    """How every model of a plan is asked. Paths are absolute.
+    """Options that all requests of a plan share. Paths are absolute.
 
-    `environments` are those that exist; a target that names another one is not asked.
-
-    `inputs_file` stands in for the models' own; it makes sense for a plan of one model.
+    `environments` are those that exist; a target that names another one is not evaluated.
+    `inputs_file` replaces the inputs files of the models, which is useful for a plan of one model.
     """
 
     environments: tuple[Environment, ...]
@@ -65,10 +64,10 @@ class Options(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """What a sweep asks: `requests` to be answered, `skipped` that are not asked, with reasons.
+    """What a sweep evaluates: `requests`, and `skipped` with the reasons why they do not run.
 
-    Every model and target of the shard stands in exactly one of them. `digest` is the same for
-    all shards of one plan and changes with every question in it.
+    Every model and target of the shard is in exactly one of the two. `digest` is equal for all
+    shards of one plan and depends on every request in it.
     """
 
     requests: tuple[Request, ...]
@@ -83,11 +82,14 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def duplicates(self) -> int:
-        """How many requests are answered by another one of this plan."""
-        return len(self.requests) - len(self.questions())
+        """Number of requests that share the result of another request of this plan."""
+        return len(self.requests) - len(self.requests_by_key())
 
-    def questions(self) -> dict[str, list[Request]]:
-        """Requests by key, in order: the first of each list is asked, the others share."""
+    def requests_by_key(self) -> dict[str, list[Request]]:
+        """Return the requests by key, in order.
+
+        The first request of each list is evaluated; the others share its result.
+        """
         found: dict[str, list[Request]] = {}
         for request in self.requests:
             found.setdefault(request.key, []).append(request)

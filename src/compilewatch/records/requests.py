@@ -1,4 +1,4 @@
-"""What is asked: models, how they are built, targets, requests."""
+"""Requests: models, how they are built, and targets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compilewatch.records.base import Depth, Mode, Phase, Record, Tier
 
 
 class ClassBuild(Record, frozen=True, kw_only=True, tag="class"):
-    """A class of Transformers built from its configuration class's defaults."""
+    """A class of Transformers, built from the defaults of its configuration class."""
 
     class_name: str
 
@@ -16,9 +16,9 @@ class ClassBuild(Record, frozen=True, kw_only=True, tag="class"):
 class ConfigBuild(Record, frozen=True, kw_only=True, tag="config"):
     """A class of Transformers built from a `config.json`.
 
-    `config_file` is absolute; `config_sha256` is the digest of the canonical configuration
-    (see `planning.canonical_config`). `weights` loads real weights of `repo` at the spec's
-    revision; `trust_remote_code` is set only where a person listed the repository and revision.
+    `config_file` is absolute; `config_sha256` is the digest of the canonical configuration (see
+    `records.digests.canonical_config`). `weights` loads the real weights of `repo` at the model's
+    revision; `trust_remote_code` is set only if a person listed the repository and revision.
     """
 
     config_file: str
@@ -49,7 +49,7 @@ class FactoryBuild(Record, frozen=True, kw_only=True, tag="factory"):
 
 
 class ChaosBuild(Record, frozen=True, kw_only=True, tag="chaos"):
-    """A built-in model that misbehaves on purpose; `behaviour` is a name of `worker.chaos`."""
+    """A built-in model that fails on purpose; `behaviour` is a name in `worker.model.chaos`."""
 
     behaviour: str
 
@@ -58,11 +58,11 @@ Build = ClassBuild | ConfigBuild | FactoryBuild | ChaosBuild
 
 
 class ModelSpec(Record, frozen=True, kw_only=True):
-    """One model to be asked about. `name` is `org/model` or a class name, unique in a plan.
+    """One model. `name` is `org/model` or the name of a class, and is unique in a plan.
 
-    `inputs_file` is the model's own saved inputs file (`.toml` or `.safetensors`), absolute. A
-    model with a `skip_reason` is not run; one with an `error` cannot be: its entry in a list is
-    wrong.
+    `inputs_file` is the absolute path of the model's saved inputs (`.toml` or `.safetensors`). A
+    model with a `skip_reason` is not evaluated. A model with an `error` cannot be evaluated,
+    because its entry in a list is wrong.
     """
 
     source: str
@@ -83,14 +83,14 @@ class ModelSpec(Record, frozen=True, kw_only=True):
 
 
 DEFAULT_ENVIRONMENT = "default"
-"""The interpreter that runs compilewatch itself."""
+"""The name of the interpreter that runs compilewatch itself."""
 
 
 class Target(Record, frozen=True, kw_only=True):
-    """A compile target with its options, in the environment that it is asked in.
+    """A compile target with its options and the environment in which it runs.
 
-    `backend` None means the target's own default. `environment` is part of what a result is about:
-    one run may ask one model on one target in two environments.
+    `backend` None means the default backend of the target. `environment` is part of what a result
+    is about: one run may evaluate a model on the same target in two environments.
     """
 
     name: str = "dynamo"
@@ -101,7 +101,7 @@ class Target(Record, frozen=True, kw_only=True):
 
 
 class Deadlines(Record, frozen=True, kw_only=True):
-    """Wall-clock limits of a child, by phase, in seconds; `total` bounds them all."""
+    """Wall-clock limits of a child by phase, in seconds; `total` limits all phases together."""
 
     setup_seconds: float = 60.0
     create_seconds: float = 180.0
@@ -114,19 +114,20 @@ class Deadlines(Record, frozen=True, kw_only=True):
     neuron_compile_seconds: float = 7200.0
 
     def of(self, phase: Phase) -> float:
-        """The limit of one phase; `done` has the limit of `setup` (tear-down)."""
+        """Return the limit of a phase in seconds; `done` (tear-down) has the limit of `setup`."""
         if phase is Phase.DONE:
             return self.setup_seconds
         return float(getattr(self, f"{phase.value}_seconds"))
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """One question: this model, on this target, in the target's environment.
+    """Evaluate this model on this target, in the target's environment.
 
-    `key` hashes all that can change the answer (not deadlines or memory, which can only prevent
-    one). `inputs_file` is a saved inputs file (`.toml` or `.safetensors`), absolute.
-    `overrides_dir` is the folder of reviewed input overrides, absolute, and `neuron_operators` the
-    file of operators that neuronx-cc is documented to reject.
+    `key` is a hash of everything that can change the result. Deadlines and the memory limit are not
+    part of it, because they can only prevent a result. `inputs_file` is a file of saved inputs
+    (`.toml` or `.safetensors`), `overrides_dir` the folder of reviewed input overrides and
+    `neuron_operators` the file of operators that neuronx-cc is documented to reject; all three are
+    absolute paths.
     """
 
     model: ModelSpec

@@ -1,4 +1,4 @@
-"""Where it was asked, the sweep that asked, and what changed since another."""
+"""Environments, runs, and the differences between runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compilewatch.records.requests import Target
 
 
 class Environment(Record, frozen=True, kw_only=True):
-    """An interpreter a worker can run in, as it described itself."""
+    """A Python interpreter in which a worker can run, as it described itself."""
 
     name: str
     python_executable: str
@@ -26,11 +26,11 @@ class Environment(Record, frozen=True, kw_only=True):
 class Run(Record, frozen=True, kw_only=True):
     """One sweep: `outputs/<id>/run.json`.
 
-    `settings` are the arguments it was started with; `planned` counts every request, and `targets`
-    are those that each model is evaluated on; `plan_digest` lets `merge` tell shards of one plan
-    from shards of two, and `plan_total` counts the requests of all shards together (None in runs
-    of earlier versions). `missing_shards` names the parts that a merged run lacks. `state` is
-    running, interrupted, finished, or incomplete: joined from shards that are not all there.
+    `settings` are the arguments of the run; `planned` counts every request, and `targets` are
+    those that each model is evaluated on; `plan_digest` lets `merge` check that shards belong to
+    one plan, and `plan_total` counts the requests of all shards together (None in runs of earlier
+    versions). `missing_shards` names the shards that a merged run lacks. `state` is running,
+    interrupted, finished, or incomplete: a merged run of which shards are missing.
     """
 
     id: str
@@ -55,7 +55,7 @@ class Run(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """One difference between a baseline and a run, for a model and target."""
+    """One difference between a baseline and a run, for one model and target."""
 
     kind: ChangeKind
     model: str

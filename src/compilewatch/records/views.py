@@ -1,4 +1,4 @@
-"""A stored run with what was concluded from it: all that a sink or a table may see."""
+"""A stored run with its comparison: all that sinks and tables see."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TrendPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """`results` has one entry a request; `notes` are lines a reader must see.
+    """A run, with one entry in `results` for each request.
 
     Notes: damaged lines that were skipped, expectations that no longer hold, shards missing.
     `differences` names what differs from the baseline's environment (`torch 2.12 -> 2.13`).

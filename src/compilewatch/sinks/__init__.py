@@ -1,4 +1,4 @@
-"""Stored runs to the outside: one Protocol, one line each in `SINKS`; loaded lazily."""
+"""Sinks publish stored runs: one Protocol, one row for each in `SINKS`; loaded lazily."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ ADDRESSES: dict[str, str] = {
     "loki": "loki.url",
     "s3": "s3.url",
 }
-"""The sinks that send a run elsewhere, and the setting that says where; unset means nowhere."""
+"""The remote sinks and the settings with their addresses; a sink without an address is off."""
 
 
 class RunFiles(Protocol):
-    """The folder of the run that is published."""
+    """The folder of the run that is being published."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, by a path relative to the folder, atomically. Raises StoreError."""
+        """Write a file atomically, by its path relative to the folder. Raises StoreError."""
         ...
 
     def names(self) -> tuple[str, ...]:
-        """The files that are there, as relative paths with slashes, in order."""
+        """Return the existing files as relative paths with slashes, sorted."""
         ...
 
     def path(self, name: str) -> Path:
-        """Where a file lies, to be read."""
+        """Return the path of a file, for reading."""
         ...
 
 
 class Sink(Protocol):
-    """Publishes a stored run; publishing twice changes nothing.
+    """Publishes a stored run. Publishing again changes nothing.
 
-    Raises SinkError for a run that it refuses; UnreachableError where the same may work later.
+    Raises SinkError if it rejects the run, and UnreachableError if a later attempt may succeed.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Sink(Protocol):
     def __init__(self, settings: Settings) -> None: ...
 
     def publish(self, view: RunView, files: RunFiles) -> str:
-        """Publish, and return one line that says where to look."""
+        """Publish the run and return one line that says where it is."""
         ...
 
 
 def remote_sinks(settings: Settings) -> tuple[str, ...]:
-    """The sinks that have an address."""
+    """Return the names of the sinks that have an address."""
     return tuple(name for name, setting in ADDRESSES.items() if value_of(settings, setting))

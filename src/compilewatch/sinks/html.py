@@ -1,4 +1,4 @@
-"""The report as files of the run's folder."""
+"""The sink `html`: the report, as files of the run's folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compilewatch.sinks import RunFiles
 
 
 class HtmlSink:
-    """Writes `report/index.html` and what it links to into the run's folder."""
+    """Writes `report/index.html` and the pages that it links to."""
 
     name = "html"
 

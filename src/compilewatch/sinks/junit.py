@@ -1,25 +1,24 @@
-"""`junit.xml`: one test case a model and target, so that Jenkins keeps each one's history.
-
-The test case asks "does this model compile whole on this target?", and its outcome depends on
-this run alone, never on the baseline:
+"""`junit.xml`: one test case per model and target, so that Jenkins keeps the history of each.
+The test case is "does this model compile without graph breaks on this target?", and its outcome
+depends on this run only, never on the baseline:
 
 | result                                   | element     | why                                     |
 |------------------------------------------|-------------|-----------------------------------------|
 | pass                                     | none        |                                         |
-| graph_break, mismatch                    | `<failure>` | it ran and the answer is no             |
-| error, timeout, oom, crashed             | `<error>`   | it did not get to an answer             |
-| skipped, unsupported                     | `<skipped>` | not run is not passed                   |
-| any of these with a held expectation     | `<skipped>` | reviewed and known, in expectations.toml|
-| planned, but without a result            | `<error>`   | one case for all of them together       |
+| graph_break, mismatch                    | `<failure>` | it ran, and the verdict is not pass     |
+| error, timeout, oom, crashed             | `<error>`   | it failed                               |
+| skipped, unsupported                     | `<skipped>` | what did not run has not passed         |
+| any of these with an expectation         | `<skipped>` | reviewed and known, in expectations.toml|
+| planned, but without a result            | `<error>`   | one test case for all of them together  |
 
-A graph break that was there yesterday stays a failure. Jenkins already tells new failures from
-old ones by test case ("300 failures (+3)", "failing since build 41") and calls a failure that
-goes away fixed; an outcome that depended on the baseline would turn green the day after a
-regression, when the regression has become the baseline. Known breaks must not make each build
-yellow, so publish with `junit skipMarkingBuildUnstable: true` and let the exit status of
-`sweep --fail-on regression` decide about the build. A regression says so in its message.
+A graph break that existed yesterday is still a failure. Jenkins already distinguishes new failures
+from old ones by test case ("300 failures (+3)", "failing since build 41") and reports a failure
+that disappears as fixed. An outcome that depended on the baseline would pass on the day after a
+regression, when the regression has become the baseline. Known graph breaks must not make every
+build unstable, so publish with `junit skipMarkingBuildUnstable: true` and let the exit status of
+`sweep --fail-on regression` decide about the build. The message of a regression says so.
 
-The format is the one of the Jenkins JUnit plugin: `testsuites/testsuite/testcase`, see
+The format is that of the Jenkins JUnit plugin: `testsuites/testsuite/testcase`, see
 https://github.com/testmoapp/junitxml for the fields that are commonly read.
 """
 
@@ -40,8 +39,8 @@ from compilewatch.sinks import RunFiles
 
 FAILURES = frozenset({Status.GRAPH_BREAK, Status.MISMATCH})
 
-# What XML 1.0 section 2.2 does not allow, escaped or not: one such character and Jenkins
-# refuses the whole file. Model output reaches us in error messages.
+# Characters that XML 1.0 section 2.2 does not allow, escaped or not: Jenkins rejects a file with
+# one of them. They occur in error messages, which contain output of models.
 ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 BODY_CHARACTERS = 20_000
@@ -61,7 +60,7 @@ class JunitSink:
 
 
 def document(view: RunView) -> bytes:
-    """The whole file, UTF-8, with one suite a target in the order of the target labels."""
+    """Return the file as UTF-8, with one suite per target in the order of the target labels."""
     by_target: dict[str, list[Result]] = defaultdict(list)
     for result in view.results:
         by_target[target_label(result.request.target)].append(result)
@@ -87,7 +86,7 @@ def _suite(
     run: Run, label: str, results: Iterable[Result], regressions: dict[tuple[str, str], Change]
 ) -> ET.Element:
     suite = ET.Element("testsuite", name=f"compilewatch {label}")
-    # The schema has seconds without a zone; RFC 3339 in UTC starts with just that.
+    # The schema requires seconds without a time zone; RFC 3339 in UTC starts with them.
     suite.set("timestamp", run.started_at[:19])
     properties = ET.SubElement(suite, "properties")
     for name, value in _properties(run):
@@ -105,14 +104,14 @@ def _suite(
 
 
 def _missing(run: Run, requests: int) -> ET.Element:
-    """A suite with one error for what was planned and has no result: no test may vanish."""
+    """Return a suite with one error for planned requests without a result: none may vanish."""
     suite = _suite(run, "planned requests", (), {})
     suite.set("tests", "1")
     suite.set("errors", "1")
     case = ET.SubElement(
         suite, "testcase", classname="compilewatch", name="planned requests", time="0.000"
     )
-    message = f"{requests} planned requests have no result: not run is not passed"
+    message = f"{requests} planned requests have no result: what did not run has not passed"
     ET.SubElement(case, "error", message=message, type="missing")
     return suite
 
@@ -131,7 +130,7 @@ def _properties(run: Run) -> Iterable[tuple[str, str]]:
 
 def _case(result: Result, label: str, regression: Change | None) -> ET.Element:
     model = result.request.model
-    # Nothing ran for a reused answer: its durations belong to the run that measured them.
+    # A reused result took no time in this run.
     seconds = 0.0 if result.reused_from else result.duration_seconds
     case = ET.Element(
         "testcase",

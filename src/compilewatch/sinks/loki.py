@@ -13,7 +13,7 @@ from compilewatch.sinks import RunFiles
 from compilewatch.sinks.loki_client import (
     Emitter,
     LineRecord,
-    RefusedError,
+    RejectedError,
     batches,
     credentials,
     log_record,
@@ -21,16 +21,16 @@ from compilewatch.sinks.loki_client import (
 
 
 class LokiSink:
-    """Sends every line of `logs/<run>.jsonl`; sent again, Loki keeps each of them once.
+    """Sends every line of `logs/<run>.jsonl`; Loki keeps a line that is sent again only once.
 
-    Lines that Loki refuses do not keep the others from being sent. Raises SinkError where one
-    was refused; UnreachableError where a batch was not taken for `publish.retry_seconds`.
+    Lines that Loki rejects do not prevent others from being sent. Raises SinkError if a line was
+    rejected, and UnreachableError if Loki accepted no batch for `publish.retry_seconds`.
     """
 
     name = "loki"
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ConfigError where `loki.url` is no address."""
+        """Raises ConfigError if `loki.url` is not a valid address."""
         self._retry_seconds = settings.publish.retry_seconds
         limit = settings.publish.timeout_seconds
         auth = credentials(settings.loki.username, settings.loki.password)
@@ -38,29 +38,29 @@ class LokiSink:
 
     def publish(self, view: RunView, files: RunFiles) -> str:
         path = files.path(f"logs/{view.run.id}.jsonl")
-        sent, refused, why = 0, 0, ""
+        sent, rejected, why = 0, 0, ""
         entries = (self._emitter.entry(r, r.getMessage()) for r in _records(path))
         try:
             for batch in batches(entries):
                 try:
                     self._emitter.deliver(batch, self._retry_seconds)
                     sent += len(batch)
-                except RefusedError as error:
+                except RejectedError as error:
                     if error.always:
                         raise SinkError(str(error)) from None
-                    refused += len(batch)
+                    rejected += len(batch)
                     why = why or str(error)
         except TransientError as error:
             raise UnreachableError(f"{error}: {sent} lines were sent") from None
         finally:
             self._emitter.close()
         if why:
-            raise SinkError(f"{why} ({sent} lines were sent, of {refused} some or all refused)")
+            raise SinkError(f"{why} ({sent} lines were sent, of {rejected} some or all rejected)")
         return f"{self._emitter.where}: {sent} lines"
 
 
 def _records(path: Path) -> Iterator[LineRecord]:
-    """The events of a log. A line that a killed run left torn is none."""
+    """Yield the events of a log. An incomplete last line of a killed run is skipped."""
     try:
         with path.open("rb") as file:
             for line in file:

@@ -1,15 +1,15 @@
-"""The way into Loki: python-logging-loki with times, batches, limits and errors.
+"""A client of Loki: python-logging-loki with event times, batches, limits and errors.
 
-python-logging-loki 0.3.1 posts every record by itself, without a timeout and without a retry,
-stamps it with the time of sending and makes each of its tags a label. What stays is its emitter
-for Loki's v1 push API (https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs)
-and its handler; here are the event's own time, structured metadata, batches, limits and errors.
+python-logging-loki 0.3.1 sends every record by itself, without a timeout and without retries, with
+the time of sending as its timestamp and every tag as a label. We use its emitter for Loki's v1 push
+API (https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs) and its handler, and
+add the event's own time, structured metadata, batches, limits and errors.
 
-Loki refuses a line that is more than an hour behind the newest of its stream (half of
-`max_chunk_age`), and keeps the same time, line and structured metadata in the same stream once.
-So each line carries the hour it belongs to as the label `hour`, and its labels and metadata are
-those that alloy/config.alloy makes of it, to the byte: no stream spans more than that hour, lines
-may come in any order, by any way and any number of times, and are still there once.
+Loki rejects a line that is more than an hour older than the newest line of its stream (half of
+`max_chunk_age`), and stores lines with equal time, text and structured metadata in a stream once.
+Each line therefore has the label `hour`, its hour in UTC, and its labels and metadata are equal, to
+the byte, to those that alloy/config.alloy sets. No stream covers more than an hour, and lines may
+arrive in any order, from either sender and any number of times, and are still stored once.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from compilewatch.retry import TransientError, retrying
 
 PUSH_PATH = "/loki/api/v1/push"
 BATCH_BYTES = 400_000
-"""A batch is closed beyond it, far below the 4 MB that Loki takes in one request."""
+"""A batch is closed beyond this size, which is far below Loki's limit of 4 MB per request."""
 BATCH_LINES = 1000
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class RefusedError(Exception):
-    """Loki will not take this batch; where `always`, not any other either. One line."""
+class RejectedError(Exception):
+    """Loki rejects this batch and, if `always`, every other batch. The message is one line."""
 
     def __init__(self, why: str, *, always: bool = False) -> None:
         super().__init__(why)
@@ -50,11 +50,11 @@ class RefusedError(Exception):
 
 
 class _TooLargeError(Exception):
-    """Something on the way takes no request of this size."""
+    """A server on the way rejects requests of this size."""
 
 
 class LineRecord(logging.LogRecord):
-    """One line of a run's log as a logging record, with what Loki files it under."""
+    """One line of a run's log as a logging record, with its labels and metadata in Loki."""
 
     def __init__(self, line: str, nanoseconds: int, event: dict[str, Any]) -> None:
         level = logging.getLevelNamesMapping().get(str(event.get("level")).upper(), logging.INFO)
@@ -66,7 +66,7 @@ class LineRecord(logging.LogRecord):
 
 
 def log_record(line: bytes) -> LineRecord | None:
-    """A line of `logs/<run>.jsonl`, or None where it is no event: torn, or damaged."""
+    """Parse a line of `logs/<run>.jsonl`; None if it is incomplete or damaged."""
     try:
         event = msgspec.json.decode(line, type=dict[str, Any])
         nanoseconds = _nanoseconds(event.pop("ts"))
@@ -77,16 +77,16 @@ def log_record(line: bytes) -> LineRecord | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line as Loki gets it: the JSON of its stream's labels, and of its entry there."""
+    """One line as it is sent to Loki: the JSON of its stream's labels, and of its entry."""
 
     stream: bytes
     value: bytes
 
 
 class Emitter(LokiEmitterV1):  # type: ignore[misc]
-    """The library's emitter for v1, that sends many lines at once and knows why one failed.
+    """The library's emitter for v1, extended to batches and to errors that say what failed.
 
-    `limits` are seconds to connect and to wait for an answer. Not for several threads at a time.
+    `limits` are the seconds to connect and to wait for a response. Not thread-safe.
     """
 
     def __init__(
@@ -103,21 +103,21 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
         self.session_class = partial(_LimitedSession, self)
 
     def build_tags(self, record: logging.LogRecord) -> dict[str, str]:
-        """The stream: few labels of few values, and the hour."""
+        """Return the labels of the stream: few labels with few values, and the hour."""
         tags = super().build_tags(record)
         del tags[self.level_tag], tags[self.logger_tag]
         hour = datetime.fromtimestamp(_time_of(record) // 10**9, UTC).strftime("%Y-%m-%dT%H")
         return {name: str(value) for name, value in {**tags, "hour": hour}.items()}
 
     def build_payload(self, record: logging.LogRecord, line: str) -> dict[str, Any]:
-        """With the record's own time, which the library replaces by that of sending."""
+        """Use the record's own time; the library would use the time of sending."""
         payload: dict[str, Any] = super().build_payload(record, line)
         metadata: dict[str, str] = getattr(record, "metadata", {})
         payload["streams"][0]["values"] = [[str(_time_of(record)), line, metadata]]
         return payload
 
     def __call__(self, record: logging.LogRecord, line: str) -> None:
-        """Send one record. Raises TransientError or RefusedError."""
+        """Send one record. Raises TransientError or RejectedError."""
         self.send([self.entry(record, line)])
 
     def entry(self, record: logging.LogRecord, line: str) -> Entry:
@@ -128,76 +128,76 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
         )
 
     def deliver(self, entries: Sequence[Entry], retry_seconds: float) -> None:
-        """Send one batch, and again until it is taken or refused, or `retry_seconds` have passed.
+        """Send one batch, and retry it for `retry_seconds` unless Loki rejects it.
 
-        Raises TransientError (time is up) or RefusedError.
+        Raises TransientError when the time is over, or RejectedError.
         """
         try:
             retrying(seconds=retry_seconds)(self.send, entries)
         except _TooLargeError:
             if len(entries) == 1:
-                raise RefusedError(f"{self.where} takes no request of one line's size") from None
+                raise RejectedError(f"{self.where} accepts no request of one line's size") from None
             half = len(entries) // 2
             self.deliver(entries[:half], retry_seconds)
             self.deliver(entries[half:], retry_seconds)
 
     def send(self, entries: Sequence[Entry]) -> None:
-        """One attempt at one batch."""
+        """Try once to send a batch."""
         headers = {"Content-Type": "application/json"}
         try:
-            answer = self.session.post(
+            response = self.session.post(
                 self.url, data=_body(entries), headers=headers, allow_redirects=False
             )
         except requests.exceptions.SSLError:
-            why = f"{self.where}: no TLS that is trusted: check loki.url, or set REQUESTS_CA_BUNDLE"
-            raise RefusedError(why, always=True) from None
+            why = f"{self.where}: TLS is not trusted: check loki.url, or set REQUESTS_CA_BUNDLE"
+            raise RejectedError(why, always=True) from None
         except requests.Timeout:
             raise TransientError(
-                f"{self.where} gave no answer within {self.limits[1]:g} s"
+                f"{self.where} did not respond within {self.limits[1]:g} s"
             ) from None
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
-            # Not the library's text: it names the address as it was given.
+            # The library's own text contains the complete address, and with it any credentials.
             self.close()
             raise TransientError(f"{self.where} cannot be reached") from None
         except requests.RequestException as error:
-            why = f"{self.where} cannot be asked ({type(error).__name__}): check loki.url"
-            raise RefusedError(why, always=True) from None
-        if answer.status_code != self.success_response_code:
-            raise self._refusal(answer)
+            why = f"{self.where}: the request failed ({type(error).__name__}): check loki.url"
+            raise RejectedError(why, always=True) from None
+        if response.status_code != self.success_response_code:
+            raise self._error_of(response)
 
     @property
     def where(self) -> str:
-        """The server, for messages."""
+        """The server, as messages name it."""
         parts = urlsplit(self.url)
         return f"Loki at {parts.scheme}://{parts.netloc}"
 
-    def _refusal(self, answer: requests.Response) -> Exception:
-        status, said = answer.status_code, self._plain(answer.text)
+    def _error_of(self, response: requests.Response) -> Exception:
+        status, said = response.status_code, self._plain(response.text)
         if status in _TRANSIENT:
-            after = answer.headers.get("Retry-After", "").strip()
+            after = response.headers.get("Retry-After", "").strip()
             wait = float(after) if after.isdigit() else None
-            return TransientError(f"{self.where} answers {status}{said}", wait)
+            return TransientError(f"{self.where} responds {status}{said}", wait)
         if status == 413:
             return _TooLargeError()
         if status in (401, 403):
-            why = f"{self.where} refuses the credentials ({status}): "
-            return RefusedError(why + "check loki.username and loki.password", always=True)
+            why = f"{self.where} rejects the credentials ({status}): "
+            return RejectedError(why + "check loki.username and loki.password", always=True)
         if status != 400:
             why = f"{self.where} has no push API at {PUSH_PATH} ({status}): check loki.url"
-            return RefusedError(why, always=True)
-        if "timestamp too old" in answer.text:
-            return RefusedError(
-                f"{self.where} takes no lines that old (its reject_old_samples_max_age, a week "
-                "unless it is set): the files of the run still have them"
+            return RejectedError(why, always=True)
+        if "timestamp too old" in response.text:
+            return RejectedError(
+                f"{self.where} rejects lines that old (its reject_old_samples_max_age, by default "
+                "a week): the files of the run still contain them"
             )
-        if "timestamp too new" in answer.text:
-            return RefusedError(
-                f"{self.where} takes no lines of its future: set this machine's clock"
+        if "timestamp too new" in response.text:
+            return RejectedError(
+                f"{self.where} rejects lines from the future: set this machine's clock"
             )
-        return RefusedError(f"{self.where} answers 400{said}")
+        return RejectedError(f"{self.where} responds 400{said}")
 
     def _plain(self, text: str) -> str:
-        """The first line of an answer, for a message; a proxy may echo what it was sent."""
+        """Return the first line of a response without credentials, which a proxy may echo."""
         for secret in _secrets(self.auth):
             text = text.replace(secret, "***")
         line = next(iter(text.strip().splitlines()), "")[:200]
@@ -205,7 +205,7 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
 
 
 class _LimitedSession(requests.Session):
-    """Waits no longer than its emitter says; requests itself waits for ever."""
+    """Uses the time limits of its emitter; requests has no limits by default."""
 
     def __init__(self, emitter: Emitter) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class _LimitedSession(requests.Session):
 
 
 def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Entries in order, in lists that are one request each."""
+    """Yield the entries in order, in lists that are one request each."""
     batch: list[Entry] = []
     size = 0
     for entry in entries:
@@ -231,15 +231,18 @@ def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def push_url(url: str) -> str:
-    """The address to push to, from a server's own or the whole. Raises ConfigError."""
+    """Return the address to push to, for the address of a server or of its push API.
+
+    Raises ConfigError if `url` is neither.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
-            "loki_url is no http(s) address: set it to one like http://localhost:3100"
+            "loki_url is not an http(s) address: set it to one like http://localhost:3100"
         )
     path = parts.path.rstrip("/")
     if path.endswith("/api/prom/push"):
-        raise ConfigError(f"loki_url names Loki's push API of before 2019: end it in {PUSH_PATH}")
+        raise ConfigError(f"loki_url is Loki's push API from before 2019: end it in {PUSH_PATH}")
     if not path.endswith(PUSH_PATH):
         path += PUSH_PATH
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
@@ -250,7 +253,7 @@ def credentials(username: str, password: str) -> tuple[str, str] | None:
 
 
 def _without_credentials(url: str) -> tuple[str, tuple[str, str] | None]:
-    """`https://user:password@host` taken apart, so that no message names them."""
+    """Split `https://user:password@host`, so that no message contains the credentials."""
     parts = urlsplit(url)
     inside, at, host = parts.netloc.rpartition("@")
     if not at:
@@ -278,12 +281,12 @@ def _body(entries: Sequence[Entry]) -> bytes:
 
 
 def _texts(event: dict[str, Any], names: Iterable[str]) -> dict[str, str]:
-    """The fields that have a value, as text, since Loki takes strings only."""
+    """Return the fields that have a value, as text, because Loki only accepts strings."""
     return {name: _text(event[name]) for name in names if event.get(name) is not None}
 
 
 def _text(value: object) -> str:
-    """A scalar as Alloy writes it: Go's strconv.FormatFloat(value, 'f', -1, 64) for all numbers."""
+    """Format a scalar as Alloy does: Go's strconv.FormatFloat(value, 'f', -1, 64) for numbers."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -292,13 +295,13 @@ def _text(value: object) -> str:
 
 
 def _time_of(record: logging.LogRecord) -> int:
-    """Nanoseconds since the epoch."""
+    """Return the time of a record in nanoseconds since the epoch."""
     exact = getattr(record, "nanoseconds", None)
     return int(record.created * 1e9) if exact is None else int(exact)
 
 
 def _nanoseconds(ts: str) -> int:
-    """RFC 3339 in UTC, as events are stamped. Raises ValueError."""
+    """Parse RFC 3339 in UTC, the format of events' times. Raises ValueError."""
     found = _TIME.fullmatch(ts)
     if found is None:
         raise ValueError(ts)

@@ -1,4 +1,4 @@
-"""The table of every metric, and docs/metrics.md made from it."""
+"""The table of all metrics, from which docs/metrics.md is generated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compilewatch.records import ChangeKind, Phase, Status
 
 
 class Group(StrEnum):
-    """What a metric is about, hence the Pushgateway group it is replaced with."""
+    """What a metric describes. It decides with which Pushgateway group the metric is replaced."""
 
     TARGET = "target"
     RUN = "run"
@@ -23,11 +23,15 @@ GROUP_LABELS: dict[Group, tuple[str, ...]] = {
     Group.RUN: ("source",),
     Group.PUBLISHER: (),
 }
-"""The grouping key of each; its labels come first in every sample."""
+"""Group -> the labels of its Pushgateway grouping key, which come first in every sample."""
 
 
 class Definition(NamedTuple):
-    """One metric: what `# HELP` and docs/metrics.md say, its own labels in order, its group."""
+    """One metric.
+
+    `help` is the text of `# HELP` and of docs/metrics.md. `own_labels` are the labels that the
+    metric has besides those of its group, in the order in which they are written.
+    """
 
     name: str
     help: str
@@ -36,7 +40,7 @@ class Definition(NamedTuple):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """All labels of a sample, those of the group first."""
+        """All labels of a sample: those of the group, then the metric's own."""
         return (*GROUP_LABELS[self.group], *self.own_labels)
 
 
@@ -45,131 +49,144 @@ MODEL = ("model", "family", "mode")
 DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         "compile_breaks_total",
-        "Graph breaks of the latest run by reason; nothing for a model without breaks.",
+        "Graph breaks of the latest run by reason; absent for a model without graph breaks.",
         ("model", "family", "commit", "reason", "mode"),
     ),
     Definition(
         "compilewatch_model_status",
-        "1 for the status that the latest run gave, with the phase it was reached in.",
+        "1 for the status of the model in the latest run and the phase in which it ended.",
         (*MODEL, "status", "phase"),
     ),
     Definition(
         "compilewatch_model_info",
-        "1, with what identifies the model; commit is its Hub revision, empty where it has none.",
+        "Always 1; the labels identify the model. commit is its Hub revision, empty if it has "
+        "none.",
         ("model", "family", "commit", "architecture", "task"),
     ),
     Definition(
         "compilewatch_model_downloads",
-        "Downloads over 30 days that the source reported; nothing where unknown.",
+        "Downloads over 30 days as reported by the source; absent if unknown.",
         ("model", "family"),
     ),
     Definition(
         "compilewatch_fullgraph_accepted",
-        "1 where torch.compile(fullgraph=True) accepts the model, 0 where it does not.",
+        "1 if torch.compile(fullgraph=True) accepts the model, 0 if it does not.",
         MODEL,
     ),
     Definition(
         "compilewatch_graphs",
-        "Graphs captured from one forward call; nothing for export and neuron, which take one.",
+        "Graphs captured from one forward call; absent for export and neuron, which always "
+        "capture one.",
         MODEL,
     ),
     Definition(
-        "compilewatch_ops", "Operations in all captured graphs; of xla, HLO instructions.", MODEL
+        "compilewatch_ops",
+        "Operations in all captured graphs; for xla, the number of HLO instructions.",
+        MODEL,
     ),
     Definition("compilewatch_guards", "Guards of all captured graphs.", MODEL),
     Definition(
         "compilewatch_compile_duration_seconds",
-        "Time to compile with empty (cold) or filled (warm) caches; of the run that measured it, "
-        "where the answer is reused. In inductor one run of the model is included.",
+        "Time to compile with empty (cold) or filled (warm) caches. A reused result keeps the "
+        "value that was measured when it was evaluated. For inductor, the time includes one run "
+        "of the model.",
         (*MODEL, "cache"),
     ),
     Definition(
-        "compilewatch_peak_memory_bytes", "Peak resident memory of the model's process.", MODEL
-    ),
-    Definition(
-        "compilewatch_speedup_ratio", "Eager latency divided by that of compiled code.", MODEL
-    ),
-    Definition(
-        "compilewatch_recompiles", "Graphs compiled anew for inputs with a larger batch.", MODEL
-    ),
-    Definition(
-        "compilewatch_fallbacks",
-        "Calls of operators that ran outside XLA; 0 where there were none.",
+        "compilewatch_peak_memory_bytes",
+        "Peak resident memory of the process that evaluated the model.",
         MODEL,
+    ),
+    Definition(
+        "compilewatch_speedup_ratio",
+        "Latency in eager mode divided by the latency of the compiled model.",
+        MODEL,
+    ),
+    Definition(
+        "compilewatch_recompiles", "Graphs recompiled for inputs with a larger batch.", MODEL
+    ),
+    Definition(
+        "compilewatch_fallbacks", "Calls of operators that ran outside XLA; 0 if none did.", MODEL
     ),
     Definition(
         "compilewatch_expected_to_fail_on_neuron",
-        "Operators of the captured graph that neuronx-cc is documented to reject; no verdict.",
+        "Operators of the captured graph that neuronx-cc is documented to reject. This is a "
+        "prediction, not a verdict.",
         MODEL,
     ),
-    Definition("compilewatch_neff_bytes", "Size of the executable for a NeuronCore.", MODEL),
+    Definition(
+        "compilewatch_neff_bytes", "Size of the NEFF, the executable for a NeuronCore.", MODEL
+    ),
     Definition(
         "compilewatch_neuron_failure",
-        "1 for the class of error for which neuronx-cc gave no executable.",
+        "1 for the class of the error because of which neuronx-cc produced no NEFF.",
         (*MODEL, "error_class"),
     ),
     Definition(
         "compilewatch_family_results",
-        "Results of a family by status; skipped and unsupported are not passed.",
+        "Results of a family by status; skipped and unsupported do not count as passed.",
         ("family", "mode", "status"),
     ),
     Definition(
         "compilewatch_family_changes",
-        "Differences of a family from the baseline; nothing where there are none.",
+        "Differences of a family from the baseline; absent if there are none.",
         ("family", "mode", "kind"),
     ),
     Definition(
         "compilewatch_reason_models",
-        "Models that break for a reason; one counts once for each of its reasons.",
+        "Models with a graph break for a reason; a model counts once for each of its reasons.",
         ("reason", "mode"),
     ),
     Definition(
         "compilewatch_reason_downloads",
-        "Downloads over 30 days of the models that break for a reason; nothing where unknown.",
+        "Downloads over 30 days of the models with a graph break for a reason; absent if unknown.",
         ("reason", "mode"),
     ),
     Definition(
         "compilewatch_results",
-        "Results by status; skipped and unsupported are not passed.",
+        "Results by status; skipped and unsupported do not count as passed.",
         ("mode", "status"),
     ),
     Definition(
         "compilewatch_verdicts",
-        "Results that are a verdict: pass, graph break, mismatch, compile error.",
+        "Results that are a verdict: pass, graph break, mismatch or compile error.",
         ("mode",),
     ),
     Definition(
         "compilewatch_downloads",
-        "Downloads over 30 days of the models with a status; nothing where unknown.",
+        "Downloads over 30 days of the models with a status; absent if unknown.",
         ("mode", "status"),
     ),
     Definition(
         "compilewatch_changes",
-        "Differences from the baseline; nothing at all where no baseline was compared.",
+        "Differences from the baseline; absent if the run was not compared with a baseline.",
         ("mode", "kind"),
     ),
     Definition(
-        "compilewatch_unattributed_graph_breaks", "Graph breaks that have no reason.", ("mode",)
+        "compilewatch_unattributed_graph_breaks",
+        "Graph breaks for which PyTorch gives no reason.",
+        ("mode",),
     ),
     Definition(
         "compilewatch_phase_duration_seconds",
-        "Wall-clock time of a phase over all models; of the runs that measured it.",
+        "Wall-clock time of a phase, summed over all models. Reused results count with the time "
+        "that was measured when they were evaluated.",
         ("mode", "phase"),
     ),
     Definition(
         "compilewatch_coverage_ratio",
-        "Verdicts (pass, graph break, mismatch, compile error) of all planned requests.",
+        "Verdicts (pass, graph break, mismatch, compile error) divided by planned requests.",
     ),
     Definition(
         "compilewatch_untestable_ratio",
-        "Requests without a verdict (failed, skipped, missing) of all planned requests.",
+        "Requests without a verdict (failed, skipped, missing) divided by planned requests.",
     ),
     Definition(
-        "compilewatch_reused_ratio", "Results answered from an earlier run, of all results."
+        "compilewatch_reused_ratio", "Results reused from an earlier run, divided by all results."
     ),
     Definition(
         "compilewatch_run_info",
-        "1, with what ran; one series per environment.",
+        "Always 1; the labels describe the run and its software. One series per environment.",
         (
             "run",
             "state",
@@ -182,47 +199,48 @@ DEFINITIONS: tuple[Definition, ...] = (
             "harness_version",
         ),
     ),
-    Definition("compilewatch_last_start_timestamp_seconds", "When the latest run began."),
+    Definition("compilewatch_last_start_timestamp_seconds", "When the latest run started."),
     Definition(
         "compilewatch_last_completion_timestamp_seconds",
-        "When the latest run ended, completely or not.",
+        "When the latest run ended, complete or not.",
     ),
     Definition(
         "compilewatch_last_success_timestamp_seconds",
-        "When the latest run ended, if it answered its whole plan; nothing otherwise.",
+        "When the latest run ended, if it is complete; absent otherwise.",
     ),
     Definition(
         "compilewatch_first_failing_layer",
-        "Models by the first layer that fails; 0 for one that was asked and is never it.",
+        "Models by the first target (column of the matrix) that they fail on; 0 if a target was "
+        "evaluated and is the first to fail for no model.",
         ("layer", "mode", "environment"),
         Group.RUN,
     ),
     Definition(
         "compilewatch_planned_requests",
-        "Models times targets that the run was to answer.",
+        "Requests in the plan of the run: models times targets.",
         group=Group.RUN,
     ),
     Definition(
         "compilewatch_overhead_ratio",
-        "Wall-clock time times jobs, divided by the time inside models' processes.",
+        "Wall-clock time times jobs, divided by the time spent inside children.",
         group=Group.RUN,
     ),
     Definition("compilewatch_run_duration_seconds", "Wall-clock time of the run.", group=Group.RUN),
     Definition(
         "compilewatch_spooled_publications",
-        "Runs that wait to be published because a sink was down or refused them.",
+        "Runs that wait to be published because a sink was unavailable or rejected them.",
         ("sink",),
         Group.PUBLISHER,
     ),
     Definition(
         "compilewatch_failed_publications",
-        "Runs that the last publish could not hand to a sink.",
+        "Runs that the last publication could not deliver to a sink.",
         ("sink",),
         Group.PUBLISHER,
     ),
     Definition(
         "compilewatch_last_publication_timestamp_seconds",
-        "When a sink last took a run; nothing for one that never did.",
+        "When a sink last accepted a run; absent if it never did.",
         ("sink",),
         Group.PUBLISHER,
     ),
@@ -230,23 +248,24 @@ DEFINITIONS: tuple[Definition, ...] = (
 
 
 def metrics_page() -> str:
-    """docs/metrics.md, from `DEFINITIONS` and `LABELS`."""
+    """Return docs/metrics.md, made from `DEFINITIONS` and `LABELS`."""
     lines = [
         "# Metrics",
         "",
-        "Every run writes `metrics.prom` in the Prometheus text format, and is pushed to a",
-        "Pushgateway where `pushgateway.url` is set. A value describes the run it stands in;",
-        "nothing accumulates from run to run. A number that was not measured is not there,",
-        "which is not zero.",
+        "Every run writes `metrics.prom` in the Prometheus text format and pushes the same metrics",
+        "to a Pushgateway if `pushgateway.url` is set. A value describes the run that it belongs",
+        "to; nothing accumulates from run to run. A number that was not measured is absent, not",
+        "zero.",
         "",
-        "A push replaces whole groups, so that what is no longer asked disappears: one group for",
-        "each source and target (`target`), one for each source (`run`: what concerns all targets",
-        "of its latest run), both with the job `compilewatch`, and one of the job",
-        "`compilewatch_publisher` (`publisher`: how publishing itself went; not in the file).",
+        "A push replaces all metrics of a group, so that models and targets that are no longer",
+        "evaluated disappear. There is one group for each source and target (`target`) and one for",
+        "each source (`run`: metrics about all targets of its latest run), both with the job",
+        "`compilewatch`. One more group has the job `compilewatch_publisher` (`publisher`: the",
+        "state of publication itself; not in the file).",
         "",
-        "`compile_breaks_total` has the type counter because of its name, and starts again with",
-        "every run: `sum by (model, commit, reason) (compile_breaks_total)` is right, `rate()`",
-        "is not. All others are gauges.",
+        "`compile_breaks_total` has the type counter because of its name, but starts again with",
+        "every run: query it with `sum by (model, commit, reason) (compile_breaks_total)`, not",
+        "with `rate()`. All other metrics are gauges.",
         "",
         "| Metric | Group | Labels | Meaning |",
         "|---|---|---|---|",
@@ -264,18 +283,19 @@ LABELS: dict[str, str] = {
     "model": "`org/model` or a class name, as in the plan",
     "family": "the model family: Transformers' `model_type`",
     "commit": "the model's revision on the Hub, empty for a model without one",
-    "reason": "registry id and type (`GB0170 Data-dependent branching`) or a short code",
-    "target": "`dynamo`; with `:backend` where one was asked for, `@environment` where it is "
-    "not the target's home",
+    "reason": "the break's ID and type in PyTorch's registry (`GB0170 Data-dependent branching`), "
+    "or a short code",
+    "target": "a target such as `dynamo`; followed by `:backend` if a backend was selected, and by "
+    "`@environment` if it is not the target's default environment",
     "mode": "`eval` or `train`, with `/dynamic` for dynamic shapes",
     "status": ", ".join(f"`{status}`" for status in Status),
     "phase": ", ".join(f"`{phase}`" for phase in Phase),
     "sink": "`pushgateway`, `loki`, `s3`",
     "kind": ", ".join(f"`{kind}`" for kind in ChangeKind),
     "cache": "`cold` or `warm`",
-    "error_class": "the class of a compiler's error: "
+    "error_class": "the class of a compiler error: "
     + ", ".join(f"`{kind}`" for kind in sorted(KINDS)),
     "layer": ", ".join(f"`{layer}`" for layer in Layer),
-    "environment": "the environment's name; of first failing layers empty where each target was "
-    "asked in its home",
+    "environment": "the name of the environment; in `compilewatch_first_failing_layer`, empty if "
+    "each target ran in its default environment",
 }

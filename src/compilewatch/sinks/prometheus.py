@@ -1,11 +1,12 @@
-"""A run as Prometheus metrics: the samples, by the group that is replaced with them.
+"""The metrics of a run: samples, grouped as the Pushgateway replaces them.
 
 Values describe one run and are replaced by the next one; nothing accumulates. All metrics are
-gauges but `compile_breaks_total`, which keeps the name that dashboards ask for: promtool accepts
-`_total` on counters only, so it is exposed as one, without a `_created` sample. It starts again
-with every run: use it as it is, `rate()` and `increase()` mean nothing on it.
+gauges except `compile_breaks_total`, whose name dashboards use: promtool accepts the suffix
+`_total` for counters only, so it is exposed as a counter, without a `_created` sample. Its value
+starts again with every run: use it directly, because `rate()` and `increase()` have no meaning for
+it.
 
-What there is stands in `metric_definitions`.
+`metric_definitions` lists all metrics.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
 
 Key = tuple[str, ...]
-"""The values of a group's labels: (source, target), or (source,) for the run as a whole."""
+"""The values of a group's labels: (source, target), or (source,) for metrics about the run."""
 
 
 class MetricsFileSink:
@@ -57,22 +58,22 @@ class MetricsFileSink:
 
 
 def exposition(view: RunView) -> bytes:
-    """All groups of the run in the Prometheus text format 0.0.4, UTF-8."""
+    """Return all groups of the run in the Prometheus text format 0.0.4, UTF-8."""
     return generate_latest(registry(sample for group in groups(view).values() for sample in group))
 
 
 def registry(samples: Iterable[Sample]) -> CollectorRegistry:
-    """A fresh registry that holds these samples and nothing else."""
+    """Return a new registry that contains exactly these samples."""
     fresh = CollectorRegistry(auto_describe=False)
     fresh.register(SampleCollector(samples))
     return fresh
 
 
 def groups(view: RunView) -> dict[Key, list[Sample]]:
-    """The samples of a run by the Pushgateway group that is replaced with them.
+    """Return the samples of a run by the Pushgateway group that they belong to.
 
-    No series is there twice: a model says who it is once for all modes, and of two answers to one
-    question, which a merged run may hold, the later one counts.
+    Every series is unique: the information about a model occurs once for all modes, and of two
+    results of one request, which a merged run may contain, the later one counts.
     """
     source = view.run.source
     complete = summary.is_complete(view)
@@ -90,7 +91,7 @@ def _unique(key: Key, samples: Iterable[Sample]) -> list[Sample]:
 
 
 class SampleCollector(Collector):
-    """Samples as the metrics that `DEFINITIONS` says they are, in that order."""
+    """Exposes samples as the metrics of `DEFINITIONS`, in that order."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples = tuple(samples)
@@ -111,9 +112,9 @@ class SampleCollector(Collector):
 
 
 def _by_target(view: RunView) -> dict[str, RunView]:
-    """The run as each of its targets sees it: its plan, results, changes and environments."""
+    """Split the run by target: plan, results, changes and environments of each."""
     results: defaultdict[str, list[Result]] = defaultdict(list)
-    # A target of which nothing has a result is there as well, with a coverage of 0.
+    # A target without any result is included, with a coverage of 0.
     planned = Counter(target_label_value(target) for target in view.run.targets)
     for label in planned:
         results[label] = []
@@ -136,10 +137,10 @@ def _by_target(view: RunView) -> dict[str, RunView]:
 
 
 def _of_target(view: RunView, complete: bool) -> Iterator[Sample]:
-    """Everything of one target; `view` holds nothing else. `complete`: of all of the run."""
+    """Yield all samples of one target; `complete` says whether the run is complete."""
     for result in view.results:
         yield from _of_model(result)
-        yield from _of_answer(result)
+        yield from _of_result(result)
     yield from _by_family(view)
     yield from _by_reason(view)
     yield from _totals(view)
@@ -155,11 +156,11 @@ def _of_model(result: Result) -> Iterator[Sample]:
         yield "compilewatch_model_downloads", who, model.downloads
 
 
-def _of_answer(result: Result) -> Iterator[Sample]:
+def _of_result(result: Result) -> Iterator[Sample]:
     model, target = result.request.model, result.request.target
     mode = mode_label_value(target)
-    asked = (model.name, model.family, mode)
-    yield "compilewatch_model_status", (*asked, result.status, result.phase), 1
+    identity = (model.name, model.family, mode)
+    yield "compilewatch_model_status", (*identity, result.status, result.phase), 1
     by_reason: Counter[str] = Counter()
     for graph_break in result.breaks:
         by_reason[reason_label(graph_break)] += graph_break.occurrences
@@ -174,16 +175,16 @@ def _of_answer(result: Result) -> Iterator[Sample]:
         "compilewatch_peak_memory_bytes": result.peak_memory_bytes,
         **_of_details(result),
     }
-    yield from ((name, asked, value) for name, value in measured.items() if value is not None)
+    yield from ((name, identity, value) for name, value in measured.items() if value is not None)
     if isinstance(result.details, NeuronDetail) and result.details.failure is not None:
-        yield "compilewatch_neuron_failure", (*asked, result.details.failure.kind), 1
+        yield "compilewatch_neuron_failure", (*identity, result.details.failure.kind), 1
     for cache, seconds in _compile_durations(result).items():
         if seconds is not None:
-            yield "compilewatch_compile_duration_seconds", (*asked, cache), seconds
+            yield "compilewatch_compile_duration_seconds", (*identity, cache), seconds
 
 
 def _of_details(result: Result) -> dict[str, float | None]:
-    """What only one target measures."""
+    """Return the measurements that only one target makes."""
     found = result.details
     if isinstance(found, Performance):
         return {
@@ -192,7 +193,7 @@ def _of_details(result: Result) -> dict[str, float | None]:
         }
     if isinstance(found, XlaDetail):
         concerns = len(found.expected_to_fail_on_neuron)
-        # Only what was captured tells that there was no fallback.
+        # Without a capture it is unknown whether there were fallbacks.
         captured = result.graph_breaks is not None
         return {
             "compilewatch_recompiles": found.recompiles,
@@ -205,7 +206,7 @@ def _of_details(result: Result) -> dict[str, float | None]:
 
 
 def _compile_durations(result: Result) -> dict[str, float | None]:
-    """By cache: what the compiler measured where a target drives one, else the phase."""
+    """Return times by cache: as the target measured them, or else the phase `compile`."""
     found = result.details
     if isinstance(found, Performance):
         return {"cold": found.cold_compile_seconds, "warm": found.warm_compile_seconds}
@@ -251,7 +252,7 @@ def _totals(view: RunView) -> Iterator[Sample]:
             yield "compilewatch_phase_duration_seconds", (mode, phase), seconds
         if view.baseline is not None:
             kinds = Counter(c.kind for c in view.changes if mode_label_value(c.target) == mode)
-            # A zero that was measured is shown: an alert needs to see it fall back.
+            # A measured zero is exported, because an alert must see the value fall to it.
             shown = dict.fromkeys((ChangeKind.REGRESSION, ChangeKind.FIXED), 0) | kinds
             for kind, count in shown.items():
                 yield "compilewatch_changes", (mode, kind), count
@@ -265,7 +266,7 @@ def _by_mode(view: RunView) -> dict[str, tuple[Result, ...]]:
 
 
 def _of_its_run(view: RunView, complete: bool) -> Iterator[Sample]:
-    """What the target's part of the run was like, and which run that was."""
+    """Yield the samples about the part of the run that evaluated this target."""
     run = view.run
     measured = {
         "compilewatch_coverage_ratio": summary.coverage(view),
@@ -293,7 +294,7 @@ def _of_its_run(view: RunView, complete: bool) -> Iterator[Sample]:
 
 
 def _of_run(view: RunView) -> Iterator[Sample]:
-    """What concerns the run as a whole."""
+    """Yield the samples about the complete run."""
     run = view.run
     measured = {
         "compilewatch_planned_requests": run.planned,

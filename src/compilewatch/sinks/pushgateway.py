@@ -1,7 +1,7 @@
-"""A run to a Pushgateway: each group replaced whole, so that what is gone disappears.
+"""The sink `pushgateway`: replaces groups of metrics, so that outdated series disappear.
 
 https://github.com/prometheus/pushgateway#put-method: PUT replaces all metrics of the grouping key.
-A run's id is never in the key, or every run would leave a copy behind for ever.
+The id of a run is never part of the key, because every run would then stay there for ever.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from compilewatch.sinks.prometheus import Sample, groups, registry
 JOB = "compilewatch"
 PUBLISHER_JOB = "compilewatch_publisher"
 
-REFUSAL_CHARACTERS = 300
+MESSAGE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """How publishing to a sink stands; `last` is RFC 3339, None where it never took a run."""
+    """The state of publication to a sink; `last` is RFC 3339, None if it never accepted a run."""
 
     spooled: int
     failed: int
@@ -59,7 +59,7 @@ class PushgatewaySink:
 
 
 def push_health(settings: Settings, health: Mapping[str, Health]) -> None:
-    """Say how publishing itself goes, by sink. Raises SinkError; is not tried again."""
+    """Publish the state of publication by sink, without retries. Raises SinkError."""
     samples: list[Sample] = []
     for sink, one in health.items():
         samples.append(("compilewatch_spooled_publications", (sink,), one.spooled))
@@ -71,23 +71,23 @@ def push_health(settings: Settings, health: Mapping[str, Health]) -> None:
 
 
 class _Gateway:
-    """The client: replaces groups, tries again what may pass, and words what does not."""
+    """The client: replaces groups, retries transient errors, and explains the others."""
 
     def __init__(self, settings: Settings, *, retry: bool = True) -> None:
         self.address = settings.pushgateway.url
         parts = urlsplit(self.address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SinkError(
-                f"pushgateway_url {parts.hostname or self.address!r} is no address: write "
+                f"pushgateway_url {parts.hostname or self.address!r} is not an address: write "
                 "http://host:9091"
             )
         if parts.username or parts.password:
             raise SinkError(
-                "pushgateway_url holds a password: use pushgateway.username and the variable "
+                "pushgateway_url contains a password: use pushgateway.username and the variable "
                 "COMPILEWATCH_PUSHGATEWAY_PASSWORD"
             )
         self._timeout = settings.publish.timeout_seconds
-        # Without a user it adds no header.
+        # Without a user name, no header is added.
         self._handler = partial(
             basic_auth_handler,
             username=settings.pushgateway.username or None,
@@ -97,7 +97,7 @@ class _Gateway:
         self._retry = retrying(UnreachableError, seconds=seconds, first_wait_seconds=0.2)
 
     def replace(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:
-        """PUT one group. Raises UnreachableError, when time is up, or SinkError."""
+        """PUT one group. Raises UnreachableError after the last retry, or SinkError."""
         self._retry(self._put, job, key, metrics)
 
     def _put(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:
@@ -111,18 +111,18 @@ class _Gateway:
                 handler=self._handler,
             )
         except urllib.error.HTTPError as error:
-            raise self._refusal(error) from None
+            raise self._error_of(error) from None
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", None) or error
             raise UnreachableError(
-                f"no Pushgateway answers at {self.address} ({why}): start it, or correct "
+                f"no Pushgateway responds at {self.address} ({why}): start it, or correct "
                 "pushgateway_url"
             ) from None
 
-    def _refusal(self, error: urllib.error.HTTPError) -> SinkError:
+    def _error_of(self, error: urllib.error.HTTPError) -> SinkError:
         with error:
-            said = " ".join(error.read(REFUSAL_CHARACTERS).decode(errors="replace").split())
-        line = f"the Pushgateway at {self.address} answers {error.code} {error.reason}"
+            said = " ".join(error.read(MESSAGE_CHARACTERS).decode(errors="replace").split())
+        line = f"the Pushgateway at {self.address} responds {error.code} {error.reason}"
         line += f": {said}" if said else ""
         if error.code in (401, 403):
             return SinkError(f"{line}; set pushgateway.username and pushgateway.password")

@@ -1,8 +1,8 @@
 """The sink `s3`: the folder of a run, as objects under `s3://bucket/prefix/<run>/`.
 
-Each object is uploaded with a SHA-256 that S3 itself checks and keeps, and is skipped where S3
-has it with the same one. `run.json` goes last: where it lies, an upload was complete. Objects get
-no ACL and no encryption of their own; the bucket's settings hold.
+Each object is uploaded with a SHA-256 that S3 checks and stores, and is skipped if S3 already has
+it with the same checksum. `run.json` is uploaded last and marks a complete upload. Objects get no
+ACL and no encryption of their own; the settings of the bucket apply.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from compilewatch.sinks import RunFiles
 from compilewatch.store.runs import RUN_FILE
 
 PART_BYTES = 8 * 2**20
-"""Files from this size on go up in parts of it, and their checksum is one of their parts'."""
+"""Larger files are uploaded in parts of this size; their checksum is that of the parts'."""
 CONCURRENCY = 4
 _OTHER_REGION = frozenset(
     {
@@ -53,21 +53,21 @@ _TEXT = {
 _OTHER = {
     ".json": "application/json",
     ".jsonl": "application/x-ndjson",
-    ".zst": "application/zstd",  # RFC 8878; no Content-Encoding, so that what is saved is the file
+    ".zst": "application/zstd",  # RFC 8878; without Content-Encoding, files are saved unchanged
 }
 
 
 class S3Sink:
-    """Uploads a run; again, only what changed. Raises SinkError, UnreachableError.
+    """Uploads a run; a later upload only sends what changed. Raises SinkError, UnreachableError.
 
-    What an upload that was cut short left is kept: the next one goes on with the next file. Parts
-    of a file that never became an object are given up then. One process at a time publishes a run.
+    The files of an interrupted upload are kept, and the next one continues with the next file.
+    Unfinished parts of a file are deleted then. Only one process at a time may publish a run.
     """
 
     name = "s3"
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ConfigError where `s3.url` is no `s3://bucket/prefix`."""
+        """Raises ConfigError if `s3.url` is not of the form `s3://bucket/prefix`."""
         self._bucket, self._prefix = _address(settings.s3.url)
         self._settings = settings
 
@@ -81,11 +81,11 @@ class S3Sink:
             raise _mapped(error, self._bucket, where) from None
         except OSError as error:
             raise SinkError(f"{where}: {error.filename} cannot be read: {error.strerror}") from None
-        return f"{where}: {sent} of {len(files.names())} files uploaded, the others were there"
+        return f"{where}: {sent} of {len(files.names())} files uploaded, the others were up to date"
 
     def _upload(self, upload: _Upload, files: RunFiles) -> int:
-        """How many files were not there yet."""
-        upload.give_up_parts()
+        """Upload the files and return how many were not up to date."""
+        upload.abort_parts()
         there = dict(upload.there())
         others = [name for name in files.names() if name != RUN_FILE]
         with ThreadPoolExecutor(CONCURRENCY) as pool:
@@ -98,26 +98,26 @@ class S3Sink:
 
 
 class _Upload:
-    """One run's objects."""
+    """The objects of one run."""
 
     def __init__(self, client: Any, bucket: str, folder: str) -> None:
         self._client = client
         self._bucket = bucket
         self._folder = folder
-        # Files are what runs at the same time; the parts of one follow each other.
+        # Files are uploaded in parallel; the parts of one file are sent in sequence.
         self._transfer = TransferConfig(
             multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, use_threads=False
         )
 
     def there(self) -> Iterator[tuple[str, int]]:
-        """What S3 has of this run: names and sizes."""
+        """Yield the names and sizes of the objects that S3 has of this run."""
         pages = self._client.get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=self._bucket, Prefix=self._folder):
             for found in page.get("Contents", ()):
                 yield found["Key"].removeprefix(self._folder), found["Size"]
 
-    def give_up_parts(self) -> None:
-        """Abort what a killed upload left half done, and what would be paid for until then."""
+    def abort_parts(self) -> None:
+        """Abort unfinished uploads of a killed process, which would be billed until then."""
         pages = self._client.get_paginator("list_multipart_uploads")
         try:
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._folder):
@@ -126,16 +126,16 @@ class _Upload:
                         Bucket=self._bucket, Key=found["Key"], UploadId=found["UploadId"]
                     )
         except ClientError as error:
-            # Tidying up is not worth a permission: a bucket may have a rule that does it.
-            if aws.answer_of(error).code not in ("AccessDenied", "403", "NoSuchUpload"):
+            # Not worth a permission of its own: a bucket may have a rule that does it.
+            if aws.error_details(error).code not in ("AccessDenied", "403", "NoSuchUpload"):
                 raise
 
     def put(self, name: str, path: Path, there: dict[str, int]) -> bool:
-        """Upload a file unless S3 has it; whether it was uploaded."""
+        """Upload a file unless S3 has it; return whether it was uploaded."""
         key = self._folder + name
         if there.get(name) == path.stat().st_size:
             head = self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
-            # S3 itself appends `-` and the number of parts; not every store that speaks S3 does.
+            # S3 itself appends `-` and the number of parts; other stores may not.
             if head.get("ChecksumSHA256", "").partition("-")[0] == checksum(path):
                 return False
         extra = {"ChecksumAlgorithm": "SHA256", "ContentType": content_type(name)}
@@ -146,7 +146,7 @@ class _Upload:
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 as S3 keeps it, in base64: of the file, or of its parts' digests in a row.
+    """Return the SHA-256 as S3 stores it, in base64: of the file, or of its parts' digests.
 
     Source: docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html
     """
@@ -154,14 +154,14 @@ def checksum(path: Path) -> str:
         parts = iter(lambda: file.read(PART_BYTES), b"")
         digests = [hashlib.sha256(part).digest() for part in parts]
     whole = hashlib.sha256(b"".join(digests)).digest()
-    # One part less than full, or an empty file, is no upload in parts.
+    # A file that is smaller than a part, or empty, is not uploaded in parts.
     if path.stat().st_size < PART_BYTES:
         whole = digests[0] if digests else hashlib.sha256().digest()
     return base64.b64encode(whole).decode()
 
 
 def content_type(name: str) -> str:
-    """What a browser is told; the same on every machine, whatever its mime.types say."""
+    """Return the content type for browsers, independent of the machine's mime.types."""
     suffix = Path(name).suffix.lower()
     if suffix in _TEXT:
         return f"{_TEXT[suffix]}; charset=utf-8"
@@ -174,14 +174,14 @@ def content_type(name: str) -> str:
 def _address(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     if parts.scheme != "s3" or not parts.netloc or "@" in parts.netloc:
-        raise ConfigError("s3_url is no place in S3: set it to one like s3://bucket/prefix")
+        raise ConfigError("s3_url is not an address in S3: set it to one like s3://bucket/prefix")
     return parts.netloc, parts.path.strip("/")
 
 
 def _client(settings: Settings) -> Any:
-    """Credentials and region come from where AWS's own tools take them.
+    """Return a client with the credentials and the region that AWS's own tools use.
 
-    botocore counts attempts, not seconds: four make about ten seconds of waiting between them.
+    botocore limits attempts, not seconds: four attempts wait for about ten seconds in total.
     """
     timeout = settings.publish.timeout_seconds
     attempts = 1 + min(9, math.ceil(settings.publish.retry_seconds / 10))
@@ -192,28 +192,28 @@ def _client(settings: Settings) -> Any:
         connect_timeout=timeout,
         read_timeout=timeout,
         max_pool_connections=CONCURRENCY,
-        # A server that is not AWS's has no name for each bucket.
+        # A server other than AWS has no host name for each bucket.
         s3={"addressing_style": "path"} if settings.s3.endpoint_url else None,
     )
 
 
 def _mapped(error: Exception, bucket: str, where: str) -> SinkError:
-    """The error of ours for one of boto3."""
+    """Convert an error of boto3."""
     if isinstance(error, S3UploadFailedError):
         cause = error.__cause__ or error.__context__
         error = cause if isinstance(cause, ClientError) else error
     if isinstance(error, aws.CONNECTION):
-        return UnreachableError(f"{where}: the server cannot be reached, or does not answer")
-    if aws.answer_of(error).code in aws.BUSY:
+        return UnreachableError(f"{where}: the server cannot be reached or does not respond")
+    if aws.error_details(error).code in aws.BUSY:
         return UnreachableError(
-            f"{where}: the server is too busy or in trouble ({aws.answer_of(error).code})"
+            f"{where}: the server is overloaded or failing ({aws.error_details(error).code})"
         )
     return SinkError(f"{where}: {_why(error, bucket)}")
 
 
 def _why(error: Exception, bucket: str) -> str:
-    """What happened and what to do, in one line without credentials."""
-    code, _, operation = aws.answer_of(error)
+    """Return what happened and what to do, in one line without credentials."""
+    code, _, operation = aws.error_details(error)
     if code in ("NoSuchBucket", "404"):
         return f"there is no bucket {bucket}: create it, or set s3.url to one that exists"
     if code in aws.DENIED:

@@ -1,4 +1,4 @@
-"""Where models come from: one Protocol, one line each in `SOURCES`; loaded lazily."""
+"""Sources of models: one Protocol, one row for each in `SOURCES`; loaded lazily."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SOURCES: dict[str, str] = {
 
 
 class Source(Protocol):
-    """Yields model specs without importing torch. Raises SourceError or ConfigError."""
+    """Makes model specs without importing torch. Raises SourceError or ConfigError."""
 
     name: str
 
     def models(self) -> tuple[ModelSpec, ...]:
-        """All models of this source, most used first, then by name; names are unique."""
+        """Return all models of this source, most used first, then by name; names are unique."""
         ...

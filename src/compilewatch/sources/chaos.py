@@ -1,4 +1,4 @@
-"""The built-in models that misbehave on purpose, as a source (`--source chaos`)."""
+"""The source `chaos`: built-in models that fail on purpose (`--source chaos`)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ BEHAVIOURS = (
     "segfault",
     "system_exit",
 )
-"""The keys of `worker.chaos.BEHAVIOURS`, which imports torch; a test holds the two together."""
+"""The keys of `worker.model.chaos.BEHAVIOURS`, which imports torch; a test compares the two."""
 
 
 class ChaosSource:
-    """Every chaos model, by name: what a sweep must survive."""
+    """Every chaos model, by name: failures that a sweep must survive."""
 
     name = "chaos"
 

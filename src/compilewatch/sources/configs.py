@@ -1,4 +1,4 @@
-"""From a `config.json` on disk to a spec, or to the reason why there is nothing to build."""
+"""From a `config.json` on disk to a model spec, or to the reason why it cannot be built."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from compilewatch.sources.transformers.source import concrete_classes, primary_c
 
 
 class Configured(Record, frozen=True, kw_only=True):
-    """What a configuration builds with the installed Transformers.
+    """The class that a configuration builds with the installed Transformers.
 
-    `skip_reason` is set where it builds nothing, or nothing without running foreign code.
+    `skip_reason` is set if it builds no class, or none without running remote code.
     """
 
     build: ConfigBuild
@@ -28,7 +28,7 @@ class Configured(Record, frozen=True, kw_only=True):
 
 
 def parse_config(text: str, origin: str) -> dict[str, Any]:
-    """A configuration from JSON text. Raises ConfigError that names `origin` and the line."""
+    """Parse a configuration. Raises ConfigError that names `origin` and the line."""
     try:
         config = json.loads(text)
     except json.JSONDecodeError as exc:
@@ -39,7 +39,7 @@ def parse_config(text: str, origin: str) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A configuration file. Raises ConfigError."""
+    """Read a configuration file. Raises ConfigError."""
     try:
         return parse_config(path.read_text(encoding="utf-8"), str(path))
     except OSError as exc:
@@ -65,10 +65,10 @@ class Resolver:
         weights: bool = False,
         trust_remote_code: bool = False,
     ) -> Configured:
-        """The class of Transformers that this configuration names, or why there is none.
+        """Return the class of Transformers that this configuration names, or why there is none.
 
-        Code that comes with a model is needed where its class, or its model type's, is not in
-        Transformers; where it is, Transformers' own is built and nothing foreign runs.
+        A model's remote code is needed only if its class, or the class of its model type, is not in
+        Transformers. Otherwise the class from Transformers is built and no remote code runs.
         """
         family = config.get("model_type")
         family = family if isinstance(family, str) and family else "unknown"

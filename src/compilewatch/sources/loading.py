@@ -1,4 +1,4 @@
-"""A source by its name, and which one `auto` means."""
+"""Finding a source by its name, and the meaning of `auto`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from compilewatch.sources import SOURCES, Source
 from compilewatch.sources.hub.pulled import pulled_path, read_pulled
 
 ENTRY_POINTS = "compilewatch.sources"
-"""The group in which other packages offer sources, `name = "module:Class"`."""
+"""The entry-point group in which other packages register sources, `name = "module:Class"`."""
 
 
 def source_names() -> tuple[str, ...]:
-    """What `--source` accepts besides `auto`, without what only tests need."""
+    """Return the values of `--source` other than `auto`, without those that only tests use."""
     return tuple(n for n in plugins.names(SOURCES, group=ENTRY_POINTS) if n != "chaos")
 
 
 def source_class(name: str) -> Callable[..., Source]:
-    """Load one source's class. Raises UsageError for an unknown name."""
+    """Load the class of a source. Raises UsageError for an unknown name."""
     known = ("auto", *source_names())
     found = plugins.find("source", SOURCES, name, group=ENTRY_POINTS, known=known)
     return cast(Callable[..., Source], found)
@@ -30,9 +30,9 @@ def source_class(name: str) -> Callable[..., Source]:
 def choose_source(
     name: str = "auto", *, heads: str = "default", places: Places | None = None
 ) -> tuple[Source, str]:
-    """The source called `name`, and a sentence that says which it is.
+    """Return the source called `name`, and a sentence that describes it.
 
-    `auto` is the pulled list if there is one, else the library. `heads` concerns the library.
+    `auto` is the pulled list if it exists, otherwise the library. `heads` only affects the library.
     """
     places = places or Places()
     pulled = places.pulled or pulled_path()
@@ -43,7 +43,7 @@ def choose_source(
         return source, "Models of the installed Transformers (`compilewatch pull` lists the Hub's)."
     if name == "hub":
         found = read_pulled(pulled)
-        cut = f", cut short ({found.message})" if found.partial else ""
+        cut = f", incomplete ({found.message})" if found.partial else ""
         return source, f"Models of the Hub in {pulled}, pulled {found.pulled_at}{cut}."
     if name == "manifest":
         return source, f"Models of {getattr(source, 'path', places.manifest)}."
@@ -51,7 +51,7 @@ def choose_source(
 
 
 def other_sources(places: Places | None = None) -> tuple[Callable[[], Source], ...]:
-    """Where a model that the chosen source does not know may be found by name, nearest first."""
+    """Return the sources in which to look up a model that the chosen source does not have."""
     known = places or Places()
     names = ("manifest", "hub", "library", "chaos")
     return tuple(partial(_made, name, "all", known) for name in names)

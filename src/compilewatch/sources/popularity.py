@@ -1,7 +1,7 @@
 """Downloads by architecture: a reviewed CSV file, `inputs/popularity.csv`.
 
-Comment lines (`#`) at the top say where and when the figures come from; then a header and one
-row for each `model_type`, most used first.
+Comment lines (`#`) at the top give the origin and date of the figures. They are followed by a
+header and one row for each `model_type`, most used first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COLUMNS = ("model_type", "downloads_30d", "models", "top_model", "top_model_down
 
 
 class Figure(Record, frozen=True, kw_only=True):
-    """What a snapshot of the Hub holds for one architecture; downloads are those of 30 days."""
+    """The figures of one architecture in a snapshot of the Hub; downloads are over 30 days."""
 
     model_type: str
     downloads: int
@@ -30,9 +30,9 @@ class Figure(Record, frozen=True, kw_only=True):
 
 
 def read_popularity(path: Path) -> dict[str, Figure]:
-    """Figures by model type. A file that is not there means that none are known.
+    """Read figures by model type; without the file there are none.
 
-    Raises ConfigError, with the line, for a malformed one.
+    Raises ConfigError, with the line, if the file is malformed.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def _figures(path: Path, text: str) -> Iterator[Figure]:
 
 
 def figures_of(models: Iterable[tuple[str, str, int]]) -> tuple[Figure, ...]:
-    """Add up (model type, model, downloads) triples; most used architecture first."""
+    """Add up (model type, model, downloads) by model type; most used architecture first."""
     grouped: dict[str, list[tuple[int, str]]] = {}
     for model_type, model, downloads in models:
         grouped.setdefault(model_type, []).append((downloads, model))
@@ -83,7 +83,7 @@ def figures_of(models: Iterable[tuple[str, str, int]]) -> tuple[Figure, ...]:
 
 
 def popularity_csv(figures: Iterable[Figure], provenance: Mapping[str, str]) -> str:
-    """The text of a popularity file; `provenance` becomes its comment lines."""
+    """Return the text of a popularity file; `provenance` becomes its comment lines."""
     out = io.StringIO()
     for key, value in provenance.items():
         out.write(f"# {key}: {value}\n")

@@ -1,23 +1,23 @@
-"""`outputs/`: the only reader and writer of results; SQLite index, rebuildable."""
+"""`outputs/`: the only reader and writer of stored runs, with an index that can be rebuilt."""
 
 from compilewatch.files import safe_name
 from compilewatch.store.artifacts import artifacts_path, condense, restore_artifacts
 from compilewatch.store.deletion import freed_bytes, run_bytes
 from compilewatch.store.folder import RunFolder
-from compilewatch.store.index import Answer, is_reusable
+from compilewatch.store.index import StoredResult, is_reusable
 from compilewatch.store.outputs import Store
 from compilewatch.store.runs import StoredRun
 from compilewatch.store.spool import Delivered, Spool, Spooled
 from compilewatch.store.writer import RunWriter
 
 __all__ = [
-    "Answer",
     "Delivered",
     "RunFolder",
     "RunWriter",
     "Spool",
     "Spooled",
     "Store",
+    "StoredResult",
     "StoredRun",
     "artifacts_path",
     "condense",

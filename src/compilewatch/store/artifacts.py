@@ -1,14 +1,14 @@
-"""Artifacts in a run: where they lie, and the form in which they are stored.
+"""The artifacts of a run: where they are stored, and in which form.
 
-Two things are stored otherwise than a target left them, since a broken request would keep a dozen
-megabytes in a hundred files:
+A request with graph breaks would leave a dozen megabytes in a hundred files. Two things are
+therefore not stored as the target wrote them:
 
-- A structured trace (`torch_trace/NAME.log`) is compressed by zstd: `torch_trace/NAME.log.zst`.
-- The pages that tlparse made of it (`tlparse/`) are packed, as they are: `tlparse.zip`. The trace
-  itself (`raw.log`) and most of it again (`raw.jsonl`), which it puts beside them and no page links
-  to, are left out.
+- A structured trace (`torch_trace/NAME.log`) is compressed with zstd: `torch_trace/NAME.log.zst`.
+- The pages that tlparse made from it (`tlparse/`) are packed into `tlparse.zip`. The copy of the
+  trace (`raw.log`) and of most of it (`raw.jsonl`), which tlparse puts next to the pages and to
+  which no page links, are left out.
 
-`restore_artifacts` makes plain files of them. Runs of earlier versions hold plain files.
+`restore_artifacts` restores plain files. Runs of earlier versions contain plain files.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ else:
 TRACE_FOLDER = "torch_trace"
 TRACE_SUFFIX = ".zst"
 TRACE_LEVEL = 9
-"""Of 22. Traces of 3 MB become 100 kB in 60 ms; level 15 saves a twentieth of that in 600 ms."""
+"""Out of 22. 3 MB become 100 kB in 60 ms; level 15 saves another 5 % but takes 600 ms."""
 
 PAGES_FOLDER = "tlparse"
 PAGES_FILE = "tlparse.zip"
 COPIES_OF_TRACE = ("raw.log", "raw.jsonl")
 
-# The last two: zipfile where a damaged entry claims to be encrypted, or an unknown format.
+# zipfile raises the last two for a damaged entry that claims encryption or an unknown format.
 _DAMAGED = (zstd.ZstdError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
 
 def artifacts_path(request: Request) -> str:
-    """Where a request's artifacts lie, relative to the run: `artifacts/<model>/<target>`."""
+    """Return the folder of a request's artifacts in its run: `artifacts/<model>/<target>`."""
     target = target_label(request.target).replace("/", "-")
     if request.target.backend:
         target += f"-{safe_name(request.target.backend)}"
@@ -54,9 +54,9 @@ def artifacts_path(request: Request) -> str:
 
 
 def keep_artifacts(folder: Path, run_folder: Path, request: Request) -> tuple[str, ...]:
-    """Move a folder of artifacts into the run; return its files, relative to the run, sorted.
+    """Move a folder of artifacts into the run, in place of those of an earlier attempt.
 
-    Raises OSError. What an earlier, unfinished attempt left in that place is replaced.
+    Returns the stored files, relative to the run and sorted. Raises OSError.
     """
     condense(folder)
     destination = run_folder / artifacts_path(request)
@@ -72,15 +72,15 @@ def keep_artifacts(folder: Path, run_folder: Path, request: Request) -> tuple[st
 
 
 def link_artifacts(names: tuple[str, ...], source: Path, run_folder: Path) -> tuple[str, ...]:
-    """Have a run hold another run's artifacts without a second copy, where links are possible.
+    """Link another run's artifacts into a run, or copy them where links are impossible.
 
-    Returns what is there of them; an earlier run may have lost some. What a run of an earlier
-    version holds is brought into the form that is stored now. Raises OSError.
+    Artifacts of earlier versions are converted to the form in which they are stored now. Returns
+    the names of the stored files; files that the other run has lost are left out. Raises OSError.
     """
     kept = []
     for name in names:
         origin, held = source / name, stored_as(name)
-        # A run may come from another machine: its paths must not lead out of its folder.
+        # A run may come from another machine: its paths must stay inside its folder.
         if not _is_inside(name) or not _is_plain_file(origin):
             continue
         place = run_folder / held
@@ -97,9 +97,10 @@ def link_artifacts(names: tuple[str, ...], source: Path, run_folder: Path) -> tu
 
 
 def restore_artifacts(names: Iterable[str], source: Path, destination: Path) -> tuple[Path, ...]:
-    """Write a run's artifacts as their targets left them: `destination/<target>/…`; the files.
+    """Write a run's artifacts as the targets wrote them, to `destination/<target>/…`.
 
-    Those that the run has lost are left out. Raises StoreError, also for a damaged file.
+    Returns the files. Files that the run has lost are left out. Raises StoreError, also for a
+    damaged file.
     """
     written: list[Path] = []
     for name in names:
@@ -125,7 +126,7 @@ def restore_artifacts(names: Iterable[str], source: Path, destination: Path) -> 
 
 
 def stored_as(name: str) -> str:
-    """Under which path an artifact of a target is stored."""
+    """Return the path under which an artifact of a target is stored."""
     path = PurePosixPath(name)
     if len(path.parts) > 4 and path.parts[3] == PAGES_FOLDER:
         return str(PurePosixPath(*path.parts[:3], PAGES_FILE))
@@ -135,7 +136,7 @@ def stored_as(name: str) -> str:
 
 
 def condense(folder: Path) -> None:
-    """Bring what a target left in a folder into the form that is stored. Raises OSError."""
+    """Convert the files that a target left in a folder to their stored form. Raises OSError."""
     pages = folder / PAGES_FOLDER
     if pages.is_dir():
         _pack(pages, folder / PAGES_FILE)
@@ -183,7 +184,7 @@ def _pack(pages: Path, destination: Path) -> None:
 def _unpack(packed: Path, pages: Path) -> list[Path]:
     with zipfile.ZipFile(packed) as opened:
         if damaged := opened.testzip():
-            raise zipfile.BadZipFile(f"{damaged!r} does not fit its checksum")
+            raise zipfile.BadZipFile(f"{damaged!r} does not match its checksum")
         return [Path(opened.extract(member, pages.parent)) for member in opened.infolist()]
 
 
@@ -196,7 +197,7 @@ def _link(origin: Path, place: Path) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A file to write, that takes the place of another one when it is complete, or is deleted."""
+    """Yield a temporary file that replaces `path` when it is complete, and is deleted otherwise."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary

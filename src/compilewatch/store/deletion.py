@@ -1,7 +1,7 @@
-"""Deleting runs, and what that frees.
+"""Deleting runs, and the disk space that this frees.
 
-A run gives up its name first, in one step: what a kill leaves behind is hidden, is taken for a run
-by nothing, and is deleted by the next `clear_deleted`.
+A run is first renamed to a hidden name, in one step. If the process is killed afterwards, the rest
+is not taken for a run, and the next `clear_deleted` deletes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DELETED_PREFIX = ".deleted-"
 
 
 def delete_run(path: Path) -> None:
-    """Delete a run's folder. Raises StoreError for one that is being written."""
+    """Delete a run's folder. Raises StoreError if the run is being written."""
     hidden = path.with_name(DELETED_PREFIX + path.name)
     try:
         descriptor = os.open(path / RESULTS_FILE, os.O_RDWR)
@@ -41,7 +41,7 @@ def delete_run(path: Path) -> None:
 
 
 def clear_deleted(root: Path) -> None:
-    """Delete what was left of runs when a deletion was cut short. Raises StoreError."""
+    """Delete the rest of runs whose deletion was interrupted. Raises StoreError."""
     for path in root.glob(f"{DELETED_PREFIX}*"):
         try:
             shutil.rmtree(path)
@@ -50,12 +50,12 @@ def clear_deleted(root: Path) -> None:
 
 
 def run_bytes(path: Path) -> int:
-    """The size of a run's files, those that it shares with other runs included."""
+    """Return the size of a run's files, including those that it shares with other runs."""
     return sum(status.st_size for status in _files(path))
 
 
 def freed_bytes(paths: Iterable[Path]) -> int:
-    """What deleting these runs frees: a file that others link to as well frees nothing."""
+    """Return the bytes that deleting these runs frees; files with further links free nothing."""
     links: Counter[tuple[int, int]] = Counter()
     freed = 0
     for path in paths:

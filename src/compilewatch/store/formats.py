@@ -1,7 +1,7 @@
-"""Versions of the stored files: decoded when known, migrated when old, refused when newer.
+"""Versions of the stored files: old ones are migrated, newer ones are rejected.
 
-Every line of results.jsonl, run.json and plan.json carry `schema_version`. An old one is brought
-up to date in memory by the functions of `MIGRATIONS`, one version at a time; nothing is guessed.
+Every line of results.jsonl, run.json and plan.json has a `schema_version`. An old record is
+migrated in memory by the functions of `MIGRATIONS`, one version at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VERSIONS: dict[type, int] = {Run: RUN_VERSION, Result: RESULT_VERSION, Plan: SCH
 
 
 def _result_2(values: dict[str, Any]) -> dict[str, Any]:
-    """One field `details` for what one target found, and the code of an attempt apart from it."""
+    """Move the details of a target into one field, and the code of an attempt into its own."""
     for name in ("export", "performance", "xla", "neuron"):
         if found := values.pop(name, None):
             values["details"] = {"type": name, **found}
@@ -43,17 +43,17 @@ def _result_2(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run_2(values: dict[str, Any]) -> dict[str, Any]:
-    """The shards that a merged run lacks are no setting."""
+    """Move `missing_shards` out of the settings."""
     settings = values.get("settings", {})
     return {**values, "missing_shards": settings.pop("missing_shards", [])}
 
 
 MIGRATIONS: dict[tuple[str, int], Migration] = {("Result", 1): _result_2, ("Run", 1): _run_2}
-"""(struct name, version) -> a function that makes the next version of it."""
+"""(name of the struct, version) -> a function that converts a record to the next version."""
 
 
 class DamagedError(ValueError):
-    """What is stored cannot be read as what it should be; the message says why."""
+    """Stored data cannot be decoded as the expected record; the message says why."""
 
 
 class _Version(msgspec.Struct):
@@ -69,8 +69,8 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
 def decode(data: bytes, kind: type[T]) -> T:
     """Decode one stored record of any known version.
 
-    Raises StoreError where it was written by a newer compilewatch, DamagedError where it cannot
-    be decoded. The message of either does not name the file.
+    Raises StoreError if a newer compilewatch wrote it, and DamagedError if it cannot be decoded.
+    Neither message names the file.
     """
     try:
         version = _PROBE.decode(data).schema_version

@@ -1,10 +1,10 @@
-"""`index.sqlite`: where the answer to a key is stored, and what each run found in two words.
+"""`index.sqlite`: where the result of each key is stored, and status and phase of every result.
 
-A cache: it can be deleted at any time.
+A cache that may be deleted at any time.
 
-Nobody writes it while a run goes on. Each lookup first brings it up to date by reading what was
-appended to each results.jsonl since the last time, so it cannot miss an answer and cannot slow a
-sweep down. What it says is checked against the line it points to.
+Nothing writes it during a run. Each lookup first reads what was appended to every results.jsonl
+since the last lookup, so it cannot miss a result and does not slow down a sweep. Every location is
+checked against the line that it refers to.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from compilewatch.errors import StoreError
 from compilewatch.files import failed
 from compilewatch.records import HARNESS_VERSION, RESULT_VERSION, Phase, Result, Status
 from compilewatch.store.formats import DamagedError, decode
-from compilewatch.store.runs import RESULTS_FILE, answer_spans
+from compilewatch.store.runs import RESULTS_FILE, result_lines
 
-VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 2
-"""Kept in `PRAGMA user_version`; an index of another version is built anew."""
+VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 3
+"""Stored in `PRAGMA user_version`; an index of another version is rebuilt."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, inode TEXT NOT NULL, size INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS answers (
+CREATE TABLE IF NOT EXISTS results (
     key TEXT NOT NULL, run TEXT NOT NULL, start INTEGER NOT NULL, size INTEGER NOT NULL,
     PRIMARY KEY (key, run)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS answers_of_run ON answers (run);
+CREATE INDEX IF NOT EXISTS results_of_run ON results (run);
 CREATE TABLE IF NOT EXISTS outcomes (
     run TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
     status TEXT NOT NULL, phase TEXT NOT NULL,
@@ -51,7 +51,7 @@ TRANSIENT_ERRORS = frozenset(
     {"ConnectionError", "FileNotFoundError", "MemoryError", "OSError", "TimeoutError"}
     | {"BlockingIOError", "PermissionError"}
 )
-"""Exceptions that speak about the machine of the day rather than about the model."""
+"""Exceptions that are about the state of the machine, not about the model."""
 
 ATTEMPTS = 4
 
@@ -62,10 +62,10 @@ T = TypeVar("T")
 
 
 def is_reusable(result: Result) -> bool:
-    """Whether an answer lasts: a verdict, or a failure that would come again.
+    """Whether later runs may reuse a result: a verdict, or a failure that would occur again.
 
-    A timeout, an out-of-memory, a crash or an error of the set-up is asked again, and so is an
-    error of the machine (disk, network, memory). What was skipped was never asked.
+    A timeout, out of memory, a crash, an error in `setup` and an error of the machine (disk,
+    network, memory) are evaluated again, and so are skipped requests, which did not run.
     """
     if result.is_verdict or result.status is Status.UNSUPPORTED:
         return True
@@ -77,15 +77,15 @@ def is_reusable(result: Result) -> bool:
     return not machine and result.error.type.rpartition(".")[2] not in TRANSIENT_ERRORS
 
 
-class Answer(NamedTuple):
-    """A stored answer and the id of the run it was found in."""
+class StoredResult(NamedTuple):
+    """A stored result and the id of the run that contains it."""
 
     result: Result
     run: str
 
 
 class Location(NamedTuple):
-    """A line of a run's results.jsonl, in bytes."""
+    """The position of a line in a run's results.jsonl, in bytes."""
 
     key: str
     run: str
@@ -104,20 +104,21 @@ class Found(NamedTuple):
 
 
 class Index:
-    """The index of one outputs folder. Damage is answered by building it anew."""
+    """The index of one outputs folder. A damaged index is rebuilt."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.path = root / "index.sqlite"
 
-    def find(self, keys: Sequence[str]) -> dict[str, Answer]:
-        """The newest lasting answer to each key that has one. Raises StoreError."""
+    def find(self, keys: Sequence[str]) -> dict[str, StoredResult]:
+        """Return the newest reusable result for each key that has one. Raises StoreError."""
 
-        def look(database: sqlite3.Connection) -> dict[str, Answer]:
+        def look(database: sqlite3.Connection) -> dict[str, StoredResult]:
             self._catch_up(database)
             found, misplaced = self._read(self._locate(database, keys))
             if misplaced:
-                # Deleted, or edited in place so that its size says nothing: read those again.
+                # The runs were deleted, or edited in place without a change of size: read them
+                # again.
                 with database:
                     for run in misplaced:
                         _forget(database, run)
@@ -141,13 +142,8 @@ class Index:
 
         return self._with_database(look)
 
-    def rebuild(self) -> None:
-        """Delete the index and build it from the runs. Raises StoreError."""
-        self._delete()
-        self._with_database(self._catch_up)
-
     def forget(self, run: str) -> None:
-        """Drop what is known of a run that is deleted. Raises StoreError."""
+        """Remove a deleted run from the index. Raises StoreError."""
 
         def drop(database: sqlite3.Connection) -> None:
             with database:
@@ -163,7 +159,7 @@ class Index:
                 with self._connect() as database:
                     return action(database)
             except sqlite3.OperationalError as error:
-                # Busy, full, or replaced under our feet by a process that found it damaged.
+                # Busy, disk full, or replaced meanwhile by a process that found it damaged.
                 problem = error
                 time.sleep(0.05 * attempt)
             except sqlite3.DatabaseError as error:
@@ -189,7 +185,7 @@ class Index:
             if version not in (0, VERSION):
                 raise sqlite3.DatabaseError("another version")
             database.execute("PRAGMA journal_mode=WAL")
-            # It can be rebuilt, so it need not wait for the disk.
+            # The index can be rebuilt, so it need not wait for the disk.
             database.execute("PRAGMA synchronous=OFF")
             if version == 0:
                 database.executescript(SCHEMA)
@@ -204,7 +200,7 @@ class Index:
                 self.path.with_name(self.path.name + suffix).unlink()
 
     def _catch_up(self, database: sqlite3.Connection) -> None:
-        """Index what was appended since; read files that were replaced or cut again."""
+        """Index appended lines, and read files again that were replaced or truncated."""
         with database:
             database.execute("BEGIN IMMEDIATE")
             present = {
@@ -227,7 +223,7 @@ class Index:
         rows: list[Location] = []
         found: list[Found] = []
         end = start
-        for offset, line in answer_spans(self._root / run / RESULTS_FILE, start):
+        for offset, line in result_lines(self._root / run / RESULTS_FILE, start):
             end = offset + len(line)
             with contextlib.suppress(DamagedError, StoreError):
                 result = decode(line, Result)
@@ -236,26 +232,26 @@ class Index:
                 found.append(Found(run, result.request.model.name, label, status, phase))
                 if is_reusable(result):
                     rows.append(Location(result.request.key, run, offset, len(line)))
-        database.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", rows)
+        database.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", rows)
         database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)", found)
         database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run, inode, end))
 
     def _locate(self, database: sqlite3.Connection, keys: Sequence[str]) -> list[Location]:
-        # SQLite gives the other columns of the row that has the maximum (lang_select.html, "bare
-        # columns in an aggregate query"); run ids sort by time.
+        # SQLite returns the other columns from the row that has the maximum (lang_select.html,
+        # "bare columns in an aggregate query"). Run ids sort by time.
         rows = database.execute(
-            "SELECT key, max(run), start, size FROM answers"
+            "SELECT key, max(run), start, size FROM results"
             " WHERE key IN (SELECT value FROM json_each(?)) GROUP BY key",
             (msgspec.json.encode(list(keys)).decode(),),
         )
         return [Location(*row) for row in rows]
 
-    def _read(self, locations: Sequence[Location]) -> tuple[dict[str, Answer], set[str]]:
-        """The answers, and the runs in which a line was not what the index says."""
+    def _read(self, locations: Sequence[Location]) -> tuple[dict[str, StoredResult], set[str]]:
+        """Return the results, and the runs that have another line than the index expects."""
         by_run: dict[str, list[Location]] = {}
         for location in locations:
             by_run.setdefault(location.run, []).append(location)
-        found: dict[str, Answer] = {}
+        found: dict[str, StoredResult] = {}
         misplaced: set[str] = set()
         for run, lines in by_run.items():
             try:
@@ -271,13 +267,13 @@ class Index:
                     misplaced.add(run)
                     continue
                 if result.request.key == location.key:
-                    found[location.key] = Answer(result, run)
+                    found[location.key] = StoredResult(result, run)
                 else:
                     misplaced.add(run)
         return found, misplaced
 
 
 def _forget(database: sqlite3.Connection, run: str) -> None:
-    database.execute("DELETE FROM answers WHERE run = ?", (run,))
+    database.execute("DELETE FROM results WHERE run = ?", (run,))
     database.execute("DELETE FROM outcomes WHERE run = ?", (run,))
     database.execute("DELETE FROM runs WHERE id = ?", (run,))

@@ -1,4 +1,4 @@
-"""The folder of all runs."""
+"""The folder of all stored runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compilewatch.records import Run
 from compilewatch.records.plans import Plan
 from compilewatch.store.deletion import clear_deleted, delete_run
 from compilewatch.store.folder import RunFolder
-from compilewatch.store.index import Answer, Found, Index
+from compilewatch.store.index import Found, Index, StoredResult
 from compilewatch.store.runs import PLAN_FILE, RUN_FILE, StoredRun
 from compilewatch.store.spool import Spool
 from compilewatch.store.writer import RunWriter, earlier_seconds
@@ -30,7 +30,7 @@ RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 class Store:
     """`outputs/`: the only reader and writer of results. Raises StoreError.
 
-    Layout: docs/formats.md. Nothing is created before there is something to write.
+    docs/formats.md describes the layout. Nothing is created until there is something to write.
     """
 
     def __init__(self, root: Path) -> None:
@@ -40,7 +40,7 @@ class Store:
     # --- reading ---
 
     def scan(self) -> tuple[tuple[StoredRun, ...], tuple[str, ...]]:
-        """All runs that can be read, newest first, and one line for each that cannot."""
+        """Return all readable runs, newest first, and one line for each unreadable one."""
         try:
             names = sorted(p.name for p in self.root.iterdir() if RUN_ID.fullmatch(p.name))
         except FileNotFoundError:
@@ -60,13 +60,13 @@ class Store:
         return tuple(runs), tuple(problems)
 
     def runs(self) -> tuple[StoredRun, ...]:
-        """All runs that can be read, newest first."""
+        """Return all readable runs, newest first."""
         return self.scan()[0]
 
     def open(self, reference: str | Path = "latest") -> StoredRun:
-        """A run by id, by the beginning of its id, by path, or `latest`.
+        """Open a run by its id, the beginning of its id, its path, or `latest`.
 
-        Raises UsageError where there is no such run, or several.
+        Raises UsageError if there is no such run or more than one.
         """
         text = str(reference)
         if text == "latest":
@@ -74,28 +74,28 @@ class Store:
         elif os.sep in text or text in (".", ".."):
             stored = StoredRun(Path(text).absolute())
             if not (stored.path / RUN_FILE).exists():
-                raise UsageError(f"{text} is no run: it has no {RUN_FILE}")
+                raise UsageError(f"{text} is not a run: it has no {RUN_FILE}")
         else:
             stored = StoredRun(self.root / self._full_id(text))
         _ = stored.run
         return stored
 
     def latest_id(self) -> str | None:
-        """The run that the link `latest` names; None without one."""
+        """Return the id of the run that the link `latest` points to, None without a link."""
         try:
             return (self.root / "latest").readlink().name
         except OSError:
             return None
 
     def unfinished(self) -> StoredRun:
-        """The newest run that was interrupted. Raises UsageError where there is none."""
+        """Return the newest interrupted run. Raises UsageError if there is none."""
         for stored in self.runs():
             if stored.run.state == "interrupted":
                 return stored
-        raise UsageError(f"nothing to resume: every run in {self.root} is finished or still going")
+        raise UsageError(f"nothing to resume: all runs in {self.root} are finished or running")
 
-    def lookup_many(self, keys: Sequence[str]) -> dict[str, Answer]:
-        """The newest lasting answer to each key that has one, see `index.is_reusable`."""
+    def lookup_many(self, keys: Sequence[str]) -> dict[str, StoredResult]:
+        """Return the newest reusable result for each key that has one; see `index.is_reusable`."""
         if not keys or not self.root.is_dir():
             return {}
         return self._index.find(keys)
@@ -107,7 +107,7 @@ class Store:
     # --- writing ---
 
     def create_run(self, run: Run, plan: Plan) -> RunWriter:
-        """Make the folder of a new run and hold its lock; the run's id is given here.
+        """Create the folder of a new run, give the run its id, and lock it.
 
         The folder appears complete or not at all.
         """
@@ -150,13 +150,13 @@ class Store:
         return writer
 
     def resume_run(self, stored: StoredRun) -> RunWriter:
-        """Take an interrupted run up again, under its id.
+        """Continue an interrupted run under its id.
 
-        Raises UsageError for a finished run; StoreError for one that is being written.
+        Raises UsageError if the run is finished, and StoreError if it is being written.
         """
         run = stored.run
         if run.state == "incomplete":
-            raise UsageError(f"run {run.id} is a merge: merge it again with the missing shards")
+            raise UsageError(f"run {run.id} is merged: merge it again with the missing shards")
         if run.state == "finished":
             raise UsageError(f"run {run.id} is finished: there is nothing to resume")
         earlier = earlier_seconds(stored.path, run)
@@ -170,21 +170,21 @@ class Store:
         return writer
 
     def delete_run(self, stored: StoredRun) -> None:
-        """Delete a run that is not being written; what only it has answered is asked again."""
+        """Delete a run that is not being written. Results that only it has are evaluated again."""
         delete_run(stored.path)
         self._index.forget(stored.path.name)
 
     def clear_deleted(self) -> None:
-        """Delete what was left of runs when a deletion was cut short."""
+        """Delete the rest of runs whose deletion was interrupted."""
         clear_deleted(self.root)
 
     def files(self, run_id: str) -> RunFolder:
-        """The files of a run, for sinks."""
+        """Return the files of a run, for sinks."""
         return RunFolder(self.open(run_id).path)
 
     @property
     def spool(self) -> Spool:
-        """What waits to be published."""
+        """The publications that wait to be sent."""
         return Spool(self.root)
 
     def _latest(self) -> StoredRun:
@@ -214,7 +214,7 @@ class Store:
 
 
 def new_run_id() -> str:
-    """`YYYYmmdd-HHMMSS-ffff` in UTC; ffff counts 65536ths of the second, so that ids sort."""
+    """Return `YYYYmmdd-HHMMSS-ffff` in UTC; ffff counts 1/65536 of a second, so that ids sort."""
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
     fraction = nanoseconds * 65536 // 1_000_000_000
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(seconds))}-{fraction:04x}"

@@ -22,10 +22,10 @@ RESULTS_FILE = "results.jsonl"
 
 
 class StoredRun:
-    """`outputs/<run>/` as it is now. Reads lazily, and once. Raises StoreError.
+    """`outputs/<run>/` in its current state. Files are read on first use, once. Raises StoreError.
 
-    `run.state` is as in `Run`; a running one whose writer is gone without a word (killed, power
-    cut) reads as `interrupted`.
+    `run.state` is as in `Run`, but a running run whose writer no longer exists (killed, power
+    failure) is `interrupted`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +43,7 @@ class StoredRun:
         except StoreError as error:
             raise StoreError(f"{path}: {error}") from None
         if run.state == "running" and not is_locked(self.path / RESULTS_FILE):
-            # Read again: it may have been finished between the two looks.
+            # Read again, because the run may have finished in between.
             run = decode(_read(path), Run)
             if run.state == "running":
                 return msgspec.structs.replace(run, state="interrupted")
@@ -64,35 +64,36 @@ class StoredRun:
             except StoreError as error:
                 raise StoreError(f"{path}:{number}: {error}") from None
         if torn and self.run.state != "running":
-            damaged.append(f"{path}:{len(lines) + 1}: the last line is torn and left out")
+            damaged.append(f"{path}:{len(lines) + 1}: incomplete last line left out")
         newest = {(r.request.model.name, r.request.target): r for r in results}
         return tuple(newest.values()), tuple(damaged)
 
     def results(self) -> tuple[Result, ...]:
-        """All results in order; of two for one model and target, which a resumed run may have
-        written, the later one. Damaged lines are left out and stand in `damaged`.
+        """Return all results in order, without damaged lines (see `damaged`).
+
+        A resumed run may have two results for one model and target; the later one counts.
         """
         return self._lines[0]
 
     @property
     def damaged(self) -> tuple[str, ...]:
-        """One line for each line of results.jsonl that cannot be read: file, number and why."""
+        """One line for each unreadable line of results.jsonl: file, line number and reason."""
         return self._lines[1]
 
     def plan(self) -> Plan:
-        """What was to be asked. Only an unfinished run keeps its plan."""
+        """Return the plan of an unfinished run; finished runs do not keep it."""
         path = self.path / PLAN_FILE
         try:
             return decode(_read(path), Plan)
         except (DamagedError, StoreError) as error:
             raise StoreError(
-                f"{path}: {error}; this run cannot be continued, start a new sweep (what it "
-                "answered is reused)"
+                f"{path}: {error}; this run cannot be continued, start a new sweep (it reuses the "
+                "results of this run)"
             ) from None
 
 
-def answer_spans(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
-    """The whole lines of a results file from a byte offset on, each with its offset."""
+def result_lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
+    """Yield each complete line of a results file after a byte offset, with its own offset."""
     with path.open("rb") as file:
         file.seek(start)
         for line in file:
@@ -103,11 +104,11 @@ def answer_spans(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
 
 
 LOCK_WAIT_SECONDS = 1.0
-"""A reader that looks whether a run is being written holds its lock for an instant."""
+"""Long enough for a reader that briefly locks the file to check whether it is being written."""
 
 
 def hold(descriptor: int, path: Path) -> None:
-    """Hold the run at `path` by its open results file until that is closed. Raises StoreError."""
+    """Lock the run at `path` until its open results file is closed. Raises StoreError."""
     try:
         held = lock(descriptor, seconds=LOCK_WAIT_SECONDS)
     except OSError as error:
@@ -117,7 +118,7 @@ def hold(descriptor: int, path: Path) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a writer holds this results file. False where there is no such file."""
+    """Whether a writer has locked this results file. False if the file does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -137,6 +138,6 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise StoreError(f"{path} is missing: this is no complete run") from None
+        raise StoreError(f"{path} is missing: the run is incomplete") from None
     except OSError as error:
         raise failed("read", path, error) from None

@@ -1,4 +1,4 @@
-"""Writing one run: the only way anything gets into outputs/<run>/."""
+"""Writing one run: nothing else writes to outputs/<run>/."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import msgspec
 
 from compilewatch.events import Event
 from compilewatch.files import (
+    append_all,
     failed,
     sync,
     write_atomically,
-    write_whole,
 )
 from compilewatch.records import Result, Run
 from compilewatch.records.clock import now
@@ -28,16 +28,15 @@ from compilewatch.store.runs import PLAN_FILE, RESULTS_FILE, RUN_FILE, hold
 class RunWriter:
     """Appends to one run; a context manager that holds the run's lock.
 
-    An answer is on disk, synced, when `append` returns: a killed process or a power cut loses
-    none that was counted. Left without `finish`, the run reads as interrupted. Every method
-    raises StoreError, and leaves the files readable.
+    When `append` returns, the results are synced to disk, so that neither a killed process nor a
+    power failure loses them. Without `finish`, the run reads as interrupted. Every method raises
+    StoreError and leaves the files readable.
     """
 
     def __init__(self, path: Path, run: Run) -> None:
         self.path = path
         self.run = run
         self.scratch = path / f".scratch-{os.getpid()}"
-        """Told each line of the log, without its end, once it is written."""
         self._started = time.monotonic()
         self._results = _open(path / RESULTS_FILE)
         self._log = -1
@@ -49,22 +48,22 @@ class RunWriter:
             raise
 
     def moved_to(self, path: Path) -> None:
-        """The run's folder was renamed; open files and the lock move with it."""
+        """Follow a rename of the run's folder; open files and the lock stay valid."""
         self.path = path
         self.scratch = path / self.scratch.name
 
     def prepare(self) -> None:
-        """Make an existing run fit to be continued: cut torn ends, clear old scratch folders."""
+        """Prepare an existing run: cut off incomplete lines, delete old scratch folders."""
         try:
             for descriptor in (self._results, self._log):
-                os.ftruncate(descriptor, _whole_lines(descriptor))
+                os.ftruncate(descriptor, _complete_size(descriptor))
             for old in self.path.glob(".scratch-*"):
                 shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
             raise failed("continue", self.path, error) from None
 
     def make_scratch(self) -> Path:
-        """A folder for the launcher, on the file system of the run; gone when it is closed."""
+        """Create a folder for the launcher, on the run's file system; `close` deletes it."""
         try:
             self.scratch.mkdir(exist_ok=True)
         except OSError as error:
@@ -72,10 +71,10 @@ class RunWriter:
         return self.scratch
 
     def append(self, results: Sequence[Result], artifacts: Path | None = None) -> list[Result]:
-        """Store answers, all in one write; return them as stored.
+        """Store results in one write; return them as stored.
 
-        `artifacts` is a folder to keep, made by the first of them; all of them then name its
-        files. Without one, the paths that results already name are kept.
+        `artifacts` is a folder of files to keep, which the first request made; all results then
+        name these files. Without it, the artifacts that the results already name are kept.
         """
         if not results:
             return []
@@ -83,14 +82,14 @@ class RunWriter:
             if artifacts is not None:
                 names = keep_artifacts(artifacts, self.path, results[0].request)
                 results = [msgspec.structs.replace(r, artifacts=names) for r in results]
-            write_whole(self._results, _lines(results))
+            append_all(self._results, _lines(results))
             sync(self._results)
         except OSError as error:
             raise failed("write", self.path / RESULTS_FILE, error) from None
         return list(results)
 
-    def adopt(self, answered: Sequence[tuple[Result, Path]]) -> list[Result]:
-        """Store answers of other runs, given with those runs' folders, with their artifacts."""
+    def adopt(self, results: Sequence[tuple[Result, Path]]) -> list[Result]:
+        """Store results of other runs, given with the runs' folders, with their artifacts."""
         try:
             adopted = [
                 msgspec.structs.replace(
@@ -98,36 +97,36 @@ class RunWriter:
                 )
                 if result.artifacts
                 else result
-                for result, folder in answered
+                for result, folder in results
             ]
         except OSError as error:
             raise failed("write", self.path / "artifacts", error) from None
         return self.append(adopted)
 
     def events(self, events: Sequence[Event]) -> None:
-        """Append log lines."""
+        """Append events to the log."""
         if not events:
             return
         lines = (msgspec.json.encode(event) + b"\n" for event in events)
         try:
-            write_whole(self._log, b"".join(lines))
+            append_all(self._log, b"".join(lines))
         except OSError as error:
             raise failed("write", self.path / "logs", error) from None
 
     def update(self, **changes: object) -> Run:
-        """Change fields of run.json."""
+        """Change fields of run.json and return the new run."""
         self.run = msgspec.structs.replace(self.run, **changes)
         write_atomically(self.path / RUN_FILE, msgspec.json.format(msgspec.json.encode(self.run)))
         return self.run
 
     def wall_seconds(self) -> float:
-        """How long this run has run, earlier parts included."""
+        """Return the wall-clock time of this run, including earlier parts."""
         return (self.run.wall_seconds or 0.0) + time.monotonic() - self._started
 
     def finish(self, state: str, wall_seconds: float | None = None) -> Run:
-        """Say how the run ended: `finished` or `interrupted`. A finished run drops its plan.
+        """Record how the run ended: `finished`, `interrupted` or `incomplete`.
 
-        `wall_seconds` is measured unless given.
+        A finished run deletes its plan. `wall_seconds` is measured unless given.
         """
         wall = self.wall_seconds() if wall_seconds is None else wall_seconds
         run = self.update(state=state, finished_at=now(), wall_seconds=wall)
@@ -144,7 +143,7 @@ class RunWriter:
             latest.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Release the run. Closing twice does nothing."""
+        """Release the run. Further calls do nothing."""
         shutil.rmtree(self.scratch, ignore_errors=True)
         for descriptor in (self._results, self._log):
             if descriptor >= 0:
@@ -164,9 +163,9 @@ class RunWriter:
 
 
 def earlier_seconds(path: Path, run: Run) -> float:
-    """How long a run had run before it was interrupted; estimated where it was killed.
+    """Return the wall-clock time of a run before its interruption; an estimate if it was killed.
 
-    run.json is written at the start and at an orderly end, results.jsonl with each answer.
+    run.json is written at the start and at an orderly end, results.jsonl with each result.
     """
     try:
         last = (path / RESULTS_FILE).stat().st_mtime - (path / RUN_FILE).stat().st_mtime
@@ -183,8 +182,8 @@ def _open(path: Path) -> int:
         raise failed("write", path, error) from None
 
 
-def _whole_lines(descriptor: int) -> int:
-    """The size of a file up to and including its last newline."""
+def _complete_size(descriptor: int) -> int:
+    """Return the size of a file up to and including its last newline, in bytes."""
     end = os.lseek(descriptor, 0, os.SEEK_END)
     while end > 0:
         start = max(0, end - 65536)

@@ -1,6 +1,6 @@
-"""The Trainium instance: started for a run, stopped after it, and what that costs.
+"""The Trainium instance: started for a run, stopped after it, and its cost.
 
-`ec2` is the only part that talks to AWS, `sshd` knows whether the agent answers, `session` is what
-a run has started, and `operation` makes up, down and status of them. boto3 is imported when a verb
-is called.
+`ec2` is the only module that calls AWS, `sshd` checks whether the agent is ready, `session` stores
+what a run has started, and `operation` combines them to up, down and status. boto3 is imported when
+a verb is called.
 """

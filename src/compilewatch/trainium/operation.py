@@ -1,4 +1,4 @@
-"""up, down and status: an instance that was started for a run does not outlive it."""
+"""up, down and status: an instance that was started for a run is stopped with it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from compilewatch.config.settings import Settings
 from compilewatch.errors import TrainiumError, UsageError
 from compilewatch.records import Record
 from compilewatch.trainium import session
-from compilewatch.trainium.ec2 import GONE, Ec2, Instance, Patience, Say
+from compilewatch.trainium.ec2 import GONE, Ec2, Instance, Limits, Say
 from compilewatch.trainium.prices import Price, price_of
 from compilewatch.trainium.session import Session
 from compilewatch.trainium.sshd import Agent
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """What `--json` prints.
+    """The output of `--json`.
 
-    `action` is what was done: `started`, `joined` (it ran already), `stopped`, `was stopped`,
-    `left` (running, not this run's), `nothing`. `started_by_run`: it goes with `down`. `problem`
-    says why the agent cannot be used, empty if it can, None if nobody tried. `seconds` is how long
-    this run has had the instance (`status` without a run: since its start); `usd` is what that
-    cost, None where the price is unknown, or where this run did not start it.
+    `action` is what was done: `started`, `joined` (it was running), `stopped`, `was stopped`,
+    `left` (running, not started by this run), `nothing`. `started_by_run`: `down` stops it.
+    `problem` says why the agent cannot be used; empty if it can, None if this was not checked.
+    `seconds` is how long this run has had the instance (`status` without a run: since its start);
+    `usd` is the cost, None if the price is unknown or this run did not start the instance.
     """
 
     action: str
@@ -51,13 +51,13 @@ class Report(Record, frozen=True, kw_only=True):
 
 
 class Operation:
-    """The verbs, for one run's file of state. `say` takes lines of progress."""
+    """The verbs, for the state file of one run. `say` prints lines of progress."""
 
     def __init__(self, settings: Settings, state: Path, say: Say) -> None:
         self._settings = settings
         self._state = state
         self._say = say
-        self._patience = Patience(
+        self._limits = Limits(
             attempts=settings.trainium.attempts,
             poll_seconds=settings.trainium.poll_seconds,
             ready_seconds=settings.trainium.ready_seconds,
@@ -65,11 +65,11 @@ class Operation:
         )
 
     def up(self) -> Report:
-        """Have the instance running, its agent answering, and word of who started it.
+        """Start the instance unless it runs, wait for its agent, and record who started it.
 
-        If it fails or is interrupted after starting the instance, that is stopped again.
+        If this fails or is interrupted after starting the instance, the instance is stopped again.
         """
-        with self._alone():
+        with self._locked():
             ec2 = self._ec2(self._settings.trainium.region)
             found = self._find(ec2)
             known = self._other_than(found, session.read(self._state))
@@ -81,8 +81,8 @@ class Operation:
             return self._started(ec2, found)
 
     def down(self, *, force: bool = False, wait: bool = True) -> Report:
-        """Stop what this run started; with `force` the instance, whoever started it."""
-        with self._alone():
+        """Stop what this run started, or with `force` the instance regardless of who started it."""
+        with self._locked():
             known = session.read(self._state)
             if known is None and not force:
                 return Report(action="nothing")
@@ -97,7 +97,7 @@ class Operation:
                 return self._report("was stopped", found, known)
             if known and known.launched not in (None, found.launched) and not force:
                 self._end(known)
-                self._say(f"{found.id} was stopped and started by somebody else meanwhile")
+                self._say(f"{found.id} was stopped and started by another user in the meantime")
                 return self._report("left", found, None)
             self._say(f"stopping {found.id}")
             ec2.stop(found.id)
@@ -109,7 +109,7 @@ class Operation:
             return msgspec.structs.replace(report, state=state)
 
     def status(self) -> Report:
-        """What there is now. Starts and stops nothing."""
+        """Report the current state. Starts and stops nothing."""
         known = session.read(self._state)
         ec2 = self._ec2(self._settings.trainium.region)
         found = self._find(ec2)
@@ -128,14 +128,14 @@ class Operation:
         return msgspec.structs.replace(report, checks=ec2.checks(found.id), problem=problem)
 
     def _started(self, ec2: Ec2, found: Instance) -> Report:
-        # Written first: a killed `up` is found by `down`.
+        # Written first, so that `down` finds the instance of a killed `up`.
         known = session.begin(found.id, found.region, started=True)
         session.write(self._state, known)
         try:
             try:
                 ours = ec2.start(found)
             except TrainiumError as error:
-                # What EC2 has refused with a code of its own has not happened.
+                # An error code of EC2 means that the call had no effect.
                 known = msgspec.structs.replace(known, started=not error.code)
                 raise
             known = msgspec.structs.replace(known, started=ours)
@@ -158,37 +158,37 @@ class Operation:
         agent = self._agent(found)
         if not agent.host:
             raise TrainiumError(f"{found.id} has no address: set trainium.host")
-        self._say(f"waiting for its agent on {agent.host}:{agent.port}")
-        agent.wait(self._patience.ready_seconds, self._patience.poll_seconds)
+        self._say(f"waiting for the agent on {agent.host}:{agent.port}")
+        agent.wait(self._limits.ready_seconds, self._limits.poll_seconds)
         report = self._report(action, found, known)
         return msgspec.structs.replace(report, checks="ok", problem="")
 
     def _stop_again(self, ec2: Ec2, instance: str) -> None:
         with _undisturbed():
-            self._say(f"stopping {instance} again, as this run had started it")
+            self._say(f"stopping {instance} again, because this run started it")
             try:
                 ec2.stop(instance)
             except TrainiumError as error:
-                self._say(f"{instance} MAY STILL RUN: {error}; then: compilewatch trainium down")
+                self._say(f"{instance} MAY STILL RUN: {error}; run: compilewatch trainium down")
                 return
             session.end(self._state)
 
     def _other_than(self, found: Instance, known: Session | None) -> Session | None:
-        """The session there is, if it is about this start of this instance.
+        """Return the existing session if it is about this start of this instance.
 
-        Raises UsageError where this run has started another instance and not stopped it.
+        Raises UsageError if this run has started another instance and not stopped it.
         """
         if known is None or not known.started:
             return None
         if known.instance != found.id:
             raise UsageError(
-                f"this run has started {known.instance} and not stopped it: compilewatch trainium "
-                "down first, or keep apart with --state"
+                f"this run has started {known.instance} and not stopped it: run compilewatch "
+                "trainium down first, or use another --state"
             )
         return known if known.launched in (None, found.launched) else None
 
     def _meant(self, known: Session | None, *, force: bool) -> tuple[Ec2, Instance]:
-        """What `down` is about: this run's instance, or with `force` the one that settings name."""
+        """Return the instance for `down`: this run's, or with `force` that of the settings."""
         if known is None or force:
             ec2 = self._ec2(self._settings.trainium.region)
             return ec2, self._find(ec2)
@@ -208,7 +208,7 @@ class Operation:
         wanted = self._settings.trainium.instance
         found = ec2.by_id(wanted) if wanted else ec2.by_tag(self._settings.trainium.tag)
         if found.state in GONE:
-            raise TrainiumError(f"{found.id} is terminated: make another and name it")
+            raise TrainiumError(f"{found.id} is terminated: create another and name it")
         return found
 
     def _agent(self, found: Instance) -> Agent:
@@ -240,17 +240,17 @@ class Operation:
         )
 
     def _ec2(self, region: str) -> Ec2:
-        return Ec2(region, self._settings.trainium.profile, self._patience, self._say)
+        return Ec2(region, self._settings.trainium.profile, self._limits, self._say)
 
-    def _alone(self) -> contextlib.AbstractContextManager[None]:
-        # An `up` may take three times ready_seconds: running, checks, agent.
-        seconds = 3 * self._patience.ready_seconds + self._patience.stop_seconds
-        return session.alone(self._state, seconds, self._say)
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        # An `up` may take three times ready_seconds: start, checks, agent.
+        seconds = 3 * self._limits.ready_seconds + self._limits.stop_seconds
+        return session.locked(self._state, seconds, self._say)
 
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C often comes twice, and a build's end sends SIGTERM after it: neither counts here."""
+    """Ignore SIGINT and SIGTERM: Ctrl-C often comes twice, and the end of a build adds SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

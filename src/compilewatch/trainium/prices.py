@@ -1,4 +1,4 @@
-"""What an instance costs: dated, reviewed rows of `inputs/trainium_prices.toml`."""
+"""Prices of instances: dated, reviewed rows of `inputs/trainium_prices.toml`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from msgspec import Meta
 from compilewatch.files import read_toml
 
 MINIMUM_SECONDS = 60.0
-"""EC2 bills Linux by the second, but at least this long after each start (StartInstances)."""
+"""EC2 bills Linux per second, with this minimum after each start (StartInstances)."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One row: US dollars an hour for one type of instance, the same in some regions."""
+    """One row: US dollars per hour for one instance type in some regions."""
 
     instance_type: str
     regions: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -25,7 +25,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     source: Annotated[str, Meta(min_length=1)]
 
     def cost(self, seconds: float) -> float:
-        """US dollars for an instance that ran this long since its start; disks are not in it."""
+        """Return US dollars for an instance that has run for `seconds`, without its disks."""
         return max(seconds, MINIMUM_SECONDS) / 3600 * self.usd_per_hour
 
 
@@ -37,7 +37,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def price_of(file: Path, instance_type: str, region: str) -> Price | None:
-    """The newest price of a type in a region; None where there is no row, or no file.
+    """Return the newest price of a type in a region; None without a row or file.
 
     Raises ConfigError for a malformed file.
     """

@@ -1,4 +1,4 @@
-"""What a run has started: a small file, so that `down` stops that and nothing else."""
+"""What a run has started: a small file, so that `down` stops that instance and no other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from compilewatch.records import Record
 
 
 class Session(Record, frozen=True, kw_only=True):
-    """One `up`, not yet followed by its `down`.
+    """One `up` without its `down` so far.
 
-    `started`: this run started the instance; written before EC2 is asked, so that even a killed
-    `up` leaves word. `launched` is EC2's own time of that start, empty until it is known: another
-    one means that somebody has started the instance anew since, and it is not ours to stop.
+    `started`: this run started the instance; stored before EC2 is called, so that even a killed
+    `up` is recorded. `launched` is EC2's time of that start, empty until it is known: another time
+    means that another user has restarted the instance since, so this run must not stop it.
     """
 
     instance: str
@@ -33,18 +33,18 @@ class Session(Record, frozen=True, kw_only=True):
     schema_version: Annotated[int, Meta(ge=1, le=1)] = 1
 
     def seconds(self) -> float:
-        """How long ago it began."""
+        """Return the age of the session in seconds."""
         return (datetime.datetime.now(datetime.UTC) - self.since).total_seconds()
 
 
 def begin(instance: str, region: str, *, started: bool) -> Session:
-    """A session from now on."""
+    """Return a new session that starts now."""
     now = datetime.datetime.now(datetime.UTC)
     return Session(instance=instance, region=region, started=started, since=now)
 
 
 def read(file: Path) -> Session | None:
-    """The session there is. Raises TrainiumError for a file that is not ours."""
+    """Return the stored session, if any. Raises TrainiumError for a file of another format."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=Session)
     except FileNotFoundError:
@@ -53,13 +53,13 @@ def read(file: Path) -> Session | None:
         raise TrainiumError(f"{file} cannot be read: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise TrainiumError(
-            f"{file} is no state of compilewatch trainium ({error}): name another with --state, or "
-            "see in EC2 whether the instance runs and remove the file"
+            f"{file} is not a state file of compilewatch trainium ({error}): use another --state, "
+            "or check in EC2 whether the instance is running and delete the file"
         ) from None
 
 
 def write(file: Path, session: Session) -> None:
-    """Replace the file at once. Raises TrainiumError."""
+    """Replace the file atomically. Raises TrainiumError."""
     try:
         new = file.with_name(f"{file.name}.new")
         new.write_bytes(msgspec.json.encode(session) + b"\n")
@@ -69,15 +69,15 @@ def write(file: Path, session: Session) -> None:
 
 
 def end(file: Path) -> None:
-    """Forget the session."""
+    """Delete the session's file."""
     file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def alone(file: Path, seconds: float, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold a session's file: `up` and `down` of one run take turns.
+def locked(file: Path, seconds: float, say: Callable[[str], None]) -> Iterator[None]:
+    """Lock a session's file, so that `up` and `down` of one run do not overlap.
 
-    Raises TrainiumUnavailableError if another process holds it for longer than `seconds`.
+    Raises TrainiumUnavailableError if another process holds the lock for longer than `seconds`.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -85,8 +85,8 @@ def alone(file: Path, seconds: float, say: Callable[[str], None]) -> Iterator[No
     except OSError as error:
         raise TrainiumError(f"{error.filename} cannot be written: {error.strerror}") from None
     with held:
-        waiting = partial(say, "another compilewatch trainium is at work: waiting for it")
-        if not lock(held.fileno(), seconds=seconds, told=waiting):
+        waiting = partial(say, "waiting for another compilewatch trainium to end")
+        if not lock(held.fileno(), seconds=seconds, on_wait=waiting):
             raise TrainiumUnavailableError(
                 f"another compilewatch trainium has held {file} for {seconds:g} s: wait for it, "
                 "or end it"

@@ -1,4 +1,4 @@
-"""Whether the agent answers: Jenkins reaches it by SSH, so that is what is tried."""
+"""Whether the agent is ready: checked over SSH, by which Jenkins connects to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMAND_SECONDS = 60.0
 
 
 class Agent(Record, frozen=True, kw_only=True):
-    """Where the agent's SSH server listens, and a command of sh that must succeed too, if any."""
+    """The address of the agent's SSH server, and a shell command that must succeed, if any."""
 
     instance: str
     host: str
@@ -25,11 +25,11 @@ class Agent(Record, frozen=True, kw_only=True):
     command: str = ""
 
     def problem(self) -> str:
-        """Why it cannot be used now, in a few words; empty if it can."""
+        """Return why the agent is not ready, in a few words; empty if it is."""
         return self._no_banner() or self._command_fails()
 
     def wait(self, seconds: float, poll_seconds: float) -> None:
-        """Until it can be used. Raises TrainiumUnavailableError after `seconds`."""
+        """Wait until the agent is ready. Raises TrainiumUnavailableError after `seconds`."""
         problem = Retrying(
             retry=retry_if_result(bool),
             stop=stop_after_delay(seconds),
@@ -38,19 +38,19 @@ class Agent(Record, frozen=True, kw_only=True):
         )(self.problem)
         if problem:
             raise TrainiumUnavailableError(
-                f"{self.instance} runs, but its agent did not answer on {self.host}:{self.port} "
-                f"within {seconds:g} s: {problem}; see that its security group lets this machine "
-                "in, and trainium.host"
+                f"{self.instance} runs, but its agent did not respond on {self.host}:{self.port} "
+                f"within {seconds:g} s: {problem}; check that its security group admits this "
+                "machine, and check trainium.host"
             )
 
     def _no_banner(self) -> str:
-        # An SSH server speaks first (RFC 4253, 4.2): a port that is merely open is not enough.
+        # An SSH server sends first (RFC 4253, 4.2), so an open port alone is not sufficient.
         try:
             with socket.create_connection((self.host, self.port), CONNECT_SECONDS) as connection:
                 said = connection.recv(4)
         except OSError as error:
             return (error.strerror or str(error)).lower()
-        return "" if said == b"SSH-" else "what listens there is no SSH server"
+        return "" if said == b"SSH-" else "not an SSH server"
 
     def _command_fails(self) -> str:
         if not self.command:
@@ -75,5 +75,5 @@ class Agent(Record, frozen=True, kw_only=True):
             return f"trainium_ready_command took more than {COMMAND_SECONDS:g} s"
         if done.returncode == 0:
             return ""
-        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         return f"trainium_ready_command ended with {done.returncode}: {said}"

@@ -1,4 +1,4 @@
-"""The only part that imports torch; it runs inside an environment, in a child per request.
+"""The only package that imports torch. It runs in an environment, in one child per request.
 
 It imports nothing of the package but `records`, `errors` and itself, and needs only torch,
 transformers, msgspec and safetensors.

@@ -1,4 +1,4 @@
-"""One request, phase by phase, in a child of its own: what the answer is."""
+"""Evaluates one request, phase by phase, in a child of its own."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ FAKE_ERRORS = frozenset(
         "UnsupportedOperatorException",
     }
 )
-"""Exceptions of torch's that only fake tensors raise, by name: they move between modules."""
+"""Names of PyTorch's exceptions that only fake tensors raise; their modules vary by version."""
 
 
 @dataclass(kw_only=True)
 class _Progress:
-    """What is known so far; an error's result says it too."""
+    """What is known so far; the result of a request that fails contains it too."""
 
     phase: Phase = Phase.SETUP
     depth: Depth = Depth.FULL
@@ -76,13 +76,13 @@ class UnsupportedError(Exception):
     """This environment cannot run the target; the argument says what is missing."""
 
 
-def answer(
+def evaluate(
     request: Request, tier: Tier, folder: Path, mark: Callable[[Phase], None]
 ) -> ChildResult:
     """Run a request in one tier (never `auto`) and say what became of it.
 
-    `folder` is the request's own, with its `artifacts` folder in it; `mark` is called as each
-    phase begins. Whatever model code raises becomes the result, `SystemExit` included.
+    `folder` is the folder of this request and contains `artifacts`; `mark` is called when a phase
+    starts. Whatever the model's code raises becomes the result, including `SystemExit`.
     """
     progress = _Progress(depth=request.depth)
 
@@ -148,13 +148,13 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
     torch.manual_seed(SEED)
     build = request.model.build
     if isinstance(build, ConfigBuild) and build.weights:
-        # Workers are offline; asking for real weights is asking for this one download.
+        # Workers are offline; only the download of requested real weights is allowed.
         huggingface_hub.constants.HF_HUB_OFFLINE = False
         os.environ.pop("HF_HUB_OFFLINE", None)
     if isinstance(build, ChaosBuild):
         from compilewatch.worker.model import chaos
 
-        chaos.strike(build.behaviour, Phase.SETUP)
+        chaos.misbehave(build.behaviour, Phase.SETUP)
     target = load_target(request.target.name)
     missing = target.missing()
     if missing is not None:
@@ -163,12 +163,12 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
     if backend is not None and entry(request.target.name).backends is None:
         _check_backend(backend)
     if tier not in target.tiers:
-        raise FakeUnsupportedError(f"{target.name} runs what it compiles")
+        raise FakeUnsupportedError(f"{target.name} runs the compiled code")
     return target, InputAwareFakeMode() if tier is Tier.FAKE else None
 
 
 def _check_backend(name: str) -> None:
-    """A name that torch.compile does not know is no error of the model."""
+    """Raise UnsupportedError for a backend unknown to torch.compile: not an error of the model."""
     import torch._dynamo
     from torch._dynamo.exc import InvalidBackend
 
@@ -188,14 +188,14 @@ def _inputs(
     if isinstance(build, ChaosBuild):
         from compilewatch.worker.model import chaos
 
-        chaos.strike(build.behaviour, Phase.INPUTS)
+        chaos.misbehave(build.behaviour, Phase.INPUTS)
         with fake_mode if fake_mode is not None else nullcontext():
             return ExampleInputs(strategy="chaos", kwargs=chaos.example_kwargs())
     return make_inputs(built.module, built.config, request, overrides, fake_mode)
 
 
 def _eager(subject: Subject) -> None:
-    """One forward call, so that a model that cannot run at all is no compile error."""
+    """Run one forward call, so that a model that cannot run at all is not a compile error."""
     import torch
 
     training = subject.request.target.mode is Mode.TRAIN
@@ -214,7 +214,7 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
     if isinstance(error, UnsupportedError | MissingPackageError | UnknownArchitectureError):
         status = Status.UNSUPPORTED
         if isinstance(error, MissingPackageError):
-            detail = f"needs the package {error.package}, which this environment lacks"
+            detail = f"needs the package {error.package}, which is not in this environment"
     elif record.code == "out_of_memory":
         status = Status.OOM
     outcome = Outcome(status=status, detail=detail, error=record)
@@ -226,7 +226,10 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
 
 
 def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -> bool:
-    """Before the compiler any failure may be the fake tensors'; in it only one that says so."""
+    """Whether fake tensors may be the cause.
+
+    Before the compiler, any failure may be due to them; in it, only an error that says so.
+    """
     if isinstance(error, CompilewatchError | SyntaxError) or record.code == "missing_package":
         return False
     if phase in (Phase.CREATE, Phase.INPUTS, Phase.EAGER):

@@ -167,7 +167,7 @@ def captured(request: Request) -> Result:
     )
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
         (Path(folder) / ARTIFACTS_FOLDER).mkdir()
-        return phases.answer(changed, Tier.REAL, Path(folder), lambda _: None).result
+        return phases.evaluate(changed, Tier.REAL, Path(folder), lambda _: None).result
 
 
 def tensor_source(tensor: torch.Tensor) -> str:

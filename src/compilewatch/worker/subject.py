@@ -1,4 +1,4 @@
-"""What a target is given: a built model with its example inputs, and a way to say where it is."""
+"""The input of a target: a built model with its example inputs, and the current phase."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compilewatch.records import Phase, Request
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleInputs:
-    """Arguments for one forward call, made for one model.
+    """Arguments for one forward call of one model.
 
     `strategy` names how they were made (`text`, `vision`, `file`, `factory`, …);
     `dynamic_shapes` maps an argument name to the dimensions that may vary (`{dim: "batch"}`).
@@ -30,12 +30,12 @@ class ExampleInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A model ready for a target.
+    """A model that is ready for a target.
 
-    `fake_mode` is the mode its parameters and inputs were made under, None in the real tier.
-    `enter` announces a phase (and starts its deadline). `artifacts` is an existing folder of this
-    request alone. In train mode `module` is in `.train()` and `inputs` contain labels where the
-    model takes them.
+    `fake_mode` is the mode that its parameters and inputs were made under, None in the real tier.
+    `enter` announces a phase, which starts its deadline. `artifacts` is an existing folder for this
+    request only. In train mode `module` is in `.train()`, and `inputs` contain labels if the model
+    takes them.
     """
 
     request: Request
@@ -46,5 +46,5 @@ class Subject:
     enter: Callable[[Phase], None]
 
     def tensors(self) -> AbstractContextManager[Any]:
-        """The context in which its tensors may be touched: the fake mode, or nothing."""
+        """Return the context in which its tensors may be used: the fake mode, or an empty one."""
         return self.fake_mode if self.fake_mode is not None else nullcontext()

@@ -1,4 +1,4 @@
-"""Joining the runs of a plan's shards."""
+"""Merging the runs of a plan's shards."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from compilewatch.workflows.publish import load_sinks
 
 
 def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunView:
-    """Join runs of one plan into a new run; the newest answer to a request wins.
+    """Merge runs of one plan into a new run; the newest result of a request counts.
 
-    One run alone is taken over from elsewhere. Where shards are missing, the run ends as
-    `incomplete`. Raises UsageError for runs of different plans or
-    splits, one that is still being written, and a baseline that does not exist, before anything is
-    written. Shards that are missing, whole or in part, are named in the notes of the view, now and
-    later.
+    A single run is imported, for example from another machine. If shards are missing, completely
+    or in part, the run ends as `incomplete` and the notes of the view name them, now and later.
+    Raises UsageError, before anything is written, for runs of different plans or splits, a run that
+    is still being written, and a baseline that does not exist.
     """
     load_sinks((*settings.sinks, *remote_sinks(settings)), settings)
     parts = sorted(runs, key=lambda stored: stored.run.id)
@@ -65,7 +64,7 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
 
 def _check(runs: Sequence[Run]) -> None:
     if not runs:
-        raise UsageError("name the runs to merge")
+        raise UsageError("no runs to merge: name at least one")
     for run in runs:
         if run.state == "running":
             raise UsageError(f"run {run.id} is still being written: wait for it to end")
@@ -79,11 +78,11 @@ def _check(runs: Sequence[Run]) -> None:
     counts = {parse_shard(run.shard).count: run.id for run in runs if run.shard is not None}
     if len(counts) > 1:
         splits = ", ".join(f"{run_id} of {count}" for count, run_id in sorted(counts.items()))
-        raise UsageError(f"shards of different splits: {splits}")
+        raise UsageError(f"the shards have different counts: {splits}")
 
 
 def _joined(runs: Sequence[Run]) -> Run:
-    """The run that these are parts of. Its jobs and wall time give the same worker seconds."""
+    """Return the combined run. Its jobs and wall time result in the same worker seconds."""
     shards = [parse_shard(run.shard) for run in runs if run.shard is not None]
     whole = any(run.shard is None for run in runs) or not shards
     missing = [] if whole else _missing(runs, shards[0].count)
@@ -111,7 +110,7 @@ def _joined(runs: Sequence[Run]) -> Run:
 
 
 def _missing(runs: Sequence[Run], count: int) -> list[str]:
-    """Parts of the plan that no run holds, or only ones that were ended early."""
+    """Return the shards that no run contains, or only runs that ended early."""
     found: dict[str | None, bool] = {}
     for run in runs:
         found[run.shard] = found.get(run.shard, False) or run.state == "finished"
@@ -121,5 +120,5 @@ def _missing(runs: Sequence[Run], count: int) -> list[str]:
 
 
 def _age(result: Result) -> tuple[bool, str]:
-    """Later is newer; what was skipped is no answer and never replaces one."""
+    """Sort key: the newer result is greater; a skipped request never replaces a result."""
     return result.status is not Status.SKIPPED, result.started_at

@@ -1,4 +1,4 @@
-"""Deleting stored runs that newer ones have superseded."""
+"""Deleting stored runs that newer runs have superseded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from compilewatch.records import Record, Run
 from compilewatch.store import Store, StoredRun, freed_bytes, run_bytes
 
 
-class Judged(Record, frozen=True, kw_only=True):
-    """A run that may be deleted, or is kept though newer ones supersede it, and why."""
+class Candidate(Record, frozen=True, kw_only=True):
+    """A superseded run that may be deleted, or that must be kept, and why."""
 
     run: str
     source: str
@@ -22,39 +22,40 @@ class Judged(Record, frozen=True, kw_only=True):
 
 
 class Pruning(Record, frozen=True, kw_only=True):
-    """What a deletion is about. `freed_bytes` leaves out what runs that stay hold as well."""
+    """The result of a review. `freed_bytes` does not count files that remaining runs share."""
 
-    superseded: tuple[Judged, ...]
-    held: tuple[Judged, ...]
+    superseded: tuple[Candidate, ...]
+    held: tuple[Candidate, ...]
     kept: int
     freed_bytes: int
 
 
 def review(store: Store, *, keep: int | None, days: int | None, now: datetime) -> Pruning:
-    """Which runs may go: those that both rules let go, but for those that something holds.
+    """Return which runs may be deleted: those that both rules allow and nothing else needs.
 
-    `keep` lets a run go that has as many newer ones, finished and complete, of its selection (see
-    `comparison.scope`); at least one, so that the newest of each always stays. `days` lets one go
-    that started longer ago. Raises StoreError.
+    `keep` allows the deletion of a run that has at least this many newer runs of the same selection
+    (see `comparison.scope`) that are finished and complete; at least 1, so that the newest run of
+    each selection always stays. `days` allows the deletion of a run that started longer ago.
+    Raises StoreError.
     """
     stored = store.runs()
     complete = [one.run for one in stored if may_be_baseline(one.run)]
     before = now.astimezone(UTC) - timedelta(days=days) if days is not None else None
     superseded: list[StoredRun] = []
-    judged: list[Judged] = []
-    held: list[Judged] = []
+    candidates: list[Candidate] = []
+    held: list[Candidate] = []
     for one in stored:
         run = one.run
         newer = _newer(run, complete)
         if newer < (keep or 1) or (before and datetime.fromisoformat(run.started_at) >= before):
             continue
         if reason := _held(store, one, stored):
-            held.append(_judged(one, reason))
+            held.append(_candidate(one, reason))
         else:
             superseded.append(one)
-            judged.append(_judged(one, f"{newer} newer of its selection"))
+            candidates.append(_candidate(one, f"{newer} newer of its selection"))
     return Pruning(
-        superseded=tuple(judged),
+        superseded=tuple(candidates),
         held=tuple(held),
         kept=len(stored) - len(superseded),
         freed_bytes=freed_bytes(one.path for one in superseded),
@@ -62,14 +63,14 @@ def review(store: Store, *, keep: int | None, days: int | None, now: datetime) -
 
 
 def prune(store: Store, pruning: Pruning) -> Iterator[str]:
-    """Delete what a review says, the oldest first; the id of each run that is gone.
+    """Delete the runs of a review, oldest first, and yield the id of each deleted run.
 
-    Raises StoreError, for a run too that is being written by now.
+    Raises StoreError, also for a run that is now being written.
     """
     store.clear_deleted()
-    for judged in reversed(pruning.superseded):
-        store.delete_run(store.open(judged.run))
-        yield judged.run
+    for candidate in reversed(pruning.superseded):
+        store.delete_run(store.open(candidate.run))
+        yield candidate.run
 
 
 def _newer(run: Run, complete: Sequence[Run]) -> int:
@@ -77,14 +78,14 @@ def _newer(run: Run, complete: Sequence[Run]) -> int:
 
 
 def _held(store: Store, one: StoredRun, stored: Sequence[StoredRun]) -> str:
-    """Why a run stays though newer ones supersede it; "" for nothing."""
+    """Return why a superseded run must be kept, "" if it may be deleted."""
     run = one.run
     if one.path.is_symlink():
         return "a link to another folder"
     if run.state == "running":
         return "being written"
     if run.id == store.latest_id():
-        return "what outputs/latest names"
+        return "outputs/latest points to it"
     if sinks := store.spool.sinks_of(run.id):
         return f"waits for {', '.join(sinks)}: compilewatch publish {run.id}"
     for other in stored:
@@ -93,9 +94,9 @@ def _held(store: Store, one: StoredRun, stored: Sequence[StoredRun]) -> str:
     return ""
 
 
-def _judged(one: StoredRun, why: str) -> Judged:
+def _candidate(one: StoredRun, why: str) -> Candidate:
     run = one.run
-    return Judged(
+    return Candidate(
         run=run.id,
         source=run.source + (f" {run.shard}" if run.shard else ""),
         state=run.state,

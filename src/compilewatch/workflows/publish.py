@@ -1,4 +1,4 @@
-"""Handing stored runs to the sinks, and what waits in the spool."""
+"""Sending stored runs to the sinks, including the runs that wait in the spool."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from compilewatch.sinks.pushgateway import Health, push_health
 from compilewatch.store import Spool, Spooled, Store, StoredRun
 from compilewatch.workflows.view import view
 
-MAX_REFUSALS = 5
-"""How often a run that a sink refuses is offered again before the spool lets go of it."""
+MAX_REJECTIONS = 5
+"""After how many rejections by a sink a run is removed from the spool."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What the sinks said, a line each, and (sink, why) of those that failed."""
+    """One line from each sink that accepted the run, and (sink, why) for those that failed."""
 
-    said: tuple[str, ...]
+    lines: tuple[str, ...]
     failures: tuple[tuple[str, str], ...]
 
     @property
@@ -39,7 +39,7 @@ class Published:
 
 
 def load_sinks(names: Iterable[str], settings: Settings) -> tuple[Sink, ...]:
-    """Import sinks by name. Raises UsageError for one that is unknown or has no address."""
+    """Import sinks by name. Raises UsageError for a sink that is unknown or has no address."""
     sinks: list[Sink] = []
     for name in names:
         made = plugins.find("sink", SINKS, name)
@@ -50,12 +50,12 @@ def load_sinks(names: Iterable[str], settings: Settings) -> tuple[Sink, ...]:
 
 
 def publish(store: Store, seen: RunView, sinks: Sequence[Sink]) -> Published:
-    """Hand a run to each sink. One that fails does not keep the others from being tried.
+    """Send a run to each sink. A sink that fails does not affect the others.
 
-    Remote sinks get what waits in the spool as well, oldest run first, so that the newest is what
-    a Pushgateway holds in the end; what they do not take waits for the next time.
+    Remote sinks also get the runs that wait in the spool, oldest first, so that the Pushgateway
+    holds the newest one in the end. Runs that a sink does not accept stay in the spool.
     """
-    said: list[str] = []
+    lines: list[str] = []
     failures: list[tuple[str, str]] = []
     for sink in sinks:
         if sink.name in ADDRESSES:
@@ -64,14 +64,14 @@ def publish(store: Store, seen: RunView, sinks: Sequence[Sink]) -> Published:
             outcomes = iter([_hand_over(store, seen, sink)])
         for outcome in outcomes:
             if outcome.error is None:
-                said.append(outcome.line)
+                lines.append(outcome.line)
             else:
                 failures.append((sink.name, outcome.line))
-    return Published(said=tuple(said), failures=tuple(failures))
+    return Published(lines=tuple(lines), failures=tuple(failures))
 
 
 def report_health(store: Store, settings: Settings, published: Published) -> None:
-    """Tell the Pushgateway, if there is one, how publishing went; in vain where it is down."""
+    """Report the state of publication to the Pushgateway, if one is set and it is available."""
     if not settings.pushgateway.url:
         return
     failed = Counter(sink for sink, _ in published.failures)
@@ -92,7 +92,7 @@ def report_health(store: Store, settings: Settings, published: Published) -> Non
 
 @dataclass(frozen=True, kw_only=True)
 class _Outcome:
-    """What a sink said of a run, or why it did not take it."""
+    """The line that a sink returned for a run, or why it did not accept the run."""
 
     line: str
     error: Exception | None = None
@@ -108,10 +108,10 @@ def _hand_over(store: Store, seen: RunView, sink: Sink) -> _Outcome:
 
 
 def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome]:
-    """Offer a remote sink the run and those that wait for it, in the order they began."""
+    """Send a run and those in the spool to a remote sink, in the order in which they started."""
     spool = store.spool
     waiting = {spooled.run: spooled for spooled in spool.waiting(sink.name)}
-    # It waits until it is taken: a process that is killed in between has lost nothing.
+    # It stays in the spool until it is accepted, so a killed process loses nothing.
     mine = waiting.setdefault(seen.run.id, Spooled(run=seen.run.id, since=now()))
     spool.put(sink.name, mine)
     offered: list[StoredRun] = []
@@ -120,7 +120,7 @@ def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome
             offered.append(store.open(run_id))
         except CompilewatchError as error:
             spool.drop(sink.name, run_id)
-            yield _Outcome(line=f"run {run_id}, which waited, is gone: {error}", error=error)
+            yield _Outcome(line=f"run {run_id} (spooled) is no longer stored: {error}", error=error)
     for stored in sorted(offered, key=lambda stored: stored.run.started_at):
         spooled = waiting[stored.run.id]
         if spooled is mine:
@@ -134,25 +134,25 @@ def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome
             advice = _keep(spool, sink.name, spooled, outcome)
             yield replace(outcome, line=f"{outcome.line}; {advice}")
         if isinstance(outcome.error, UnreachableError):
-            return  # the others would wait for the same dead server
+            return  # the others would wait for the same unavailable server
 
 
 def _hand_over_waiting(store: Store, stored: StoredRun, sink: Sink) -> _Outcome:
     try:
         outcome = _hand_over(store, view(store, stored), sink)
-    except CompilewatchError as error:  # it cannot be read: no reason to stop for the others
+    except CompilewatchError as error:  # an unreadable run must not stop the others
         outcome = _Outcome(line=str(error), error=error)
-    return replace(outcome, line=f"run {stored.run.id}, which waited: {outcome.line}")
+    return replace(outcome, line=f"run {stored.run.id} (spooled): {outcome.line}")
 
 
 def _keep(spool: Spool, sink: str, spooled: Spooled, outcome: _Outcome) -> str:
-    """Have a run wait on, unless it was refused too often; what to do about it."""
-    refused = not isinstance(outcome.error, UnreachableError)
-    attempts = spooled.attempts + refused
+    """Keep a run in the spool, unless it was rejected too often; return what to do about it."""
+    rejected = not isinstance(outcome.error, UnreachableError)
+    attempts = spooled.attempts + rejected
     again = f"compilewatch publish {spooled.run} --to {sink}"
-    if attempts >= MAX_REFUSALS:
+    if attempts >= MAX_REJECTIONS:
         spool.drop(sink, spooled.run)
-        return f"refused {attempts} times and not tried again; when it is mended: {again}"
+        return f"rejected {attempts} times and not tried again; when it is fixed: {again}"
     kept = msgspec.structs.replace(spooled, attempts=attempts, why=outcome.line)
     spool.put(sink, kept)
-    return f"kept, and sent with the next publish, or: {again}"
+    return f"kept in the spool; the next publish sends it, or: {again}"

@@ -79,16 +79,16 @@ def test_what_waited_is_sent_when_the_gateway_is_back(
     address = {"COMPILEWATCH_PUSHGATEWAY_URL": f"http://127.0.0.1:{port}", **QUICK}
     swept_again = compilewatch("sweep", "--source", "manifest", **address)
     assert swept_again.returncode == 0, swept_again.stderr
-    assert "pushgateway was not published to: no Pushgateway answers at" in swept_again.stdout
+    assert "pushgateway was not published to: no Pushgateway responds at" in swept_again.stdout
     done = compilewatch("publish", **address)
     assert done.returncode == 3
-    assert "kept, and sent with the next publish" in done.stderr
+    assert "kept in the spool; the next publish sends it" in done.stderr
     with services.pushgateway(tmp_path, port=port) as gateway:
         done = compilewatch("publish", swept["run"]["id"], **address)
         assert done.returncode == 0, done.stderr
         first, second = done.stdout.splitlines()
         assert first.startswith("pushgateway: ")
         assert second.startswith("run ")
-        assert "which waited: pushgateway: " in second
+        assert "(spooled): pushgateway: " in second
         assert b'compilewatch_spooled_publications{instance="",job=' in gateway.get("/metrics")
     assert compilewatch("publish", "--json", **address).returncode == 3

@@ -42,7 +42,7 @@ def test_an_unknown_environment_is_named_with_the_known() -> None:
     [
         (None, r"cannot be run: No such file or directory"),
         ("echo 'No module named compilewatch' >&2; exit 1", r"is broken: No module named compile"),
-        ("echo '{}'", r"described itself in words that are not ours"),
+        ("echo '{}'", r"printed no description"),
     ],
 )
 def test_a_broken_interpreter_is_one_line(

@@ -73,7 +73,7 @@ def warm_up(targets: Iterable[str], *, single: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    phases.answer = answer
+    phases.evaluate = answer
     warmup.warm_up = warm_up  # type: ignore[assignment]
     warmup.import_modules = lambda targets: None  # type: ignore[assignment,misc]
     _, _, _, module, *rest = sys.argv  # this file, -P, the bootstrap, the module

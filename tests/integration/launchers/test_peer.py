@@ -47,7 +47,7 @@ def test_one_that_is_gone_is_noticed_by_receiving() -> None:
     silent = peer("raise SystemExit(3)")
     assert silent.receive(60.0) is None
     assert silent.exit_status(60.0) == 3
-    assert silent.last_line() == "it printed nothing"
+    assert silent.last_line() == "no output"
     silent.send(Ping())
     silent.close(60.0)
 

@@ -15,7 +15,7 @@ from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.events import LABELS, LINE_ONLY, TEXT_LENGTH
 from compilewatch.sinks import loki_client
 from compilewatch.sinks.loki import LokiSink
-from compilewatch.sinks.loki_client import Emitter, RefusedError, log_record
+from compilewatch.sinks.loki_client import Emitter, RejectedError, log_record
 from tests import factories
 from tests.doubles.loki import Fault, LokiDouble, loki
 from tests.run_folder import RUN, VIEW, line, stamp, with_log
@@ -130,7 +130,7 @@ def test_a_run_of_three_hours_is_taken_twice_and_after_a_newer_one(
 
 def test_a_run_of_before_last_week_is_refused_plainly(tmp_path: Path, server: LokiDouble) -> None:
     given = [line(stamp(timedelta(days=8))), line(stamp())]
-    with pytest.raises(SinkError, match=r"takes no lines that old \(its reject_old_samples") as e:
+    with pytest.raises(SinkError, match=r"rejects lines that old \(its reject_old_samples") as e:
         sink(server).publish(VIEW, with_log(tmp_path, given))
     assert "\n" not in str(e.value)
     assert server.lines() == text(given[1:])
@@ -149,8 +149,8 @@ def test_refused_lines_do_not_keep_others_back(
     with pytest.raises(SinkError) as e:
         sink(server).publish(VIEW, with_log(tmp_path, lines(6)))
     assert str(e.value) == (
-        f"Loki at {server.url} answers 400: entry is not to its taste "
-        "(4 lines were sent, of 2 some or all refused)"
+        f"Loki at {server.url} responds 400: entry is not to its taste "
+        "(4 lines were sent, of 2 some or all rejected)"
     )
     assert len(server.stored()) == 4
 
@@ -185,7 +185,7 @@ def test_a_server_that_fails_for_too_long_is_said(tmp_path: Path, server: LokiDo
     with pytest.raises(UnreachableError) as e:
         sink(server, publish_retry_seconds=0.02).publish(VIEW, with_log(tmp_path, lines(3)))
     assert str(e.value) == (
-        f"Loki at {server.url} answers 500: ingester is down: 0 lines were sent"
+        f"Loki at {server.url} responds 500: ingester is down: 0 lines were sent"
     )
 
 
@@ -215,7 +215,7 @@ def test_what_an_outage_kept_back_is_sent_by_the_next_publish(
 def test_a_hung_server_is_given_up_on(tmp_path: Path, server: LokiDouble) -> None:
     server.hang()
     changes = {"publish_timeout_seconds": 0.1, "publish_retry_seconds": 0.0}
-    with pytest.raises(UnreachableError, match=r"gave no answer within 0\.1 s: 0 lines were sent"):
+    with pytest.raises(UnreachableError, match=r"did not respond within 0\.1 s: 0 lines were sent"):
         sink(server, **changes).publish(VIEW, with_log(tmp_path, lines(3)))
     assert server.stored() == []
 
@@ -230,7 +230,7 @@ def test_nobody_there(tmp_path: Path) -> None:
 
 def test_a_server_without_tls_is_said_at_once(tmp_path: Path, server: LokiDouble) -> None:
     wrong = sink(server, loki_url=server.url.replace("http:", "https:"))
-    with pytest.raises(SinkError, match=r"no TLS that is trusted: check loki.url"):
+    with pytest.raises(SinkError, match=r"TLS is not trusted: check loki.url"):
         wrong.publish(VIEW, with_log(tmp_path, lines(1)))
 
 
@@ -240,15 +240,15 @@ def test_a_request_that_is_too_large_for_the_way_is_halved(tmp_path: Path) -> No
         sink(small).publish(VIEW, with_log(tmp_path, given))
         assert sorted(small.lines()) == sorted(text(given))
         large = with_log(tmp_path, [line(stamp(), detail="x" * 20_000)])
-        with pytest.raises(SinkError, match="takes no request of one line's size"):
+        with pytest.raises(SinkError, match="accepts no request of one line's size"):
             sink(small).publish(VIEW, large)
 
 
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (Fault(status=401), "refuses the credentials (401): check loki.username and loki.password"),
-        (Fault(status=403), "refuses the credentials (403): check loki.username and loki.password"),
+        (Fault(status=401), "rejects the credentials (401): check loki.username and loki.password"),
+        (Fault(status=403), "rejects the credentials (403): check loki.username and loki.password"),
         (Fault(status=404), "has no push API at /loki/api/v1/push (404): check loki.url"),
         (
             Fault(status=302, headers={"Location": "http://127.0.0.1:9/"}),
@@ -313,9 +313,9 @@ def test_an_address_may_be_the_server_s_or_the_whole(url: str, pushed_to: str) -
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("loki:3100", "loki_url is no http"),
-        ("http://", "loki_url is no http"),
-        ("http://loki:3100/api/prom/push", "push API of before 2019"),
+        ("loki:3100", "loki_url is not an http"),
+        ("http://", "loki_url is not an http"),
+        ("http://loki:3100/api/prom/push", "push API from before 2019"),
     ],
 )
 def test_an_address_that_is_none_is_refused_at_once(url: str, said: str) -> None:
@@ -338,7 +338,7 @@ def test_a_plain_logging_record_is_sent_with_its_own_time(server: LokiDouble) ->
 def test_one_record_is_refused_with_an_error_of_ours(server: LokiDouble) -> None:
     record = log_record(line(stamp(timedelta(days=30))))
     assert record is not None
-    with pytest.raises(RefusedError):
+    with pytest.raises(RejectedError):
         Emitter(server.url)(record, record.getMessage())
 
 

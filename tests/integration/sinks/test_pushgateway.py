@@ -149,12 +149,12 @@ def test_how_publishing_went_is_a_group_of_its_own(gateway: Service) -> None:
 
 
 @pytest.mark.services
-def test_the_gateways_own_refusal_is_told(tmp_path: Path) -> None:
+def test_the_gateways_own_error_of_is_told(tmp_path: Path) -> None:
     """It refuses a metric that another group has with another type."""
     with services.pushgateway(tmp_path) as own:
         body = b"# TYPE compilewatch_verdicts counter\ncompilewatch_verdicts 1\n"
         services.send(own, "POST", "/metrics/job/other", body)
-        with pytest.raises(SinkError, match=r"answers 400 Bad Request: .*compilewatch_verdicts"):
+        with pytest.raises(SinkError, match=r"responds 400 Bad Request: .*compilewatch_verdicts"):
             push(factories.view(factories.result()), own.url)
 
 
@@ -184,15 +184,15 @@ def test_a_gateway_that_comes_back_within_the_patience_gets_all(tmp_path: Path) 
 
 def test_a_gateway_that_is_down_is_said_in_one_line() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(UnreachableError, match=f"no Pushgateway answers at {url} .*refused"):
+    with pytest.raises(UnreachableError, match=f"no Pushgateway responds at {url} .*refused"):
         push(factories.view(factories.result()), url)
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("pushgateway:9091", "is no address: write http://host:9091"),
-        ("http://", "is no address"),
+        ("pushgateway:9091", "is not an address: write http://host:9091"),
+        ("http://", "is not an address"),
         ("http://me:secret@host:9091", "use pushgateway.username"),
     ],
 )
@@ -240,7 +240,7 @@ def test_what_may_pass_is_tried_again(status: int) -> None:
     assert len(got) == 4  # two groups and two failed attempts
 
 
-def test_a_refusal_is_not_tried_again() -> None:
+def test_a_error_of_is_not_tried_again() -> None:
     with answering(400) as (url, got), pytest.raises(SinkError, match="400 Bad Request: why not"):
         push(factories.view(factories.result()), url, publish_retry_seconds=30.0)
     assert len(got) == 1

@@ -115,7 +115,7 @@ class Asked:
 
 def test_a_run_lies_under_its_id_whole(endpoint: str, client: Any, folder: Folder) -> None:
     said = sink(endpoint).publish(VIEW, folder)
-    assert said == f"s3://runs/nightly/{RUN}/: 7 of 7 files uploaded, the others were there"
+    assert said == f"s3://runs/nightly/{RUN}/: 7 of 7 files uploaded, the others were up to date"
     assert sorted(keys(client)) == sorted(f"nightly/{RUN}/{name}" for name in FILES)
     for name, data in FILES.items():
         key = f"nightly/{RUN}/{name}"
@@ -188,7 +188,7 @@ def test_publishing_twice_uploads_nothing(
     sink(endpoint).publish(VIEW, folder)
     asked = Asked(monkeypatch)
     said = sink(endpoint).publish(VIEW, folder)
-    assert said.endswith("0 of 7 files uploaded, the others were there")
+    assert said.endswith("0 of 7 files uploaded, the others were up to date")
     assert asked.uploads() == []
 
 
@@ -265,7 +265,7 @@ def test_an_upload_that_broke_off_goes_on(
         Breaking(patch, 3, EndpointConnectionError(endpoint_url="http://s3cr3t@x"))
         with pytest.raises(UnreachableError) as e:
             sink(endpoint).publish(VIEW, folder)
-    said = "the server cannot be reached, or does not answer"
+    said = "the server cannot be reached or does not respond"
     assert str(e.value) == f"s3://runs/nightly/{RUN}/: {said}"
     first = keys(client)
     assert len(first) == 3
@@ -336,7 +336,7 @@ def test_an_upload_that_was_killed_goes_on_and_its_parts_are_given_up(
     assert "0 of 8 files" in again
 
 
-# --- refusals ---
+# --- rejections ---
 
 
 def test_no_bucket(endpoint: str, folder: Folder) -> None:
@@ -348,7 +348,7 @@ def test_no_credentials(endpoint: str, folder: Folder, monkeypatch: pytest.Monke
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(
-        SinkError, match="AWS finds no credentials here: set AWS_PROFILE, or AWS_ACCESS_KEY_ID"
+        SinkError, match="no AWS credentials found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID"
     ):
         sink(endpoint).publish(VIEW, folder)
 
@@ -371,7 +371,7 @@ def test_an_endpoint_that_is_none(folder: Folder) -> None:
 
 @pytest.mark.parametrize("url", ["runs/nightly", "s3://", "https://runs", "s3://key:secret@runs"])
 def test_an_address_that_is_none(url: str) -> None:
-    with pytest.raises(ConfigError, match="s3_url is no place in S3") as e:
+    with pytest.raises(ConfigError, match="s3_url is not an address in S3") as e:
         S3Sink(factories.settings(s3_url=url))
     assert "secret" not in str(e.value)
 
@@ -383,8 +383,8 @@ def test_an_address_that_is_none(url: str) -> None:
         (403, "InvalidAccessKeyId", SinkError, "AWS rejects these credentials"),
         (403, "ExpiredToken", SinkError, "AWS rejects these credentials"),
         (400, "IllegalLocationConstraintException", SinkError, "set AWS_DEFAULT_REGION to"),
-        (503, "SlowDown", UnreachableError, "too busy or in trouble"),
-        (500, "InternalError", UnreachableError, "too busy or in trouble"),
+        (503, "SlowDown", UnreachableError, "overloaded or failing"),
+        (500, "InternalError", UnreachableError, "overloaded or failing"),
         (400, "Odd", SinkError, r"PutObject failed \(Odd\)"),
     ],
 )

@@ -130,12 +130,12 @@ def test_two_of_one_run_take_turns(world: World) -> None:
 
 def test_a_turn_that_does_not_come_is_said(world: World) -> None:
     with (
-        session.alone(world.file, 1.0, world.said.append),
+        session.locked(world.file, 1.0, world.said.append),
         pytest.raises(TrainiumUnavailableError, match="another compilewatch trainium has held"),
-        session.alone(world.file, 0.2, world.said.append),
+        session.locked(world.file, 0.2, world.said.append),
     ):
         pass
-    assert world.said == ["another compilewatch trainium is at work: waiting for it"]
+    assert world.said == ["waiting for another compilewatch trainium to end"]
 
 
 def test_one_that_is_stopping_is_awaited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,14 +150,14 @@ def test_one_that_is_stopping_is_awaited(world: World, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(world.backend, "get_reservations_by_instance_ids", by_id)
     assert world.operation(trainium_instance=world.instance).up().action == "started"
-    assert f"{world.instance} is stopping: waiting until it has" in world.said
+    assert f"waiting until {world.instance} has stopped" in world.said
 
 
 def test_one_that_begins_to_stop_meanwhile_is_started_after(world: World, refuse: Refuse) -> None:
     calls = refuse("start_instances", "IncorrectInstanceState", times=1)
     assert world.operation().up().action == "started"
     assert len(calls) == 2
-    assert any("IncorrectInstanceState" in line and "asking again" in line for line in world.said)
+    assert any("IncorrectInstanceState" in line and "trying again" in line for line in world.said)
 
 
 def test_one_that_is_only_starting_is_stopped_when_it_can_be(world: World, refuse: Refuse) -> None:
@@ -173,7 +173,7 @@ def test_capacity_is_asked_for_a_few_times(world: World, refuse: Refuse) -> None
         world.operation().up()
     zone = world.client.describe_instances()["Reservations"][0]["Instances"][0]["Placement"]
     assert str(caught.value) == (
-        f"EC2 has no trn1.2xlarge to give in {zone['AvailabilityZone']} now (asked 3 times): "
+        f"EC2 has no capacity for trn1.2xlarge in {zone['AvailabilityZone']} now (tried 3 times): "
         "try later, or move it to another zone"
     )
     assert caught.value.exit_status == 1
@@ -193,8 +193,8 @@ def test_capacity_that_comes_back_is_taken(world: World, refuse: Refuse) -> None
     [
         ("UnauthorizedOperation", r"may not ec2:StartInstances: .*docs/trainium\.md"),
         ("VcpuLimitExceeded", "quota forbids it .*Service Quotas"),
-        ("UnsupportedOperation", "EC2 refuses StartInstances: UnsupportedOperation: as the test"),
-        ("AuthFailure", r"does not accept these credentials in us-east-1 \(AuthFailure\)"),
+        ("UnsupportedOperation", "EC2 rejects StartInstances: UnsupportedOperation: as the test"),
+        ("AuthFailure", r"AWS rejects these credentials in us-east-1 \(AuthFailure\)"),
     ],
 )
 def test_what_later_does_not_cure_is_asked_once(
@@ -219,7 +219,8 @@ def test_throttling_is_ridden_out(world: World, refuse: Refuse, action: str) -> 
 def test_throttling_without_end_ends(world: World, refuse: Refuse) -> None:
     calls = refuse("start_instances", "RequestLimitExceeded")
     with pytest.raises(
-        TrainiumUnavailableError, match=r"could not answer StartInstances 3 times \(RequestLimit"
+        TrainiumUnavailableError,
+        match=r"failed 3 times to respond to StartInstances \(RequestLimit",
     ):
         world.operation().up()
     assert len(calls) == 3
@@ -240,7 +241,7 @@ def test_an_error_that_hides_a_start_is_cleaned_up(world: World, refuse: Refuse)
 
 def test_a_silent_agent_stops_what_was_started(world: World) -> None:
     world.sshd.close()
-    with pytest.raises(TrainiumUnavailableError, match="connection refused; see that its security"):
+    with pytest.raises(TrainiumUnavailableError, match="connection refused; check that its"):
         world.operation(trainium_ready_seconds=0.2).up()
     assert world.state() == "stopped"
     assert not world.file.exists()
@@ -249,7 +250,7 @@ def test_a_silent_agent_stops_what_was_started(world: World) -> None:
 def test_a_silent_agent_of_somebody_else_runs_on(world: World) -> None:
     world.put("running")
     world.sshd.banner = b"HTTP/1.0 400"
-    with pytest.raises(TrainiumUnavailableError, match="no SSH server"):
+    with pytest.raises(TrainiumUnavailableError, match="not an SSH server"):
         world.operation(trainium_ready_seconds=0.2).up()
     assert world.state() == "running"
 
@@ -407,7 +408,7 @@ def test_a_tag_means_one_instance(world: World) -> None:
     world.client.terminate_instances(InstanceIds=[other, world.instance])
     with pytest.raises(TrainiumError, match="had it and is terminated"):
         world.operation().up()
-    with pytest.raises(TrainiumError, match="is terminated: make another"):
+    with pytest.raises(TrainiumError, match="is terminated: create another"):
         world.operation(trainium_instance=world.instance).up()
 
 
@@ -439,7 +440,7 @@ def test_another_instance_is_not_started_over_the_first(world: World) -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema_version": 2}', "\xff"])
 def test_a_foreign_state_file_is_not_overwritten(world: World, text: str) -> None:
     world.file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(TrainiumError, match=r"is no state of compilewatch trainium"):
+    with pytest.raises(TrainiumError, match=r"is not a state file of compilewatch trainium"):
         world.operation().up()
     assert world.file.read_bytes() == text.encode("latin-1")
     assert world.state() == "stopped"

@@ -84,7 +84,7 @@ def test_exit_statuses(world: World) -> None:
     world.sshd.close()
     silent = run(world, "up", COMPILEWATCH_TRAINIUM_READY_SECONDS="0.5")
     assert silent.returncode == 1
-    assert "did not answer on 127.0.0.1" in silent.stderr
+    assert "did not respond on 127.0.0.1" in silent.stderr
     assert world.state() == "stopped"
     wrong = run(world, "status", COMPILEWATCH_TRAINIUM_SSH_PORT="0")
     assert wrong.returncode == 2
@@ -101,7 +101,7 @@ def waiting(world: World) -> Iterator[subprocess.Popen[str]]:
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if line.startswith("waiting for its agent"):
+            if line.startswith("waiting for the agent"):
                 break
         assert world.state() == "running"
         yield process

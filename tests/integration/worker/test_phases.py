@@ -75,7 +75,7 @@ def ask(target: StubTarget, tmp_path: Path) -> Ask:
         model = ModelSpec(source="chaos", name="m", build=ChaosBuild(behaviour=behaviour))
         given: dict[str, Any] = {"model": model, "target": Target(), "key": "k", "tier": asked}
         given |= fields
-        return phases.answer(Request(**given), tier, tmp_path, lambda phase: None)
+        return phases.evaluate(Request(**given), tier, tmp_path, lambda phase: None)
 
     return ask_one
 
@@ -128,7 +128,7 @@ def test_phases_are_marked_in_order(target: StubTarget, tmp_path: Path) -> None:
     marked: list[Phase] = []
     model = ModelSpec(source="chaos", name="m", build=ChaosBuild(behaviour="ok"))
     request = Request(model=model, target=Target(), key="k")
-    phases.answer(request, Tier.FAKE, tmp_path, marked.append)
+    phases.evaluate(request, Tier.FAKE, tmp_path, marked.append)
     assert list(dict.fromkeys(marked)) == [
         Phase.SETUP,
         Phase.CREATE,
@@ -192,7 +192,7 @@ def test_what_real_tensors_would_not_change_is_not_asked_again(
 
 def test_a_missing_package_is_named(ask: Ask, strikes: Callable[..., None]) -> None:
     strikes(Phase.CREATE, MissingPackageError("timm"))
-    assert ask("probe").result.detail == "needs the package timm, which this environment lacks"
+    assert ask("probe").result.detail == "needs the package timm, which is not in this environment"
 
 
 def test_a_target_that_lacks_something_is_unsupported(ask: Ask, target: StubTarget) -> None:
@@ -254,7 +254,7 @@ def test_real_weights_lift_the_offline_switch_of_the_child_only(
         config = ConfigBuild(config_file="/c", config_sha256="", repo="o/m", weights=weights)
         model = ModelSpec(source="hub", name="o/m", build=config)
         request = Request(model=model, target=Target(), key="k")
-        phases.answer(request, Tier.FAKE, tmp_path, lambda phase: None)
+        phases.evaluate(request, Tier.FAKE, tmp_path, lambda phase: None)
     assert seen == [True, False]
 
 

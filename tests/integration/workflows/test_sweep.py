@@ -301,7 +301,7 @@ def test_expectations_are_met_skipped_and_outlived(tmp_path: Path) -> None:
     outlived = run_sweep(tmp_path, fresh=True)
     assert len(outlived.notes) == 1
     assert (
-        "A [dynamo]: expected error (needs a package, 2026-01-01) but it is pass"
+        "A [dynamo]: expected error (needs a package, 2026-01-01) but the result is pass"
         in (outlived.notes[0])
     )
     stale = [line for line in events(outlived, tmp_path) if line["event"] == "expectation_stale"]

@@ -63,7 +63,7 @@ def test_an_expectation_that_no_longer_holds_is_reported(
     ((expected, what),) = expectations.stale([result], [ENVIRONMENT])
     note = stale_note(expected, what)
     assert "expected error in create (needs a package, 2026-01-02)" in note
-    assert f"but it is {result.status.value} in {result.phase.value}" in note
+    assert f"but the result is {result.status.value} in {result.phase.value}" in note
     assert "\n" not in note
 
 
@@ -116,7 +116,7 @@ def test_the_shipped_file_is_valid() -> None:
         (('reason = "needs a package"', 'reason = " "'), "needs a `reason`"),
         (('reason = "needs a package"', ""), "reason"),
         (("date = 2026-01-02", ""), "date"),
-        ((">=5.20", "=>5.20"), "no version specifier"),
+        ((">=5.20", "=>5.20"), "not a version specifier"),
         (("schema_version = 1", "schema_version = 2"), "schema_version 2"),
         (("[[expectation]]", "[[expectation"), "expectations.toml"),
     ],

@@ -80,7 +80,7 @@ def test_one_question_is_asked_once_for_all_who_ask_it() -> None:
     build = ConfigBuild(config_file="/a", config_sha256="same")
     twins = [factories.spec(f"org/{n}", build=build, architecture="A") for n in "ab"]
     made = _plan([*twins, factories.spec("other")], targets=[Target()])
-    questions = list(made.questions().values())
+    questions = list(made.requests_by_key().values())
     assert [[r.model.name for r in group] for group in questions] == [["org/a", "org/b"], ["other"]]
     assert made.duplicates == 1
     assert made.total == 3

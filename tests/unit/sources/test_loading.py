@@ -50,7 +50,7 @@ def test_auto_is_the_pulled_list_if_there_is_one(inputs: Path) -> None:
 def test_a_list_that_was_cut_short_says_so(tmp_path: Path) -> None:
     write_list(tmp_path / "own.toml", "1 of 9 models pulled, then: interrupted")
     sentence = choose_source("hub", places=Places(pulled=tmp_path / "own.toml"))[1]
-    assert "cut short (1 of 9 models pulled, then: interrupted)" in sentence
+    assert "incomplete (1 of 9 models pulled, then: interrupted)" in sentence
 
 
 def test_a_source_asked_for_by_name_must_be_there(tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ def test_latest_is_the_newest_run_where_the_link_is_lost(store: Store, stored: S
     [
         ("20990101", "no run '20990101'"),
         ("2", "several runs begin with '2'"),
-        ("/nowhere/at-all", "is no run"),
-        ("..", "is no run"),
+        ("/nowhere/at-all", "is not a run"),
+        ("..", "is not a run"),
     ],
 )
 def test_an_unknown_run_is_one_line(

@@ -88,7 +88,7 @@ def test_a_damaged_run_file_is_refused_in_one_line(
 def test_a_run_without_results_file_is_refused(store: Store, stored: Callable[..., str]) -> None:
     run_id = stored(factories.result())
     (store.root / run_id / "results.jsonl").unlink()
-    with pytest.raises(StoreError, match="no complete run"):
+    with pytest.raises(StoreError, match="the run is incomplete"):
         store.open(run_id).results()
 
 

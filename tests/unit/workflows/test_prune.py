@@ -103,7 +103,7 @@ def test_what_is_in_use_is_held_with_the_reason(store: Store) -> None:
         (store.root / "latest").symlink_to(linked)
         assert held(store) == {
             writer.run.id: "being written",
-            linked: "what outputs/latest names",
+            linked: "outputs/latest points to it",
             waiting: f"waits for loki, s3: compilewatch publish {waiting}",
             baseline: f"the baseline of {waiting}, which waits to be published",
         }

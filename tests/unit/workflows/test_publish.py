@@ -77,7 +77,7 @@ def test_any_run_can_be_published_again(tmp_path: Path) -> None:
     run_sweep(tmp_path)
     seen = view(store(tmp_path), store(tmp_path).open(first.run.id))
     published = publish(store(tmp_path), seen, load_sinks(["good"], Settings()))
-    assert published.said == ("good.txt",)
+    assert published.lines == ("good.txt",)
     assert (store(tmp_path).open(first.run.id).path / "good.txt").exists()
 
 

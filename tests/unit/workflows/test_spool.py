@@ -15,7 +15,7 @@ from compilewatch.errors import SinkError, UnreachableError
 from compilewatch.plan.requests import parse_shard
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
-from compilewatch.workflows.publish import MAX_REFUSALS, Published, load_sinks, publish
+from compilewatch.workflows.publish import MAX_REJECTIONS, Published, load_sinks, publish
 from compilewatch.workflows.view import view
 from tests import factories
 from tests.sweeping import events, run_sweep, store
@@ -93,8 +93,8 @@ def test_a_service_that_is_down_costs_a_note_and_nothing_else(tmp_path: Path) ->
     run_id = seen.run.id
     assert store(tmp_path).open(run_id).run.state == "finished"
     assert seen.notes == (
-        "remote was not published to: no server answers; kept, and sent with the next publish, "
-        f"or: compilewatch publish {run_id} --to remote",
+        "remote was not published to: no server answers; kept in the spool; the next publish sends "
+        f"it, or: compilewatch publish {run_id} --to remote",
     )
     lines = events(seen, tmp_path)
     assert [line["event"] for line in lines[-2:]] == ["run_finished", "sink_failed"]
@@ -116,9 +116,9 @@ def test_an_older_run_published_by_hand_is_not_left_over_a_newer_one(tmp_path: P
     Remote.trouble = down
     second = swept(tmp_path, s3_url="s3://x")
     Remote.trouble = fine
-    assert published(tmp_path, first).said == (
+    assert published(tmp_path, first).lines == (
         f"remote: {first}",
-        f"run {second}, which waited: remote: {second}",
+        f"run {second} (spooled): remote: {second}",
     )
 
 
@@ -144,12 +144,12 @@ def test_a_refused_run_does_not_hold_up_the_others_and_is_let_go_in_the_end(
     bad = swept(tmp_path, s3_url="s3://x")
     Remote.trouble = lambda run_id: refuse(run_id) if run_id == bad else None
     good = swept(tmp_path)
-    for attempt in range(2, MAX_REFUSALS + 1):
+    for attempt in range(2, MAX_REJECTIONS + 1):
         assert waiting(tmp_path) == [bad]
         ((_, why),) = published(tmp_path, good).failures
-        assert ("not tried again" in why) == (attempt == MAX_REFUSALS)
+        assert ("not tried again" in why) == (attempt == MAX_REJECTIONS)
     assert waiting(tmp_path) == []
-    assert Remote.taken == [good] * (MAX_REFUSALS - 1)
+    assert Remote.taken == [good] * (MAX_REJECTIONS - 1)
 
 
 def test_a_process_killed_in_the_middle_has_lost_nothing(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_run_that_is_gone_no_longer_waits(tmp_path: Path) -> None:
     Remote.trouble = fine
     second = swept(tmp_path)
     ((_, why),) = published(tmp_path, second).failures
-    assert why.startswith(f"run {first}, which waited, is gone: ")
+    assert why.startswith(f"run {first} (spooled) is no longer stored: ")
     assert published(tmp_path, second).failures == ()
 
 
@@ -183,7 +183,7 @@ def test_a_waiting_run_that_cannot_be_read_does_not_hold_up_the_new_one(tmp_path
     seen = run_sweep(tmp_path, fresh=True, settings={"s3_url": "s3://x", "baseline": "none"})
     assert Remote.taken == [seen.run.id]
     (note,) = seen.notes
-    assert f"run {first}, which waited: " in note
+    assert f"run {first} (spooled): " in note
     assert "upgrade" in note
     assert waiting(tmp_path) == [first]
 

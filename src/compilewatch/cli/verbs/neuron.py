@@ -101,7 +101,7 @@ def compile_command(
     chosen = target or (own if own in neuronx_cc.TARGETS else neuronx_cc.DEFAULT_TARGET)
     seconds = timeout or load_settings().deadlines.neuron_compile_seconds
     found = _found(places, chosen, output)
-    compiler = neuronx_cc.ask(path)
+    compiler = neuronx_cc.describe(path)
     if not as_json:
         click.echo(
             f"neuronx-cc {compiler.version} for {chosen}: {plural(len(found), 'HLO module')}",
@@ -181,7 +181,7 @@ def _start(job: _Job, compiler: Compiler, target: str) -> Compilation:
 
 def _known(job: _Job, compiler: Compiler, target: str) -> Compiled | None:
     """The outcome of an HLO module that need not be compiled, or None."""
-    found = neuronx_cc.already(job.folder, compiler, job.hlo, target)
+    found = neuronx_cc.earlier_result(job.folder, compiler, job.hlo, target)
     if found is None:
         return None
     return _outcome(job, "already", neuronx_cc.described(found), found)

@@ -15,7 +15,7 @@ from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
 from compilewatch.report.wording import memory, plural
 from compilewatch.store import Store
-from compilewatch.workflows.prune import Judged, prune, review
+from compilewatch.workflows.prune import Candidate, prune, review
 
 
 @click.command("prune")
@@ -86,7 +86,7 @@ def _is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _print(superseded: Sequence[Judged], held: Sequence[Judged]) -> None:
+def _print(superseded: Sequence[Candidate], held: Sequence[Candidate]) -> None:
     for title, runs in (("To delete", superseded), ("Superseded, but kept", held)):
         if not runs:
             continue

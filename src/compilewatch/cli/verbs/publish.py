@@ -62,9 +62,9 @@ def command(
     published = publish(store, seen, sinks)
     report_health(store, settings, published)
     if as_json:
-        options.print_json({"said": published.said, "failures": published.failures})
+        options.print_json({"said": published.lines, "failures": published.failures})
     else:
-        for line in published.said:
+        for line in published.lines:
             click.echo(line)
         for note in published.notes:
             click.echo(f"compilewatch: {note}", err=True)

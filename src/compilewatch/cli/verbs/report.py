@@ -38,9 +38,9 @@ def command(run: str, baseline: str | None, output_dir: str | None, as_json: boo
     )
     published = publish(store, seen, load_sinks(settings.sinks, settings))
     if as_json:
-        options.print_json({"said": published.said, "failures": published.failures})
+        options.print_json({"said": published.lines, "failures": published.failures})
     else:
-        for line in published.said:
+        for line in published.lines:
             click.echo(line)
     if published.failures:
         raise SinkError("; ".join(published.notes))

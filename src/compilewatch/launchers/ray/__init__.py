@@ -1,6 +1,6 @@
-"""Runs requests on a Ray cluster: a task for each, on whichever node has room for it.
+"""Runs requests on a Ray cluster: one task for each, on any node with free resources.
 
-Ray ends a process that is connected to a cluster, at once and with status 1, when it loses sight of
-that cluster. So it is a process of its own that connects (`driver`), and `launcher`, which imports
-no Ray, starts it, hands it requests, and replaces it when it is gone.
+Ray ends a process that is connected to a cluster, immediately and with status 1, when the cluster
+becomes unreachable. Therefore a separate process connects to it (`driver`); `launcher`, which does
+not import Ray, starts the driver, sends it requests, and replaces it when it ends.
 """

@@ -1,8 +1,8 @@
-"""The requests of one run on a cluster: waiting, flying, landed, lost.
+"""The requests of one run on a cluster: waiting, submitted, completed, lost.
 
-A request takes one CPU, its memory limit and, for the target neuron where the cluster has any, one
-`neuron_cores`. Ray places tasks and notices lost nodes; what it loses is asked again from here
-(`max_retries=0`), so that it is known and said.
+A request takes one CPU, its memory limit and, for the target neuron if the cluster has any, one
+`neuron_cores`. Ray places tasks and detects lost nodes; lost requests are submitted again from here
+(`max_retries=0`), so that each loss is counted and reported.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from compilewatch.errors import LauncherError
 from compilewatch.launchers.ray.cluster import NEURON_CORES, Cluster
 from compilewatch.launchers.ray.files import Content, own_files, read, shared_files, write
 from compilewatch.launchers.ray.losses import Flight, lost_result
-from compilewatch.launchers.ray.node import Order, Parcel, answered
+from compilewatch.launchers.ray.node import Order, Parcel, evaluated
 from compilewatch.launchers.ray.protocol import Landed, Lost, Pulse, Report, Run, Submitted
 from compilewatch.records import AttemptCode, Request, Result
 
 QUEUED_PER_SLOT = 2
-"""So that a node has the next request at hand when one ends, and few are lost with it."""
+"""Enough that a node starts the next request without delay, but few are lost with the node."""
 
 POLL_SECONDS = 1.0
 
 PAUSE_SECONDS = 2.0
-"""After a loss, times the losses of that flight, before anything is submitted: until the cluster
-knows that a node is gone, what is sent there is lost again at once."""
+"""Wait after a loss, multiplied by the losses of that request, before anything is submitted: until
+the cluster detects that a node is lost, requests that it places there are lost at once."""
 
 _parcels = msgspec.msgpack.Decoder(Parcel)
 _encode = msgspec.msgpack.Encoder().encode
@@ -40,24 +40,24 @@ _folders = count(1)
 
 
 class Batch:
-    """One run. `cache` is where nodes look for made environments.
+    """One run. `cache` is the folder in which nodes look for created environments.
 
-    `patience_seconds` is how long no node at all may be able to take a request.
+    `node_timeout_seconds` limits the time during which no node can take a request.
     """
 
     def __init__(
-        self, cluster: Cluster, asked: Run, cache: str | None, patience_seconds: float
+        self, cluster: Cluster, run: Run, cache: str | None, node_timeout_seconds: float
     ) -> None:
         self.cluster = cluster
         self.ray = cluster.ray
         self.cache = cache
-        self.patience_seconds = patience_seconds
-        self.waiting = deque(enumerate(asked.flights))
-        self.digests = asked.digests
-        self.scratch = Path(asked.scratch)
+        self.node_timeout_seconds = node_timeout_seconds
+        self.waiting = deque(enumerate(run.flights))
+        self.digests = run.digests
+        self.scratch = Path(run.scratch)
         self.flying: dict[Any, tuple[int, Flight]] = {}
         self.shared: dict[tuple[str | None, str | None], Any] = {}
-        self.task = self.ray.remote(max_retries=0)(answered)
+        self.task = self.ray.remote(max_retries=0)(evaluated)
         self.cores = any(node.neuron_cores for node in cluster.nodes())
         self.room = 0
         self.looked_at = float("-inf")
@@ -65,10 +65,10 @@ class Batch:
         self.paused_until = float("-inf")
 
     def run(self) -> Iterator[Report]:
-        """Yield what the launcher is to know, at least every `POLL_SECONDS`.
+        """Yield reports for the launcher, at least one every `POLL_SECONDS`.
 
-        Left early, everything is cancelled. Raises LauncherError, and ConnectionError when this
-        machine's own node is gone, without which nothing can be asked.
+        Closing the iterator early cancels everything. Raises LauncherError, and ConnectionError if
+        this machine's own node is lost, without which nothing can run.
         """
         try:
             while self.waiting or self.flying:
@@ -84,7 +84,7 @@ class Batch:
                     time.sleep(POLL_SECONDS)
         finally:
             for ref in self.flying:
-                # `force` ends the worker process, and with it its server and the server's child.
+                # `force` ends the worker process, and with it its server and the server's children.
                 self.ray.cancel(ref, force=True)
             if self.flying and self.ray.is_initialized():
                 self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=5.0)
@@ -95,21 +95,21 @@ class Batch:
         return time.monotonic() >= self.paused_until
 
     def _look(self) -> None:
-        """How much room there is now. Raises LauncherError where there has been none for long."""
+        """Count the free slots. Raises LauncherError if there have been none for too long."""
         now = time.monotonic()
         if now - self.looked_at < POLL_SECONDS:
             return
         self.looked_at = now
-        asked = [f.request for _, f in (*self.waiting, *self.flying.values())]
-        limit = min(request.memory_limit_bytes for request in asked)
+        requests = [f.request for _, f in (*self.waiting, *self.flying.values())]
+        limit = min(request.memory_limit_bytes for request in requests)
         nodes = self.cluster.nodes()
         room = sum(node.slots(limit) for node in nodes)
         self.room = QUEUED_PER_SLOT * room
         if room:
             self.fits_at = now
         elif self.cluster.is_our_own and not nodes:
-            raise ConnectionError("our own node is gone")
-        elif now - self.fits_at > self.patience_seconds:
+            raise ConnectionError("the node of this machine was lost")
+        elif now - self.fits_at > self.node_timeout_seconds:
             raise LauncherError(
                 f"no node of the Ray cluster ({len(nodes)} alive) has a CPU and "
                 f"{limit / 2**30:.1f} GiB for a request: add nodes or lower memory_limit_gib, then "
@@ -133,7 +133,7 @@ class Batch:
         self.flying[options.remote(_encode(order), self._shared(request))] = number, flight
 
     def _shared(self, request: Request) -> Any:
-        """The content of what all requests have in common, put into the cluster once."""
+        """Return a reference to the content that all requests share, stored in the cluster once."""
         key = shared_files(request)
         if key not in self.shared:
             content: dict[str, Content] = {path: read(path) for path in key if path is not None}
@@ -146,14 +146,14 @@ class Batch:
             more, _ = self.ray.wait(rest, num_returns=len(rest), timeout=0)
             done += more
         for ref in done:
-            # Taken off only when it is dealt with: what is left here is cancelled.
+            # Removed only when it has been processed; the finally of `run` cancels the others.
             number, flight = self.flying[ref]
             report = self._taken(ref, number, flight)
             del self.flying[ref]
             yield report
 
     def _taken(self, ref: Any, number: int, flight: Flight) -> Landed | Lost:
-        """The answer of a task that ended, or that it is to be asked again."""
+        """Return the result of a task that ended, or report that its request was lost."""
         try:
             parcel = _parcels.decode(self.ray.get(ref))
         except self.ray.exceptions.RayError as error:
@@ -164,15 +164,15 @@ class Batch:
             if ours or (
                 self.cluster.is_our_own and lost.attempts[-1].code is AttemptCode.NODE_LOST
             ):
-                raise ConnectionError("our own node is gone") from None
-            if lost.may_be_asked_again:
+                raise ConnectionError("the node of this machine was lost") from None
+            if lost.may_run_again:
                 self.waiting.appendleft((number, lost))
                 self.paused_until = time.monotonic() + PAUSE_SECONDS * len(lost.attempts)
                 return Lost(number=number, attempts=lost.attempts)
             digest = self.digests[lost.request.target.environment]
             return Landed(number=number, result=lost_result(lost, digest), artifacts=None)
         if parcel.result is None:
-            raise LauncherError(f"node {parcel.node}: {parcel.refused}")
+            raise LauncherError(f"node {parcel.node}: {parcel.problem}")
         return self._with_artifacts(number, flight, parcel.result, parcel.artifacts)
 
     def _with_artifacts(
@@ -190,6 +190,6 @@ class Batch:
 
 
 def line_of(error: BaseException) -> str:
-    """The most telling line of a Ray error: the last of a traceback, else the first."""
+    """Return the most informative line of a Ray error: the last of a traceback, or the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if "Traceback" in str(error) else next(iter(lines), ""))[:300]

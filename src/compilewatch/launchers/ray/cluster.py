@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: made, asked what is there, given up."""
+"""The connection to a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import compilewatch
 from compilewatch.errors import LauncherError
 
 REACH_SECONDS = 5.0
-"""`ray.init` tries for over a minute, and prints; whether anybody listens is known sooner."""
+"""`ray.init` retries for over a minute and prints; whether a server listens is known sooner."""
 
 OBJECT_STORE_BYTES = 256 * 2**20
-"""Of a cluster of our own. Artifacts pass through it and are taken out at once."""
+"""For a cluster that this process starts. Artifacts pass through it and are removed at once."""
 
 TOKEN_ADVICE = (
-    " (a head of Ray 2.60 asks for a token by default: set RAY_AUTH_MODE=token and copy the head's "
-    "~/.ray/auth_token to here)"
+    " (a head of Ray 2.60 requires a token by default: set RAY_AUTH_MODE=token and copy the "
+    "head's ~/.ray/auth_token to this machine)"
 )
 
 NEURON_CORES = "neuron_cores"
-"""Ray's name for the resource, which it detects on its own (`ray._private.accelerators`)."""
+"""Ray's name for the resource, which it detects by itself (`ray._private.accelerators`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One living node that takes tasks. `memory_bytes` is what Ray may promise to them."""
+    """A living node that accepts tasks. `memory_bytes` is what Ray may assign to them."""
 
     id: str
     address: str
@@ -39,12 +39,12 @@ class Node:
     neuron_cores: int
 
     def slots(self, memory_limit_bytes: int) -> int:
-        """How many requests of this memory limit fit at the same time."""
+        """Return how many requests with this memory limit can run at the same time."""
         return min(self.cpus, self.memory_bytes // memory_limit_bytes)
 
 
 def load_ray() -> ModuleType:
-    """Ray itself. Raises LauncherError where it is not installed."""
+    """Import Ray. Raises LauncherError if it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         return importlib.import_module("ray")
@@ -53,10 +53,10 @@ def load_ray() -> ModuleType:
 
 
 class Cluster:
-    """A connection. Without an address, and without RAY_ADDRESS, a cluster of this machine's own.
+    """A connection. Without an address and without RAY_ADDRESS, it starts its own cluster.
 
-    Nodes get this process's own compilewatch, as a module of the runtime environment; what else a
-    worker imports must be installed there.
+    Nodes receive this process's own compilewatch, as a module of the runtime environment;
+    everything else that a worker imports must be installed there.
     """
 
     def __init__(self, address: str, jobs: int, memory_limit_bytes: int) -> None:
@@ -66,7 +66,7 @@ class Cluster:
         _connect(self.ray, address, jobs, memory_limit_bytes)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The living nodes that have a CPU to give, in the order of their ids."""
+        """Return the living nodes that have a CPU, in the order of their ids."""
         found = []
         for node in self.ray.nodes():
             has = node["Resources"]
@@ -83,7 +83,7 @@ class Cluster:
         return tuple(sorted(found, key=lambda node: node.id))
 
     def close(self) -> None:
-        """Leave; Ray then ends this driver's workers, and with them servers and children."""
+        """Disconnect; Ray then ends this driver's workers, with their servers and children."""
         self.ray.shutdown()
 
 
@@ -101,26 +101,26 @@ def _connect(ray: Any, address: str, jobs: int, memory_limit_bytes: int) -> None
             "num_cpus": jobs,
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
-            "_memory": jobs * memory_limit_bytes,  # as on one machine, where nobody reserves it
+            "_memory": jobs * memory_limit_bytes,  # not reserved, as on one machine without Ray
         }
     try:
         ray.init(**given)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = address or "of this machine's own"
+        where = address or "on this machine"
         lines = str(error).strip().splitlines() or [type(error).__name__]
         advice = "" if os.environ.get("RAY_AUTH_MODE") else TOKEN_ADVICE
         raise LauncherError(f"no Ray cluster {where}: {lines[0][:300]}{advice}") from None
 
 
 def _reach(address: str) -> None:
-    """Raises LauncherError unless something listens at HOST:PORT."""
+    """Raise LauncherError unless a server listens at HOST:PORT."""
     advice = "start one with `ray start --head`, or check --address"
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
     if "/" in host or not host or not port.isdigit():
         raise LauncherError(
-            f"no address of a Ray cluster: {address!r}; write HOST:PORT (port 6379 by default), "
+            f"not an address of a Ray cluster: {address!r}; write HOST:PORT (default port 6379), "
             "and start the sweep on a machine that is part of the cluster"
         )
     try:
@@ -129,11 +129,11 @@ def _reach(address: str) -> None:
     except OSError as error:
         why = error.strerror or str(error)
     if why:
-        raise LauncherError(f"no Ray cluster answers at {address}: {why}; {advice}")
+        raise LauncherError(f"no Ray cluster responds at {address}: {why}; {advice}")
 
 
 def _speaks(probe: socket.socket) -> bool:
-    """Whether it is a server of HTTP/2, as Ray's are: it answers with SETTINGS (RFC 9113, 3.4)."""
+    """Whether it is an HTTP/2 server like Ray's: it sends SETTINGS first (RFC 9113, 3.4)."""
     empty_settings = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
     probe.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + empty_settings)
     header = probe.recv(9)

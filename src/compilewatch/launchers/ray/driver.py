@@ -1,7 +1,7 @@
-"""The process that is connected to a Ray cluster, for a launcher at the other end of its socket.
+"""The process that is connected to a Ray cluster, controlled by a launcher over a socket.
 
-It does what it is ordered to, one order at a time, and goes when the launcher closes the socket or
-is gone: what flies is cancelled, the connection is given up, and a cluster of its own ends.
+It executes one order at a time. When the launcher closes the socket or ends, it cancels running
+requests, disconnects, and ends the cluster if it started one.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from compilewatch.launchers.ray.protocol import (
     Describe,
     Described,
     Done,
+    Failed,
     Order,
-    Refused,
     Report,
     Run,
 )
 from compilewatch.records import Environment
 
 DESCRIBE_SECONDS = 180.0
-"""For all nodes to say what they are: each starts a worker, and reads package metadata."""
+"""For all nodes to describe themselves: each starts a worker and reads package metadata."""
 
 _descriptions = msgspec.msgpack.Decoder(Description)
 _orders = msgspec.json.Decoder(Order)
 
 
 class Driver:
-    """A connection, made when first needed, and what is asked of it. All raise LauncherError."""
+    """A connection, made on first use, and the orders. All methods raise LauncherError."""
 
     def __init__(self, wanted: Connect) -> None:
         self.wanted = wanted
@@ -64,12 +64,12 @@ class Driver:
         return self._connected
 
     def close(self) -> None:
-        """Leave the cluster; what this driver still runs there is ended."""
+        """Leave the cluster; Ray ends what this driver still runs there."""
         if self._connected is not None:
             self._connected.close()
 
     def reports(self, order: Order) -> Generator[Report]:
-        """What the launcher is to hear of an order."""
+        """Execute an order and yield the reports for the launcher."""
         try:
             if isinstance(order, Describe):
                 yield Described(environments=self.agreed())
@@ -78,42 +78,42 @@ class Driver:
                 slots = sum(node.slots(limit) for node in self.cluster.nodes())
                 yield Counted(jobs=max(1, slots))
             elif isinstance(order, Run):
-                patience = self.wanted.patience_seconds
-                yield from Batch(self.cluster, order, self.cache, patience).run()
+                timeout = self.wanted.node_timeout_seconds
+                yield from Batch(self.cluster, order, self.cache, timeout).run()
                 yield Done()
         except LauncherError as error:
-            yield Refused(reason=str(error))
+            yield Failed(reason=str(error))
 
     def agreed(self) -> tuple[Environment, ...]:
-        """What the nodes say of themselves, which must be the same."""
-        told: dict[str, tuple[str, Environment]] = {}
+        """Return the environments of the nodes. Raises LauncherError if nodes differ."""
+        found: dict[str, tuple[str, Environment]] = {}
         lacking: dict[str, str] = {}
-        told_by = list(self.descriptions())
-        if not told_by:
+        descriptions = list(self.descriptions())
+        if not descriptions:
             raise LauncherError("the Ray cluster has no node with a CPU: start one (`ray start`)")
-        for node, description in told_by:
-            if description.refused:
-                raise LauncherError(f"node {description.node}: {description.refused}")
+        for node, description in descriptions:
+            if description.problem:
+                raise LauncherError(f"node {description.node}: {description.problem}")
             has = {environment.name: environment for environment in description.environments}
             for name in self.names:
                 if not self.eligible(node, name):
                     continue
                 if name not in has:
                     lacking.setdefault(name, description.node)
-                elif name not in told:
-                    told[name] = (description.node, has[name])
+                elif name not in found:
+                    found[name] = (description.node, has[name])
                 else:
-                    check_equal(*told[name], description.node, has[name])
-        for name, (node_name, _) in told.items():
+                    check_equal(*found[name], description.node, has[name])
+        for name, (node_name, _) in found.items():
             if name in lacking:
                 raise LauncherError(
-                    f"node {lacking[name]} has no environment {name!r}, node {node_name} has: make "
-                    f"it there (compilewatch env create {name}), or leave one of them out"
+                    f"node {lacking[name]} has no environment {name!r}, node {node_name} has it: "
+                    f"create it (compilewatch env create {name}), or remove one of the nodes"
                 )
-        return tuple(environment for _, environment in told.values())
+        return tuple(environment for _, environment in found.values())
 
     def eligible(self, node: Node, name: str) -> bool:
-        """Whether requests for this environment are placed on this node."""
+        """Whether requests in this environment are placed on this node."""
         if name != default_environment("neuron") or not any(
             n.neuron_cores for n in self.cluster.nodes()
         ):
@@ -121,31 +121,31 @@ class Driver:
         return node.neuron_cores > 0
 
     def descriptions(self) -> Iterator[tuple[Node, Description]]:
-        """What each living node says of itself, asked all at once."""
+        """Yield the description of each living node; all nodes describe themselves in parallel."""
         ray = self.cluster.ray
         task = ray.remote(num_cpus=0, max_retries=0)(described)
-        asked = {}
+        references = {}
         for node in self.cluster.nodes():
             there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 node_id=node.id, soft=False
             )
             options = task.options(scheduling_strategy=there)
-            asked[node] = options.remote(self.names, self.cache)
+            references[node] = options.remote(self.names, self.cache)
         ends = time.monotonic() + DESCRIBE_SECONDS
-        for node, ref in asked.items():
+        for node, ref in references.items():
             try:
-                answer = ray.get(ref, timeout=max(1.0, ends - time.monotonic()))
+                description = ray.get(ref, timeout=max(1.0, ends - time.monotonic()))
             except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
-                continue  # just lost: Ray lists a node until its health checks have failed
+                continue  # just lost: Ray lists a node until its health checks fail
             except ray.exceptions.RayError as error:
                 raise LauncherError(
-                    f"node {node.address} ({node.id[:8]}) cannot say what it is: {line_of(error)}"
+                    f"node {node.address} ({node.id[:8]}) cannot describe itself: {line_of(error)}"
                 ) from None
-            yield node, _descriptions.decode(answer)
+            yield node, _descriptions.decode(description)
 
 
 def check_equal(node: str, known: Environment, other_node: str, other: Environment) -> None:
-    """Keys of verdicts hold what an environment is: two kinds in one run would share them."""
+    """Raise LauncherError unless two nodes have equal environments, which keys depend on."""
     if known.digest == other.digest:
         return
     names = ("python", "torch", "torch_git", "transformers", "device", "harness_version")
@@ -155,12 +155,12 @@ def check_equal(node: str, known: Environment, other_node: str, other: Environme
     name, ours, theirs = next(((n, a, b) for n, a, b in facts if a != b), ("digest", "", ""))
     raise LauncherError(
         f"environment {known.name!r} is not the same on all nodes: {name} {theirs or 'missing'} on "
-        f"{other_node}, {ours or 'missing'} on {node}: make them equal, or leave one out"
+        f"{other_node}, {ours or 'missing'} on {node}: make them equal, or remove one of the nodes"
     )
 
 
 def serve(channel: socket.socket) -> None:
-    """Deal with orders until the other end is closed, or the cluster is gone."""
+    """Execute orders until the other end is closed or the cluster is lost."""
     lines = Lines(channel)
     driver: Driver | None = None
     try:

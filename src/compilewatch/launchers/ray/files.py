@@ -1,9 +1,9 @@
-"""Files that travel with a request to another machine, and those that come back.
+"""Files that are sent to a node with a request, and files that are sent back.
 
-A request names files by absolute paths of the machine that plans. Reviewed overrides, the list of
-operators, saved inputs and a `config.json` are small: their content goes along and is laid out on
-the node under its digest. A team's own code, and a repository beside its configuration, do not
-travel: they must lie at the same path on every node.
+A request names files by absolute paths of the machine that made the plan. Reviewed overrides, the
+list of operators, saved inputs and a `config.json` are small: their content is sent, and written on
+the node under its digest. Code of a team, and a repository next to its configuration, are not sent:
+they must exist at the same path on every node.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from compilewatch.errors import LauncherError
 from compilewatch.records import ConfigBuild, FactoryBuild, Request
 
 MOST_ARTIFACT_BYTES = 256 * 2**20
-"""What one answer may bring back; files that do not fit are named in `LEFT_OUT_FILE`."""
+"""Limit for the artifacts of one result; `LEFT_OUT_FILE` names the files that exceed it."""
 
 LEFT_OUT_FILE = "left_out.txt"
 
 Content = dict[str, bytes]
-"""Path, relative and with slashes, to what is in the file."""
+"""Relative path with slashes -> content of the file."""
 
 
 def shared_files(request: Request) -> tuple[str | None, str | None]:
-    """The folder and the file of reviewed data, which all requests of a sweep have in common."""
+    """Return the folder and the file of reviewed data, which all requests of a sweep share."""
     return request.overrides_dir, request.neuron_operators
 
 
 def own_files(request: Request) -> tuple[str, ...]:
-    """Absolute paths of the files that only this request names."""
+    """Return absolute paths of the files that only this request names."""
     build = request.model.build
     config = build.config_file if isinstance(build, ConfigBuild) and not _in_place(build) else None
     spec = request.model.inputs_file
@@ -41,7 +41,7 @@ def own_files(request: Request) -> tuple[str, ...]:
 
 
 def read(path: str) -> Content:
-    """A file, or the files right in a folder. Raises LauncherError where it cannot be read."""
+    """Read a file, or the files of a folder. Raises LauncherError if that fails."""
     chosen = Path(path)
     try:
         if chosen.is_dir():
@@ -52,7 +52,7 @@ def read(path: str) -> Content:
 
 
 def lay_out(content: Mapping[str, bytes], root: Path) -> Path:
-    """Write files below `root` in a folder named by their digest, once; return that folder."""
+    """Write files to a folder below `root`, named by their digest, once; return the folder."""
     total = hashlib.sha256()
     for name, data in sorted(content.items()):
         total.update(f"{name}\0".encode() + hashlib.sha256(data).digest())
@@ -64,10 +64,10 @@ def lay_out(content: Mapping[str, bytes], root: Path) -> Path:
 
 
 def at_node(request: Request, sent: Mapping[str, Content], root: Path) -> Request:
-    """The request with the paths that its files have on this node.
+    """Return the request with the paths that its files have on this node.
 
-    `sent` is content by the path it has where it was planned. Raises LauncherError for what does
-    not travel and is not here.
+    `sent` maps paths of the planning machine to content. Raises LauncherError for a file that is
+    neither sent nor on this node.
     """
     build = request.model.build
     if isinstance(build, FactoryBuild):
@@ -92,7 +92,7 @@ def at_node(request: Request, sent: Mapping[str, Content], root: Path) -> Reques
 
 
 def pack(folder: Path, most_bytes: int = MOST_ARTIFACT_BYTES) -> Content:
-    """The files of a folder, small ones first, as far as they fit into `most_bytes`."""
+    """Read the files of a folder, small ones first, up to `most_bytes`."""
     packed: Content = {}
     left_out: list[str] = []
     room = most_bytes
@@ -100,7 +100,7 @@ def pack(folder: Path, most_bytes: int = MOST_ARTIFACT_BYTES) -> Content:
     for size, path in sorted(files):
         name = path.relative_to(folder).as_posix()
         if size > room:
-            left_out.append(f"{name}: {size} bytes, not brought back from the node\n")
+            left_out.append(f"{name}: {size} bytes, not sent back from the node\n")
             continue
         room -= size
         packed[name] = path.read_bytes()
@@ -110,26 +110,26 @@ def pack(folder: Path, most_bytes: int = MOST_ARTIFACT_BYTES) -> Content:
 
 
 def write(content: Mapping[str, bytes], folder: Path) -> None:
-    """Lay files out in a new folder. Raises LauncherError for a name that leads out of it."""
+    """Write files to a new folder. Raises LauncherError for a name outside of the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in content.items():
         relative = PurePosixPath(name)
         if relative.is_absolute() or ".." in relative.parts:
-            raise LauncherError(f"a node sent a file named {name!r}: refused")
+            raise LauncherError(f"a node sent a file named {name!r}: rejected")
         (folder / relative).parent.mkdir(parents=True, exist_ok=True)
         (folder / relative).write_bytes(data)
 
 
 def _in_place(build: ConfigBuild) -> bool:
-    """Whether weights or code are read from the folder beside the configuration."""
+    """Whether weights or code are read from the folder of the configuration."""
     return build.repo is None and (build.weights or build.trust_remote_code)
 
 
 def _require(path: str, request: Request) -> None:
     if not Path(path).exists():
         raise LauncherError(
-            f"{request.model.name} needs {path}, which is not there: code and weights of your own "
-            "do not travel, put them at the same path on every node"
+            f"{request.model.name} needs {path}, which does not exist: your own code and weights "
+            "are not sent to nodes, so put them at the same path on every node"
         )
 
 

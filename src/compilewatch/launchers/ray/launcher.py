@@ -1,4 +1,4 @@
-"""The launcher `ray`: hands requests to a driver process and takes what comes back."""
+"""The launcher `ray`: sends requests to a driver process and receives the results."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from compilewatch.launchers.ray.protocol import (
     Describe,
     Described,
     Done,
+    Failed,
     Landed,
     Lost,
     Order,
-    Refused,
     Report,
     Run,
     Submitted,
 )
 from compilewatch.records import Environment, Request
 
-PATIENCE_SECONDS = 60.0
-"""How long to wait for a node that can take a request, once none is left."""
+NODE_TIMEOUT_SECONDS = 60.0
+"""How long to wait for a node that can take a request, when there is none."""
 
 SILENCE_SECONDS = 300.0
-"""A driver that says nothing for so long hangs: it reports each second of a run, and gives its
+"""A driver that is silent for longer hangs: during a run it reports every second, and it gives
 nodes three minutes to describe themselves."""
 
 LEAVE_SECONDS = 10.0
-"""For a driver to cancel what flies and to end a cluster of its own."""
+"""For a driver to cancel its tasks and to end a cluster that it started."""
 
 MOST_LOST_DRIVERS = 2
-"""In a row, with nothing answered in between, before the launcher gives up."""
+"""How many drivers may be lost in succession, without a result in between."""
 
 WHERE_RAY_SAYS_WHY = "see raylet.out and gcs_server.out below /tmp/ray/session_latest/logs"
 
@@ -53,12 +53,12 @@ _reports = msgspec.json.Decoder(Report)
 
 
 class RayLauncher:
-    """As many requests at a time as the cluster has slots; of a cluster of our own, `jobs`.
+    """Runs as many requests at a time as the cluster has slots; on its own cluster, `jobs`.
 
-    `environments` are those wanted: one that no node has is left out of what `environments()`
-    lists. `cache` is where nodes look for made ones (None: in their user's own cache folder).
-    `patience_seconds` is how long no node at all may be able to take a request,
-    `silence_seconds` how long the driver may say nothing.
+    `environments` are those wanted; `environments()` omits one that no node has. `cache` is the
+    folder in which nodes look for created environments (None: the cache folder of their user).
+    `node_timeout_seconds` limits the time during which no node can take a request, and
+    `silence_seconds` the time without a report of the driver.
     """
 
     name = "ray"
@@ -71,7 +71,7 @@ class RayLauncher:
         address: str = "",
         cache: Path | None = None,
         memory_limit_bytes: int = 8 * 2**30,
-        patience_seconds: float = PATIENCE_SECONDS,
+        node_timeout_seconds: float = NODE_TIMEOUT_SECONDS,
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         self._connect = Connect(
@@ -80,7 +80,7 @@ class RayLauncher:
             environments=environments,
             cache=str(cache) if cache is not None else None,
             memory_limit_bytes=memory_limit_bytes,
-            patience_seconds=patience_seconds,
+            node_timeout_seconds=node_timeout_seconds,
         )
         self._silence = silence_seconds
         self._driver: Peer | None = None
@@ -95,50 +95,50 @@ class RayLauncher:
     @property
     def jobs(self) -> int:
         """How many requests run at a time, at least 1; the cluster may grow or shrink."""
-        counted = self._asked(Count())
+        counted = self._report_of(Count())
         assert isinstance(counted, Counted)
         return counted.jobs
 
     def environments(self) -> tuple[Environment, ...]:
-        """What the nodes say of themselves. Raises LauncherError where they do not agree."""
+        """Return the environments of the nodes. Raises LauncherError if nodes differ."""
         if self._described is None:
-            described = self._asked(Describe())
+            described = self._report_of(Describe())
             assert isinstance(described, Described)
             self._described = described.environments
         return self._described
 
     def close(self) -> None:
-        """Leave the cluster; what this launcher still runs there is ended."""
+        """Leave the cluster; Ray ends what this launcher still runs there."""
         if self._driver is not None:
             self._driver.close(LEAVE_SECONDS)
             self._driver = None
 
     def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
-        """See `Launcher.run`. Environments take turns, so that few slots start a second server."""
+        """See `Launcher.run`. Environments alternate, so that few slots need a second server."""
         digests = {environment.name: environment.digest for environment in self.environments()}
         queues = by_environment(requests, digests, "the nodes have").values()
         waiting = [Flight(request=request) for queue in queues for request in queue]
         lost_drivers = 0
         while waiting:
-            asked = Run(flights=tuple(waiting), digests=digests, scratch=str(scratch.resolve()))
+            order = Run(flights=tuple(waiting), digests=digests, scratch=str(scratch.resolve()))
             before = len(waiting)
-            waiting = yield from self._fly(asked)
+            waiting = yield from self._run(order)
             lost_drivers = 1 if len(waiting) < before else lost_drivers + 1
             if waiting and lost_drivers >= MOST_LOST_DRIVERS:
                 raise LauncherError(
-                    f"the connection to the Ray cluster was lost {lost_drivers} times with nothing "
-                    f"answered in between; {WHERE_RAY_SAYS_WHY}, then sweep --resume"
+                    f"the connection to the Ray cluster was lost {lost_drivers} times without a "
+                    f"result in between; {WHERE_RAY_SAYS_WHY}, then sweep --resume"
                 )
 
-    def _fly(self, asked: Run) -> Generator[Completed, None, list[Flight]]:
-        """Yield what is answered; return what is not, as its driver was lost."""
-        waiting = dict(enumerate(asked.flights))
+    def _run(self, order: Run) -> Generator[Completed, None, list[Flight]]:
+        """Yield results; return the requests without one, because their driver was lost."""
+        waiting = dict(enumerate(order.flights))
         under_way: set[int] = set()
         idle = False
         report: Report | None = None
-        self._send(asked)
+        self._send(order)
         try:
-            for report in self._heard():
+            for report in self._received():
                 if isinstance(report, Submitted):
                     under_way.add(report.number)
                 elif isinstance(report, Lost):
@@ -149,29 +149,29 @@ class RayLauncher:
                     del waiting[report.number]
                     kept = Path(report.artifacts) if report.artifacts is not None else None
                     yield Completed(result=report.result, artifacts=kept)
-                elif isinstance(report, Done | Refused):
+                elif isinstance(report, Done | Failed):
                     idle = True
                     break
         finally:
             if not idle:
                 self.close()
-        if isinstance(report, Refused):
+        if isinstance(report, Failed):
             raise LauncherError(report.reason)
         left = []
         for number, flight in waiting.items():
             again = flight.cut_off() if number in under_way else flight
-            if again.may_be_asked_again:
+            if again.may_run_again:
                 left.append(again)
             else:
-                digest = asked.digests[again.request.target.environment]
+                digest = order.digests[again.request.target.environment]
                 yield Completed(result=lost_result(again, digest))
         return left
 
-    def _asked(self, order: Order) -> Report:
-        """The one report that answers this order. Raises LauncherError."""
+    def _report_of(self, order: Order) -> Report:
+        """Return the single report of this order. Raises LauncherError."""
         self._send(order)
-        for report in self._heard():
-            if isinstance(report, Refused):
+        for report in self._received():
+            if isinstance(report, Failed):
                 raise LauncherError(report.reason)
             return report
         raise LauncherError(f"the connection to the Ray cluster was lost; {WHERE_RAY_SAYS_WHY}")
@@ -182,8 +182,8 @@ class RayLauncher:
             self._driver.send(self._connect)
         self._driver.send(order)
 
-    def _heard(self) -> Iterator[Report]:
-        """What the driver reports, until it is gone. Raises LauncherError where we are to blame."""
+    def _received(self) -> Iterator[Report]:
+        """Yield the driver's reports until it ends. Raises LauncherError for its own errors."""
         assert self._driver is not None
         driver, heard_at = self._driver, time.monotonic()
         while (lines := driver.receive(1.0)) is not None:

@@ -1,4 +1,4 @@
-"""A request on its way through a cluster, and what it means that its task was lost."""
+"""A request that is submitted to a cluster, and the meaning of a lost task."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from compilewatch.records import (
 )
 
 MOST_LOSSES = 3
-"""How often a request may be lost; then that is its result. A node that falls over whatever it is
-given costs its own work only, a request that fells nodes stops doing so."""
+"""After this many losses, a request has them as its result. A node that always fails then costs
+only its own work, and a request that makes nodes fail stops doing so."""
 
 
 class Flight(Record, frozen=True, kw_only=True):
-    """One request; `attempts` are the tasks of it that were lost."""
+    """One request; `attempts` are its lost tasks."""
 
     request: Request
     attempts: tuple[Attempt, ...] = ()
 
     @property
-    def may_be_asked_again(self) -> bool:
+    def may_run_again(self) -> bool:
         return len(self.attempts) < MOST_LOSSES
 
     def lost(self, error: BaseException, kinds: Any) -> Flight | None:
-        """With one loss more; None where the error is none. `kinds` is `ray.exceptions`."""
+        """Return it with one more loss, None for another error. `kinds` is `ray.exceptions`."""
         if isinstance(error, kinds.OutOfMemoryError):
-            # Its monitor does so whoever filled the node. A model that exceeds its own limit is
-            # `oom` by our launcher on the node, and known to be the one.
+            # Ray's monitor does this regardless of who uses the memory. A model that exceeds its
+            # own limit is `oom` by the launcher on the node, which knows that it was this model.
             return self._with(
                 AttemptCode.NODE_OUT_OF_MEMORY,
                 "Ray ended its worker, as the node ran out of memory",
@@ -50,7 +50,7 @@ class Flight(Record, frozen=True, kw_only=True):
         return None
 
     def cut_off(self) -> Flight:
-        """With one loss more: nobody was left to hear its answer."""
+        """Return it with one more loss: its driver ended before the result arrived."""
         return self._with(AttemptCode.CONNECTION_LOST, "the connection to the Ray cluster was lost")
 
     def _with(self, code: AttemptCode, why: str) -> Flight:
@@ -65,9 +65,9 @@ class Flight(Record, frozen=True, kw_only=True):
 
 
 def lost_result(flight: Flight, digest: str) -> Result:
-    """The result of a request that was lost too often; how far it came is not known."""
+    """Return the result of a request that was lost too often; its last phase is unknown."""
     last = flight.attempts[-1]
-    detail = f"{last.reason}; {len(flight.attempts)} tries were lost"
+    detail = f"{last.reason}; {len(flight.attempts)} attempts were lost"
     return Result(
         request=flight.request,
         status=last.status,

@@ -1,8 +1,8 @@
-"""What runs on a node of a Ray cluster: a slot that answers requests, and what the node is.
+"""The tasks that run on a node of a Ray cluster: evaluate a request, describe the node.
 
 Each worker process of Ray is a slot. It keeps one `LocalLauncher` with one job, so a slot imports
-torch once for an environment and then forks, and a request is watched, retried and judged exactly
-as on one machine. Ray hands over bytes; what is in them is MessagePack of our own records.
+torch once for an environment and then forks, and a request is supervised and retried exactly as on
+one machine. Ray transfers bytes, which contain our records as MessagePack.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from compilewatch.store import condense
 
 
 class Order(Record, frozen=True, kw_only=True):
-    """One request for a slot. `files` are the content of those that only it names, by path.
+    """One request for a slot. `files` is the content of the files that only it names, by path.
 
-    `digest` is what the environment must be; `cache` is the folder of environments, None for that
-    of the user who runs the node.
+    `digest` is the digest that the environment must have; `cache` is the folder of environments,
+    None for that of the user who runs the node.
     """
 
     request: Request
@@ -39,20 +39,20 @@ class Order(Record, frozen=True, kw_only=True):
 
 
 class Parcel(Record, frozen=True, kw_only=True):
-    """A slot's answer: a result with its artifacts, or why the node can give none."""
+    """The result of a request with its artifacts, or why the node cannot evaluate it."""
 
     node: str
     result: Result | None = None
     artifacts: Content = {}  # noqa: RUF012
-    refused: str = ""
+    problem: str = ""
 
 
 class Description(Record, frozen=True, kw_only=True):
-    """The environments that a node has of those asked for, or which is broken."""
+    """The requested environments that a node has, or the problem with one of them."""
 
     node: str
     environments: tuple[Environment, ...] = ()
-    refused: str = ""
+    problem: str = ""
 
 
 _orders = msgspec.msgpack.Decoder(Order)
@@ -61,33 +61,34 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def described(names: tuple[str, ...], cache: str | None) -> bytes:
-    """A `Description` of this node."""
+    """Return an encoded `Description` of this node."""
     place = Path(cache) if cache else None
     try:
         there = available(place)
         found = tuple(describe(name, place) for name in names if name in there)
     except CompilewatchError as error:
-        return _encode(Description(node=node_name(), refused=str(error)))
+        return _encode(Description(node=node_name(), problem=str(error)))
     return _encode(Description(node=node_name(), environments=found))
 
 
-def answered(order: bytes, shared: bytes) -> bytes:
-    """A `Parcel` for one `Order`; `shared` is content, by path, of what all orders have in common.
+def evaluated(order: bytes, shared: bytes) -> bytes:
+    """Return an encoded `Parcel` for one `Order`.
 
-    What makes the node unable to answer (no environment, a full disk) is in the parcel.
+    `shared` is the content, by path, of the files that all orders share. A problem of the node (no
+    environment, a full disk) is in the parcel.
     """
-    asked = _orders.decode(order)
+    decoded = _orders.decode(order)
     try:
-        sent = _files(shared) | asked.files
-        return _encode(_slot(asked.cache).answer(asked, sent))
+        sent = _files(shared) | decoded.files
+        return _encode(_slot(decoded.cache).evaluate(decoded, sent))
     except CompilewatchError as error:
-        return _encode(Parcel(node=node_name(), refused=str(error)))
+        return _encode(Parcel(node=node_name(), problem=str(error)))
     except OSError as error:
-        return _encode(Parcel(node=node_name(), refused=f"{error.filename}: {error.strerror}"))
+        return _encode(Parcel(node=node_name(), problem=f"{error.filename}: {error.strerror}"))
 
 
 class _Slot:
-    """The warm server of this process, and a folder for its files."""
+    """The server of this process, which has imported torch, and a folder for its files."""
 
     def __init__(self, cache: str | None) -> None:
         self._cache = Path(cache) if cache else None
@@ -95,22 +96,22 @@ class _Slot:
         self._launcher: LocalLauncher | None = None
         self._name = ""
 
-    def answer(self, asked: Order, sent: dict[str, Content]) -> Parcel:
-        request = at_node(asked.request, sent, self._root / "files")
+    def evaluate(self, order: Order, sent: dict[str, Content]) -> Parcel:
+        request = at_node(order.request, sent, self._root / "files")
         scratch = self._root / "scratch"
         scratch.mkdir(exist_ok=True)
         launcher = self._of(request.target.environment)
         (environment,) = launcher.environments()
-        if environment.digest != asked.digest:
-            refused = f"its environment {environment.name!r} differs: torch {environment.torch}"
-            return Parcel(node=node_name(), refused=refused)
+        if environment.digest != order.digest:
+            problem = f"its environment {environment.name!r} differs: torch {environment.torch}"
+            return Parcel(node=node_name(), problem=problem)
         (completed,) = launcher.run([request], scratch)
         artifacts: Content = {}
         if completed.artifacts is not None:
-            condense(completed.artifacts)  # here, where there are many, and before it travels
+            condense(completed.artifacts)  # before the transfer, and in parallel on many nodes
             artifacts = pack(completed.artifacts)
             shutil.rmtree(completed.artifacts, ignore_errors=True)
-        result = msgspec.structs.replace(completed.result, request=asked.request)
+        result = msgspec.structs.replace(completed.result, request=order.request)
         return Parcel(node=node_name(), result=result, artifacts=artifacts)
 
     def _of(self, name: str) -> LocalLauncher:
@@ -133,16 +134,16 @@ def _files(shared: bytes) -> dict[str, Content]:
 
 @cache
 def node_name() -> str:
-    """Host name and the beginning of Ray's node id: several nodes may share a machine."""
+    """Return host name and the beginning of Ray's node id: nodes may share a machine."""
     import ray
 
     return f"{socket.gethostname()} ({ray.get_runtime_context().get_node_id()[:8]})"
 
 
 def _own_folder() -> Path:
-    """A folder for this process; those of processes that are gone are removed on the way.
+    """Return a folder for this process, and delete the folders of processes that have ended.
 
-    Ray ends its workers by signals, so nothing can be relied on to be run at their end.
+    Ray ends its workers by signals, so they cannot reliably delete their own folders.
     """
     root = Path(tempfile.gettempdir()) / f"compilewatch-ray-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)

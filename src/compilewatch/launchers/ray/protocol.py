@@ -1,4 +1,4 @@
-"""What the launcher and its driver say to each other: one JSON object a line over a socket."""
+"""Messages between the launcher and its driver: one JSON object per line over a socket."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from compilewatch.launchers.ray.losses import Flight
 from compilewatch.records import Attempt, Environment, Record, Result
 
 OUR_OWN_FAULT = os.EX_SOFTWARE
-"""Exit status of a driver after an error that is none of Ray's; Ray itself ends it with 1."""
+"""Exit status of a driver after an error that is not Ray's; Ray itself ends it with 1."""
 
 
 # --- launcher to driver --------------------------------------------------------------------------
 
 
 class Connect(Record, frozen=True, kw_only=True, tag="connect"):
-    """The first order. See `RayLauncher` for what each is."""
+    """The first order. `RayLauncher` describes the fields."""
 
     address: str
     jobs: int
     environments: tuple[str, ...]
     cache: str | None
     memory_limit_bytes: int
-    patience_seconds: float
+    node_timeout_seconds: float
 
 
 class Describe(Record, frozen=True, kw_only=True, tag="describe"):
-    """Answered by `Described`, or `Refused`."""
+    """The response is `Described` or `Failed`."""
 
 
 class Count(Record, frozen=True, kw_only=True, tag="count"):
-    """Answered by `Counted`, or `Refused`."""
+    """The response is `Counted` or `Failed`."""
 
 
 class Run(Record, frozen=True, kw_only=True, tag="run"):
-    """Answered by a `Landed` for each flight, whose number is its place, then by `Done`.
+    """The response is a `Landed` for each flight, numbered by its position, and then `Done`.
 
-    `digests` say what each environment must be, by name.
+    `digests` maps the name of each environment to the digest that it must have.
     """
 
     flights: tuple[Flight, ...]
@@ -59,13 +59,13 @@ class Counted(Record, frozen=True, kw_only=True, tag="counted"):
 
 
 class Submitted(Record, frozen=True, kw_only=True, tag="submitted"):
-    """The cluster has this flight from here on."""
+    """The request is submitted to the cluster."""
 
     number: int
 
 
 class Lost(Record, frozen=True, kw_only=True, tag="lost"):
-    """The cluster has this flight no more, and has not answered it; `attempts` are all so far."""
+    """The cluster lost the request without a result; `attempts` are all losses so far."""
 
     number: int
     attempts: tuple[Attempt, ...]
@@ -84,13 +84,13 @@ class Done(Record, frozen=True, kw_only=True, tag="done"):
 
 
 class Pulse(Record, frozen=True, kw_only=True, tag="pulse"):
-    """Nothing new; sent so that silence means trouble."""
+    """Nothing new; sent regularly so that silence means that the driver hangs."""
 
 
-class Refused(Record, frozen=True, kw_only=True, tag="refused"):
-    """A LauncherError; the order is dealt with."""
+class Failed(Record, frozen=True, kw_only=True, tag="failed"):
+    """A LauncherError, which ends the order."""
 
     reason: str
 
 
-Report = Described | Counted | Submitted | Lost | Landed | Done | Pulse | Refused
+Report = Described | Counted | Submitted | Lost | Landed | Done | Pulse | Failed

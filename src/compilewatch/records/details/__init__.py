@@ -1,4 +1,4 @@
-"""What single targets found beyond their verdict: one tagged struct a file."""
+"""What one target measured besides its verdict: one tagged struct per file."""
 
 from __future__ import annotations
 

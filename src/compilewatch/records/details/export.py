@@ -1,4 +1,4 @@
-"""What `torch.export` found."""
+"""Details of the `export` target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from compilewatch.records.base import Record
 
 
 class ExportVariant(Record, frozen=True, kw_only=True):
-    """The answer of `torch.export.export`. `ops` counts ATen and higher-order operators."""
+    """The result of `torch.export.export`. `ops` counts ATen and higher-order operators."""
 
     exported: bool
     duration_seconds: float
@@ -16,9 +16,10 @@ class ExportVariant(Record, frozen=True, kw_only=True):
 
 
 class DraftFailure(Record, frozen=True, kw_only=True):
-    """One finding of draft export. `kind` is torch's (`data_dependent_error`, `guard_added`, …).
+    """One finding of draft export. `kind` is PyTorch's (`data_dependent_error`, `guard_added`, …).
 
-    `what` is the expression or the operator it is about; the place is the model's innermost line.
+    `what` is the expression or the operator concerned; the location is the innermost line of the
+    model.
     """
 
     kind: str
@@ -30,7 +31,7 @@ class DraftFailure(Record, frozen=True, kw_only=True):
 
 
 class DraftExport(Record, frozen=True, kw_only=True):
-    """`torch.export.draft_export`, which takes the path of the example values and reports."""
+    """The result of `torch.export.draft_export`, which traces with the example values."""
 
     exported: bool
     failures: tuple[DraftFailure, ...] = ()
@@ -38,11 +39,11 @@ class DraftExport(Record, frozen=True, kw_only=True):
 
 
 class ExportDetail(Record, frozen=True, kw_only=True, tag="export"):
-    """What the export target found beyond its verdict, which is that of the non-strict variant.
+    """What the export target found besides its verdict, which is that of the non-strict variant.
 
-    A variant that was not asked for is None. Under dynamic shapes, `dynamic_dimensions` are those
-    of the inputs that stayed symbolic (`input_ids[0]`), `specialized_dimensions` those that were
-    asked for and became constants.
+    A variant that did not run is None. With dynamic shapes, `dynamic_dimensions` are the input
+    dimensions that stayed symbolic (`input_ids[0]`), and `specialized_dimensions` those that were
+    requested as dynamic but became constants.
     """
 
     non_strict: ExportVariant | None = None
@@ -53,7 +54,7 @@ class ExportDetail(Record, frozen=True, kw_only=True, tag="export"):
 
     @property
     def disagrees(self) -> bool:
-        """True where both variants were asked and one exports what the other does not."""
+        """Whether both variants ran and one exports what the other does not."""
         if self.non_strict is None or self.strict is None:
             return False
         return self.non_strict.exported is not self.strict.exported

@@ -1,4 +1,4 @@
-"""What compiling for Neuron found."""
+"""Details of the `neuron` target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compilewatch.records.base import SCHEMA_VERSION, Record
 class NeffHeader(Record, frozen=True, kw_only=True):
     """The header of a NEFF, the executable of a NeuronCore, as the compiler wrote it.
 
-    `cores` is how many NeuronCores it was built for; `hash` and `uuid` are hexadecimal.
+    `cores` is the number of NeuronCores it was built for; `hash` and `uuid` are hexadecimal.
     """
 
     package_version: int
@@ -26,11 +26,11 @@ class NeffHeader(Record, frozen=True, kw_only=True):
 
 
 class NeuronFailure(Record, frozen=True, kw_only=True):
-    """Why neuronx-cc gave no NEFF.
+    """Why neuronx-cc produced no NEFF.
 
-    `kind` is a class of ours (`worker.neuron.error_classes`); `code` is the compiler's (`NCC_…`,
-    or an older `XTP002`, `F137`), None where it gave none. `message` and `advice` are its own
-    words, taken from its log. `signal` names what ended it.
+    `kind` is a class from `neuron.error_classes`; `code` is the compiler's own (`NCC_…`, or an
+    older `XTP002`, `F137`), None if it printed none. `message` and `advice` are quoted from its
+    log. `signal` is the signal that ended it.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class NeuronFailure(Record, frozen=True, kw_only=True):
 
 
 class NeuronOperator(Record, frozen=True, kw_only=True):
-    """An operator that `torch_neuronx.analyze` found unsupported, and which step refused it."""
+    """An operator that `torch_neuronx.analyze` found unsupported; `failure_at` names the step."""
 
     name: str
     occurrences: int
@@ -50,7 +50,7 @@ class NeuronOperator(Record, frozen=True, kw_only=True):
 
 
 class NeuronSupport(Record, frozen=True, kw_only=True):
-    """What `torch_neuronx.analyze` says. `supported` counts calls by operator."""
+    """The report of `torch_neuronx.analyze`. `supported` counts calls by operator."""
 
     percent: float | None = None
     supported: dict[str, int] = {}
@@ -58,14 +58,14 @@ class NeuronSupport(Record, frozen=True, kw_only=True):
 
 
 class NeuronDetail(Record, frozen=True, kw_only=True, tag="neuron"):
-    """What compiling for Neuron found; also the file `neuron.json` of `neuron compile`.
+    """Details of compiling for Neuron; also the file `neuron.json` of `neuron compile`.
 
     `target` is the instance family, `route` is `torch_neuronx.trace` or `neuronx-cc`. `flags` are
-    the compiler's, all that can change its answer. `compile_seconds` is the compiler's wall time,
-    on the route `torch_neuronx.trace` with the lowering; None where the NEFF is from the compile
-    cache (`cached`). `compiler_peak_memory_bytes` is that of its largest process on the host.
-    Latencies are medians over `latency_samples` runs, of eager mode on the host's CPU and of the
-    NEFF on a NeuronCore; they are None where there is no device.
+    all compiler flags that can change its result. `compile_seconds` is the wall-clock time of the
+    compiler, including the lowering for the route `torch_neuronx.trace`; None if the NEFF comes
+    from the compile cache (`cached`). `compiler_peak_memory_bytes` is the peak memory of the
+    compiler's largest process on the host. Latencies are medians over `latency_samples` runs, of
+    eager mode on the host's CPU and of the NEFF on a NeuronCore; they are None without a device.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""How far compiled code is from eager."""
+"""The numerical comparison of compiled code with eager mode."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from compilewatch.records.base import Record
 
 
 class Numerics(Record, frozen=True, kw_only=True):
-    """Comparison with eager; tolerances as used, errors as measured, both absolute and relative.
+    """A comparison with eager mode: tolerances as used and errors as measured.
 
-    Relative is to the largest magnitude in the same output. `reference` is what errors were held
-    against where the tolerances alone did not settle it: `float64`, or `eager` where the model
-    cannot run in float64. `mismatches` names the outputs that differ (the first few).
+    Relative errors are relative to the largest magnitude in the same output. `reference` is what
+    errors were compared with if the tolerances alone did not decide: `float64`, or `eager` if the
+    model cannot run in float64. `mismatches` names the first few outputs that differ.
     """
 
     deterministic: bool

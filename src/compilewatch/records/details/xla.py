@@ -1,4 +1,4 @@
-"""What capturing for and running on XLA found."""
+"""Details of the `xla` target."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from compilewatch.records.details.export import ExportVariant
 
 
 class HloParameter(Record, frozen=True, kw_only=True):
-    """One parameter of a captured HLO module. `dtype` is torch's, `shape` in its order.
+    """One parameter of a captured HLO module. `dtype` and `shape` are as in PyTorch.
 
-    `kind`: `parameter` and `buffer` (`name` is the model's own, `aliases` those of tied weights),
-    `input` (`name` is its path in the arguments), `constant` (a tensor that model code made, or
-    the seed of random numbers; its value stands under `name` in `graph.constants.safetensors`).
+    `kind`: `parameter` and `buffer` (`name` is the model's own, `aliases` are the names of tied
+    weights), `input` (`name` is its path in the arguments), `constant` (a tensor made by the
+    model's code, or the seed of random numbers; its value is stored as `name` in
+    `graph.constants.safetensors`).
     """
 
     id: int
@@ -24,12 +25,12 @@ class HloParameter(Record, frozen=True, kw_only=True):
 
 
 class HloParameters(Record, frozen=True, kw_only=True):
-    """`graph.parameters.json`: what goes into a captured HLO module, and what comes out of it.
+    """`graph.parameters.json`: the inputs and outputs of a captured HLO module.
 
-    The order of parameters is the capture's own, not that of the arguments. `outputs` are paths in
-    what the model returned, in the order of the module's result tuple; in train mode gradients
-    follow, then the buffers that were written. A module is kept only where it holds for other
-    inputs than the example as well.
+    The parameters are in the order of the capture, not of the arguments. `outputs` are paths in
+    the return value of the model, in the order of the module's result tuple; in train mode they are
+    followed by gradients and then by the buffers that were written. A module is kept only if it is
+    valid for inputs other than the example.
     """
 
     parameters: tuple[HloParameter, ...]
@@ -41,7 +42,7 @@ class HloParameters(Record, frozen=True, kw_only=True):
 class NeuronConcern(Record, frozen=True, kw_only=True):
     """An operator of a captured graph that neuronx-cc is documented to reject.
 
-    An expectation from `inputs/neuron_operators.toml`, never a verdict: no Neuron compiler ran.
+    A prediction from `inputs/neuron_operators.toml`, never a verdict: no Neuron compiler ran.
     `sdk` is the version of the Neuron SDK that `source` (a URL) documents.
     """
 
@@ -53,10 +54,11 @@ class NeuronConcern(Record, frozen=True, kw_only=True):
 
 
 class OpenXla(Record, frozen=True, kw_only=True):
-    """What Dynamo does with the model in front of XLA: `torch.compile(backend="openxla")`.
+    """What Dynamo does with the model on top of XLA: `torch.compile(backend="openxla")`.
 
-    `accepted`: one graph, no break, and it ran. `code` and `reason` are those of the failure or
-    of the first break; `fallbacks` are operators that ran outside XLA, by name.
+    `accepted`: one graph was captured without graph breaks, and it ran. `code` and `reason` are
+    those of the failure or of the first graph break; `fallbacks` counts the operators that ran
+    outside XLA, by name.
     """
 
     accepted: bool
@@ -69,14 +71,15 @@ class OpenXla(Record, frozen=True, kw_only=True):
 
 
 class XlaDetail(Record, frozen=True, kw_only=True, tag="xla"):
-    """What the xla target found beyond its verdict.
+    """What the xla target found besides its verdict.
 
     `operators` counts the HLO instructions of the captured module by opcode, `fallbacks` the
-    operators that ran outside XLA (`aten::nonzero`) in one call. `hlo` says whose that module is,
-    and that it may be compiled ahead of time: `lazy`, of the model's own call, or `export`, of its
-    exported program, where the call itself breaks; None where both do, and then nothing is kept.
-    `compile_seconds` is the time in XLA's compiler for the first call. `recompiles_same_inputs` and
-    `recompiles` count graphs compiled anew by a second identical call and for a batch one larger.
+    operators that ran outside XLA (`aten::nonzero`) in one call. `hlo` says where the module comes
+    from, and that it may be compiled ahead of time: `lazy` from the model's own call, or `export`
+    from its exported program if the call has graph breaks; None if both fail, and then no module is
+    kept. `compile_seconds` is the time in XLA's compiler for the first call.
+    `recompiles_same_inputs` and `recompiles` count the graphs that were compiled again for a second
+    identical call and for a batch that is larger by one.
     """
 
     operators: dict[str, int] = {}

@@ -1,1 +1,1 @@
-"""Models of the Hugging Face Hub: pulled once into a file, read from it afterwards."""
+"""Models of the Hugging Face Hub: pulled into a file once, and then read from that file."""

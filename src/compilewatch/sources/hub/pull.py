@@ -1,4 +1,4 @@
-"""Ask the Hub for its most-used models: pinned commits and configuration files, never weights."""
+"""Pull the Hub's most-used models: pinned commits and configuration files, never weights."""
 
 from __future__ import annotations
 
@@ -43,26 +43,27 @@ from compilewatch.sources.hub.retry import HubUnavailableError, Notice, RetryLim
 from compilewatch.sources.popularity import figures_of, popularity_csv
 
 SORTS = {"downloads": "downloads", "likes": "likes", "trending": "trending_score"}
-"""Our names of orders -> those of `HfApi.list_models`."""
+"""Values of `--sort` -> those of `HfApi.list_models`."""
 
 CONFIG_FILES = frozenset({"config.json"})
-"""All that is ever fetched from a repository."""
+"""The only files that are ever downloaded from a repository."""
 
 _UNREACHABLE = (HubUnavailableError, httpx2.TransportError, OfflineModeIsEnabled)
-"""What says nothing about a model: the Hub, or the way to it, failed."""
+"""Errors that say nothing about a model: the Hub or the network failed."""
 
 _GIVE_UP_AFTER = 3
-"""Models in a row that the Hub failed for, after which it is taken to be down."""
+"""After this many consecutive models that failed, the Hub is considered unavailable."""
 
 _EXPAND = ["sha", "downloads", "likes", "gated", "private", "disabled", "pipeline_tag"]
 _EXPAND += ["library_name", "tags", "config"]
 
 
 class PullReport(Record, frozen=True, kw_only=True):
-    """What a pull did. `problems` counts models without configuration by reason.
+    """The outcome of a pull. `problems` counts the models without a configuration, by reason.
 
-    `kept` counts models of the earlier list that a cut-short pull did not reach; `figures` is the
-    file of refreshed figures by architecture, written by a complete pull of the most-downloaded.
+    `kept` counts models of the earlier list that an interrupted pull did not reach; `figures` is
+    the file of refreshed figures by architecture, which a complete pull of the most-downloaded
+    models writes.
     """
 
     path: str
@@ -91,17 +92,17 @@ def pull(
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     notice: Notice = lambda _: None,
 ) -> PullReport:
-    """Write the pulled list of the `top` models, with their configurations beside it.
+    """Write the list of the `top` models, with their configurations next to it.
 
-    `HF_ENDPOINT` and `HF_TOKEN` hold where `endpoint` and `token` are None. When the Hub fails
-    for longer than `limits`, or on Ctrl-C, the list is written with what there is, together
-    with what the earlier list had, and the report says `partial`. Raises SourceError where
-    nothing at all was learnt (the earlier list stays as it is), UsageError for a bad argument.
+    `HF_ENDPOINT` and `HF_TOKEN` are used if `endpoint` and `token` are None. If the Hub fails for
+    longer than `limits`, or on Ctrl-C, the list is written with the models so far and those of the
+    earlier list, and the report is `partial`. Raises SourceError if nothing was pulled at all (the
+    earlier list stays as it is), and UsageError for an invalid argument.
     """
     if sort not in SORTS:
         raise UsageError(f"unknown sort {sort!r}: use {', '.join(SORTS)}")
     if top < 1:
-        raise UsageError(f"there is no top {top}: ask for 1 or more")
+        raise UsageError(f"top must be 1 or more, not {top}")
     path = output or pulled_path()
     query = Query(top=top, sort=sort, task=task, family=family, library=library)
     earlier = read_pulled(path) if path.exists() else None
@@ -116,18 +117,18 @@ def pull(
 
 
 def _check_address(endpoint: str) -> None:
-    """Raises UsageError for an address that no server can have."""
+    """Raise UsageError for an address that is not valid for a server."""
     try:
         parts = urlsplit(endpoint)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is none
+    except ValueError:  # the port is not a number
         usable = False
     if not usable:
-        raise UsageError(f"HF_ENDPOINT {endpoint!r} is no address: write https://host[:port]")
+        raise UsageError(f"HF_ENDPOINT {endpoint!r} is not an address: write https://host[:port]")
 
 
 class _Puller:
-    """One pull: what is listed, what came of each, and what cut it short."""
+    """One pull: the listed models, the results so far, and why it was interrupted."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class _Puller:
         self.message: str | None = None
 
     def list_models(self, query: Query) -> None:
-        """Fill `listed`; pages that came before a failure count. Raises SourceError if none did."""
+        """Fill `listed`, up to the first page that fails. Raises SourceError if none succeeds."""
         tags = [tag for tag in (query.family, query.library) if tag]
         try:
             with retrying_client(self.limits, threading.Event(), self.notice):
@@ -164,14 +165,14 @@ class _Puller:
         except _UNREACHABLE as exc:
             self.message = _one_line(exc)
         except HfHubHTTPError as exc:
-            raise SourceError(f"{self.api.endpoint} refuses to list: {_one_line(exc)}") from exc
+            raise SourceError(f"{self.api.endpoint} rejects the listing: {_one_line(exc)}") from exc
         except (ValueError, TypeError, KeyError) as exc:
             raise SourceError(f"{self.api.endpoint} is not a Hub: {_one_line(exc)}") from exc
         if not self.listed:
             raise SourceError(self.message or f"{self.api.endpoint}: lists no such model")
 
     def fetch(self, workers: int, progress: Callable[[int, int], None]) -> None:
-        """Fill `done`; sets `message` where it is cut short."""
+        """Fill `done`; sets `message` if the pull is interrupted."""
         stopped = threading.Event()
         failed_in_a_row = 0
         futures: list[Future[PulledModel]] = []
@@ -187,7 +188,7 @@ class _Puller:
             except KeyboardInterrupt:
                 self.message = "interrupted"
             finally:
-                # as_completed would wait for ever for futures that are cancelled under it.
+                # as_completed would wait for ever for futures that are cancelled while it iterates.
                 stopped.set()
                 pool.shutdown(cancel_futures=True)
         for future in futures:
@@ -205,12 +206,12 @@ class _Puller:
             self.done[found.repository] = found
 
     def _fetch_one(self, info: ModelInfo) -> PulledModel:
-        """Pin one model and fetch its configuration. Raises what `_UNREACHABLE` holds."""
+        """Pin one model and download its configuration. Raises the errors in `_UNREACHABLE`."""
         listed = _listed(info)
         try:
             revision = info.sha or self.api.model_info(info.id, expand=["sha"]).sha
             if revision is None:
-                return msgspec.structs.replace(listed, problem="the Hub names no commit")
+                return msgspec.structs.replace(listed, problem="the Hub reports no commit")
             listed = msgspec.structs.replace(listed, revision=revision)
             text = self._config_text(info.id, revision)
             config = parse_config(text, "config.json")
@@ -238,9 +239,9 @@ class _Puller:
             raise ConfigError(f"config.json: not UTF-8 text: {exc.reason}") from exc
 
     def download(self, repository: str, revision: str, filename: str) -> Path:
-        """One file of `CONFIG_FILES`, through the user's cache of the Hub."""
+        """Download one of `CONFIG_FILES`, through the user's cache of the Hub."""
         if filename not in CONFIG_FILES:
-            raise UsageError(f"a pull fetches configuration files, never {filename}")
+            raise UsageError(f"a pull downloads configuration files, never {filename}")
         return Path(
             hf_hub_download(
                 repository,
@@ -254,7 +255,7 @@ class _Puller:
 
 
 def _listed(info: ModelInfo) -> PulledModel:
-    """What the listing itself says of a model."""
+    """Return what the listing itself contains about a model."""
     config = info.config if isinstance(info.config, dict) else {}
     tags = info.tags or []
     model_type = config.get("model_type")
@@ -271,7 +272,7 @@ def _listed(info: ModelInfo) -> PulledModel:
 
 
 def _problem(exc: Exception) -> str:
-    """Why a model has no configuration, as a skip reason."""
+    """Return why a model has no configuration, as a skip reason."""
     match exc:
         case GatedRepoError():
             return "gated: accept its terms on the Hub and set HF_TOKEN"
@@ -280,12 +281,12 @@ def _problem(exc: Exception) -> str:
         case DisabledRepoError():
             return "disabled by the Hub"
         case RevisionNotFoundError():
-            return "its commit is gone: pull again"
+            return "its commit was deleted: pull again"
         case RemoteEntryNotFoundError():
             return "it has no config.json"
         case HfHubHTTPError() if exc.response.status_code in (401, 403):
             return "access denied: check HF_TOKEN"
-    return f"its config.json cannot be fetched: {_one_line(exc)}"
+    return f"its config.json cannot be downloaded: {_one_line(exc)}"
 
 
 def _one_line(exc: BaseException) -> str:
@@ -293,7 +294,7 @@ def _one_line(exc: BaseException) -> str:
 
 
 def _write(path: Path, query: Query, api: HfApi, puller: _Puller) -> PullReport:
-    """Write list and figures; what an earlier pull had stays where this one was cut short."""
+    """Write list and figures; an interrupted pull keeps the other models of the earlier list."""
     models = [puller.done[i.id] for i in puller.listed if i.id in puller.done]
     if not models:
         raise SourceError(puller.message or f"{api.endpoint}: no model could be fetched")
@@ -333,7 +334,7 @@ def _figures(models: Iterable[PulledModel], endpoint: str, now: str) -> str:
     return popularity_csv(
         figures_of(counted),
         {
-            "source": f"{endpoint}, {len(counted)} most-downloaded models that name a type",
+            "source": f"{endpoint}, {len(counted)} most-downloaded models with a model type",
             "date": now[:10],
             "use": "compare with inputs/popularity.csv, then copy it there",
         },

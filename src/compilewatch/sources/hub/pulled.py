@@ -1,7 +1,7 @@
-"""The pulled list: `inputs/pulled/models.toml`, what `pull` writes and the source `hub` reads.
+"""The pulled list `inputs/pulled/models.toml`, which `pull` writes and the source `hub` reads.
 
-Each model is pinned to a commit; its configuration lies beside the list, so that a sweep needs
-no network. See docs/formats.md.
+Each model is pinned to a commit; its configuration is stored next to the list, so that a sweep
+needs no network. docs/formats.md describes the format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compilewatch.records import SCHEMA_VERSION
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was asked of the Hub."""
+    """The query that was sent to the Hub."""
 
     top: int
     sort: str = "downloads"
@@ -35,8 +35,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class PulledModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model at a commit. `config` is relative to the list.
 
-    `problem` says why there is no configuration, in the words of a skip reason. `weights` is
-    written by people: load real weights; a later pull keeps it.
+    `problem` is the reason why there is no configuration, worded as a skip reason. `weights` (load
+    real weights) is set by people, and a later pull keeps it.
     """
 
     repository: str
@@ -54,7 +54,7 @@ class PulledModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class PulledList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`partial` with `message`: the pull was cut short; models of an earlier one are kept."""
+    """`partial` with `message`: the pull was interrupted; models of an earlier one are kept."""
 
     endpoint: str
     pulled_at: str
@@ -66,14 +66,14 @@ class PulledList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def pulled_path() -> Path:
-    """Where `pull` writes by default."""
+    """Return the default path of the pulled list."""
     return inputs_folder() / "pulled" / "models.toml"
 
 
 def read_pulled(path: Path) -> PulledList:
-    """Raises SourceError if there is none, ConfigError if it is malformed or of another schema."""
+    """Read a pulled list. Raises SourceError if it is missing, ConfigError if it is invalid."""
     if not path.exists():
-        raise SourceError(f"there is no pulled list {path}: run `compilewatch pull`")
+        raise SourceError(f"{path} does not exist: run `compilewatch pull`")
     found = read_toml(path, PulledList)
     names = [model.repository for model in found.model]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -90,7 +90,7 @@ def write_pulled(path: Path, found: PulledList) -> None:
 
 
 def _without_none(value: Any) -> Any:
-    """TOML has no null: what is not known is left out."""
+    """Remove None values: TOML has no null."""
     if isinstance(value, dict):
         return {k: _without_none(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):

@@ -1,9 +1,9 @@
-"""Retries of requests to the Hub: one bounded retry policy under huggingface_hub's client.
+"""Retries of requests to the Hub: one bounded retry policy below huggingface_hub's client.
 
-huggingface_hub retries by itself, but without bounds that suit a tool somebody waits for: it
-sleeps as long as `Retry-After` says, five times over, and lists without any timeout
-(huggingface_hub 2.4, `utils/_http.py`). So the policy sits beneath it, in the HTTP client that
-`set_client_factory` lets one provide; what it gives up on, huggingface_hub does not retry.
+huggingface_hub retries by itself, but without limits that suit an interactive tool: it waits as
+long as `Retry-After` says, five times, and lists models without a timeout (huggingface_hub 2.4,
+`utils/_http.py`). The policy is therefore in the HTTP client below it, which `set_client_factory`
+allows us to provide; huggingface_hub does not retry the errors that the policy raises.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 class RetryLimits(Record, frozen=True, kw_only=True):
     """Limits of one request, in seconds; waits double from `first_wait` up to `longest_wait`.
 
-    A server that asks for a longer wait (`Retry-After`) than `longest_wait` is given up on.
+    If a server demands a longer wait (`Retry-After`) than `longest_wait`, the request fails.
     """
 
     attempts: int = 5
@@ -42,7 +42,7 @@ class RetryLimits(Record, frozen=True, kw_only=True):
 
 
 class HubUnavailableError(SourceError):
-    """The Hub could not be reached, or refused, for longer than the limits allow."""
+    """The Hub was unreachable, or rejected requests, for longer than the limits allow."""
 
 
 class _RetryingClient(httpx2.Client):
@@ -55,11 +55,11 @@ class _RetryingClient(httpx2.Client):
         self._limits = limits
         self._stopped = stopped
         self._notice = notice
-        # huggingface_hub asks for more than what it is asked for: not each with all its attempts.
+        # huggingface_hub sends several requests for one call; they share the attempts.
         self._unreachable: dict[str, str] = {}
 
     def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
-        # Calls pass timeout=None, which switches the client's own timeout off.
+        # Callers pass timeout=None, which would disable the client's own timeout.
         request.extensions["timeout"] = httpx2.Timeout(self._limits.timeout_seconds).as_dict()
         repeated = retrying(
             attempts=self._limits.attempts,
@@ -81,7 +81,7 @@ class _RetryingClient(httpx2.Client):
         self._notice(f"{host}: {failure}; attempt {state.attempt_number + 1} of {last}")
 
     def _sleep(self, seconds: float) -> None:
-        # Ends early where the whole pull is given up.
+        # Ends early if the pull is stopped.
         self._stopped.wait(seconds)
 
     def _attempt(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
@@ -93,29 +93,29 @@ class _RetryingClient(httpx2.Client):
             response = super().send(request, **kwargs)
         except httpx2.TimeoutException as exc:
             limit = self._limits.timeout_seconds
-            raise TransientError(f"no answer within {limit:g} s") from exc
+            raise TransientError(f"no response within {limit:g} s") from exc
         except httpx2.TransportError as exc:
             raise TransientError(f"cannot be reached ({exc})") from exc
         if response.status_code not in _TRANSIENT_STATUS:
             return response
         response.close()
-        raise self._refusal(response)
+        raise self._error_of(response)
 
-    def _refusal(self, response: httpx2.Response) -> Exception:
+    def _error_of(self, response: httpx2.Response) -> Exception:
         if response.status_code != 429:
-            return TransientError(f"answers {response.status_code} {response.reason_phrase}")
-        wait = _asked_wait(response)
+            return TransientError(f"responds {response.status_code} {response.reason_phrase}")
+        wait = _retry_after(response)
         if wait is not None and wait > self._limits.longest_wait_seconds:
             self._stopped.set()
             return HubUnavailableError(
-                f"{response.request.url.host}: rate limit reached, it asks to wait {wait:g} s; "
+                f"{response.request.url.host}: rate limit reached, wait {wait:g} s; "
                 "a token (HF_TOKEN) has a higher limit"
             )
         return TransientError("rate limit reached; a token (HF_TOKEN) has a higher limit", wait)
 
 
-def _asked_wait(response: httpx2.Response) -> float | None:
-    """Seconds to wait that a 429 asks for; an HTTP date is not understood, as in the client."""
+def _retry_after(response: httpx2.Response) -> float | None:
+    """Return the seconds of `Retry-After`; an HTTP date is ignored, as in huggingface_hub."""
     limits = parse_ratelimit_headers(response.headers)
     if limits is not None and limits.remaining == 0:
         return float(limits.reset_in_seconds)
@@ -127,10 +127,10 @@ def _asked_wait(response: httpx2.Response) -> float | None:
 def retrying_client(
     limits: RetryLimits, stopped: threading.Event, notice: Notice = lambda _: None
 ) -> Iterator[None]:
-    """Within it, all of huggingface_hub's requests keep to `limits`; `notice` hears of retries.
+    """While entered, all requests of huggingface_hub obey `limits`; `notice` receives retries.
 
-    Once `stopped` is set no further request is made and waits end; a rate limit that outlasts
-    them sets it.
+    Once `stopped` is set, no further request is sent and waits end. A rate limit that exceeds the
+    limits sets it.
     """
     set_client_factory(lambda: _RetryingClient(limits, stopped, notice))
     try:

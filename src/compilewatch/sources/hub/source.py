@@ -1,4 +1,4 @@
-"""`hub`: the models of the pulled list, at their commits, read from disk alone."""
+"""The source `hub`: the models of the pulled list at their commits, read from disk only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Commit = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
 
 
 class Allowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Remote code that a person has read: this repository at this commit, and no other."""
+    """Remote code that a person has reviewed: this repository at this commit, and no other."""
 
     repository: str
     revision: Commit
@@ -33,7 +33,7 @@ class RemoteCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class HubSource:
-    """The pulled list. `remote_code` is the reviewed file of code that may run."""
+    """The models of the pulled list. `remote_code` is the reviewed list of code that may run."""
 
     name = "hub"
 
@@ -76,7 +76,7 @@ class HubSource:
             raise ConfigError(f"{self.path}: {model.repository} has neither a config nor a problem")
         config_file = self.path.parent / model.config
         if not config_file.is_file():
-            reason = "its configuration file is not beside the list: pull again"
+            reason = "its configuration file is missing next to the list: pull again"
             return msgspec.structs.replace(spec, skip_reason=reason)
         found = resolver.resolve(
             config_file,
@@ -96,7 +96,7 @@ class HubSource:
 
 
 def _read_allowed(path: Path) -> frozenset[tuple[str, str]]:
-    """(repository, commit) pairs; no file means none."""
+    """Read (repository, commit) pairs; without the file there are none."""
     if not path.exists():
         return frozenset()
     return frozenset((a.repository, a.revision) for a in read_toml(path, RemoteCode).allow)

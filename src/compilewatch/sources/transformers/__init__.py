@@ -1,1 +1,1 @@
-"""Models of the installed Transformers, read out of its files without importing it."""
+"""Models of the installed Transformers, read from its source files without importing it."""

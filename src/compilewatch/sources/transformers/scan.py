@@ -1,10 +1,10 @@
-"""What the installed Transformers contains, read from its source text.
+"""The contents of the installed Transformers, read from its source text.
 
-Importing Transformers takes ten seconds and pulls in torch, which the parent never does. The
-facts wanted (which classes exist, their configuration, model type, reference checkpoint, forward
-parameters, the auto mappings) are all static text, so they are parsed. A scan takes some seconds
-and is cached in the user's cache folder, keyed by the text of this file and by path, size and time
-of every file read.
+Importing Transformers takes ten seconds and imports torch, which the parent never does. All that is
+needed (classes, their configurations, model types, reference checkpoints, parameters of `forward`,
+auto mappings) is static text, so it is parsed. A scan takes some seconds and is cached in the
+user's cache folder; its key is the text of this file and the path, size and time of every file that
+it reads.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ROOT_CLASS = "PreTrainedModel"
 
 
 class ModelClass(Record, frozen=True, kw_only=True):
-    """One exported descendant of `PreTrainedModel`, abstract ones included.
+    """One exported subclass of `PreTrainedModel`, including abstract ones.
 
     `module` is the folder under `models/`; `model_type` is that of its configuration class, or of
-    its folder where the configuration has none; `parameters` are those of `forward`, without self;
-    `modalities` is what it declares to take (`input_modalities`); `backends` are the optional
-    packages without which Transformers replaces it by a placeholder (`@requires`). A class is
-    `concrete` where it, or an ancestor below `PreTrainedModel`, defines what it is made of, and it
-    is not named a base (`…PreTrainedModel`).
+    its folder if the configuration has none; `parameters` are those of `forward`, without self;
+    `modalities` are the declared inputs (`input_modalities`); `backends` are the optional packages
+    without which Transformers replaces the class by a placeholder (`@requires`). A class is
+    `concrete` if it, or an ancestor below `PreTrainedModel`, defines `__init__`, which makes its
+    layers, and if its name is not that of a base class (`…PreTrainedModel`).
     """
 
     name: str
@@ -51,7 +51,7 @@ class ModelClass(Record, frozen=True, kw_only=True):
 
 
 class Library(Record, frozen=True, kw_only=True):
-    """A scan. `mappings` is `MODEL_FOR_…_MAPPING_NAMES` -> model type -> class names."""
+    """A scan. `mappings` maps `MODEL_FOR_…_MAPPING_NAMES` to model types to class names."""
 
     version: str
     classes: tuple[ModelClass, ...]
@@ -60,8 +60,8 @@ class Library(Record, frozen=True, kw_only=True):
 
 
 def installed_transformers() -> Path:
-    """The package folder of the Transformers that this interpreter would import."""
-    # find_spec of a top-level package locates it without importing it.
+    """Return the package folder of the Transformers that this interpreter would import."""
+    # find_spec finds a top-level package without importing it.
     spec = importlib.util.find_spec("transformers")
     if spec is None or not spec.submodule_search_locations:
         raise SourceError("transformers is not installed here: run `make setup`")
@@ -69,7 +69,7 @@ def installed_transformers() -> Path:
 
 
 def transformers_version(root: Path) -> str:
-    """`__version__` as the package folder states it."""
+    """Return `__version__` from the package folder's `__init__.py`."""
     try:
         text = (root / "__init__.py").read_text(encoding="utf-8")
     except OSError as exc:
@@ -81,16 +81,16 @@ def transformers_version(root: Path) -> str:
 
 
 def read_library(root: Path | None = None, cache: Path | None = None) -> Library:
-    """The scan of the Transformers at `root`, from the cache where nothing changed.
+    """Return the scan of the Transformers at `root`, from the cache if nothing changed.
 
-    A cache that cannot be read or written is done without: it saves time, never an answer.
+    A cache that cannot be read or written is ignored, since it only saves time.
     """
     root = root or installed_transformers()
     version = transformers_version(root)
     files = sorted(_files(root))
     if not files:
-        raise SourceError(f"{root} holds no models/*/modeling_*.py: reinstall transformers")
-    # This file's own text is part of the key: what a scan holds follows from it.
+        raise SourceError(f"{root} contains no models/*/modeling_*.py: reinstall transformers")
+    # The text of this file is part of the key, because it determines the result of a scan.
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for path in files:
         stat = path.stat()
@@ -118,7 +118,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 class _Class:
-    """A class statement: what of it matters here, bases still as written."""
+    """The relevant parts of a class statement; bases are as written."""
 
     def __init__(self, node: ast.ClassDef) -> None:
         self.name = node.name
@@ -134,7 +134,7 @@ class _Class:
 
 
 class _Module:
-    """A parsed file: its classes, what it imports from sibling modules, what it exports."""
+    """A parsed file: its classes, its imports from sibling modules, and its exports."""
 
     def __init__(self, path: Path) -> None:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -152,13 +152,13 @@ class _Module:
 
 
 class _Modules:
-    """All parsed files by stem (`modeling_bert`), with lookups along inheritance."""
+    """All parsed files by stem (`modeling_bert`), with lookups along the inheritance."""
 
     def __init__(self, files: list[Path]) -> None:
         self.by_stem = {path.stem: _Module(path) for path in files}
 
     def lineage(self, stem: str, name: str) -> Iterator[tuple[str, _Class]]:
-        """The class and its ancestors, depth first as written, without the root class."""
+        """Yield the class and its ancestors, depth first as written, without `PreTrainedModel`."""
         module = self.by_stem.get(stem)
         if module is None or name == _ROOT_CLASS:
             return
@@ -176,7 +176,7 @@ class _Modules:
         return any(_ROOT_CLASS in found.bases for _, found in self.lineage(stem, name))
 
     def config_of(self, stem: str, name: str) -> tuple[str, str] | None:
-        """Where the configuration class of a model class is defined: (stem, name)."""
+        """Return where the configuration class of a model class is defined, as (stem, name)."""
         for where, found in self.lineage(stem, name):
             if found.config is not None:
                 return self.by_stem[where].imports.get(found.config, (where, found.config))
@@ -236,7 +236,7 @@ def _last_name(node: ast.expr) -> str | None:
 
 
 def _attribute(node: ast.ClassDef, name: str) -> ast.expr | None:
-    """The value assigned to a class attribute, with or without annotation."""
+    """Return the value assigned to a class attribute, with or without annotation."""
     for item in node.body:
         targets = item.targets if isinstance(item, ast.Assign) else []
         if isinstance(item, ast.AnnAssign):
@@ -247,7 +247,7 @@ def _attribute(node: ast.ClassDef, name: str) -> ast.expr | None:
 
 
 def _strings(node: ast.expr | None) -> tuple[str, ...]:
-    """A literal string or a literal sequence of strings; anything else is nothing."""
+    """Return a literal string or sequence of strings as a tuple, otherwise an empty tuple."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
         return (node.value,)
     if isinstance(node, (ast.Tuple, ast.List)):
@@ -256,14 +256,14 @@ def _strings(node: ast.expr | None) -> tuple[str, ...]:
 
 
 def _config_name(node: ast.ClassDef) -> str | None:
-    """The configuration class a model class states: `config_class = X`, or `config: X`."""
+    """Return the name of the configuration class, from `config_class = X` or `config: X`."""
     stated = _attribute(node, "config_class")
     if stated is not None:
         return _last_name(stated)
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and _last_name(item.target) == "config":
             names = [n.id for n in ast.walk(item.annotation) if isinstance(n, ast.Name)]
-            # The root's own annotation says nothing about a model.
+            # The annotation of `PreTrainedModel` itself is not specific to a model.
             return names[0] if names and names[0] != "PreTrainedConfig" else None
     return None
 
@@ -278,7 +278,7 @@ def _decorator_argument(node: ast.ClassDef, decorator: str, argument: str) -> as
 
 
 def _checkpoint(node: ast.ClassDef) -> str | None:
-    """What `@auto_docstring(checkpoint=…)` names, else the first Hub link of the docstring."""
+    """Return `checkpoint` of `@auto_docstring`, or else the first Hub link of the docstring."""
     stated = _strings(_decorator_argument(node, "auto_docstring", "checkpoint"))
     if stated:
         return stated[0]
@@ -295,10 +295,10 @@ def _parameters(function: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def _mappings(*paths: Path) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Every `NAME = OrderedDict([(key, value), …])` and `NAME.update({key: value, …})` of files.
+    """Read every `NAME = OrderedDict([(key, value), …])` and `NAME.update({key: value, …})`.
 
-    A value is a class name or a tuple of them. Entries that a mapping takes over from another
-    (`*OTHER.items()`) are left out: the other mapping is here too.
+    A value is a class name or a tuple of class names. Entries that a mapping copies from another
+    one (`*OTHER.items()`) are skipped, because the other mapping is read too.
     """
     mappings: dict[str, dict[str, tuple[str, ...]]] = {}
     for path in paths:
@@ -316,7 +316,7 @@ def _mappings(*paths: Path) -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def _owner(call: ast.Call) -> ast.expr:
-    """`X` of `X.update(…)`; the call itself where it is another."""
+    """Return `X` for `X.update(…)`; for other calls, the call itself."""
     func = call.func
     return func.value if isinstance(func, ast.Attribute) and func.attr == "update" else call
 

@@ -1,4 +1,4 @@
-"""`library`: every concrete model class of the installed Transformers."""
+"""The source `library`: every concrete model class of the installed Transformers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compilewatch.sources.popularity import Figure, read_popularity
 from compilewatch.sources.transformers.scan import Library, ModelClass, read_library
 
 DEFAULT_HEADS = ("Model", "ForCausalLM", "ForConditionalGeneration")
-"""Endings of the class names that `heads="default"` takes."""
+"""Suffixes of the class names that `heads="default"` selects."""
 
 _GENERATION = (
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
@@ -24,20 +24,20 @@ _GENERATION = (
 )
 _VIDEO = "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES"
 
-# What the parameters of `forward` that carry pixels and sound begin with.
+# Prefixes of the parameters of `forward` that take pixels or sound.
 _VISUAL = ("pixel_values", "flattened_patches", "visual_feats", "visual_embeds", "images")
 _AUDIBLE = ("input_features", "input_values", "audio_values", "waveform", "spectrogram")
 
-# Names of optional backends in `@requires` that differ from the module they stand for.
+# Optional backends in `@requires` whose name differs from their module's.
 _BACKEND_MODULES = {"vision": "PIL"}
 
 
 class LibrarySource:
-    """The classes of Transformers, by default base, causal and conditional-generation ones.
+    """The classes of Transformers; by default base, causal and conditional-generation classes.
 
-    `heads="all"` adds every other head. `transformers` is the package folder to read (the
-    installed one by default), `popularity` the figures by architecture, `cache` the folder that
-    keeps the scan.
+    `heads="all"` adds all other heads. `transformers` is the package folder to read (default: the
+    installed one), `popularity` the figures by architecture, `cache` the folder that stores the
+    scan.
     """
 
     name = "library"
@@ -58,11 +58,11 @@ class LibrarySource:
         self._cache = cache
 
     def library(self) -> Library:
-        """The scan behind the specs; cheap after the first call on this machine."""
+        """Return the scan; fast after the first call on a machine."""
         return read_library(self._root, self._cache)
 
     def models(self) -> tuple[ModelSpec, ...]:
-        """Most used architecture first, its primary class before its others, then by name."""
+        """Return the most used architecture first, and its primary class before the others."""
         library = self.library()
         figures = read_popularity(self._popularity or inputs_folder() / "popularity.csv")
         chosen = [c for c in concrete_classes(library) if self.heads == "all" or _is_default(c)]
@@ -77,15 +77,16 @@ class LibrarySource:
 
 
 def concrete_classes(library: Library) -> tuple[ModelClass, ...]:
-    """What can be instantiated: all but the abstract bases."""
+    """Return the classes that can be instantiated: all except abstract bases."""
     return tuple(found for found in library.classes if found.concrete)
 
 
 def primary_classes(library: Library) -> dict[str, str]:
-    """Model type -> the class that people load.
+    """Map each model type to the class that people usually load.
 
-    Conditional generation where an auto class offers it for the type, else the causal language
-    model unless the type is an encoder (it has a masked language model too), else the base model.
+    This is the class for conditional generation if an auto class has one for the type, otherwise
+    the causal language model unless the type is an encoder (which also has a masked language
+    model), otherwise the base model.
     """
     members: dict[str, dict[str, ModelClass]] = {}
     for found in concrete_classes(library):
@@ -109,7 +110,7 @@ def _ranked(mappings: Mapping[str, Mapping[str, tuple[str, ...]]], model_type: s
 
 
 def _plainness(name: str) -> tuple[int, int, str]:
-    """Orders classes that no auto mapping ranks: generating ones first, then the shortest name."""
+    """Sort key for classes in no auto mapping: generating ones first, then the shortest name."""
     endings = ("ForConditionalGeneration", "ForCausalLM", "Model")
     return next(i for i, end in enumerate(endings) if name.endswith(end)), len(name), name
 
@@ -119,10 +120,13 @@ def _is_default(found: ModelClass) -> bool:
 
 
 def task_group(found: ModelClass, library: Library) -> str:
-    """One of text, encoder-decoder, document, vision, video, audio, multimodal, time-series, other.
+    """Return a group for a class.
 
-    From what the class declares to take (`input_modalities`), corrected by what its `forward`
-    accepts: declarations are inherited, so a text tower may declare images.
+    One of text, encoder-decoder, document, vision, video, audio, multimodal, time-series, other.
+
+    Derived from the inputs that the class declares (`input_modalities`) and corrected by the
+    parameters of its `forward`: declarations are inherited, so that a text tower may declare
+    images.
     """
     takes = set(found.parameters)
     sees = any(name.startswith(_VISUAL) for name in takes)
@@ -144,7 +148,7 @@ def task_group(found: ModelClass, library: Library) -> str:
 
 def _group(found: ModelClass, library: Library, modalities: set[str]) -> str:
     takes = set(found.parameters)
-    # A class without forward (it only generates) is taken at its word.
+    # For a class without forward (it only generates), the declaration counts.
     reads = "input_ids" in takes or (not takes and "text" in modalities)
     decodes = "decoder_input_ids" in takes
     senses = modalities - {"text"}
@@ -176,6 +180,6 @@ def _spec(library: Library, found: ModelClass, figures: Mapping[str, Figure]) ->
 
 
 def missing_backends(backends: Iterable[str]) -> str | None:
-    """The reason to skip a class whose optional packages are not installed, if any is not."""
+    """Return the reason to skip a class if one of its optional packages is not installed."""
     missing = [b for b in backends if importlib.util.find_spec(_BACKEND_MODULES.get(b, b)) is None]
     return f"needs {', '.join(missing)}, which is not installed" if missing else None

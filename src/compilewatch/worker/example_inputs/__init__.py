@@ -1,7 +1,7 @@
-"""Example inputs for a model that nobody configured: from its configuration and its forward.
+"""Example inputs for an unknown model, made from its configuration and its forward.
 
-One rule per argument name (`text.RULES`, `vision.RULES`, …): an argument that forty models take
-is one rule. What no rule derives is data in `inputs/overrides/`. Rules see no class names.
+There is one rule per argument name (`text.RULES`, `vision.RULES`, …): an argument that forty models
+take is one rule. What no rule can make is data in `inputs/overrides/`. Rules see no class names.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ def make_inputs(
     overrides: Overrides,
     fake_mode: FakeTensorMode | None,
 ) -> ExampleInputs:
-    """The arguments of one forward call of `module`, fake where `fake_mode` is given.
+    """Return the arguments of one forward call of `module`; fake if `fake_mode` is given.
 
-    A saved file of the request comes first, then the callable a factory names, then overrides and
-    rules. Without `fake_mode` inputs hold real values even where the module is fake.
+    A saved file of the request has precedence, then the callable of a factory, then overrides and
+    rules. Without `fake_mode`, inputs have real values even if the module is fake.
 
-    Raises InputsError where the forward needs an argument that nothing makes, or where a file or
-    callable is at fault; ConfigError for a malformed override. Where the model itself is asked (how
-    many features an image gives, what it predicts) its own errors propagate, those of fake tensors
-    without values among them.
+    Raises InputsError if the forward needs an argument that nothing makes, or if a file or callable
+    is wrong, and ConfigError for a malformed override. If a rule calls the model (how many features
+    an image has, what it predicts), the model's errors propagate, including those of fake tensors
+    without values.
     """
     build = request.model.build
     if request.inputs_file is not None:
@@ -113,7 +113,7 @@ def _derive(
 
 
 def summarize(inputs: ExampleInputs) -> tuple[TensorSummary, ...]:
-    """Name, shape and dtype of each tensor; the value of what is none."""
+    """Return name, shape and dtype of each tensor, and the value of other arguments."""
     named = {f"args[{i}]": v for i, v in enumerate(inputs.args)} | inputs.kwargs
     found: list[TensorSummary] = []
     for name, value in named.items():

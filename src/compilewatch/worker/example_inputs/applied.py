@@ -1,7 +1,7 @@
-"""What overrides say about inputs: `[override.inputs]` in `inputs/overrides/*.toml`.
+"""Applies overrides of inputs: `[override.inputs]` in `inputs/overrides/*.toml`.
 
-Each key is an argument with a table of `specs`, whose sizes may name `batch`, `sequence` or
-`config.…` (a list counts its elements), or one of the settings of `Settings`.
+Each key is an argument with a table of `specs`, whose sizes may be `batch`, `sequence` or
+`config.…` (for a list, its length), or one of the settings of `Settings`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from compilewatch.worker.model.overrides import Overrides, Scope
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys of `[override.inputs]` that are no arguments.
+    """Keys of `[override.inputs]` that are not arguments.
 
-    `drop`: arguments left at their defaults. `batch`: rows, where a model fixes them. `sequence`:
-    tokens of text. `tokens`: the placeholder id of a medium (a number or `config.…`), 0 for none.
-    `features`: how many features a row's medium gives, where the model cannot be asked.
+    `drop`: arguments that keep their defaults. `batch`: rows, for models that require a number.
+    `sequence`: tokens of text. `tokens`: the placeholder id of a medium (a number or `config.…`), 0
+    for none. `features`: features per row of a medium, if the model has no method for it.
     """
 
     drop: tuple[str, ...] = ()
@@ -37,9 +37,9 @@ SETTINGS = frozenset(Settings.__struct_fields__)
 
 
 def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: Tier) -> None:
-    """Put what the matching overrides say into the context, before any rule runs.
+    """Apply the matching overrides to the context, before any rule runs.
 
-    Raises ConfigError naming the model for a table that is malformed or names no argument.
+    Raises ConfigError that names the model if a table is malformed or names no argument.
     """
     model_type = getattr(ctx.config, "model_type", "") or ""
     tables: dict[str, Any] = {}
@@ -62,9 +62,9 @@ def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: 
 
 
 def check_inputs(table: dict[str, Any]) -> None:
-    """Raise InputsError for a table of `[override.inputs]` that no model could make sense of.
+    """Raise InputsError if a table of `[override.inputs]` is wrong for every model.
 
-    Every name in an expression counts as two, so that only the form is checked.
+    Every name in an expression counts as two, so only the format is checked.
     """
     msgspec.convert({k: v for k, v in table.items() if k in SETTINGS}, Settings)
     for name, spec in table.items():
@@ -93,7 +93,7 @@ def _resolver(ctx: Context) -> Any:
         if isinstance(found, (list, tuple)):
             return len(found)
         if not isinstance(found, int):
-            raise InputsError(f"{name!r} is no whole number of the configuration")
+            raise InputsError(f"{name!r} is not an integer of the configuration")
         return found
 
     return resolve

@@ -8,7 +8,7 @@ from torch import nn
 from compilewatch.worker.example_inputs.context import Context, Rule
 
 SAMPLES = 19_200
-"""Samples of a waveform: a second or so, and a multiple of the usual codec hops (320, 1920)."""
+"""Samples of a waveform: about a second, and a multiple of the usual codec hops (320, 1920)."""
 
 FRAMES = 128
 MEL_BINS = 80
@@ -29,15 +29,15 @@ FEATURES = (
     "num_feats",
     "input_dim",
 )
-"""Settings that hold how many features a frame of audio has."""
+"""Settings with the number of features of a frame of audio."""
 
 WORDS = ("audio", "speech", "sound", "encoder")
-"""Words in the path of a layer that say it sees audio, best first."""
+"""Words in the path of a layer that processes audio, best first."""
 
 
 def input_features(ctx: Context) -> torch.Tensor | None:
-    """(batch, features, frames) where the audio part begins with a 1-D convolution over time, else
-    (batch, frames, features)."""
+    """Return (batch, features, frames) if the audio part starts with a 1-D convolution over time,
+    otherwise (batch, frames, features)."""
     if ctx.lacks("audio"):
         return None
     ctx.uses("audio")
@@ -52,8 +52,10 @@ def input_features(ctx: Context) -> torch.Tensor | None:
 
 
 def input_values(ctx: Context) -> torch.Tensor | None:
-    """A waveform: (batch, samples), with channels in the middle where so documented or where the
-    first convolution has none of its own."""
+    """Return a waveform (batch, samples).
+
+    If so documented, (batch, channels, samples) or mel features (batch, frames, bins).
+    """
     if ctx.lacks("audio"):
         return None
     ctx.uses("audio")
@@ -69,7 +71,7 @@ def input_values(ctx: Context) -> torch.Tensor | None:
 
 
 def features_mask(ctx: Context) -> torch.Tensor | None:
-    """Ones over the frames of `input_features`, (batch, frames)."""
+    """Return ones over the frames of `input_features`, (batch, frames)."""
     features = ctx.value("input_features")
     if features is None:
         return None
@@ -79,8 +81,8 @@ def features_mask(ctx: Context) -> torch.Tensor | None:
 
 
 def padding_mask(ctx: Context) -> torch.Tensor | None:
-    """Ones over the samples of `input_values`, in its shape where documented so; or over those
-    that `input_features` were made of."""
+    """Return ones over the samples of `input_values`, in its shape if so documented, or over the
+    samples from which `input_features` were made."""
     values, features = ctx.value("input_values"), ctx.value("input_features")
     if values is None and features is not None:
         return torch.ones(features.shape[0], max(features.shape[1:]) * HOP, dtype=torch.bool)
@@ -92,11 +94,11 @@ def padding_mask(ctx: Context) -> torch.Tensor | None:
 
 
 def first_layer(ctx: Context) -> nn.Module | None:
-    """The convolution or projection that sees the frames first.
+    """Return the convolution or projection that processes the frames first.
 
-    A layer of the audio part that takes as many features as the configuration states, else a
-    two-dimensional convolution of one channel, else such a layer anywhere. Where the configuration
-    states nothing, the first of the audio part that was registered.
+    This is a layer of the audio part that takes as many features as the configuration states, or
+    else a two-dimensional convolution with one channel, or else such a layer anywhere. If the
+    configuration states nothing, it is the layer of the audio part that was registered first.
     """
     configured = ctx.number(*FEATURES, kind="audio", default=0)
     groups = _audio_layers(ctx)
@@ -110,7 +112,7 @@ def first_layer(ctx: Context) -> nn.Module | None:
 
 
 def _audio_layers(ctx: Context) -> list[list[nn.Conv1d | nn.Conv2d | nn.Linear]]:
-    """Layers whose path says audio, by words, best first; all layers last."""
+    """Return the layers of the audio part by their words, best first; all layers last."""
     kinds = (nn.Conv1d, nn.Conv2d, nn.Linear)
     layers = [(n, m) for n, m in ctx.module.named_modules() if isinstance(m, kinds)]
     groups = [[m for n, m in layers if w in n and "position" not in n] for w in WORDS]
@@ -122,14 +124,14 @@ def _channels(layer: nn.Conv1d | nn.Conv2d | nn.Linear) -> int:
 
 
 def _transposes(ctx: Context) -> bool:
-    """True where the model itself brings frames of features into the order of convolutions: the
-    settings of Speech2Text."""
+    """Whether the model transposes the frames for its convolutions, by the settings of
+    Speech2Text."""
     return ctx.find("input_feat_per_channel", kind="audio") is not None
 
 
 def _frames(ctx: Context) -> int:
-    """Frames of the features: twice the encoder's positions where they are fixed (Whisper), whole
-    windows where the encoder has them (Qwen)."""
+    """Return the number of frames: twice the encoder's positions if they are fixed (Whisper),
+    complete windows if the encoder has windows (Qwen)."""
     window = ctx.number("n_window", kind="audio", default=0)
     if window:
         return 2 * window

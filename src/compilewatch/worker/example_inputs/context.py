@@ -1,9 +1,9 @@
-"""What a rule sees while it makes one argument: the model, its configuration, what is made so far.
+"""The state of making inputs: the model, its configuration, and the arguments made so far.
 
-A rule is a function of a `Context` that returns the value of one argument, or None to leave the
-argument at its default. Rules ask for other arguments with `Context.value`, which makes them on
-demand, so no order has to be kept. All tensors are real while inputs are being made, even where
-the model is fake: counts and masks stay consistent, and `make_inputs` converts them at the end.
+A rule is a function of a `Context` that returns the value of one argument, or None to keep the
+argument's default. Rules get other arguments by `Context.value`, which makes them on demand, so the
+order does not matter. All tensors are real while inputs are made, even if the model is fake: this
+keeps counts and masks consistent, and `make_inputs` converts the tensors at the end.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from compilewatch.worker.example_inputs.specs import generator
 Rule = Callable[["Context"], Any]
 
 BATCH = 2
-"""Rows of every batch: sizes 0 and 1 are specialised by Dynamo."""
+"""Rows of every batch: Dynamo specialises sizes 0 and 1."""
 
 SEQUENCE = 32
-"""Tokens of a text, where no medium needs more."""
+"""Tokens of a text, unless a medium needs more."""
 
 KINDS: dict[str, tuple[str, ...]] = {
     "image": ("vision", "visual", "image", "vit", "backbone", "vq", "encoder"),
@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "decoder": ("decoder", "text", "language"),
     "qformer": ("qformer",),
 }
-"""Words in the name of a sub-configuration that say which medium it describes, best first."""
+"""Words in the name of a sub-configuration of a medium, best first."""
 
 
 @dataclass
@@ -60,15 +60,15 @@ class Context:
     pending: list[str] = field(default_factory=list)
 
     def value(self, name: str, *, required: bool = False) -> Any:
-        """The value of an argument of this forward, made now if need be; None if not given.
+        """Return the value of an argument of this forward, making it if needed; None if not given.
 
-        `required` makes it also where the forward itself could do without.
+        With `required`, the argument is made even if the forward does not require it.
         """
         if name in self.values:
             return self.values[name]
         if name not in self.signature.parameters or name in self.dropped:
             return None
-        if name in self.pending:  # a rule that asks for what is being made
+        if name in self.pending:  # a rule that depends on the argument being made
             return None
         rules = [self.rules.get(name)]
         if required or name in self.signature.required:
@@ -85,20 +85,20 @@ class Context:
 
     @property
     def sequence(self) -> int:
-        """Tokens of a text: `SEQUENCE`, or fewer where the model has fewer positions."""
+        """Tokens of a text: `SEQUENCE`, or fewer if the model has fewer positions."""
         if self.length is not None:
             return self.length
         positions = self.number("max_position_embeddings", kind="text", default=SEQUENCE)
         return min(SEQUENCE, positions) if positions > 1 else SEQUENCE
 
     def uses(self, strategy: str) -> None:
-        """Note that a strategy took part; the first one noted comes first in the name."""
+        """Record a strategy; the first one comes first in the name."""
         self.strategies[strategy] = None
 
     # --- configuration ---------------------------------------------------------------------
 
     def configs(self, kind: str | None = None) -> Iterator[Any]:
-        """The configuration and its sub-configurations: those of a kind, the root, the rest."""
+        """Yield the configuration and its sub-configurations: of a kind, the root, the others."""
         if self.config is None:
             return
         tree = list(_walk(self.config, ""))
@@ -108,7 +108,7 @@ class Context:
             yield config
 
     def find(self, *names: str, kind: str | None = None) -> Any:
-        """The first of these settings that is not None: configurations of `kind` first."""
+        """Return the first of these settings that is not None; configurations of `kind` first."""
         for config in self.configs(kind):
             for name in names:
                 found = getattr(config, name, None)
@@ -117,7 +117,7 @@ class Context:
         return None
 
     def number(self, *names: str, kind: str | None = None, default: int) -> int:
-        """`find` for one whole number; the first element of a sequence."""
+        """Return `find` for one integer; of a sequence, its first element."""
         for config in self.configs(kind):
             for name in names:
                 found = getattr(config, name, None)
@@ -128,7 +128,7 @@ class Context:
         return default
 
     def lacks(self, medium: str) -> bool:
-        """True where a model of several media was built without the tower of this one."""
+        """Whether a model of several media was built without the tower of this medium."""
         names = {"image": "vision_config", "video": "vision_config", "audio": "audio_config"}
         name = names[medium]
         return hasattr(self.config, name) and getattr(self.config, name) is None
@@ -137,7 +137,7 @@ class Context:
 
     @property
     def fake_mode(self) -> FakeTensorMode | None:
-        """The mode that the module's own parameters were made under."""
+        """The mode under which the module's own parameters were made."""
         for parameter in self.module.parameters():
             if isinstance(parameter, FakeTensor):
                 return parameter.fake_mode
@@ -153,7 +153,7 @@ class Context:
         return torch.get_default_dtype()
 
     def vocabulary(self, embedding: nn.Module | None = None) -> int:
-        """How many ids the input embedding has, else the configured size of the vocabulary."""
+        """Return the number of ids of the input embedding, or the configured vocabulary size."""
         if embedding is None:
             embedding = _input_embedding(self.module)
         if isinstance(embedding, nn.Embedding):
@@ -163,11 +163,11 @@ class Context:
     # --- tensors ---------------------------------------------------------------------------
 
     def normal(self, name: str, *shape: int) -> torch.Tensor:
-        """Standard normal values of the module's dtype."""
+        """Return standard normal values in the module's dtype."""
         return torch.randn(shape, generator=generator(name)).to(self.dtype)
 
     def integers(self, name: str, low: int, high: int, *shape: int) -> torch.Tensor:
-        """int64 values in [low, high)."""
+        """Return int64 values in [low, high)."""
         high = max(high, low + 1)
         return torch.randint(low, high, shape, generator=generator(name))
 
@@ -193,7 +193,7 @@ def _rank(path: str, words: tuple[str, ...]) -> int:
 
 def _input_embedding(module: nn.Module) -> nn.Module | None:
     getter = getattr(module, "get_input_embeddings", None)
-    if getter is None:  # no model of Transformers
+    if getter is None:  # not a model of Transformers
         return next((m for m in module.modules() if isinstance(m, nn.Embedding)), None)
     try:
         found = getter()

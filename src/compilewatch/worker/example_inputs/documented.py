@@ -1,8 +1,8 @@
 """Sizes from a docstring: `(batch_size * num_codebooks, sequence_length)` -> (8, 32).
 
-Transformers documents the shape of each argument. Much of it is shared text that is true of most
-models and not of each, so it is used where the argument has no rule, and for what only few
-arguments say (codebooks).
+Transformers documents the shape of each argument. Much of this text is shared and not correct for
+every model, so it is only used if the argument has no rule, and for dimensions that only few
+arguments have (codebooks).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from compilewatch.worker.example_inputs.context import Context
 
 
 def documented_sizes(ctx: Context, name: str) -> tuple[int, ...] | None:
-    """The sizes of an argument, or None where a documented dimension means nothing to us."""
+    """Return the sizes of an argument, None if a documented dimension is unknown."""
     dims = ctx.signature.documented_shape(name)
     if dims is None:
         return None

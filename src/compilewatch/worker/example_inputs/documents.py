@@ -1,4 +1,4 @@
-"""Pages: boxes around the words."""
+"""Document pages: boxes around words."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 from compilewatch.worker.example_inputs.context import Context, Rule
 
 PAGE = 1000
-"""Coordinates of a page run to here (LayoutLM)."""
+"""Upper limit of page coordinates (LayoutLM)."""
 
 
 def bbox(ctx: Context) -> torch.Tensor | None:
-    """(batch, sequence, 4): left, top, right, bottom; whole numbers where positions are embedded,
-    else shares of the page."""
+    """Return (batch, sequence, 4): left, top, right, bottom; integers if positions are embedded,
+    otherwise fractions of the page."""
     ids = ctx.value("input_ids")
     if ids is None:
         return None

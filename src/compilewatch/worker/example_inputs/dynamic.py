@@ -1,4 +1,4 @@
-"""Which dimensions of the inputs may vary, by the names of arguments."""
+"""The dimensions of inputs that may vary, by the names of arguments."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ALONG_SEQUENCE: dict[str, str] = {
 """Arguments whose dimension 1 counts tokens, with the name of that dimension."""
 
 PACKED = frozenset({"pixel_values", "image_grid_thw", "grid_thw"})
-"""Arguments that hold all images of a batch in a row: nothing in them counts the batch."""
+"""Arguments that contain all images of a batch in sequence: no dimension is the batch."""
 
 
 def dynamic_shapes(values: Mapping[str, Any], batch: int) -> dict[str, dict[int, str]]:
-    """`{argument: {dimension: name}}` for tensors whose first dimension is the batch.
+    """Return `{argument: {dimension: name}}` for tensors whose first dimension is the batch.
 
-    Labels vary along the sequence only where they have the shape of the ids.
+    Labels only vary along the sequence if they have the shape of the ids.
     """
     found: dict[str, dict[int, str]] = {}
     packed = PACKED if {"image_grid_thw", "grid_thw"} & set(values) else frozenset()

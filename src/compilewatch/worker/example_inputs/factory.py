@@ -1,4 +1,4 @@
-"""Inputs of a person's own model: from the callable they name, else from its forward."""
+"""Inputs of a user's own model: from the named callable, or else from its forward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compilewatch.worker.subject import ExampleInputs
 def factory_inputs(build: FactoryBuild) -> ExampleInputs:
     """Call `build.inputs`: a tuple is args, a dict kwargs, `(args, kwargs)` both, a tensor one arg.
 
-    Raises InputsError for a name that leads nowhere, a callable that fails, or another result.
+    Raises InputsError if the name is not found, the callable fails, or it returns something else.
     """
     name = build.inputs or ""
     sys.path[:0] = [folder for folder in build.python_path if folder not in sys.path]
@@ -27,7 +27,7 @@ def factory_inputs(build: FactoryBuild) -> ExampleInputs:
         raise InputsError(f"inputs {name!r}: cannot be found: {error}") from None
     try:
         made = make()
-    except Exception as error:  # a person's code may raise anything
+    except Exception as error:  # the user's code may raise anything
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputsError(f"inputs {name!r}: raised {reason}") from error
     args, kwargs = _split(name, made)

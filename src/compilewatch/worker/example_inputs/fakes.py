@@ -1,4 +1,4 @@
-"""Real values as fake ones, and calls of a model that may be either."""
+"""Conversion of real values to fake ones, and calls of models that may be either."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 
 
 def fake_values(values: Any, mode: FakeTensorMode) -> Any:
-    """The same nest of values with each tensor made fake under a mode, which may keep values."""
+    """Return nested values with each tensor made fake under a mode, which may keep values."""
     made = mode.known if isinstance(mode, InputAwareFakeMode) else mode.from_tensor
     return torch.utils._pytree.tree_map_only(torch.Tensor, made, values)
 
 
 def call(function: Callable[..., Any], values: dict[str, Any], mode: FakeTensorMode | None) -> Any:
-    """Call a method of a model without gradients, with fake tensors where the model is fake."""
+    """Call a method of a model without gradients, with fake tensors if the model is fake."""
     if mode is not None:
         values = fake_values(values, mode)
     with torch.no_grad(), mode or nullcontext():

@@ -26,7 +26,7 @@ NUMBERS = re.compile(r"\[\n((?:\s+[\w.+-]+,\n)+)\s*\]")
 
 
 class InputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The TOML form; `args` and `inputs` hold the tables of `specs`."""
+    """The TOML format; `args` and `inputs` contain the tables of `specs`."""
 
     schema: int = SCHEMA
     strategy: str = "file"
@@ -38,7 +38,7 @@ class InputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def load_inputs_file(path: Path, fake_mode: FakeTensorMode | None) -> ExampleInputs:
     """Read `.toml` (specifications) or `.safetensors` (tensors as keyword arguments).
 
-    Raises InputsError, in one line, for a file that is missing, malformed or of another kind.
+    Raises InputsError, in one line, for a file that is missing, malformed or of another format.
     """
     if path.suffix == ".toml":
         inputs = _load_toml(path)
@@ -50,7 +50,7 @@ def load_inputs_file(path: Path, fake_mode: FakeTensorMode | None) -> ExampleInp
 
 
 SKELETON = """
-# Nothing tells what {name} should be: correct these lines and take the "# " before them away.
+# {name} cannot be inferred: correct these lines and remove the "# " before them.
 # [inputs.{name}]
 # shape = [2, 8]
 # dtype = "float32"
@@ -59,10 +59,10 @@ SKELETON = """
 
 
 def inputs_to_toml(inputs: ExampleInputs, unknown: Iterable[str] = ()) -> str:
-    """The TOML form of real inputs; `load_inputs_file` reads the same shapes and dtypes back.
+    """Return real inputs as TOML, from which the same shapes and dtypes can be read.
 
-    Each argument in `unknown` follows as a comment to fill in. Raises InputsError for what a file
-    cannot hold (see `specs.to_spec`).
+    Each argument in `unknown` follows as a comment to fill in. Raises InputsError for values that a
+    file cannot contain (see `specs.to_spec`).
     """
     document: dict[str, Any] = {"schema": SCHEMA, "strategy": inputs.strategy}
     if inputs.args:
@@ -83,7 +83,7 @@ def _on_one_line(array: re.Match[str]) -> str:
 
 
 def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
-    """The same inputs with each tensor made fake under a mode."""
+    """Return the same inputs with each tensor made fake under a mode."""
     return ExampleInputs(
         strategy=inputs.strategy,
         args=fake_values(inputs.args, fake_mode),
@@ -116,7 +116,7 @@ def _spec(name: str, spec: dict[str, Any]) -> Any:
 
 def _no_names(argument: str) -> Any:
     def resolve(size: str) -> int:
-        raise InputsError(f"{argument}: {size!r} is no size; a file holds numbers")
+        raise InputsError(f"{argument}: {size!r} is not a size; a file contains numbers")
 
     return resolve
 

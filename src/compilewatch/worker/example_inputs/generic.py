@@ -1,4 +1,4 @@
-"""Arguments that no rule names: from the docstring, or from the first layer that would see them."""
+"""Arguments without a rule: made from the docstring, or from the first layer that takes them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from compilewatch.worker.example_inputs.context import Context
 from compilewatch.worker.example_inputs.documented import documented_sizes
 
 SIDE = 64
-"""Height and width of an image, or length of a signal, that nothing states."""
+"""Height and width of an image, or length of a signal, if it is not configured."""
 
 
 def required_argument(ctx: Context, name: str) -> Any:
-    """A value for an argument without a default, or None where nothing tells its shape.
+    """Return a value for an argument without a default, None if its shape is unknown.
 
-    Its documented shape counts most. A forward that needs but one argument, or a lone one that is
-    left, is given what the first layer of the module takes.
+    Its documented shape has precedence. If the forward needs only one argument, or one remains, it
+    gets what the first layer of the module takes.
     """
     sizes = documented_sizes(ctx, name)
     if sizes is not None:

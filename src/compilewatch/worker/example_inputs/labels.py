@@ -1,4 +1,4 @@
-"""Labels for training, in the shape that a forward without labels says it predicts."""
+"""Labels for training, in the shape of the predictions of a forward without labels."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ OBJECTS = 2
 
 
 def add_labels(ctx: Context) -> None:
-    """Give the forward the labels it takes, so that a loss comes out; nothing where it takes none.
+    """Add the labels that the forward takes, so that it returns a loss; nothing if it takes none.
 
-    The outputs of one forward without labels tell what is predicted: a class, a class a token, a
-    class a pixel, boxes, masks, a span.
+    The outputs of one forward without labels show what is predicted: a class, a class per token, a
+    class per pixel, boxes, masks or a span.
     """
     wanted = (MAKERS.keys() & ctx.signature.parameters.keys()) - set(ctx.values) - ctx.dropped
     if not wanted:
@@ -32,7 +32,7 @@ def add_labels(ctx: Context) -> None:
 
 
 def _predictions(ctx: Context) -> Mapping[str, Any]:
-    """The named outputs of one forward without labels; empty where it returns no mapping."""
+    """Return the named outputs of one forward without labels; empty if it returns no mapping."""
     outputs = call(ctx.module, ctx.values, ctx.fake_mode)
     return outputs if isinstance(outputs, Mapping) else {}
 
@@ -55,7 +55,7 @@ def _labels(ctx: Context, outputs: Mapping[str, Any]) -> Any:
 
 
 def _classes(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
-    """One class a row; a number where there is only one output (regression)."""
+    """Return one class per row, or a number if there is only one output (regression)."""
     count = logits.shape[-1]
     if count == 1:
         return ctx.normal("labels", logits.shape[0])
@@ -65,8 +65,8 @@ def _classes(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
 
 
 def _tokens(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
-    """One class a token: the ids themselves where they have the shape (language models), and one
-    a codebook of each token where the forward documents that."""
+    """Return one class per token: the ids themselves if they have the shape (language models), and
+    one per codebook of each token if the forward documents that."""
     shape = documented_layout(ctx, "labels") or tuple(logits.shape[:-1])
     ids = ctx.values.get("input_ids")
     ids = ctx.values.get("decoder_input_ids", ids)
@@ -76,7 +76,7 @@ def _tokens(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
 
 
 def _audio_labels(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
-    """Half as many characters as frames (CTC), or one class a frame as one-hot (diarisation)."""
+    """Return half as many characters as frames (CTC), or one-hot classes (diarisation)."""
     batch, frames, count = logits.shape
     if count == ctx.number("vocab_size", default=0):
         return ctx.integers("labels", 1, count, batch, max(frames // 2, 1))
@@ -85,14 +85,14 @@ def _audio_labels(ctx: Context, logits: torch.Tensor) -> torch.Tensor:
 
 
 def _pixels(ctx: Context, classes: int) -> torch.Tensor:
-    """One class a pixel of the image: (batch, height, width)."""
+    """Return one class per pixel of the image: (batch, height, width)."""
     height, width = ctx.values["pixel_values"].shape[-2:]
     return ctx.integers("labels", 0, classes, ctx.batch, height, width)
 
 
 def _objects(ctx: Context) -> list[dict[str, torch.Tensor]]:
-    """For each image the class, box (centre and size, as shares of the image) and mask of each
-    object, as DETR and its kin take them."""
+    """Return for each image the class, box (centre and size, as fractions of the image) and mask of
+    each object, in the format of DETR and similar models."""
     count = ctx.number("num_labels", default=2)
     height, width = ctx.values["pixel_values"].shape[-2:]
     return [
@@ -125,7 +125,7 @@ def _span_start(ctx: Context, outputs: Mapping[str, Any]) -> torch.Tensor | None
 
 
 def _choice(_: Context, outputs: Mapping[str, Any]) -> torch.Tensor | None:
-    """The right one of the choices, in each row of them."""
+    """Return the correct choice of each row."""
     if "mc_logits" not in outputs:
         return None
     return torch.zeros(outputs["mc_logits"].shape[:-1], dtype=torch.int64)

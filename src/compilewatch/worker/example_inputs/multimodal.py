@@ -1,7 +1,7 @@
 """Token ids with a placeholder for each feature of an image, video or sound.
 
-How many features a medium gives is asked of the model itself: `get_image_features` and its
-siblings are called with the arguments made so far, and the rows that come out are counted.
+The model itself determines how many features a medium has: `get_image_features` and similar methods
+are called with the arguments made so far, and the rows of the result are counted.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ MEDIA: dict[str, tuple[str, ...]] = {
     "video": ("pixel_values_videos",),
     "audio": ("input_features", "input_values", "audio_input_features", "audio_input_ids"),
 }
-"""The arguments that carry each medium."""
+"""The arguments that contain each medium."""
 
 ID_UNDER_IMAGE = 3
-"""Any id: what it embeds is replaced. `text.token_ids` never picks so low an id."""
+"""Any id, because its embedding is replaced. `text.token_ids` never uses such a low id."""
 
 TYPES = {"image": 1, "video": 2, "audio": 3}
 """The values of `mm_token_type_ids`; text is 0."""
 
 
 def placeholder_id(ctx: Context, medium: str) -> int | None:
-    """The id that stands for one feature of the medium in `input_ids`."""
+    """Return the id that represents one feature of the medium in `input_ids`."""
     found = ctx.tokens.get(medium)
     if found is None:
         found = ctx.find(f"{medium}_token_id", f"{medium}_token_index")
@@ -39,7 +39,7 @@ def placeholder_id(ctx: Context, medium: str) -> int | None:
 
 
 def input_ids(ctx: Context) -> torch.Tensor:
-    """(batch, sequence): ordinary words around one placeholder for each feature."""
+    """Return (batch, sequence): ordinary words around one placeholder for each feature."""
     runs: list[tuple[int, int]] = []
     for medium, arguments in MEDIA.items():
         given = any(ctx.value(name) is not None for name in arguments)
@@ -50,7 +50,7 @@ def input_ids(ctx: Context) -> torch.Tensor:
                 runs.append((token, count))
     if _marks_images(ctx):
         runs.append((ID_UNDER_IMAGE, ctx.number("latent_query_num", default=64)))
-    ctx.uses("text_only" if _is_deaf_and_blind(ctx) else "text")
+    ctx.uses("text_only" if _has_no_medium(ctx) else "text")
     special = text.documented_layout(ctx, "input_ids")
     if special is not None:
         return ctx.integers("input_ids", 0, ctx.vocabulary(), *special)
@@ -61,16 +61,16 @@ def input_ids(ctx: Context) -> torch.Tensor:
         ids[:, start : start + count] = token
         start += count + 2
     placeholders = {token for token, _ in runs}
-    if int(ids[0, -1]) in placeholders:  # Emu3's default gives both the same id
+    if int(ids[0, -1]) in placeholders:  # Emu3's defaults give both the same id
         ids[:, -1] = ids[:, 0]
     return ids
 
 
 def count_features(ctx: Context, medium: str) -> int:
-    """Rows of features that the model makes of one batch row's medium; 0 where it cannot be asked.
+    """Count the rows of features of one batch row's medium; 0 if the model has no method for it.
 
-    Runs the model's own tower, on real or on fake tensors, whatever its parameters are; an audio
-    encoder without a method for that says how many frames it leaves.
+    Runs the model's own tower on real or fake tensors, like its parameters. For an audio encoder
+    without such a method, the number of frames is computed by the encoder's own formula.
     """
     if medium in ctx.features:
         return ctx.features[medium]
@@ -81,13 +81,13 @@ def count_features(ctx: Context, medium: str) -> int:
 
 
 def _method(ctx: Context, name: str) -> Callable[..., Any] | None:
-    """A method of the module, of the model in a head, or of the encoder in a model."""
+    """Return a method of the module, of the model in a head, or of the encoder in a model."""
     owners = (ctx.module, getattr(ctx.module, "model", None), getattr(ctx.module, "encoder", None))
     return next((getattr(owner, name) for owner in owners if hasattr(owner, name)), None)
 
 
 def _frames_left(ctx: Context) -> int:
-    """Frames after the strides and pooling of the audio encoder: its own formula, on one length."""
+    """Return the frames after the audio encoder's strides and pooling, by its own formula."""
     mask = audio.features_mask(ctx)
     for module in ctx.module.modules():
         formula = getattr(module, "_get_feat_extract_output_lengths", None)
@@ -112,13 +112,13 @@ def token_types(ctx: Context) -> torch.Tensor | None:
 
 
 def image_positions(ctx: Context) -> torch.Tensor | None:
-    """Ones where image features go, for models that mark places instead of ids (Kosmos)."""
+    """Return ones at image features, for models that mark positions instead of ids (Kosmos)."""
     ids = ctx.value("input_ids") if _marks_images(ctx) else None
     return None if ids is None else (ids == ID_UNDER_IMAGE).long()
 
 
-def _is_deaf_and_blind(ctx: Context) -> bool:
-    """True where the forward takes other media and none of them could be made."""
+def _has_no_medium(ctx: Context) -> bool:
+    """Whether the forward takes other media and none of them could be made."""
     arguments = [name for names in MEDIA.values() for name in names]
     takes = any(name in ctx.signature.parameters for name in arguments)
     return takes and not any(name in ctx.values for name in arguments)
@@ -133,14 +133,14 @@ def _marks_images(ctx: Context) -> bool:
 def _arguments(ctx: Context, method: Callable[..., Any]) -> dict[str, Any]:
     parameters = dict(inspect.signature(method).parameters)
     inner = getattr(getattr(ctx.module, "model", None), method.__name__, None)
-    if inner is not None:  # heads hand arguments on to it by **kwargs
+    if inner is not None:  # heads pass arguments on to it by **kwargs
         parameters |= inspect.signature(inner).parameters
     values = {n: ctx.value(n, required=p.default is p.empty) for n, p in parameters.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _rows(features: Any) -> int:
-    """All dimensions but the last, over all tensors of the projected features."""
+    """Count all dimensions but the last, over all tensors of the projected features."""
     if hasattr(features, "last_hidden_state"):
         for name in ("pooler_output", "last_hidden_state"):
             if getattr(features, name, None) is not None:

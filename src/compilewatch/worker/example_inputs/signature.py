@@ -1,4 +1,4 @@
-"""Reading a forward: which arguments it takes, which it needs, and what it says about them."""
+"""The signature of a forward: its arguments, which are required, and their documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHAPE = re.compile(r"shape:?\s*`*\s*(?P<shape>\([^)]*\))")
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """The named arguments of a forward in order; `*args` and `**kwargs` are left out."""
+    """The named arguments of a forward in order, without `*args` and `**kwargs`."""
 
     parameters: dict[str, inspect.Parameter]
     doc: str
@@ -27,17 +27,17 @@ class Signature:
         )
 
     def annotation(self, name: str) -> str:
-        """The annotation of an argument as text, empty where there is none."""
+        """Return the annotation of an argument as text, "" without one."""
         found: Any = self.parameters[name].annotation
         if found is inspect.Parameter.empty:
             return ""
         return found if isinstance(found, str) else str(found)
 
     def documented_shape(self, name: str) -> tuple[str, ...] | None:
-        """The dimensions that the docstring names: `shape (batch_size, 3)` -> those two words.
+        """Return the dimensions in the docstring: `shape (batch_size, 3)` -> those two words.
 
-        Transformers documents arguments so ("`name` (`torch.Tensor` of shape `(…)`"); see its
-        docs on writing documentation. None where nothing is said.
+        Transformers documents arguments in this way ("`name` (`torch.Tensor` of shape `(…)`"); see
+        its docs on writing documentation. None without documentation.
         """
         found = SHAPE.search(self.documented_type(name))
         if found is None:
@@ -45,13 +45,13 @@ class Signature:
         return tuple(d.strip(" `") for d in found["shape"].strip("()").split(",") if d.strip(" `"))
 
     def documented_type(self, name: str) -> str:
-        """What the docstring says after the name of an argument; empty where nothing is said."""
+        """Return the docstring's text after the name of an argument, "" without one."""
         line = re.search(rf"^\s*{re.escape(name)} ?\((?P<rest>.*)$", self.doc, re.MULTILINE)
         return line["rest"] if line else ""
 
 
 def read_signature(module: nn.Module) -> Signature:
-    """The signature of `module.forward`, through decorators that keep `__wrapped__`."""
+    """Return the signature of `module.forward`, through decorators that keep `__wrapped__`."""
     skipped = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = {
         name: parameter

@@ -1,13 +1,13 @@
-"""The editable form of example inputs: one TOML table an argument, in files and in overrides.
+"""The editable format of example inputs: one TOML table per argument, in files and overrides.
 
     [inputs.pixel_values]
     shape = [2, 3, 224, 224]
     dtype = "float32"
     fill = "normal"
 
-A table holds either `value` (what is no tensor), `values` (nested lists, with `dtype`), `items`
-(a list of such tables), or `shape` with `fill`: `normal`, `uniform` (in [0, 1)), `zeros`, `ones`,
-`randint` (with `low`, `high`), or `full` (with `value`). Sizes may be expressions in overrides:
+A table contains either `value` (not a tensor), `values` (nested lists, with `dtype`), `items` (a
+list of such tables), or `shape` with `fill`: `normal`, `uniform` (in [0, 1)), `zeros`, `ones`,
+`randint` (with `low`, `high`), or `full` (with `value`). In overrides, sizes may be expressions:
 products of numbers and names, such as `"2*config.text_config.hidden_size"`.
 """
 
@@ -22,7 +22,7 @@ import torch
 from compilewatch.errors import InputsError
 
 Resolve = Callable[[str], int]
-"""The size that a name in an expression stands for."""
+"""Returns the size that a name in an expression means."""
 
 DTYPES = {
     name: getattr(torch, name)
@@ -47,14 +47,14 @@ FILLS = frozenset({"normal", "uniform", "zeros", "ones", "randint", "full"})
 
 
 def generator(name: str) -> torch.Generator:
-    """A seeded generator of its own for each argument: adding one changes no other."""
+    """Return a seeded generator for one argument, so that adding one changes no other."""
     return torch.Generator().manual_seed(zlib.crc32(name.encode()))
 
 
 def from_spec(name: str, spec: Any, resolve: Resolve, float_dtype: torch.dtype) -> Any:
-    """The value that a table describes. `float_dtype` is used where a fill names no dtype.
+    """Return the value that a table describes. `float_dtype` is the default of `dtype`.
 
-    Raises InputsError naming the argument for a table that is not of the form above.
+    Raises InputsError that names the argument if the table does not have the format above.
     """
     if not isinstance(spec, dict):
         raise InputsError(f"{name}: expected a table with shape, values, items or value")
@@ -76,10 +76,10 @@ def from_spec(name: str, spec: Any, resolve: Resolve, float_dtype: torch.dtype) 
 
 
 def to_spec(name: str, value: Any) -> dict[str, Any]:
-    """The table that `from_spec` turns into the same shapes and dtypes.
+    """Return the table from which `from_spec` makes the same shapes and dtypes.
 
-    Whole numbers and masks keep their values; random floats become `normal`. Raises InputsError
-    for a fake tensor of whole numbers, which has no values to keep, and for foreign objects.
+    Integers and masks keep their values; random floats become `normal`. Raises InputsError for a
+    fake tensor of integers, which has no values to keep, and for other objects.
     """
     if isinstance(value, torch.Tensor):
         return _tensor_spec(name, value)
@@ -91,9 +91,9 @@ def to_spec(name: str, value: Any) -> dict[str, Any]:
 
 
 def size_of(name: str, size: Any, resolve: Resolve) -> int:
-    """One size of a shape: a number, or a product such as `"batch*2"`."""
+    """Return one size of a shape, from a number or a product such as `"batch*2"`."""
     if isinstance(size, bool) or not isinstance(size, (int, str)):
-        raise InputsError(f"{name}: {size!r} is no size")
+        raise InputsError(f"{name}: {size!r} is not a size")
     product = 1
     for factor in str(size).split("*"):
         factor = factor.strip()
@@ -106,7 +106,7 @@ def _literal(name: str, spec: dict[str, Any]) -> torch.Tensor:
     try:
         return torch.tensor(spec["values"], dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputsError(f"{name}: values are no tensor: {_line(error)}") from None
+        raise InputsError(f"{name}: values are not a tensor: {_line(error)}") from None
 
 
 def _filled(

@@ -10,14 +10,14 @@ from compilewatch.worker.example_inputs.context import Context, Rule
 from compilewatch.worker.example_inputs.documented import documented_sizes
 
 ID_LIMIT = 1000
-"""Ids stay below this, so that a reduced vocabulary still holds them."""
+"""Upper limit of ids, so that a reduced vocabulary still contains them."""
 
 
 def token_ids(ctx: Context, name: str, length: int, vocabulary: int) -> torch.Tensor:
-    """Ids of ordinary words, shape (batch, length), ending with one end-of-sequence token.
+    """Return ids of ordinary words, shape (batch, length), that end with an end-of-sequence token.
 
-    Special tokens are avoided elsewhere: some heads pool at the end of sequence, and demand as
-    many of them in each row (Bart, CLIP).
+    Special tokens are avoided elsewhere: some heads pool at the end of sequence and require the
+    same number of them in each row (Bart, CLIP).
     """
     special = _special_ids(ctx)
     words = [i for i in range(4, min(vocabulary, ID_LIMIT)) if i not in special] or [0]
@@ -32,7 +32,7 @@ def token_ids(ctx: Context, name: str, length: int, vocabulary: int) -> torch.Te
 
 
 def attention_mask(ctx: Context) -> torch.Tensor | None:
-    """Ones over the tokens, shape (batch, sequence)."""
+    """Return ones over the tokens, shape (batch, sequence)."""
     ids = ctx.value("input_ids")
     if ids is None:
         return None
@@ -42,8 +42,10 @@ def attention_mask(ctx: Context) -> torch.Tensor | None:
 
 
 def decoder_input_ids(ctx: Context) -> torch.Tensor:
-    """Ids for the decoder, as long as the encoder's text: heads that pool the decoder find the end
-    of sequence by its place in the encoder (Bart)."""
+    """Return ids for the decoder, as long as the encoder's text.
+
+    Heads that pool the decoder find the end of sequence by its position in the encoder (Bart).
+    """
     ctx.uses("encoder_decoder")
     vocabulary = ctx.number("vocab_size", kind="decoder", default=ctx.vocabulary())
     special = documented_layout(ctx, "decoder_input_ids")
@@ -53,7 +55,7 @@ def decoder_input_ids(ctx: Context) -> torch.Tensor:
 
 
 def qformer_input_ids(ctx: Context) -> torch.Tensor:
-    """Ids of the instruction that steers the query transformer."""
+    """Return ids of the instruction for the query transformer."""
     vocabulary = ctx.number("vocab_size", kind="qformer", default=ctx.vocabulary())
     return token_ids(ctx, "qformer_input_ids", ctx.sequence // 2, vocabulary)
 
@@ -63,7 +65,7 @@ def qformer_attention_mask(ctx: Context) -> torch.Tensor:
 
 
 def documented_layout(ctx: Context, name: str) -> tuple[int, ...] | None:
-    """The sizes of ids that hold several codebooks or choices, as the docstring lays them out."""
+    """Return the documented sizes of ids that contain several codebooks or choices."""
     dims = ctx.signature.documented_shape(name) or ()
     if not any("codebook" in dim or "choices" in dim for dim in dims):
         return None

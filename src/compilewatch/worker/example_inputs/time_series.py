@@ -10,14 +10,14 @@ LENGTH = 64
 
 
 def past_length(ctx: Context) -> int:
-    """The context, lengthened by the farthest lag that the model looks back."""
+    """Return the context length plus the largest lag of the model."""
     length = ctx.number("context_length", "prediction_length", default=LENGTH)
     lags = ctx.find("lags_sequence")
     return length + (max(lags) if lags else 0)
 
 
 def past_values(ctx: Context) -> torch.Tensor:
-    """(batch, length), with a last dimension of channels where the model takes several."""
+    """Return (batch, length), with a last dimension of channels if the model takes several."""
     ctx.uses("time_series")
     channels = ctx.number("num_input_channels", default=0) or ctx.number("input_size", default=1)
     many = channels > 1 or ctx.find("num_input_channels") is not None
@@ -30,12 +30,12 @@ def past_observed_mask(ctx: Context) -> torch.Tensor:
 
 
 def past_time_features(ctx: Context) -> torch.Tensor:
-    """(batch, length, time features): the configured ones, which count the age of the series."""
+    """Return (batch, length, time features): the configured ones, including the series' age."""
     return ctx.normal("past_time_features", ctx.batch, past_length(ctx), _time_features(ctx))
 
 
 def future_values(ctx: Context) -> torch.Tensor | None:
-    """(batch, prediction length), given where the forward also takes future time features."""
+    """Return (batch, prediction length) if the forward also takes future time features."""
     if "future_time_features" not in ctx.signature.parameters and not ctx.train:
         return None
     past = ctx.value("past_values")
@@ -61,7 +61,7 @@ def static_categorical_features(ctx: Context) -> torch.Tensor | None:
 
 
 def past_values_padding(ctx: Context) -> torch.Tensor:
-    """Zeros: nothing is padded."""
+    """Return zeros: nothing is padded."""
     return torch.zeros_like(ctx.value("past_values"))
 
 

@@ -12,28 +12,28 @@ from torch import nn
 from compilewatch.worker.example_inputs.context import Context, Rule
 
 IMAGE_SIZE = 224
-"""Height and width where the configuration states none."""
+"""Height and width if the configuration states none."""
 
 LARGE = 512
-"""Height or width from which an image of free size is cut down."""
+"""Height or width from which an image of variable size is reduced."""
 
 POSITION = re.compile(r"position|pos_emb|(abs|rel|_)_?pos($|_)")
 
 SIDE = 4
-"""Patches along each side of an image whose size is free (times the merge factor)."""
+"""Patches along each side of an image of variable size (times the merge factor)."""
 
 WORDS = ("vis", "image", "vit", "patch", "pixel")
-"""Words in the path of a layer that say it sees images."""
+"""Words in the path of a layer that processes images."""
 
 GRIDS = ("image_grid_thw", "grid_thw", "image_grid_hw")
 POSITIONS = ("image_position_ids", "pixel_position_ids")
 
 
 def image_size(ctx: Context) -> tuple[int, int]:
-    """Height and width that the configuration states, else 224 x 224; less where any size will do.
+    """Return the configured height and width, or 224 x 224; smaller if any size is possible.
 
-    An image is cut down only where it is large and nothing is learned for a position: no parameter
-    of the model has one in its name.
+    An image is only reduced if it is large and no positions are learned: the name of no parameter
+    matches `POSITION`.
     """
     height, width = _configured_size(ctx)
     learned = any(POSITION.search(name) for name, _ in ctx.module.named_parameters())
@@ -66,7 +66,7 @@ def patch_size(ctx: Context) -> int:
 
 
 def patches_per_side(ctx: Context) -> int:
-    """Patches along each side of an image of free size: a multiple of what is merged into one."""
+    """Return patches per side of an image of variable size, a multiple of the merge size."""
     merge = ctx.number(
         "spatial_merge_size",
         "merge_size",
@@ -80,7 +80,7 @@ def patches_per_side(ctx: Context) -> int:
 
 
 def pixel_values(ctx: Context) -> torch.Tensor | None:
-    """(batch, channels, height, width), or the layout that the other arguments imply."""
+    """Return (batch, channels, height, width), or the layout that other arguments imply."""
     if ctx.lacks("image"):
         return None
     ctx.uses("vision")
@@ -90,7 +90,7 @@ def pixel_values(ctx: Context) -> torch.Tensor | None:
     plain = (channels(ctx), height, width)
     if any(name in parameters for name in GRIDS[:2]):
         return _packed_patches(ctx, "pixel_values", first)
-    if "target_sizes" in parameters:  # one strip of all patches of all images (NaViT)
+    if "target_sizes" in parameters:  # one sequence of all patches of all images (NaViT)
         side, count = patch_size(ctx), ctx.batch * patches_per_side(ctx) ** 2
         return ctx.normal("pixel_values", 1, channels(ctx), side, count * side)
     if "spatial_shapes" in parameters or any(name in parameters for name in POSITIONS):
@@ -116,7 +116,7 @@ def pixel_values(ctx: Context) -> torch.Tensor | None:
 
 
 def flattened_patches(ctx: Context) -> torch.Tensor:
-    """(batch, patches, 2 + values): row and column of each patch from 1 on, then its pixels."""
+    """Return (batch, patches, 2 + values): row and column of each patch from 1, then its pixels."""
     ctx.uses("vision")
     places = position_grid(ctx).flip(-1) + 1
     count = _patch_features(ctx, first_layer(ctx))
@@ -125,7 +125,7 @@ def flattened_patches(ctx: Context) -> torch.Tensor:
 
 
 def pixel_values_videos(ctx: Context) -> torch.Tensor | None:
-    """(batch, frames, channels, height, width); not given where images are."""
+    """Return (batch, frames, channels, height, width); None if the forward also takes images."""
     if ctx.lacks("video") or "pixel_values" in ctx.signature.parameters:
         return None
     ctx.uses("video")
@@ -164,7 +164,7 @@ def position_grid(ctx: Context) -> torch.Tensor:
 
 
 def image_sizes(ctx: Context) -> torch.Tensor | None:
-    """(images, 2): height and width; one of the resolutions that the model tiles, if it does."""
+    """Return (images, 2): height and width; for models with tiles, one of their resolutions."""
     if ctx.value("pixel_values") is None:
         return None
     size = _resolution(ctx) or tuple(ctx.value("pixel_values").shape[-2:])
@@ -172,7 +172,7 @@ def image_sizes(ctx: Context) -> torch.Tensor | None:
 
 
 def pixel_attention_mask(ctx: Context) -> torch.Tensor | None:
-    """Ones over the patches (batch, patches) or tiles (batch, tiles); else left to the model."""
+    """Return ones over the patches (batch, patches) or tiles (batch, tiles); otherwise None."""
     pixels = ctx.value("pixel_values")
     if pixels is None:
         return None
@@ -220,9 +220,9 @@ def vision_hidden_states(ctx: Context) -> torch.Tensor | None:
 
 
 def first_layer(ctx: Context) -> nn.Module | None:
-    """The first convolution or projection of the vision part: it says what an image looks like.
+    """Return the first convolution or projection of the vision part, which determines the input.
 
-    One that is called after patches goes before others, which may be registered in any order.
+    A layer that is named after patches has precedence, because the order of registration varies.
     """
     kinds = (nn.Conv2d, nn.Conv3d, nn.Linear, nn.Unfold)
     layers = [(n, m) for n, m in ctx.module.named_modules() if isinstance(m, kinds)]
@@ -242,7 +242,7 @@ def _patch_features(ctx: Context, first: nn.Module | None) -> int:
 
 
 def _packed_patches(ctx: Context, name: str, first: nn.Module | None) -> torch.Tensor:
-    """(patches of all images, values of one patch); with sides where a convolution sees them."""
+    """Return (patches of all images, values per patch), with height and width for convolutions."""
     count = ctx.batch * patches_per_side(ctx) ** 2
     if isinstance(first, nn.Conv2d):
         return ctx.normal(name, count, first.in_channels, *first.kernel_size)
@@ -250,8 +250,8 @@ def _packed_patches(ctx: Context, name: str, first: nn.Module | None) -> torch.T
 
 
 def _tiles(ctx: Context, plain: tuple[int, int, int]) -> torch.Tensor:
-    """(batch, tiles, channels, height, width) where images are tiled over a list of resolutions,
-    one whole view and the tiles of one resolution; else (batch, channels, height, width)."""
+    """Return (batch, tiles, channels, height, width) if images are tiled over a list of resolutions
+    (one complete view and the tiles of one resolution), else (batch, channels, height, width)."""
     resolution = _resolution(ctx)
     if resolution is None:
         return ctx.normal("pixel_values", ctx.batch, *plain)
@@ -260,7 +260,7 @@ def _tiles(ctx: Context, plain: tuple[int, int, int]) -> torch.Tensor:
 
 
 def _resolution(ctx: Context) -> tuple[int, int] | None:
-    """The first of the resolutions that the configuration tiles images over."""
+    """Return the first of the resolutions for which the configuration tiles images."""
     found = ctx.find("image_grid_pinpoints")
     return (int(found[0][0]), int(found[0][1])) if found else None
 

@@ -1,1 +1,1 @@
-"""Building a model: which class, of which size, with which overrides, on which tensors."""
+"""Building a model: its class, size, overrides and tensors."""

@@ -1,4 +1,4 @@
-"""From a request's build to a model class and its whole configuration, before any reduction."""
+"""From a request's build to a model class and its complete configuration, before reduction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VOCABULARY_STEP = 64
 
 
 class MissingPackageError(Exception):
-    """The model needs a package that this environment lacks; the argument is its name."""
+    """The model needs a package that is not in this environment; the argument is its name."""
 
     @property
     def package(self) -> str:
@@ -28,13 +28,13 @@ class MissingPackageError(Exception):
 
 
 class UnknownArchitectureError(Exception):
-    """The installed Transformers has no such class or model type."""
+    """The installed Transformers does not have the class or model type."""
 
 
 def library_class(name: str) -> type[nn.Module]:
-    """A class of the installed Transformers, by name.
+    """Return a class of the installed Transformers.
 
-    Raises UnknownArchitectureError, or MissingPackageError where only a placeholder is exported.
+    Raises UnknownArchitectureError, or MissingPackageError if only a placeholder is exported.
     """
     import transformers
 
@@ -52,22 +52,22 @@ def library_class(name: str) -> type[nn.Module]:
         except ImportError as error:
             raise missing_package(error) or error from None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise UnknownArchitectureError(f"transformers.{name} is no model class")
+        raise UnknownArchitectureError(f"transformers.{name} is not a model class")
     return found
 
 
 def missing_package(error: BaseException) -> MissingPackageError | None:
-    """The package whose absence an import error reports, as Transformers and Python word it."""
+    """Return the missing package from an import error of Transformers or Python."""
     names = re.findall(
         r"requires the (\w+) library|requires (\w+) to be installed|No module named '(\w+)",
         str(error),
     )
-    # A vision wrapper asks for PIL before it asks for what it wraps: the last is the telling one.
+    # A vision wrapper requires PIL before the package it wraps, so the last match is the right one.
     return MissingPackageError(next(n for n in names[-1] if n)) if names else None
 
 
 def configuration_class(model_class: Any) -> Any:
-    """The configuration class of a model class: the one it declares, or that of `__init__`."""
+    """Return a model class's configuration class: as declared, or as annotated in `__init__`."""
     declared = getattr(model_class, "config_class", None)
     if declared is not None:
         return declared
@@ -80,7 +80,7 @@ def configuration_class(model_class: Any) -> Any:
 
 
 def resolve(request: Request, overrides: list[Override]) -> tuple[Any, Any]:
-    """The class and the configuration that a request of a library class or config.json asks for.
+    """Return class and configuration for a library class or a config.json.
 
     `overrides` are those for the class; their `defaults` apply to configurations from defaults.
     """
@@ -102,7 +102,7 @@ def resolve(request: Request, overrides: list[Override]) -> tuple[Any, Any]:
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Nested tables joined key by key, so that two overrides can fill one sub-configuration."""
+    """Merge nested tables key by key, so that two overrides can fill one sub-configuration."""
     made = dict(base)
     for key, value in changes.items():
         below = made.get(key)
@@ -114,7 +114,7 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def sub_configs(config: Any, _seen: set[int] | None = None) -> Iterator[Any]:
-    """A configuration and every one below it, the deepest first, each once."""
+    """Yield a configuration and all sub-configurations once, the deepest first."""
     seen = set() if _seen is None else _seen
     if id(config) in seen:
         return
@@ -130,7 +130,7 @@ def is_config(value: Any) -> bool:
 
 
 def _fill_conventions(config: Any) -> None:
-    """Compute what "None" stands for everywhere, for the models that forget to."""
+    """Compute fields for which None has a conventional meaning that some models do not handle."""
     fields = vars(config)
     hidden, heads = fields.get("hidden_size"), fields.get("num_attention_heads")
     if not (isinstance(hidden, int) and isinstance(heads, int) and heads > 0):
@@ -142,7 +142,7 @@ def _fill_conventions(config: Any) -> None:
 
 
 def _hold_placeholders(config: Any) -> None:
-    """Grow a vocabulary that is too small for the placeholder tokens its parent names.
+    """Enlarge a vocabulary that is too small for the placeholder tokens that its parent names.
 
     Processors add such tokens and callers resize the embeddings; a configuration alone cannot.
     """
@@ -166,7 +166,7 @@ def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
     values = _read_config(Path(build.config_file))
     if build.trust_remote_code and values.get("auto_map"):
         return _remote_class(build, request, values)
-    # How weights are stored is no part of the architecture, and loading them is not asked for.
+    # The storage format of weights is not part of the architecture, and no weights are loaded.
     values.pop("quantization_config", None)
     names = [build.class_name, request.model.architecture, *(values.get("architectures") or ())]
     name = next((n for n in names if n), None)
@@ -178,10 +178,10 @@ def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
         model_class = library_class(name)
         config = configuration_class(model_class).from_dict(values)
     else:
-        asked = "remote code" if values.get("auto_map") else "another version of transformers"
+        needed = "remote code" if values.get("auto_map") else "another version of transformers"
         raise UnknownArchitectureError(
             f"transformers {transformers.__version__} has no model type {model_type!r}: "
-            f"this model needs {asked}"
+            f"this model needs {needed}"
         )
     wanted = configuration_class(model_class)
     part = next((c for c in sub_configs(config) if type(c) is wanted), config)
@@ -210,7 +210,7 @@ def _base_class(config: Any) -> Any:
 
 
 def _remote_class(build: ConfigBuild, request: Request, values: dict[str, Any]) -> tuple[Any, Any]:
-    """Classes that a repository ships as code; only ever reached where a person listed it."""
+    """Return classes from a repository's code, which is only reached if a person listed it."""
     from transformers import AutoConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -229,5 +229,5 @@ def _remote_class(build: ConfigBuild, request: Request, values: dict[str, Any]) 
 
 
 def weights_source(build: ConfigBuild) -> str:
-    """Where a configuration's repository lies: its name on the Hub, or the local folder."""
+    """Return the repository of a configuration: its name on the Hub, or the local folder."""
     return build.repo or str(Path(build.config_file).parent)

@@ -1,7 +1,7 @@
-"""Models that misbehave on purpose, so that isolation is proved and not believed.
+"""Models that fail on purpose, to test that failures are isolated.
 
-`build(behaviour)` is called in the `create` phase like any factory; `strike` is called by the
-phases at the points that no model code reaches.
+`build(behaviour)` is called in the phase `create` like any factory. In phases that run no code of
+the model, `misbehave` is called instead.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from compilewatch.records import Phase
 GARBAGE_BYTES = 10 * 2**20
 HUGE_CHARACTERS = 5_000_000
 GRANDCHILDREN_FILE = "artifacts/grandchildren"
-"""Pids of the processes left behind, relative to the working folder of the child."""
+"""File with the pids of the remaining processes, relative to the child's working folder."""
 
 
 def build(behaviour: str) -> nn.Module:
-    """The model of one behaviour. Raises KeyError for a name that is not in `BEHAVIOURS`."""
+    """Return the model of a behaviour. Raises KeyError for a name that is not in `BEHAVIOURS`."""
     phase, act = BEHAVIOURS[behaviour]
     if phase is Phase.CREATE:
         act()
     return _Chaotic(behaviour)
 
 
-def strike(behaviour: str, phase: Phase) -> None:
-    """Misbehave if `phase` is this behaviour's own; for phases that run no code of the model."""
+def misbehave(behaviour: str, phase: Phase) -> None:
+    """Misbehave if `phase` is the phase of the behaviour; for phases without model code."""
     own, act = BEHAVIOURS[behaviour]
     if phase is own:
         act()
 
 
 def example_kwargs() -> dict[str, torch.Tensor]:
-    """The input of every chaos model."""
+    """Return the input of every chaos model."""
     return {"x": torch.ones(2, 4)}
 
 
@@ -57,7 +57,7 @@ class _Chaotic(nn.Module):  # type: ignore[misc]
         y: torch.Tensor = self.linear(x)
         phase, act = BEHAVIOURS[self.behaviour]
         self.calls += 1
-        # The first call is the eager one, so the second is made by the compiler.
+        # The first call is in eager mode, so the compiler makes the second one.
         if phase is Phase.EAGER or (phase is Phase.COMPILE and self.calls > 1):
             act()
         if self.behaviour == "break":
@@ -86,7 +86,7 @@ def _segfault() -> None:
 
 
 def _exit() -> NoReturn:
-    sys.stderr.write("leaving without a word of goodbye\n")
+    sys.stderr.write("exiting without a result\n")
     os._exit(3)
 
 
@@ -150,4 +150,4 @@ BEHAVIOURS: dict[str, tuple[Phase, Callable[[], None]]] = {
     "kill_server": (Phase.EAGER, _kill_server),
     "die_after_result": (Phase.DONE, _segfault),
 }
-"""Behaviour to the phase in which it strikes, and what it does there."""
+"""Behaviour -> the phase in which it takes effect, and its function."""

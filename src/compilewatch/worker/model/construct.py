@@ -1,8 +1,9 @@
-"""Running a model's constructor without its weights, or with real but deterministic ones.
+"""Runs a model's constructor without its weights, or with real but deterministic weights.
 
-Fake tier: the constructor runs on the meta device, as Transformers' own `from_pretrained` does, and
-every tensor it left is then replaced by a fake one on the CPU. A constructor that cannot run on
-meta (it reads a value of a tensor it made there) runs on real CPU memory and is converted the same.
+In the fake tier, the constructor runs on the meta device, like Transformers' own `from_pretrained`,
+and every tensor is then replaced by a fake one on the CPU. A constructor that cannot run on meta
+(it reads a value of a tensor that it made there) runs on real CPU memory, and its tensors are
+replaced too.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 
 SEED = 0
-"""Of every real initialisation: the same request sees the same weights."""
+"""Seed of every real initialisation: the same request has the same weights."""
 
 BLOCK_ELEMENTS = 1_000_003
-"""Of random numbers drawn for one large tensor, which repeats them: drawing takes most of the time
-of a real construction. A prime: no two rows of a matrix are the same."""
+"""Number of random values that are drawn for a large tensor and repeated in it, because drawing
+takes most of the time of a real construction. A prime, so that no two matrix rows are equal."""
 
 Construct = Callable[[], nn.Module]
 
 
 def construct_fake(construct: Construct, fake_mode: FakeTensorMode) -> nn.Module:
-    """Run a constructor without allocating its weights; all tensors come out fake, on the CPU."""
+    """Run a constructor without allocating weights; all tensors become fake, on the CPU."""
     try:
         module = construct_meta(construct)
     except (RuntimeError, NotImplementedError):
-        # A value was read (`.item()` on meta), or meta and CPU tensors met. Nothing but the second
-        # try tells such a model from one that cannot be built at all.
+        # The constructor read a value (`.item()` on meta) or mixed meta and CPU tensors. Only the
+        # second attempt distinguishes such a model from one that cannot be built at all.
         with _without_initialisation(), FilledMemory():
             module = construct()
     if hasattr(module, "tie_weights"):
@@ -43,13 +44,13 @@ def construct_fake(construct: Construct, fake_mode: FakeTensorMode) -> nn.Module
 
 
 def construct_meta(construct: Construct) -> nn.Module:
-    """Run a constructor on the meta device: shapes only."""
+    """Run a constructor on the meta device, which only has shapes."""
     with _without_initialisation(), torch.device("meta"), _linspace_on_cpu():
         return construct()
 
 
 def count_parameters(construct: Construct) -> int | None:
-    """How many parameters a constructor makes, tied ones once; None where it fails on meta."""
+    """Count a constructor's parameters, tied ones once; None if it fails on meta."""
     try:
         module = construct_meta(construct)
     except Exception:  # noqa: BLE001  a constructor may object to a configuration in any way
@@ -60,18 +61,18 @@ def count_parameters(construct: Construct) -> int | None:
 
 
 def construct_real(construct: Construct) -> nn.Module:
-    """Run a constructor on CPU memory, seeded, with nothing left uninitialised."""
+    """Run a seeded constructor on CPU memory and leave no memory uninitialised."""
     torch.manual_seed(SEED)
     with FilledMemory():
         return construct()
 
 
 def to_fake(module: nn.Module, fake_mode: FakeTensorMode) -> nn.Module:
-    """Replace every tensor a module holds by a fake one on the CPU, in place.
+    """Replace every tensor of a module by a fake one on the CPU, in place.
 
-    Parameters, buffers and tensors in plain attributes (also in lists, tuples and dicts) alike;
-    what was one tensor stays one tensor, so that tied weights stay tied. Whole numbers that the
-    constructor computed on real memory keep their values: they are sizes and positions.
+    This applies to parameters, buffers and tensors in plain attributes (also in lists, tuples and
+    dicts). A shared tensor stays shared, so that tied weights stay tied. Integers that the
+    constructor computed on real memory keep their values, because they are sizes and positions.
     """
     memo: dict[int, torch.Tensor] = {}
     keep_alive: list[torch.Tensor] = []  # ids stay unique while their tensors live
@@ -118,7 +119,7 @@ def _map_tensors(value: Any, fake: Callable[[torch.Tensor], torch.Tensor]) -> An
 
 @contextmanager
 def _without_initialisation() -> Iterator[None]:
-    """Skip weight initialisation: nobody will read the values."""
+    """Skip the initialisation of weights, whose values are not read."""
     from transformers.initialization import no_init_weights
 
     with no_init_weights():
@@ -127,7 +128,7 @@ def _without_initialisation() -> Iterator[None]:
 
 @contextmanager
 def _linspace_on_cpu() -> Iterator[None]:
-    """Constructors take drop-path rates from `linspace(...).item()`, which meta cannot answer."""
+    """Compute `linspace` on the CPU: constructors read drop-path rates from it by `.item()`."""
     from transformers import initialization
 
     with ExitStack() as stack:
@@ -136,11 +137,11 @@ def _linspace_on_cpu() -> Iterator[None]:
 
 
 class FilledMemory(TorchDispatchMode):  # type: ignore[misc]
-    """Deterministic memory, cheaply.
+    """Fills memory deterministically and fast.
 
-    What `empty` returns is zero: a parameter that no initialiser touches must not be garbage, on
-    which data-dependent branches would take a random path. Random numbers of large tensors come in
-    blocks of `BLOCK_ELEMENTS` that repeat.
+    `empty` returns zeros: a parameter without an initialiser must not contain garbage, because
+    data-dependent branches would then take a random path. Random values of large tensors are blocks
+    of `BLOCK_ELEMENTS` values that repeat.
     """
 
     _EMPTY = frozenset(

@@ -1,10 +1,10 @@
-"""Making a configuration shallow while keeping one of each kind of layer.
+"""Reduces the depth of a configuration and keeps one layer of each kind.
 
-A layer's kind is everything the configuration says about it: its entry in per-layer lists
-(`layer_types`), whether index sets name it (`cross_attention_layers`), which side of a threshold
-it is on (`first_k_dense_replace`), its phase in a period (`attn_layer_period`). The first layer of
-each kind is kept and every field that counts or names layers is rewritten for those that are.
-Rules are about fields, never about models; what no rule derives is an override.
+The kind of a layer is everything that the configuration says about it: its entry in per-layer lists
+(`layer_types`), whether index sets contain it (`cross_attention_layers`), its side of a threshold
+(`first_k_dense_replace`), its phase in a period (`attn_layer_period`). The first layer of each kind
+is kept, and every field that counts or names layers is rewritten accordingly. The rules are about
+fields, never about models; everything else is an override.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 from compilewatch.worker.model.architectures import is_config, sub_configs
 
 MIN_LAYERS = 2
-"""A stack keeps at least a first and a last layer, which models treat specially."""
+"""A stack keeps at least its first and last layer, which models treat specially."""
 
 DEPTH_NAME = re.compile(
     r"(\w+_)?(num_hidden_layers|num_layers|n_layers?|depth|num_blocks)"
@@ -26,7 +26,7 @@ DEPTH_NAME = re.compile(
     r"|num_layers_per_stack|num_self_attends_per_block|num_mel_attn_blocks"
     r"|(\w+_)?num_(flows|wavenet_layers)|group_detr"
 )
-"""Fields that hold how many layers a stack has, or how many copies of a part there are."""
+"""Fields with the number of layers of a stack, or of copies of a part."""
 
 STAGE_DEPTHS = (
     "depths",
@@ -36,23 +36,23 @@ STAGE_DEPTHS = (
     "stage_num_blocks",
     "stage_numb_of_layers",
 )
-"""Lists that hold how many layers each stage of a staged model has."""
+"""Lists with the number of layers of each stage of a staged model."""
 
 BLOCK_SIZES = (
     "resblock_dilation_sizes",
     "resblock_kernel_sizes",
     "resblock_stride_sizes",
 )
-"""Lists that hold one entry a block, of blocks that differ in sizes alone."""
+"""Lists with one entry per block, for blocks that only differ in sizes."""
 
 STAGES_OF_LAYERS = ("block_configs",)
-"""Lists of stages, each a list of layers that are described whole: equal ones are of one kind."""
+"""Lists of stages; each is a list of complete layer descriptions. Equal layers are one kind."""
 
 PER_LAYER_NAME = re.compile(
     r"\w*layers?_\w+|\w*block_types?|\w+_types|\w+_layers|\w+_per_layer|\w+_pattern"
     r"|attention_window|intermediate_size|num_attention_heads|num_key_value_heads|head_dim"
 )
-"""Lists that, where they are as long as a stack is deep, hold one entry a layer."""
+"""Lists with one entry per layer if they are as long as the stack is deep."""
 
 INDEX_SETS = (
     "cross_attention_layers",
@@ -74,10 +74,10 @@ INDEX_SETS = (
     "window_block_indexes",
     "window_block_indices",
 )
-"""Indices of the layers that differ from the others."""
+"""Indices of layers that differ from the others."""
 
 LAYER_TAPS = ("backbone_out_indices", "intermediate_hidden_state_indices")
-"""Indices of layers whose output is used: each stays distinct, for their number shapes a head."""
+"""Indices of layers whose output is used. They stay distinct: their number affects a shape."""
 
 HIDDEN_STATE_TAPS = ("intermediate_layers_indices", "out_indices", "_out_indices")
 """The same as indices into `hidden_states`, where 0 is the embedding and i the output of i-1."""
@@ -90,14 +90,14 @@ FIRST_COUNTS = (
     "num_first_full_attention_layers",
     "num_hash_layers",
 )
-"""How many of the first layers differ from the rest."""
+"""How many of the first layers differ from the others."""
 
 LAST_COUNTS = (
     "num_kv_shared_layers",
     "num_last_full_attention_layers",
     "num_timestamp_prediction_layers",
 )
-"""How many of the last layers differ from the rest."""
+"""How many of the last layers differ from the others."""
 
 PERIODS: dict[str, tuple[str, ...]] = {
     "attn_layer_period": ("layer_types", "layers_block_type"),
@@ -115,10 +115,10 @@ PERIODS: dict[str, tuple[str, ...]] = {
     "n_layers_per_attn_res_block": (),
     "sliding_window_pattern": ("layer_types",),
 }
-"""How often a kind recurs, with the per-layer lists that models read instead where they exist."""
+"""Period of a kind, with the per-layer lists that models read instead if they exist."""
 
 PATTERNS = ("block_types",)
-"""Lists of kinds that are repeated until the stack is full."""
+"""Lists of kinds that are repeated up to the depth of the stack."""
 
 VISION_TAPS = (
     "extract_layers",
@@ -129,29 +129,29 @@ VISION_TAPS = (
     "vision_layer",
     "vit_layers",
 )
-"""Indices, in a parent or sibling, of the vision stack's layers whose output is used."""
+"""Indices of the vision stack's layers whose output is used, in a parent or sibling."""
 
 _VISION_NAME = re.compile(r"vis|image|vit|backbone|patch_model")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """Which layers of a stack of `depth` stay, by their old indices, in order."""
+    """The kept layers of a stack of `depth` layers, by their old indices, in order."""
 
     depth: int
     layers: tuple[int, ...]
 
     def position(self, old: int) -> int:
-        """The new index of an old layer (or of the next one kept); negative ones stay so."""
+        """Return the new index of an old layer, or of the next kept one; negative ones stay so."""
         if old < 0:
             return max(old, -len(self.layers))
         return sum(layer < old for layer in self.layers)
 
 
 def reduce_depth(config: Any) -> None:
-    """Keep one of each kind of layer, in place, in sub-configurations too.
+    """Keep one layer of each kind, in place, also in sub-configurations.
 
-    Layers keep their order. Fields that follow from the depth are rewritten; nothing else is.
+    Layers keep their order. Only fields that depend on the number of layers are rewritten.
     """
     for owner in sub_configs(config):
         _reduce_stages(owner)
@@ -175,10 +175,10 @@ def _reduce_stages(config: Any) -> None:
 
 
 def _stage_depths(depths: Sequence[int]) -> list[int]:
-    """One layer a stage, and `MIN_LAYERS` in the first that has as many.
+    """Return one layer per stage, and `MIN_LAYERS` for the first stage that has as many.
 
-    The first layer of a stage is of one kind (it downsamples), what follows it of another; that
-    pair recurs in every stage.
+    The first layer of a stage is of one kind (it downsamples) and the following ones of another;
+    this pair occurs in every stage.
     """
     deep = next((i for i, depth in enumerate(depths) if depth >= MIN_LAYERS), None)
     return [min(depth, MIN_LAYERS if i == deep else 1) for i, depth in enumerate(depths)]
@@ -197,7 +197,7 @@ def _reduce_stacks(config: Any) -> None:
         if DEPTH_NAME.fullmatch(name)
         and _is_int(value)
         and value > MIN_LAYERS
-        # A staged model repeats its number of stages (or of all blocks) under these names.
+        # A staged model repeats its number of stages, or of all blocks, in these fields.
         and not (stages and value in (len(stages), sum(stages)))
     }
     overrides = _heterogeneous_overrides(config)
@@ -219,7 +219,7 @@ def _reduce_stacks(config: Any) -> None:
 def _choose(
     config: Any, depth: int, *, is_main: bool, overrides: dict[int, dict[str, Any]] | None
 ) -> _Kept:
-    """The first layer of each kind, filled up with the earliest others to `MIN_LAYERS`."""
+    """Return the first layer of each kind, and the earliest others up to `MIN_LAYERS`."""
     fields = vars(config)
     traits: list[Callable[[int], Any]] = [
         _entry_trait(value) for _, value in _per_layer_lists(fields, depth)
@@ -233,7 +233,7 @@ def _choose(
             traits.append(_heterogeneous_trait(overrides))
         required = {t for _, value in _taps(fields, LAYER_TAPS) for t in value if t >= 0}
         for _, value in _taps(fields, HIDDEN_STATE_TAPS):
-            # Some stacks collect a layer's input, not its output: keep one after the last tap.
+            # Some stacks collect the input of a layer, not its output: keep one after the last tap.
             required |= {t - 1 for t in value if t > 0} | {max((0, *value))}
     periods = [
         fields[name]
@@ -242,14 +242,14 @@ def _choose(
         and 1 < fields[name] <= depth
         and not any(fields.get(n) for n in replaced_by)
     ]
-    # A list shorter than the stack is repeated over it.
+    # A list that is shorter than the stack is repeated.
     periods += [len(fields[n]) for n in PATTERNS if fields.get(n) and 1 < len(fields[n]) < depth]
     traits += [_phase_trait(period) for period in periods]
     first: dict[tuple[Any, ...], int] = {}
     for layer in range(depth):
         first.setdefault(tuple(trait(layer) for trait in traits), layer)
     layers = set(first.values()) | {layer for layer in required if layer < depth}
-    if periods:  # a phase cannot be rewritten: keep all up to the last one needed
+    if periods:  # phases cannot be renumbered, so keep all layers up to the last needed one
         layers = set(range(max(layers) + 1))
     for layer in range(depth):
         if len(layers) >= MIN_LAYERS:
@@ -259,7 +259,7 @@ def _choose(
 
 
 def _rewrite(config: Any, kept: _Kept, *, is_main: bool) -> None:
-    """Make every field that counts or names layers of this stack speak of the kept ones."""
+    """Rewrite every field that counts or names layers of this stack for the kept layers."""
     fields = vars(config)
     for name, value in list(_per_layer_lists(fields, kept.depth)):
         setattr(config, name, type(value)(value[layer] for layer in kept.layers))
@@ -282,7 +282,7 @@ def _rewrite(config: Any, kept: _Kept, *, is_main: bool) -> None:
 
 
 def _rename_stages(config: Any, kept: _Kept) -> None:
-    """A backbone names each layer a stage: `stem`, `stage1`, …, and lists those it returns."""
+    """Rename the layers of a backbone (`stem`, `stage1`, …) and the list of its outputs."""
     names = vars(config).get("stage_names")
     if not isinstance(names, list) or len(names) != kept.depth + 1:
         return
@@ -292,7 +292,7 @@ def _rename_stages(config: Any, kept: _Kept) -> None:
 
 
 def _clamp_vision_taps(root: Any) -> None:
-    """Keep indices into a vision stack's layers inside it, wherever they are written."""
+    """Limit indices of vision layers to the reduced depth, wherever they occur."""
     depth = min(_vision_depths(root), default=None)
     if depth is None:
         return
@@ -321,7 +321,7 @@ def _clamp(index: int, depth: int) -> int:
 
 
 def _heterogeneous_overrides(config: Any) -> dict[int, dict[str, Any]] | None:
-    """What single layers set differently (Transformers' `per_layer_config`), None where none do."""
+    """Return per-layer settings (Transformers' `per_layer_config`), None if there are none."""
     spec = vars(config).get("_heterogeneity_spec")
     return None if spec is None else {int(k): dict(v) for k, v in spec.per_layer_overrides.items()}
 
@@ -357,7 +357,7 @@ def _counts(fields: dict[str, Any], names: tuple[str, ...]) -> list[tuple[str, i
 
 
 def _entry_trait(values: Any) -> Callable[[int], Any]:
-    """Names tell kinds apart; of numbers only whether they are zero (sizes are no kinds)."""
+    """Return the trait of list entries: names; of numbers only whether they are zero."""
     return lambda i: values[i] if isinstance(values[i], str) else bool(values[i])
 
 
@@ -367,7 +367,7 @@ def _member_trait(value: Any) -> Callable[[int], bool]:
 
 
 def _heterogeneous_trait(overrides: dict[int, dict[str, Any]]) -> Callable[[int], Any]:
-    """What a layer sets differently, sizes aside: they are no kinds."""
+    """Return the trait of per-layer settings, without sizes, which do not make a kind."""
     kinds = {
         layer: tuple((k, bool(v) if _is_int(v) else repr(v)) for k, v in sorted(fields.items()))
         for layer, fields in overrides.items()

@@ -1,7 +1,7 @@
-"""The fake tensors of the fake tier: weights have no values, inputs do.
+"""The fake mode of the fake tier: weights have no values, but inputs do.
 
-Many models read their inputs: how many patches each image has, which positions are padding. Such
-values do not depend on weights, so the fake tier need not give up on them.
+Many models read their inputs: how many patches each image has, which positions are padding. These
+values do not depend on weights, so such models can be evaluated in the fake tier.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves
 
 KNOWN_ELEMENTS = 2**22
-"""Of a constructed tensor whose value is kept."""
+"""Maximum number of elements of a constructed tensor whose value is kept."""
 
 _aten = torch.ops.aten
 _CONSTRUCTORS = frozenset(
@@ -44,30 +44,30 @@ _UNINITIALISED = frozenset(
         _aten.new_empty_strided.default,
     }
 )
-"""Kernels of fake tensors allocate with these; what is in the memory is no value."""
+"""Operators by which kernels of fake tensors allocate memory, whose content is not a value."""
 
 _ASSERTED = "_compilewatch_asserted"
 
 
 class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
-    """A fake mode that computes what follows from known values alone.
+    """A fake mode that computes everything that only depends on known values.
 
-    torch keeps the value of a fake constant of one element (`CONSTANT_NUMEL_LIMIT`) and folds what
-    is computed from such constants. This mode keeps larger ones, and those that constructors make:
-    with inputs made by `known`, whatever is derived from inputs and not from weights can be read.
-    What meets a weight has no value, as ever.
+    PyTorch keeps the value of a fake constant with one element (`CONSTANT_NUMEL_LIMIT`) and folds
+    operations on such constants. This mode also keeps larger constants and those that constructors
+    make: if the inputs come from `known`, whatever is computed from inputs, but not from weights,
+    can be read. The result of an operation with a weight has no value, as usual.
 
-    Assertions hold: `torch._check_tensor_all` reads a value that decides nothing but whether to
-    raise. Where that value is not known it is taken to be true.
+    Assertions are assumed to hold: `torch._check_tensor_all` only reads a value to decide whether
+    to raise, so an unknown value counts as true.
 
-    Dynamo traces with a fake mode of its own; see `values_shown` for what it makes of known values.
+    Dynamo traces with its own fake mode; `values_shown` describes how it treats known values.
     """
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
 
     def known(self, value: Tensor) -> FakeTensor:
-        """A real tensor as a fake one whose value is kept; the value is the caller's no more."""
+        """Make a real tensor fake and keep its value, which the caller may no longer use."""
         if isinstance(value, FakeTensor) or not self.may_turn_const(value):
             return self.from_tensor(value)
         return self.fake_tensor_converter.from_real_tensor(self, value, make_constant=True)
@@ -80,7 +80,7 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
             and not isinstance(t, FakeTensor | torch.nn.Parameter)
         )
 
-    # torch 2.9 would compile this very function, which is called between two graphs.
+    # torch 2.9 would compile this function, which is called between two graphs.
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def dispatch(
         self,
@@ -91,7 +91,7 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
     ) -> Any:
         kwargs = kwargs or {}
         if TracingContext.try_get() is not None:
-            # Dynamo evaluates constants underneath its own mode: as it would without this one.
+            # Dynamo evaluates constants below its own mode, where this mode must change nothing.
             leaves = tree_leaves((args, kwargs))
             if not any(isinstance(leaf, FakeTensor) for leaf in leaves):
                 return _real(func, args, kwargs)
@@ -123,7 +123,7 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
         return self.known(_real(func, args, kwargs))
 
     def _positions(self, indices: Sequence[Any]) -> list[Any]:
-        """Known masks as the positions they select: the size of what they select follows."""
+        """Replace known masks by the positions that they select, so that sizes are known."""
         found: list[Any] = []
         for index in indices:
             value = index.constant if isinstance(index, FakeTensor) else None
@@ -143,12 +143,12 @@ def _real(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def values_shown() -> Iterator[None]:
-    """Have Dynamo see known values as the real tensors they stand for.
+    """Show known values to Dynamo as real tensors.
 
-    It makes its own fake tensors of a frame's inputs, and keeps the value of a whole number that is
-    a real tensor (`FakeTensorConverter.from_real_tensor`, torch 2.13 to 2.15): such a one can be a
-    size. A frame's input has a source; AOTAutograd, which converts without one, wants the fake
-    tensor.
+    Dynamo makes its own fake tensors from the inputs of a frame, and keeps the value of an integer
+    that is a real tensor (`FakeTensorConverter.from_real_tensor`, torch 2.13 to 2.15), because it
+    can be a size. Inputs of a frame have a source; AOTAutograd converts without one and needs the
+    fake tensor.
     """
     convert = FakeTensorConverter.from_real_tensor
 

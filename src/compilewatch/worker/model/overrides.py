@@ -1,7 +1,7 @@
 """Reviewed knowledge about single models: `inputs/overrides/*.toml`.
 
-What no rule derives is a line of data with a reason, a date and a version scope. Each file holds
-`[[override]]` tables; all files of the folder are read, in order of their names.
+What no rule can derive is a line of data with a reason, a date and a version scope. Each file
+contains `[[override]]` tables; the files of the folder are read in the order of their names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compilewatch.records import Depth, Mode, Tier
 
 
 class Scope(NamedTuple):
-    """What is asked, as far as an override may depend on it."""
+    """The properties of a request that an override may depend on."""
 
     class_name: str
     model_type: str
@@ -31,13 +31,13 @@ class Scope(NamedTuple):
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One reviewed line: whom it is for, why, and what it sets.
+    """One reviewed line: the models that it applies to, why, and what it sets.
 
-    `model_types` and `classes` select; where both are given both must match. `transformers` is a
-    PEP 440 specifier; `tiers`, `depths` and `modes` narrow further. `defaults` are arguments for
-    the configuration class where a model is built from defaults (a partial `config.json`); `config`
-    maps dotted configuration paths (`text_config.num_hidden_layers`) to values that are set after
-    reduction; `inputs` is read by `example_inputs`.
+    `model_types` and `classes` select models; if both are given, both must match. `transformers` is
+    a PEP 440 specifier; `tiers`, `depths` and `modes` restrict it further. `defaults` are arguments
+    of the configuration class for models built from defaults (a partial `config.json`); `config`
+    maps dotted paths of the configuration (`text_config.num_hidden_layers`) to values that are set
+    after reduction; `inputs` is for `example_inputs`.
     """
 
     reason: str
@@ -61,7 +61,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             try:
                 SpecifierSet(self.transformers)
             except InvalidSpecifier as error:
-                raise ValueError(f"`transformers` is no version specifier: {error}") from None
+                raise ValueError(f"`transformers` is not a version specifier: {error}") from None
 
     def applies_to(self, scope: Scope) -> bool:
         if self.model_types and scope.model_type not in self.model_types:
@@ -78,19 +78,19 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All overrides of a folder, in the order they are applied."""
+    """All overrides of a folder, in the order in which they are applied."""
 
     override: tuple[Override, ...] = ()
 
     def matching(self, scope: Scope) -> list[Override]:
-        """Those that hold for what is asked; the last one to set a key wins."""
+        """Return the overrides for a request; the last one that sets a key takes precedence."""
         return [o for o in self.override if o.applies_to(scope)]
 
 
 def load_overrides(directory: Path | None) -> Overrides:
     """Read every `*.toml` of a folder; None means no overrides.
 
-    Raises ConfigError naming the file and the key for anything that is not exactly the schema.
+    Raises ConfigError that names the file and the key for anything that violates the schema.
     """
     if directory is None:
         return Overrides()

@@ -1,4 +1,4 @@
-"""A module as it was: running one leaves traces in it that the next run would see."""
+"""Restoring a module: a run leaves changes in it that the next run would see."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _TENSOR_TABLES = ("_parameters", "_buffers", "_modules")
 
 @contextmanager
 def preserved(module: nn.Module) -> Iterator[None]:
-    """Undo on exit what happens to a module: attributes, buffers and their values, gradients.
+    """On exit, restore the module's attributes, buffers, their values, and gradients.
 
-    Models count tokens, cache masks and keep running statistics; a tracer that runs one leaves its
-    own tensors there. Objects stay the same ones, so that what was compiled for them still fits.
-    What is changed inside an attribute (an element of a list) is not undone.
+    Models count tokens, cache masks and keep running statistics; a tracer that runs a model leaves
+    its own tensors there. The objects stay the same, so that code compiled for them stays valid.
+    Changes inside an attribute (an element of a list) are not undone.
     """
     attributes = [(each, _attributes(each)) for each in module.modules()]
     tables = [

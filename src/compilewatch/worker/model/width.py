@@ -1,9 +1,9 @@
-"""Making a shallow configuration narrow enough for real tensors.
+"""Makes a shallow configuration narrow enough for real tensors.
 
-The least that brings a model under the budget is done: first fewer experts, then all widths and
-head counts of the whole tree divided by one factor, which keeps every equality and ratio between
-sub-configurations. What a head, a patch, a state or a vocabulary measures stays, and so do image
-sizes and token ids.
+It makes the smallest change that fits the parameter budget: first fewer experts, then all widths
+and head counts of the configuration tree divided by one factor, which keeps every equality and
+ratio between sub-configurations. The sizes of a head, a patch, a state and the vocabulary do not
+change, nor do image sizes and token ids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXPERTS = 4
 EXPERT_GROUPS = 2
 
 ALIGNMENT = 8
-"""Grouped kernels want rows of 16 bytes: eight numbers of two bytes."""
+"""Grouped kernels require rows of 16 bytes: eight values of two bytes."""
 
 EXPERT_COUNTS = (
     "n_routed_experts",
@@ -53,30 +53,30 @@ WIDTH_NAME = re.compile(
     r"(adapter|projector)_(in|out|input|output)_(dim|size)|hidden_size_global|output_dim|"
     r"vision_output_dim|embedding_output_dim|quantization_dim"
 )
-"""Fields that hold how wide a tensor between or inside layers is."""
+"""Fields with the width of a tensor between or inside layers."""
 
 INNER_NAME = re.compile(
     r"(\w+_)?(intermediate_size|intermediate_dim|ffn_dim|ffn_hidden_size|mlp_dim|d_ff|dim_ff)"
     r"|intermediate_size_mlp"
 )
-"""Widths that nothing outside the layer sees: they need not divide, only come out aligned."""
+"""Widths that are internal to a layer: they need not divide exactly, only stay aligned."""
 
 STAGED = ("depths", "hidden_sizes")
 TOWER_NAME = re.compile(r"vision|image|video|audio|speech|acoustic|sound")
 HANDED_OVER_NAME = re.compile(r"(\w+_)?(out|output)_|text_|llm_|lm_|decoder_")
-"""Widths of a tower that are its parent's."""
+"""Widths of a tower that belong to its parent."""
 
 HEADS_NAME = re.compile(
     r"(\w+_)?(attention_heads|num_heads|n_heads?|key_value_heads|kv_heads|kv_n_heads|key_heads|"
     r"value_heads|mamba_heads|num_attention_heads_per_layer|num_key_value_heads_per_layer)"
 )
-"""Fields that hold how many heads of a fixed size there are."""
+"""Fields with the number of heads of a fixed size."""
 
 
 def narrow(config: Any, count: Callable[[Any], int | None]) -> Any:
-    """A copy of a configuration that fits the budget as nearly as rules get it.
+    """Return a copy of a configuration that fits the budget as closely as the rules allow.
 
-    `count` tells how many parameters a configuration makes, None where it makes no model.
+    `count` returns how many parameters a configuration has, None if it builds no model.
     """
     best, size = config, count(config)
     if size is None or size <= PARAMETER_BUDGET:
@@ -88,7 +88,7 @@ def narrow(config: Any, count: Callable[[Any], int | None]) -> Any:
     for factor in FACTORS:
         if size <= PARAMETER_BUDGET:
             break
-        for towers in (True, False):  # a tower's heads may not divide where the text's do
+        for towers in (True, False):  # the heads of a tower may not divide where the text's do
             candidate = _divided(fewer, factor, towers=towers)
             after = None if candidate is None else count(candidate)
             if after is not None:
@@ -107,7 +107,7 @@ def _with_fewer_experts(config: Any) -> Any:
         if any(name in fields for name in EXPERT_COUNTS):
             for name in EXPERT_CHOICES:
                 _lower(owner, name, EXPERTS // 2)
-            # Routing takes the best two of each group: half the groups, two experts each.
+            # Routing selects the best two of each group: half the groups, two experts each.
             _lower(owner, "n_group", EXPERT_GROUPS)
             _lower(owner, "num_expert_group", EXPERT_GROUPS)
             _lower(owner, "topk_group", EXPERT_GROUPS // 2)
@@ -121,14 +121,14 @@ def _lower(config: Any, name: str, limit: int) -> None:
 
 
 def _divided(config: Any, factor: int, *, towers: bool) -> Any:
-    """Every width and head count of the tree divided; None where one does not divide.
+    """Divide every width and head count of the tree; None if one cannot be divided.
 
-    Without `towers`, encoders of images and sounds keep all but the width they hand over.
+    Without `towers`, image and audio encoders only change the width of their output.
     """
     made = copy.deepcopy(config)
     kept = set() if towers else {id(owner) for owner in _towers(made)}
     for owner in sub_configs(made):
-        # Each stage of a staged model has its own width, and the whole is small.
+        # Each stage of a staged model has its own width, and the model is small.
         staged = any(isinstance(vars(owner).get(n), list | tuple) for n in STAGED)
         for name, value in list(vars(owner).items()):
             heads = HEADS_NAME.fullmatch(name)
@@ -155,9 +155,9 @@ def _towers(config: Any) -> Iterator[Any]:
 
 
 def _quotient(value: Any, factor: int, *, shared: bool) -> Any:
-    """`value` divided, element by element; None where that leaves a rest.
+    """Divide `value`, element by element; None if there is a remainder.
 
-    Shared heads (`num_key_value_heads`) go down to one.
+    Shared heads (`num_key_value_heads`) are reduced to at least one.
     """
     if isinstance(value, list | tuple):
         parts = [_quotient(v, factor, shared=shared) for v in value]

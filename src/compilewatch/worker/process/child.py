@@ -79,7 +79,7 @@ def _evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     mark(Phase.SETUP)
     prepare()
     (folder / ARTIFACTS_FOLDER).mkdir(exist_ok=True)
-    found = with_large_frame(lambda: phases.answer(start.request, start.tier, folder, mark))
+    found = with_large_frame(lambda: phases.evaluate(start.request, start.tier, folder, mark))
     mark(Phase.DONE)
     spent = durations(tuple(marks), marks[-1][1])
     found = msgspec.structs.replace(
@@ -90,7 +90,7 @@ def _evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     if isinstance(build, ChaosBuild):
         from compilewatch.worker.model import chaos
 
-        chaos.strike(build.behaviour, Phase.DONE)
+        chaos.misbehave(build.behaviour, Phase.DONE)
 
 
 def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase], None]:

@@ -44,38 +44,38 @@ class Outcome:
 
 
 class CompileTarget(Protocol):
-    """One layer that a model must pass.
+    """One compile target, which is a column of the model × target matrix.
 
-    `tiers` are those that can answer; in another one it is not asked.
+    `tiers` are the tiers in which it can reach a verdict; it does not run in others.
     """
 
     name: str
     tiers: tuple[Tier, ...]
 
     def missing(self) -> str | None:
-        """None where this environment can run the target, else what is missing, in one line."""
+        """Return None if this environment can run the target, otherwise what is missing."""
         ...
 
     def unable(self) -> str | None:
-        """None where it can reach a verdict here, else why not.
+        """Return None if the target can reach a verdict here, otherwise why not.
 
-        Not the same as `missing` for a target that leaves something useful without one.
+        This differs from `missing` for a target that produces useful artifacts without a verdict.
         """
         return self.missing()
 
     def run(self, subject: Subject) -> Outcome:
-        """Enter `Phase.COMPILE` (and later ones as needed), ask the compiler, return its answer.
+        """Enter `Phase.COMPILE` (and later phases as needed), compile, and return the outcome.
 
-        An exception of the compiler about the model is an `Outcome` with status `error`. Raises
-        `FakeUnsupportedError` where fake tensors cannot answer and real ones could.
+        An exception of the compiler about the model is an `Outcome` with the status `error`. Raises
+        `FakeUnsupportedError` if fake tensors cannot lead to a verdict but real ones may.
         """
         ...
 
 
 class FakeUnsupportedError(Exception):
-    """The model reads a value that fake tensors do not have: ask again with real tensors."""
+    """The model reads a value that fake tensors do not have; real tensors may work."""
 
 
 def load_target(name: str) -> CompileTarget:
-    """Import one target. Raises UsageError for a name that is not registered."""
+    """Import one target. Raises UsageError for an unknown name."""
     return plugins.load(entry(name).implementation)()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What a compiler's exception about a model becomes, for targets behind or beside Dynamo."""
+"""Converting a compiler's exception about a model, for targets that use Dynamo or another one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from compilewatch.records import ErrorRecord
 from compilewatch.worker.targets.dynamo.target import compiler_error
 
 Codes = tuple[tuple[str, str], ...]
-"""(code, pattern over the message): causes that only one target knows; the first match counts."""
+"""(code, pattern of the message): causes specific to a target; the first match counts."""
 
 
 def compiler_failure(error: BaseException, codes: Codes) -> ErrorRecord:
-    """The record of a compiler's failure, coded by `codes` first and then as Dynamo's failures are.
+    """Return the record of a failure, with a code from `codes`, or else from Dynamo's codes.
 
-    Raises the cause where memory ran out, whoever was asking for it: that is no answer.
+    Raises the cause if memory ran out, because that says nothing about the model.
     """
     inner = getattr(error, "inner_exception", None)
     for cause in (*causes(error), *(causes(inner) if inner is not None else ())):

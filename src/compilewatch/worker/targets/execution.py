@@ -1,4 +1,4 @@
-"""Calling a subject as its mode has it, and what one call leaves to compare."""
+"""Calls of a subject in its mode, and their results for comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BATCH = "batch"
 
 
 def enlarged(inputs: ExampleInputs) -> ExampleInputs | None:
-    """The same inputs with one more row in every batch dimension; None where none is named."""
+    """Add one row in every batch dimension; None if the inputs name no batch dimension."""
     batches = {
         name: [dim for dim, label in dims.items() if label == _BATCH]
         for name, dims in inputs.dynamic_shapes.items()
@@ -42,7 +42,7 @@ def enlarged(inputs: ExampleInputs) -> ExampleInputs | None:
 
 
 def forward(subject: Subject, call: Call, inputs: ExampleInputs) -> Any:
-    """One call as the mode has it: without gradients, or with the way back."""
+    """Make one call in the subject's mode: without gradients, or with backward."""
     if subject.request.target.mode is Mode.EVAL:
         with torch.no_grad():
             return call(*inputs.args, **inputs.kwargs)
@@ -55,11 +55,10 @@ def forward(subject: Subject, call: Call, inputs: ExampleInputs) -> Any:
 
 
 def observed(subject: Subject, call: Call) -> dict[str, Any]:
-    """What one call leaves to compare, by path: its outputs, and the gradients in train mode.
+    """Return the results of one call by path: outputs, and gradients in train mode.
 
-    `call` runs the subject's module, compiled or not; the module is as before afterwards. Copies,
-    both of what goes in and of what comes out: a model may write into its inputs, and may return
-    its own buffers.
+    `call` runs the subject's module, compiled or not; the module is restored afterwards. Inputs and
+    outputs are copied, because a model may write to its inputs and may return its own buffers.
     """
     with preserved(subject.module):
         subject.module.zero_grad(set_to_none=True)
@@ -69,7 +68,7 @@ def observed(subject: Subject, call: Call) -> dict[str, Any]:
 
 
 def comparable(subject: Subject, output: Any) -> dict[str, Any]:
-    """Outputs by path, and the gradients that there are by parameter."""
+    """Return outputs by path, and the existing gradients by parameter."""
     found = dict(numerics.leaves(output))
     for name, parameter in subject.module.named_parameters():
         if parameter.grad is not None:
@@ -78,7 +77,7 @@ def comparable(subject: Subject, output: Any) -> dict[str, Any]:
 
 
 def observed_in_float64(subject: Subject) -> dict[str, Any]:
-    """The same of the subject in float64, floating-point inputs included, run in eager mode."""
+    """Return the results of the subject in float64 (also its inputs), run in eager mode."""
     module = copy.deepcopy(subject.module).double()
     inputs = mapped(subject.inputs, lambda t: t.double() if t.is_floating_point() else t)
     return observed(replace(subject, module=module, inputs=inputs), module)

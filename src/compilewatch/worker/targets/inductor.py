@@ -1,8 +1,9 @@
-"""The Inductor target: does the model compile and run on this CPU, is it right, and is it faster.
+"""The Inductor target: does the model compile and run on this CPU, correctly, and how fast?
 
-Everything is measured on one thread. Generated code goes to a folder of this request alone, so that
-the cold compile is cold; what belongs to the tool chain and not to a model (torch's precompiled
-header, the check of the vector instructions, Inductor's own imports) is made before, and shared.
+Everything is measured on one thread. Generated code is written to a folder for this request only,
+so that the cold compile is cold. What belongs to the tool chain and not to a model (torch's
+precompiled header, the check for vector instructions, Inductor's imports) is made before, and
+shared.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CODES: Codes = (
     ("cpp_compile_error", r"CppCompileError|C\+\+ compile error"),
     ("lowering_error", r"LoweringException|MissingOperator"),
 )
-"""Causes that only Inductor knows; others have the codes of Dynamo's breaks."""
+"""Causes that are specific to Inductor; others have the codes of Dynamo's graph breaks."""
 
 
 class InductorTarget(CompileTarget):
@@ -58,7 +59,7 @@ class InductorTarget(CompileTarget):
     tiers = (Tier.REAL,)
 
     def missing(self) -> str | None:
-        """The C++ compiler and Python's headers; that they work is found by using them."""
+        """Check for a C++ compiler and Python's headers; whether they work is seen in use."""
         from torch._inductor.cpp_builder import get_cpp_compiler
         from torch._inductor.exc import InvalidCxxCompiler
 
@@ -78,26 +79,26 @@ class InductorTarget(CompileTarget):
         Raises FakeUnsupportedError for a subject of fake tensors; out-of-memory errors propagate.
         """
         if subject.fake_mode is not None:
-            raise FakeUnsupportedError("Inductor runs what it compiles: it needs real tensors")
+            raise FakeUnsupportedError("Inductor runs the compiled code: it needs real tensors")
         from torch._inductor import config
         from torch._inductor.utils import fresh_cache
 
         subject.enter(Phase.COMPILE)
-        # One thread: a pool of compile workers would be forked from this process. Random numbers
-        # as in eager mode, or dropout could not be compared.
+        # One thread, because a pool of compile workers would be forked from this process. Random
+        # numbers as in eager mode, because dropout could not be compared otherwise.
         with config.patch(compile_threads=1, fallback_random=True):
             try:
                 _prepare_tool_chain()
-            except Exception as error:  # noqa: BLE001  (whatever a broken tool chain raises)
+            except Exception as error:  # noqa: BLE001  (any error of a broken tool chain)
                 compiler_failure(error, CODES)
-                detail = f"the C++ compiler does not build for torch: {one_line(error)}"
+                detail = f"the C++ compiler cannot build for torch: {one_line(error)}"
                 return Outcome(status=Status.UNSUPPORTED, detail=detail)
             with fresh_cache():
                 return _Measurement(subject).outcome()
 
 
 def _prepare_tool_chain() -> None:
-    """Compile something small in torch's own cache, where it is found again next time."""
+    """Compile something small in torch's own cache, where later requests find it."""
 
     def double(value: torch.Tensor) -> torch.Tensor:
         return value * 2
@@ -109,7 +110,7 @@ def _prepare_tool_chain() -> None:
 
 @dataclass
 class _Measurement:
-    """One subject on its way through the phases."""
+    """The evaluation of one subject, phase by phase."""
 
     subject: Subject
     compiled: Call = lambda: None
@@ -161,14 +162,14 @@ class _Measurement:
         )
 
     def _recompiles(self) -> int | None:
-        """Graphs compiled for a batch that is one larger; None where eager does not take it."""
+        """Count recompiled graphs for a batch larger by one; None if eager mode rejects it."""
         larger = enlarged(self.subject.inputs)
         if larger is None:
             return None
         with preserved(self.subject.module):
             try:
                 forward(self.subject, self.subject.module, larger)
-            except Exception:  # noqa: BLE001  (model code, on inputs nobody promised to fit)
+            except Exception:  # noqa: BLE001  (model code, with inputs that may not fit)
                 return None
         before = counters["stats"]["unique_graphs"]
         with preserved(self.subject.module):
@@ -176,9 +177,9 @@ class _Measurement:
         return int(counters["stats"]["unique_graphs"] - before)
 
     def _profiled(self, performance: Performance) -> tuple[Performance, str]:
-        """Latencies, then the warm compile, which throws the compiled code away; and what failed.
+        """Measure latencies and then the warm compile, which discards the code; return the problem.
 
-        The verdict stands by now: a model that cannot be called many times is only not measured.
+        The verdict is already known: a model that cannot be called often is only not measured.
         """
         from torch._inductor.utils import clear_caches
 
@@ -205,7 +206,10 @@ class _Measurement:
 
 
 def latencies(eager: Call, compiled: Call) -> tuple[float, float, int]:
-    """Median seconds of each and the number of samples, in turns: a busy machine hits both."""
+    """Return median seconds of each and the number of samples, taken alternately.
+
+    Alternating distributes the load of a busy machine over both.
+    """
     for call in (eager, compiled) * WARM_UP_RUNS:
         call()
     taken: tuple[list[float], list[float]] = ([], [])
@@ -226,9 +230,9 @@ def _failed(error: Exception, when: str) -> Outcome:
 
 
 def _remarks(graphs: int, found: Numerics, performance: Performance) -> Iterator[str]:
-    """What people should read beside the verdict, a phrase each."""
+    """Yield phrases for people besides the verdict."""
     if not found.deterministic:
-        yield "not deterministic: two eager runs differ, so numerics are not judged"
+        yield "not deterministic: two eager runs differ, so numerics are not compared"
     elif not found.matches:
         yield f"differs from eager in {found.mismatches[0]}"
     yield "one graph" if graphs == 1 else f"{graphs} graphs"

@@ -1,11 +1,11 @@
-"""Whether compiled code computes what eager code does, as PyTorch's own benchmarks judge it.
+"""Whether compiled code computes the same as eager mode, by the rule of PyTorch's benchmarks.
 
-A float output passes where it is close to eager's (`TOLERANCES`). Where it is not, both are held
-against the same model run in float64: compiled code may be off by `_error_multiplier` times what
-eager code itself is off by, in root mean square. That is the rule of `torch._dynamo.utils.same`
-(torch 2.13 to 2.15), with its constants: reordered arithmetic is no error, and an unstable model
-shows in eager's own distance from float64. Outputs that are not floats are compared in shape and
-dtype only: an argmax over the logits of an untrained model flips on the last bit.
+A float output passes if it is close to the output of eager mode (`TOLERANCES`). Otherwise both are
+compared with the same model in float64: the root mean square error of compiled code may be
+`_error_multiplier` times the error of eager mode. This is the rule of `torch._dynamo.utils.same`
+(torch 2.13 to 2.15), with its constants: reordered arithmetic is not an error, and an unstable
+model has a large error in eager mode, too. Of outputs that are not floats, only shape and dtype are
+compared: an argmax over the logits of an untrained model changes with the last bit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOLERANCES: dict[torch.dtype, float] = {
     torch.float16: 1e-3,
     torch.bfloat16: 1e-2,
 }
-"""Both absolute and relative, by the dtype of eager's output; other dtypes take the loosest."""
+"""Both absolute and relative, by the dtype of eager's output; other dtypes use the loosest."""
 
 SEED = 0
 _LEAST_PRECISE = (torch.float16, torch.bfloat16)
@@ -41,7 +41,7 @@ Run = Callable[[], Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two outputs side by side. `mismatches` names what differs beyond tolerance, with how."""
+    """The comparison of two outputs. `mismatches` says what differs beyond tolerance, and how."""
 
     mismatches: tuple[str, ...] = ()
     max_abs_error: float | None = None
@@ -50,12 +50,12 @@ class Comparison:
 
 
 def assess(eager: Run, compiled: Run, reference: Run | None) -> Numerics:
-    """Compare what the two return; each is called once or more, always from the same seed.
+    """Compare the results of two functions; each is called at least once, from the same seed.
 
-    `reference` runs the same model in float64; it may raise, whereupon eager is the reference.
-    Eager runs twice first: where the two differ the model is not deterministic, and nothing is
-    held against the compiler (`matches` is then what the comparison gave, for information).
-    A mismatch counts only where it is there again on a second try, from another seed.
+    `reference` runs the same model in float64; if it raises, eager mode is the reference. Eager
+    mode runs twice first: if its results differ, the model is not deterministic and nothing counts
+    against the compiler (`matches` is then the plain comparison, for information). A mismatch only
+    counts if it occurs again with another seed.
     """
     first = seeded(eager)
     deterministic = identical(first, seeded(eager))
@@ -78,7 +78,7 @@ def assess(eager: Run, compiled: Run, reference: Run | None) -> Numerics:
 
 
 def seeded(run: Run, seed: int = SEED) -> Any:
-    """Call with every generator a model may draw from set; numpy's only where it is there."""
+    """Call with the seed set for every generator a model may use; numpy's only if imported."""
     import numpy
 
     random.seed(seed)
@@ -88,7 +88,7 @@ def seeded(run: Run, seed: int = SEED) -> Any:
 
 
 def compare(eager: Any, compiled: Any, reference: Any | None) -> Comparison:
-    """Hold two outputs against each other, and against one in float64 of the same structure."""
+    """Compare two outputs, also with an output in float64 of the same structure."""
     ours, theirs = dict(leaves(eager)), dict(leaves(compiled))
     exact = dict(leaves(reference)) if reference is not None else {}
     mismatches = [f"{name}: only in eager" for name in ours.keys() - theirs.keys()]
@@ -116,7 +116,7 @@ def compare(eager: Any, compiled: Any, reference: Any | None) -> Comparison:
 
 
 def identical(first: Any, second: Any) -> bool:
-    """The same bits everywhere, NaN being equal to NaN."""
+    """Whether all bits are equal; NaN equals NaN."""
     ours, theirs = dict(leaves(first)), dict(leaves(second))
     return ours.keys() == theirs.keys() and all(
         _same_bits(value, theirs[name]) for name, value in ours.items()
@@ -124,10 +124,10 @@ def identical(first: Any, second: Any) -> bool:
 
 
 def leaves(output: Any) -> Iterator[tuple[str, Any]]:
-    """Each tensor and plain value of an output by its path: `logits`, `past_key_values.layers[0]…`.
+    """Yield each tensor and plain value of an output with its path: `logits`, `cache.layers[0]…`.
 
-    Goes into containers, dataclasses and any other object's attributes, since what models return
-    (caches) is rarely registered with torch's pytree.
+    Descends into containers, dataclasses and attributes of any other object, because return values
+    of models (caches) are rarely registered with torch's pytree.
     """
     yield from _leaves("", output, frozenset())
 
@@ -187,7 +187,7 @@ def _against_reference(eager: Tensor, ours: Tensor, theirs: Tensor, exact: Tenso
 
 
 def _error_multiplier(eager: Tensor) -> float:
-    """How many times eager's error compiled code may have: noise weighs more in small outputs."""
+    """Return the allowed multiple of eager's error: noise weighs more in small outputs."""
     return 3.0 if eager.dtype in _LEAST_PRECISE or eager.numel() < _SMALL_OUTPUT else 2.0
 
 
@@ -197,7 +197,7 @@ def _rms(error: Tensor, where: Tensor) -> float:
 
 
 def _largest_error(eager: Tensor, compiled: Tensor) -> tuple[float, float]:
-    """The largest absolute error where both are finite, and eager's largest magnitude there."""
+    """Return the largest absolute error where both are finite, and eager's magnitude there."""
     ours, theirs = _double(eager), _double(compiled)
     finite = ours.isfinite() & theirs.isfinite()
     if not finite.any():
@@ -250,5 +250,5 @@ def _reference(run: Run | None, seed: int = SEED) -> Any | None:
         return None
     try:
         return seeded(run, seed)
-    except Exception:  # noqa: BLE001  (model code under a dtype that nobody promised)
+    except Exception:  # noqa: BLE001  (model code, in a dtype that may not be supported)
         return None

@@ -103,7 +103,7 @@ def test_an_exit_is_a_crash_with_code_and_last_words(answers: dict[str, Complete
     assert (result.status, result.attempts) == (Status.CRASHED, ())
     assert result.detail == "exit code 3 in create, without a result"
     assert result.error is not None
-    assert result.error.tail == "leaving without a word of goodbye\n"
+    assert result.error.tail == "exiting without a result\n"
 
 
 def test_sys_exit_is_an_error_of_the_model(answers: dict[str, Completed]) -> None:

@@ -216,7 +216,7 @@ def test_an_environment_that_changed_under_way_is_refused(
 
 def test_a_request_for_an_environment_it_has_not_is_refused(scratch: Path) -> None:
     asked = chaos_request("ok", target=Target(environment="xla"))
-    with pytest.raises(LauncherError, match="asks for environment 'xla'"):
+    with pytest.raises(LauncherError, match="requests environment 'xla'"):
         list(LocalLauncher(1).run([asked], scratch))
 
 

@@ -53,12 +53,12 @@ def test_artifacts_beyond_the_limit_are_left_out_by_name(tmp_path: Path) -> None
     packed = ray_files.pack(tmp_path, most_bytes=2)
     assert packed == {
         "deep/small": b"1",
-        "left_out.txt": b"large: 2 bytes, not brought back from the node\n",
+        "left_out.txt": b"large: 2 bytes, not sent back from the node\n",
     }
 
 
 def test_what_comes_back_stays_in_its_folder(tmp_path: Path) -> None:
     for name in ("../x", "/x", "a/../../x"):
-        with pytest.raises(LauncherError, match="refused"):
+        with pytest.raises(LauncherError, match="rejected"):
             ray_files.write({name: b""}, tmp_path / "kept")
     assert not (tmp_path / "x").exists()

@@ -140,8 +140,8 @@ def test_a_driver_that_ends_or_hangs_is_replaced_and_what_it_had_is_asked_again(
     def interfere() -> None:
         os.kill(_worker_at_work(gate), signal.SIGKILL)
         _until(lambda: bool(list(gate.glob("started-*"))))
-        with monkeypatch.context() as patience:
-            patience.setattr(launcher, "_silence", 3.0)  # three times what it takes
+        with monkeypatch.context() as patched:
+            patched.setattr(launcher, "_silence", 3.0)  # three times what it takes
             os.kill(first, which)
             _until(lambda: gone(first))
         (gate / "open").touch()
@@ -264,19 +264,19 @@ def test_files_travel_with_a_request(bare_ray: Make, scratch: Path, tmp_path: Pa
 def test_code_of_ones_own_must_be_on_the_node(bare_ray: Make, scratch: Path) -> None:
     build = FactoryBuild(factory="mine:build", path="/not/there")
     model = ModelSpec(source="manifest", name="mine", build=build)
-    with pytest.raises(LauncherError, match=r"^node .* mine needs /not/there, which is not there"):
+    with pytest.raises(LauncherError, match=r"^node .* needs /not/there, which does not exist"):
         list(bare_ray().run([bare_request("mine", model=model)], scratch))
 
 
 def test_an_environment_that_the_nodes_lack_is_not_listed(bare_ray: Make, scratch: Path) -> None:
     launcher = bare_ray(environments=("bare", "nowhere"))
     assert [e.name for e in launcher.environments()] == ["bare"]
-    with pytest.raises(LauncherError, match="asks for environment 'nowhere'; the nodes have bare"):
+    with pytest.raises(LauncherError, match="requests environment 'nowhere'; the nodes have bare"):
         list(launcher.run([bare_request("ok", environment="nowhere")], scratch))
 
 
 def test_nothing_waits_for_memory_that_no_node_has(bare_ray: Make, scratch: Path) -> None:
-    launcher = bare_ray(patience_seconds=0.0)
+    launcher = bare_ray(node_timeout_seconds=0.0)
     asked = bare_request("ok", memory_limit_bytes=2**50)
     with pytest.raises(LauncherError, match=r"no node of the Ray cluster \(2 alive\) has a CPU"):
         list(launcher.run([asked], scratch))
@@ -307,7 +307,7 @@ def told(**nodes: tuple[Any, ...]) -> _Told:
             environments=("default", "neuron"),
             cache=None,
             memory_limit_bytes=2**30,
-            patience_seconds=1.0,
+            node_timeout_seconds=1.0,
         )
     )
     driver.told = {
@@ -323,7 +323,7 @@ def test_nodes_that_differ_are_refused_by_name() -> None:
         told(a=(ours,), b=(theirs,)).agreed()
     assert str(refused.value) == (
         "environment 'default' is not the same on all nodes: torch 2.9.0 on b, 2.13.0 on a: make "
-        "them equal, or leave one out"
+        "them equal, or remove one of the nodes"
     )
 
 
@@ -363,7 +363,7 @@ def test_what_listens_but_is_no_ray_head_is_refused_at_once(words: bytes) -> Non
 
         threading.Thread(target=serve, daemon=True).start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(LauncherError, match=f"no Ray cluster answers at {address}"):
+        with pytest.raises(LauncherError, match=f"no Ray cluster responds at {address}"):
             _reach(address)
 
 
@@ -374,9 +374,9 @@ def test_a_head_is_one(ray_cluster: Any) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("127.0.0.1:{port}", "no Ray cluster answers at 127.0.0.1:.*Connection refused"),
-        ("ray://somewhere:10001", "no address of a Ray cluster: 'ray://somewhere:10001'"),
-        ("somewhere", "no address of a Ray cluster: 'somewhere'"),
+        ("127.0.0.1:{port}", "no Ray cluster responds at 127.0.0.1:.*Connection refused"),
+        ("ray://somewhere:10001", "not an address of a Ray cluster: 'ray://somewhere:10001'"),
+        ("somewhere", "not an address of a Ray cluster: 'somewhere'"),
     ],
 )
 def test_a_cluster_that_cannot_be_reached_is_said_in_one_line(address: str, why: str) -> None:

@@ -17,11 +17,11 @@ def test_losses_are_told_apart_and_bounded() -> None:
         kinds.OutOfMemoryError("memory"),
     ):
         assert flight is not None
-        assert flight.may_be_asked_again
+        assert flight.may_run_again
         flight = flight.lost(error, kinds)
     assert flight is not None
     assert len(flight.attempts) == MOST_LOSSES
-    assert not flight.may_be_asked_again
+    assert not flight.may_run_again
     assert [f"{a.code}: {a.reason}" for a in flight.attempts] == [
         "node_lost: its Ray node 10.0.0.3 (01234567) was lost",
         "node_lost: its Ray node was lost",

@@ -18,7 +18,7 @@ def test_a_trace_is_compressed_before_it_travels(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(node._Slot, "_of", lambda *_: cast(LocalLauncher, launcher))
     (environment,) = launcher.environments()
     asked = node.Order(request=factories.request(), digest=environment.digest)
-    parcel = node._Slot(None).answer(asked, {})
-    assert parcel.refused == ""
+    parcel = node._Slot(None).evaluate(asked, {})
+    assert parcel.problem == ""
     assert set(parcel.artifacts) == {"torch_trace/a.log.zst", "tlparse.zip"}
     assert sum(map(len, parcel.artifacts.values())) < 300

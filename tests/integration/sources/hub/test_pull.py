@@ -223,7 +223,7 @@ def test_one_model_that_the_hub_fails_for_does_not_stop_the_rest(
     hub.fail("/org/acorn/resolve/", 502)
     report = pull_from(top=8)
     assert report.partial
-    assert report.message == "7 of 8 models pulled, then: 127.0.0.1: answers 502 Bad Gateway"
+    assert report.message == "7 of 8 models pulled, then: 127.0.0.1: responds 502 Bad Gateway"
     assert "acorn" not in names(listing)
     assert len([r for r in hub.requests if "/org/acorn/" in r]) == HASTY.attempts
 
@@ -231,10 +231,10 @@ def test_one_model_that_the_hub_fails_for_does_not_stop_the_rest(
 @pytest.mark.parametrize(
     ("status", "headers", "says"),
     [
-        (429, {"Retry_After": "3600"}, "rate limit reached, it asks to wait 3600 s"),
-        (429, {"RateLimit": '"api";r=0;t=900'}, "rate limit reached, it asks to wait 900 s"),
-        (503, {}, "answers 503 Service Unavailable"),
-        (0, {}, "no answer within 1 s"),
+        (429, {"Retry_After": "3600"}, "rate limit reached, wait 3600 s"),
+        (429, {"RateLimit": '"api";r=0;t=900'}, "rate limit reached, wait 900 s"),
+        (503, {}, "responds 503 Service Unavailable"),
+        (0, {}, "no response within 1 s"),
     ],
 )
 def test_an_outage_is_reported_and_what_there_is_is_kept(
@@ -282,7 +282,7 @@ def test_pages_that_came_before_a_failure_count(
     hub.note = break_second_page  # type: ignore[method-assign]
     report = pull_from(top=8)
     assert report.message == (
-        "3 of 8 models pulled, then: 127.0.0.1: answers 500 Internal Server Error"
+        "3 of 8 models pulled, then: 127.0.0.1: responds 500 Internal Server Error"
     )
     assert names(listing) == ["acorn", "gated", "deleted"]
 
@@ -402,5 +402,5 @@ def test_no_list(listing: Path) -> None:
     "endpoint", ["http://127.0.0.1:99999", "http://127.0.0.1:x", "ftp://host", "host", "http://"]
 )
 def test_an_address_that_is_none_is_refused_at_once(tmp_path: Path, endpoint: str) -> None:
-    with pytest.raises(UsageError, match="is no address: write https://host"):
+    with pytest.raises(UsageError, match="is not an address: write https://host"):
         pull(top=1, output=tmp_path / "hub.toml", endpoint=endpoint)

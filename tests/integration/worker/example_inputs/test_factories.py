@@ -108,5 +108,5 @@ def test_without_a_callable_the_forward_is_read(
 
 
 def test_what_nothing_tells_is_asked_of_the_person(make: Make) -> None:
-    with pytest.raises(InputsError, match="left, right should be: `compilewatch inputs"):
+    with pytest.raises(InputsError, match="cannot infer left, right: `compilewatch inputs"):
         make(Pair(), build=FACTORY)

@@ -31,9 +31,9 @@ def test_a_behaviour_strikes_in_its_own_phase_only(monkeypatch: pytest.MonkeyPat
     struck: list[str] = []
     monkeypatch.setitem(chaos.BEHAVIOURS, "probe", (Phase.INPUTS, lambda: struck.append("!")))
     chaos.build("probe")(**chaos.example_kwargs())
-    chaos.strike("probe", Phase.SETUP)
+    chaos.misbehave("probe", Phase.SETUP)
     assert struck == []
-    chaos.strike("probe", Phase.INPUTS)
+    chaos.misbehave("probe", Phase.INPUTS)
     assert struck == ["!"]
 
 

@@ -21,7 +21,7 @@ from tests.doubles import BIN, has_ended, is_running
 def compiler() -> Compiler:
     path = neuronx_cc.find()
     assert path == str(BIN / "neuronx-cc")
-    return neuronx_cc.ask(path)
+    return neuronx_cc.describe(path)
 
 
 def hlo_of(folder: Path, behaviour: str = "ok") -> Path:
@@ -75,7 +75,7 @@ def test_flags_are_pinned_to_what_the_target_and_the_compiler_take(
     assert "--implicit-integer-downcast" in compiler.flags("trn1")
     assert "--native-int64" in compiler.flags("trn2")
     monkeypatch.setenv("NEURON_DOUBLE_OLD", "1")
-    older = neuronx_cc.ask(compiler.path)
+    older = neuronx_cc.describe(compiler.path)
     expected = "--framework XLA --target trn2 --model-type generic --auto-cast none --optlevel 2"
     assert " ".join(older.flags("trn2")) == expected
 
@@ -139,16 +139,16 @@ def test_what_is_compiled_is_known_again_until_something_changes(
 ) -> None:
     hlo = hlo_of(tmp_path)
     folder = neuronx_cc.folder_of(hlo, "trn1")
-    assert neuronx_cc.already(folder, compiler, hlo, "trn1") is None
+    assert neuronx_cc.earlier_result(folder, compiler, hlo, "trn1") is None
     found = compiled(compiler, hlo)
-    assert neuronx_cc.already(folder, compiler, hlo, "trn1") == found
-    assert neuronx_cc.already(folder, compiler, hlo, "trn2") is None
+    assert neuronx_cc.earlier_result(folder, compiler, hlo, "trn1") == found
+    assert neuronx_cc.earlier_result(folder, compiler, hlo, "trn2") is None
     newer = Compiler(path=compiler.path, version="3.0", known=compiler.known)
-    assert neuronx_cc.already(folder, newer, hlo, "trn1") is None
+    assert neuronx_cc.earlier_result(folder, newer, hlo, "trn1") is None
     hlo.write_text("another HLO")
-    assert neuronx_cc.already(folder, compiler, hlo, "trn1") is None
+    assert neuronx_cc.earlier_result(folder, compiler, hlo, "trn1") is None
     found = compiled(compiler, hlo_of(tmp_path, "error NCC_EVRF001"))
-    assert neuronx_cc.already(folder, compiler, hlo, "trn1") is None
+    assert neuronx_cc.earlier_result(folder, compiler, hlo, "trn1") is None
 
 
 def test_the_persistent_cache_is_looked_into(
@@ -176,9 +176,9 @@ def test_a_compiler_that_does_not_start_is_no_fault_of_the_model(
 ) -> None:
     monkeypatch.setenv("NEURON_DOUBLE", "broken")
     with pytest.raises(CompilerError, match="No module named 'neuronxcc'"):
-        neuronx_cc.ask(compiler.path)
+        neuronx_cc.describe(compiler.path)
     with pytest.raises(CompilerError, match="cannot be run: "):
-        neuronx_cc.ask(str(tmp_path / "neuronx-cc"))
+        neuronx_cc.describe(str(tmp_path / "neuronx-cc"))
 
 
 def test_it_is_found_beside_python_first(

@@ -297,4 +297,4 @@ def test_a_compiler_that_does_not_work_is_no_fault_of_the_model(
     with config.patch({"cpp.cxx": (str(broken),)}):
         outcome = InductorTarget().run(make_subject(Relu, name="inductor"))
     assert outcome.status is Status.UNSUPPORTED
-    assert outcome.detail.startswith("the C++ compiler does not build for torch: ")
+    assert outcome.detail.startswith("the C++ compiler cannot build for torch: ")

@@ -117,13 +117,13 @@ def test_what_is_missing_is_said(sdk: None, xla: Any, monkeypatch: pytest.Monkey
     assert NeuronTarget().missing() is None
     assert NeuronTarget().unable() is None
     monkeypatch.setattr("sys.path", [p for p in sys.path if p != str(FOLDER)])
-    assert str(NeuronTarget().missing()).startswith("neuronx-cc is here, but neither ")
+    assert str(NeuronTarget().missing()).startswith("neuronx-cc is installed, but not ")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     missing = str(NeuronTarget().missing())
     assert missing.startswith("no neuronx-cc and no torch_neuronx: compilewatch env ")
     xla("an HLO")
     assert NeuronTarget().missing() is None
-    assert str(NeuronTarget().unable()).startswith("no neuronx-cc: it leaves an HLO")
+    assert str(NeuronTarget().unable()).startswith("no neuronx-cc: it stores an HLO")
 
 
 def test_a_model_is_compiled_ahead_of_time_and_analyzed(

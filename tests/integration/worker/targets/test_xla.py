@@ -214,7 +214,7 @@ def test_a_value_that_is_read_is_a_break_with_its_line(answers: dict[str, Answer
     assert reads.found.graphs == 2
     assert reads.xla.fallbacks == {"aten::_local_scalar_dense": 1}
     assert reads.xla.hlo is None
-    assert "its HLO holds values of these inputs and is not kept" in reads.found.detail
+    assert "its HLO module is only valid for these inputs and is not kept" in reads.found.detail
     assert reads.kept() == set()
 
 
@@ -224,7 +224,7 @@ def test_where_the_call_breaks_the_module_is_that_of_export(answers: dict[str, A
     chooses = answers["chooses"]
     assert chooses.found.status is Status.GRAPH_BREAK
     assert chooses.xla.hlo == "export"
-    assert chooses.found.detail.endswith("its HLO is that of torch.export")
+    assert chooses.found.detail.endswith("its HLO module is that of torch.export")
     assert chooses.kept() == {
         "graph.hlo_module.pb",
         "graph.parameters.json",

@@ -19,7 +19,7 @@ from compilewatch.worker import phases
 def answer(request: Request, folder: Path) -> None:
     (folder / "artifacts").mkdir(parents=True)
     marks: list[str] = []
-    found = phases.answer(request, Tier.REAL, folder, lambda phase: marks.append(phase.value))
+    found = phases.evaluate(request, Tier.REAL, folder, lambda phase: marks.append(phase.value))
     (folder / "phases.json").write_bytes(msgspec.json.encode(marks))
     (folder / "result.json").write_bytes(msgspec.json.encode(found.result))
 

@@ -1,4 +1,4 @@
-"""One capture by Dynamo, with everything it says about it."""
+"""One capture by Dynamo, with everything that Dynamo reports about it."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _GIVEN_UP = re.compile(r"WON'T CONVERT (?P<function>\S+) (?P<file>.+) line (?P<l
 
 @dataclass
 class Capture:
-    """What one capture gave. `graph_ops` counts the call_function nodes of each graph.
+    """The result of one capture.
 
-    Their sum is `ops`, as `explain` has it.
-    `guards` counts those of frames that have a graph, as `explain` does. `frames` are the compile
-    ids of the frames that Dynamo began to trace, `captured` those of the graphs, each in order;
-    `skip_reasons` are of frames it left alone, in its words.
+    `graph_ops` counts the call_function nodes of each graph, `ops` those of all graphs.
+    `guards` counts the guards of frames with a graph; both counts are as in `explain`. `frames` are
+    the compile ids of the frames that Dynamo started to trace, `captured` those of the graphs, each
+    in order; `skip_reasons` are Dynamo's reasons for frames that it skipped.
     """
 
     graph_ops: list[int] = field(default_factory=list)
@@ -64,16 +64,16 @@ class Capture:
         return sum(self.graph_ops)
 
     @property
-    def whole(self) -> bool:
-        """The model's own frame became the one graph, and nothing was cut or given up.
+    def is_single_graph(self) -> bool:
+        """Whether the model's own frame became the only graph, with no break or fallback to eager.
 
-        Python code that the compiled frame calls may be traced after it, and give no graph.
+        Python code that the compiled frame calls may be traced afterwards, without a graph.
         """
         return self.captured == self.frames[:1] != [] and not self.log.breaks()
 
     @property
     def alone(self) -> bool:
-        """No other frame was traced: under `fullgraph=True`, one that is raises."""
+        """Whether no other frame was traced; under `fullgraph=True`, another frame raises."""
         return len(self.frames) == 1
 
 
@@ -85,11 +85,11 @@ def capture(
     dynamic: bool,
     trace_folder: Path | None = None,
 ) -> Capture:
-    """Compile `module` as `torch.compile(module, backend=backend)` does and let `call` call it.
+    """Compile `module` as `torch.compile(module, backend=backend)` does, and let `call` call it.
 
-    The numbers are those of `torch._dynamo.explain`, which is the same call with a backend that
-    counts; it takes neither `dynamic` nor a backend of ours. With `trace_folder` the structured
-    trace is also written there, as with `TORCH_TRACE`. What the compiler raises propagates.
+    The counts are those of `torch._dynamo.explain`, which makes the same call with a backend that
+    counts, but accepts neither `dynamic` nor another backend. With `trace_folder`, the structured
+    trace is also written there, as with `TORCH_TRACE`. Exceptions of the compiler propagate.
     """
     found = Capture()
 
@@ -118,10 +118,10 @@ def capture(
 
 @contextmanager
 def unmeasured_guards() -> Iterator[None]:
-    """Have Dynamo not time the guards of each frame: it flushes the CPU's caches for it.
+    """Keep Dynamo from timing the guards of each frame, for which it flushes the CPU's caches.
 
-    That costs 24 ms a frame (torch 2.13), disturbs whatever runs beside it, and yields a figure in
-    torch's own metrics only. The guards are built and checked as ever.
+    That costs 24 ms per frame (torch 2.13), disturbs other processes, and only affects a figure in
+    torch's own metrics. Guards are built and checked as usual.
     """
     measure = getattr(guards, "profile_guard_manager", None)
     if measure is None:
@@ -136,12 +136,12 @@ def unmeasured_guards() -> Iterator[None]:
 
 @contextmanager
 def _listening(found: Capture) -> Iterator[None]:
-    """Hear the structured trace and the frames given up; read the counters at the end."""
+    """Collect the structured trace and the frames that Dynamo gave up; finally read counters."""
     listener = _TraceListener(found)
     give_ups = _GiveUps(found.log)
     logger = logging.getLogger(_CONVERT_FRAME_LOGGER)
     level = logger.level
-    # torch 2.9 keeps no record of why Dynamo left a frame alone; 2.13 and later do.
+    # torch 2.9 does not record why Dynamo skipped a frame; 2.13 and later do.
     getattr(eval_frame, "reset_skip_reasons", lambda: None)()
     trace_log.addHandler(listener)
     logger.setLevel(logging.INFO)
@@ -160,7 +160,7 @@ def _listening(found: Capture) -> Iterator[None]:
 
 @contextmanager
 def _written(folder: Path | None) -> Iterator[None]:
-    """Write the structured trace to a file in `folder`, by torch's own handler."""
+    """Write the structured trace to a file in `folder`, with torch's own handler."""
     if folder is None:
         with nullcontext():
             yield
@@ -176,7 +176,7 @@ def _written(folder: Path | None) -> Iterator[None]:
 
 
 class _TraceListener(logging.Handler):
-    """Takes breaks and traced frames out of the structured trace."""
+    """Extracts graph breaks and traced frames from the structured trace."""
 
     def __init__(self, found: Capture) -> None:
         super().__init__(logging.DEBUG)
@@ -195,11 +195,11 @@ class _TraceListener(logging.Handler):
 
 
 def _report(compile_id: str, payload: str, function: str) -> BreakReport:
-    """What is being reported right now, with the stack as torch has it.
+    """Return the graph break that is being reported, with torch's stack.
 
-    Torch reports a break while it handles the exception, which then has the stack; a data-dependent
-    jump is reported where it is met, so the tracer's own stack is the one. `function` is the frame
-    being compiled: by now torch may have given a resume function another name.
+    Torch reports a graph break while it handles the exception, which then has the stack. It reports
+    a data-dependent jump where it occurs, so the stack is the tracer's own. `function` is the frame
+    being compiled: torch may have renamed a resume function by now.
     """
     error = sys.exc_info()[1]
     inside = getattr(error, "real_stack", None)
@@ -219,7 +219,7 @@ def _report(compile_id: str, payload: str, function: str) -> BreakReport:
 
 
 class _GiveUps(logging.Filter):
-    """Hears `ConvertFrame` say that a frame runs in eager mode, and why; lets only warnings out."""
+    """Records that a frame runs in eager mode, from `ConvertFrame`'s log; only passes warnings."""
 
     def __init__(self, log: BreakLog) -> None:
         super().__init__()
@@ -237,7 +237,7 @@ class _GiveUps(logging.Filter):
 
 
 def _give_up(compile_id: str, error: BaseException, message: str) -> BreakReport:
-    """A frame that failed outside the tracer; where no stack says more, its place is the frame."""
+    """Return the report of a frame that failed outside the tracer; without a stack, its place."""
     return BreakReport(
         compile_id=compile_id,
         reason=str(getattr(error, "msg", None) or error),
@@ -254,5 +254,5 @@ def _frame_given_up(message: str) -> tuple[StackFrame, ...]:
 
 
 def type_names(error: BaseException | None) -> tuple[str, ...]:
-    """The types of an exception and of its causes, outermost first."""
+    """Return the types of an exception and of its causes, outermost first."""
     return tuple(type(cause).__name__ for cause in causes(error)) if error is not None else ()

@@ -1,4 +1,4 @@
-"""What fake tensors do differently, in eager code between graphs, without saying so."""
+"""Differences of fake tensors, in eager code between graphs, that torch does not report."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from compilewatch.worker.targets import FakeUnsupportedError
 
 
 @contextmanager
-def refused_deepcopy() -> Iterator[None]:
-    """Have `copy.deepcopy` of a fake tensor raise FakeUnsupportedError.
+def rejected_deepcopy() -> Iterator[None]:
+    """Make `copy.deepcopy` of a fake tensor raise FakeUnsupportedError.
 
-    It copies the fake mode along with the tensor (torch 2.13 to 2.15), by Python code that Dynamo
-    then tries to compile: breaks appear that no real tensor makes.
+    It copies the fake mode with the tensor (torch 2.13 to 2.15), in Python code that Dynamo then
+    compiles, which causes graph breaks that real tensors do not cause.
     """
 
-    def refuse(_self: FakeTensor, _memo: dict[int, Any]) -> NoReturn:
+    def reject(_self: FakeTensor, _memo: dict[int, Any]) -> NoReturn:
         raise FakeUnsupportedError("the model copies a tensor with copy.deepcopy")
 
     own = FakeTensor.__dict__.get("__deepcopy__")
-    FakeTensor.__deepcopy__ = refuse
+    FakeTensor.__deepcopy__ = reject
     try:
         yield
     finally:

@@ -1,37 +1,38 @@
-"""Break accounting: from what Dynamo says while it compiles to `GraphBreak`s that add up.
+"""Accounting of graph breaks: from Dynamo's reports to `GraphBreak`s whose sum is the total.
 
-What is counted: the breaks that Dynamo met while the example inputs ran once. Dynamo works frame by
-frame (the model's forward, the functions that resume it after a break, callees of what it gave up
-on), and each compile of a frame ends in exactly one of three ways: whole, cut (a graph up to here,
-a resume function from here) or given up (the frame runs in eager mode). A cut or a give-up is one
-break. Hence the unit is the compile of a frame, named by torch's compile id
-(`frame_id/frame_compile_id`):
+Counted are the graph breaks that Dynamo met while the example inputs ran once. Dynamo compiles
+frame by frame (the model's forward, the functions that resume it after a graph break, the functions
+called by frames that it gave up), and each compile of a frame ends in exactly one of three ways:
+captured completely, cut (a graph up to this point, a resume function from here) or given up (the
+frame runs in eager mode). A cut or a given-up frame is one graph break. The unit is therefore the
+compile of a frame, named by torch's compile id (`frame_id/frame_compile_id`):
 
-- Restarts are no breaks. Dynamo traces a frame again after it met a break (`SpeculationLog`),
-  under the same compile id, and reports the break in the first attempt only. Several reports under
-  one compile id are one break, whose cause is the first report; later ones are its consequences
-  (the cut could not be made there, say) and are appended to its reason.
-- A break inside an inlined call is met once by the caller (which cuts before the call) and again
-  when the callee is compiled as a frame of its own: two breaks, one place. They share an entry,
-  with two occurrences.
-- A frame that runs again from Dynamo's cache does not break again; one that is recompiled does.
-- A frame without tensors or operations that Dynamo leaves alone is no break, by torch's own words
-  (`exc.SkipFrame`).
+- Restarts are not graph breaks. After a graph break, Dynamo traces the frame again
+  (`SpeculationLog`), under the same compile id, and reports the break in the first attempt only.
+  Several reports under one compile id are one graph break, whose cause is the first report; later
+  ones are its consequences (for example, the cut was impossible there) and are appended to its
+  reason.
+- A graph break inside an inlined call occurs once in the caller (which cuts before the call) and
+  again when the callee is compiled as its own frame: two graph breaks at one place. They share an
+  entry with two occurrences.
+- A frame that runs again from Dynamo's cache does not count again; a recompiled frame does.
+- A frame without tensors or operations that Dynamo skips is not a graph break, according to torch
+  itself (`exc.SkipFrame`).
 
-Which source proves what:
+Sources:
 
-- the structured trace (artifact `dynamo_graph_break_reason`) carries every break that the bytecode
-  tracer handles, with whole reason and user stack: cuts and most give-ups;
-- the logger of `torch._dynamo.convert_frame` reports each frame given up, with its exception:
-  the only source of those that fail outside the tracer (a generator's own frame, the recompile
-  limit);
-- `counters["frames"]` (total less ok) counts frames given up, `counters["graph_break"]` the cuts at
-  an instruction that can be resumed at, and a captured graph's own `compile_subgraph_reason` says
-  whether it ended in a cut. They carry no place, so they serve as a check: what they count and the
-  two above did not report is a break with the code `unattributed`.
+- The structured trace (artifact `dynamo_graph_break_reason`) contains every graph break that the
+  bytecode tracer handles, with the complete reason and user stack: cuts and most given-up frames.
+- The logger of `torch._dynamo.convert_frame` reports each given-up frame with its exception. It is
+  the only source for frames that fail outside the tracer (a generator's own frame, the recompile
+  limit).
+- `counters["frames"]` (total minus ok) counts given-up frames, `counters["graph_break"]` counts the
+  cuts at an instruction where execution can resume, and a captured graph's
+  `compile_subgraph_reason` says whether it ended in a cut. They have no place and serve as a check:
+  what they count and the other two did not report is a graph break with the code `unattributed`.
 
-`torch._dynamo.explain` reports graphs less one, which is something else: -1 where the only frame
-was given up, and one for each graph that a recompile or an eager caller made.
+`torch._dynamo.explain` reports the number of graphs minus one, which differs: -1 if the only frame
+was given up, and one for each graph of a recompile or of an eager caller.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ from compilewatch.records import GraphBreak, StackFrame
 from compilewatch.worker.targets.dynamo.reasons import UNATTRIBUTED, Cause, classify
 
 CompileId = str
-"""`frame_id/frame_compile_id`, as torch writes it; `?/n` for a frame that failed without one."""
+"""`frame_id/frame_compile_id`, as torch writes it; `?/n` for a failed frame without one."""
 
 UNKNOWN = "?"
 
 _REASON = re.compile(
     r"^Graph Break Reason: (?P<reason>.*?)"
     r"(?:\n\nStack variable source attribution:\n.*?)?"
-    r"\n\n?User code traceback:\n",  # torch 2.9 leaves no empty line before it
+    r"\n\n?User code traceback:\n",  # torch 2.9 writes no empty line before it
     re.M | re.S,
 )
 _RESUME = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
@@ -79,7 +80,7 @@ _PATHS: dict[str, str] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class BreakReport:
-    """One report of a break: the whole reason, the user's stack (outermost first), exceptions."""
+    """One report of a graph break: complete reason, user stack (outermost first), exceptions."""
 
     compile_id: CompileId
     reason: str
@@ -89,31 +90,31 @@ class BreakReport:
 
 @dataclass
 class BreakLog:
-    """Reports by compile id, in the order met, and the counts that they are checked against."""
+    """Reports by compile id, in order, and the counts with which they are checked."""
 
     reports: dict[CompileId, list[BreakReport]] = field(default_factory=dict)
     frames_given_up: int = 0
-    """`counters["frames"]`: total less ok."""
+    """`counters["frames"]`: total minus ok."""
     give_ups_reported: int = 0
     cuts_counted: int = 0
     """Sum of `counters["graph_break"]`."""
     broken_graphs: set[CompileId] = field(default_factory=set)
-    """Compile ids whose captured graph says that it ended in a break."""
+    """Compile ids whose captured graph ended in a graph break, according to the graph."""
 
     def add(self, report: BreakReport) -> None:
         self.reports.setdefault(report.compile_id, []).append(report)
 
     def missing(self) -> int:
-        """How many breaks the counts prove beyond the reports."""
+        """Return how many graph breaks the counts contain beyond the reports."""
         unreported_graphs = len(self.broken_graphs - self.reports.keys())
         unreported_frames = max(0, self.frames_given_up - self.give_ups_reported)
         unreported_cuts = max(0, self.cuts_counted - len(self.reports))
         return max(unreported_graphs + unreported_frames, unreported_cuts)
 
     def breaks(self, model: StackFrame | None = None) -> tuple[GraphBreak, ...]:
-        """One entry a cause and place, in the order met; the occurrences sum to the total.
+        """Return one entry per cause and place, in order; the occurrences sum to the total.
 
-        `model` is the place of the model's own frame, for breaks that have no other.
+        `model` is the place of the model's own frame, for graph breaks that have no other.
         """
         found = merge(as_break(reports, model) for reports in self.reports.values())
         missing = self.missing()
@@ -132,10 +133,10 @@ class BreakLog:
 
 
 def as_break(reports: Sequence[BreakReport], model: StackFrame | None = None) -> GraphBreak:
-    """The one break that the reports under one compile id speak of.
+    """Combine the reports under one compile id to one graph break.
 
-    Where Dynamo's own frame is all there is, it stands around the model (whose `forward` is
-    disabled, say), and the place is the model's.
+    If the stack only has Dynamo's own frame, which is around the model (for example if its
+    `forward` is disabled), the place is the model's.
     """
     first, *consequences = reports
     reason = "\n\nThen, in the same frame: ".join(
@@ -180,18 +181,18 @@ def _source(place: StackFrame) -> tuple[int, tuple[str, ...]]:
 
 
 def unattributed(count: int) -> GraphBreak:
-    """Breaks that torch counted and gave no reason for."""
+    """Return the graph breaks that torch counted without a reason."""
     place = StackFrame(file=UNKNOWN, line=0, function=UNKNOWN)
-    reason = "Torch's counters prove this break, but it reported no reason."
+    reason = "PyTorch's counters show this graph break, but PyTorch reported no reason."
     found = graph_break(Cause(code=UNATTRIBUTED), reason, place)
     return _times(found, count)
 
 
 def merge(breaks: Iterable[GraphBreak]) -> tuple[GraphBreak, ...]:
-    """One entry for each (cause, file, line, function), with the sum of occurrences.
+    """Return one entry per (cause, file, line, function), with the sum of occurrences.
 
-    The line keeps apart what one fingerprint holds: two statements of a function, or the `forward`
-    of two classes in a file (torch names functions, not methods).
+    The line separates graph breaks with the same fingerprint: two statements of a function, or the
+    `forward` of two classes in a file (torch names functions, not methods).
     """
     merged: dict[tuple[str, int], GraphBreak] = {}
     for found in breaks:
@@ -207,16 +208,16 @@ def _identity(found: GraphBreak) -> tuple[str, int]:
 
 
 def fingerprint(cause: str, place: StackFrame) -> str:
-    """12 hex digits that survive line drift: SHA-256 over cause, file and function."""
+    """Return 12 hex digits of SHA-256 over cause, file and function, but not the line."""
     text = "\0".join((cause, place.file, place.function))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def place_of(stack: Sequence[StackFrame]) -> StackFrame:
-    """The innermost frame that is a model's or torch's: where somebody can act.
+    """Return the innermost frame of the model or of torch, where someone can change something.
 
-    Frames of Dynamo's own (its stand-ins for builtins) and of the standard library count only where
-    there is nothing else: a `copy.deepcopy` breaks where it is called.
+    Frames of Dynamo (its replacements for builtins) and of the standard library only count if there
+    is no other: a `copy.deepcopy` breaks where it is called.
     """
     own = [frame for frame in stack if not _is_plumbing(frame.file)]
     chosen = own or list(stack)
@@ -229,23 +230,23 @@ def _is_plumbing(file: str) -> bool:
 
 
 def reason_in(payload: str) -> str:
-    """The reason in the payload of a `dynamo_graph_break_reason` artifact.
+    """Return the reason in the payload of a `dynamo_graph_break_reason` artifact.
 
-    Its forms are those of `log_graph_break` (torch/_dynamo/symbolic_convert.py), of `ConvertFrame`
-    (torch/_dynamo/convert_frame.py) and of `unimplemented_with_warning` (torch/_dynamo/exc.py).
-    One that has another form is kept whole.
+    Its formats are those of `log_graph_break` (torch/_dynamo/symbolic_convert.py), of
+    `ConvertFrame` (torch/_dynamo/convert_frame.py) and of `unimplemented_with_warning`
+    (torch/_dynamo/exc.py). A payload in another format is returned completely.
     """
     found = _REASON.search(payload)
     return (found["reason"] if found else payload).strip()
 
 
 def user_stack(summary: Iterable[FrameSummary]) -> tuple[StackFrame, ...]:
-    """A stack of torch's, outermost first, as the model's author knows it.
+    """Return a stack of torch, outermost first, as the model's author knows it.
 
-    Left out are the harness (all up to its last frame) and the two frames of each `nn.Module` call.
-    A resume function goes by the name of the function it resumes and takes its frame's place.
-    (`collapse_resume_frames` of torch merges all neighbours of one name, a `forward` that calls a
-    `forward` too, so the stack printed in the structured trace lacks frames.)
+    Omitted are the harness (everything up to its last frame) and the two frames of each `nn.Module`
+    call. A resume function gets the name of the function that it resumes and replaces its frame.
+    (torch's `collapse_resume_frames` merges all adjacent frames of one name, also a `forward` that
+    calls a `forward`, so the stack in the structured trace lacks frames.)
     """
     frames: list[StackFrame] = []
     for at in summary:
@@ -271,20 +272,20 @@ def stack_frame(file: str, line: int | None, function: str, text: str = "") -> S
 
 
 def package_path(file: str) -> str:
-    """`relative_file`, and `<eval_with_key>` without its running number."""
+    """Return `relative_file`; `<eval_with_key>` without its running number."""
     return _CODE_NUMBER.sub(r"\1", relative_file(file))
 
 
 def shorten_paths(text: str) -> str:
-    """The text with each absolute path of a Python file made relative to its package."""
+    """Return the text with absolute paths of Python files relative to their packages."""
     return _FILE_IN_TEXT.sub(lambda found: relative_file(found[0]), text)
 
 
 def without_torch_stack(reason: str) -> str:
-    """The reason without the tracebacks of torch's own frames, each down to its exception.
+    """Return the reason without the tracebacks of torch's own frames, but with their exceptions.
 
-    Torch writes them where a frame fails outside its tracer: hundreds of frames of AOTAutograd, and
-    the harness among them. The structured trace has them still.
+    Torch writes them if a frame fails outside its tracer: hundreds of frames of AOTAutograd and of
+    the harness. The structured trace still contains them.
     """
     return _TORCH_STACK.sub("", reason)
 

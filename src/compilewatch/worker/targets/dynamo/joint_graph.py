@@ -1,13 +1,13 @@
-"""AOTAutograd for the fake tier: trace the joint graph of forward and backward, do not run it.
+"""AOTAutograd for the fake tier: traces the joint graph of forward and backward without running it.
 
-AOTAutograd captures loss and backward by tracing them with fake tensors. Where the inputs are fake
-as well, running what came out of it tells nothing that the trace did not, and takes a quarter of
-the time; parting it into two graphs and compiling those takes another tenth. So the two graphs are
-cut down to their inputs and to outputs of the right size, stride and dtype.
+AOTAutograd captures loss and backward by tracing them with fake tensors. If the inputs are fake
+too, running the result shows nothing that the trace did not, and takes a quarter of the time;
+partitioning it into two graphs and compiling those takes another tenth. The two graphs are
+therefore reduced to their inputs and to outputs of the right size, stride and dtype.
 
-Code between graphs may read what a graph returns, where it follows from values that are known
-(`worker/model/fake_mode.py`). Only tensors of integers and booleans are read so, hence a graph that
-returns one which weights have no part in is run as it is.
+Code between graphs may read the output of a graph if it depends on known values only
+(`worker/model/fake_mode.py`). Only integer and boolean tensors are read in this way, so a graph
+that returns one that does not depend on weights runs unchanged.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torch._functorch.partitioners import default_partition
 from torch.fx import Graph, GraphModule, Node
 
 _STAND_IN = torch.ops.aten.empty_strided.default
-"""Of no tensor: one made from a constant that fake tensors carry along would be made for real."""
+"""Takes no tensor as input. Made from a constant of a fake tensor, its output would be real."""
 
 _TAG = "partitioner_tag"
 
 
 def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """A backend for `torch.compile` that stops where `aot_eager_default_partitioner` would run."""
+    """A backend for `torch.compile` that stops before `aot_eager_default_partitioner` runs."""
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=boxed_nop,
         bw_compiler=boxed_nop,
@@ -39,7 +39,7 @@ def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., A
     return compiled
 
 
-unexecuted_backend.__name__ = "compiler_fn"  # as torch's messages name its own (AotAutograd)
+unexecuted_backend.__name__ = "compiler_fn"  # the name in torch's own messages (AotAutograd)
 
 
 def unexecuted_partition(
@@ -50,9 +50,9 @@ def unexecuted_partition(
     static_lifetime_input_indices: Sequence[int] | None = None,
     **given: Any,
 ) -> tuple[GraphModule, GraphModule]:
-    """The forward and backward graphs of a joint graph, without their operations if that is safe.
+    """Return the forward and backward graphs, without their operations if that is safe.
 
-    The contract is that of torch's `default_partition`, which does the parting.
+    The arguments are those of torch's `default_partition`, which partitions the joint graph.
     """
     _cut_down(joint.graph, num_fwd_outputs, static_lifetime_input_indices or ())
     parts: tuple[GraphModule, GraphModule] = default_partition(
@@ -66,7 +66,7 @@ def unexecuted_partition(
 
 
 def _cut_down(graph: Graph, forward_outputs: int, weights: Sequence[int]) -> None:
-    """Replace what the outputs are made of; leaves a graph alone that has to be run."""
+    """Replace the computation of the outputs; a graph that must run is not changed."""
     placeholders = graph.find_nodes(op="placeholder")
     primals = [node for node in placeholders if "tangents" not in str(node.target)]
     (output,) = graph.find_nodes(op="output")
@@ -110,7 +110,7 @@ def _is_plain_tensor(node: Node) -> bool:
 
 
 def _has_effects(graph: Graph) -> bool:
-    """Whether something happens in a graph besides computing its outputs."""
+    """Whether a graph does anything besides computing its outputs."""
     return any(
         node.op not in ("placeholder", "output", "get_attr")
         and (
@@ -122,7 +122,7 @@ def _has_effects(graph: Graph) -> bool:
 
 
 def _may_be_read(node: Node, unknown: Iterable[Node]) -> bool:
-    """Whether eager code may ask for a result's values: known integers or booleans."""
+    """Whether eager code may read the values of a result: known integers or booleans."""
     value = node.meta["val"]
     if value.dtype.is_floating_point or value.dtype.is_complex:
         return False

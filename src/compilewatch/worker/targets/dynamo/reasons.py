@@ -1,11 +1,11 @@
-"""What a graph break or a compiler's refusal is called: torch's registry first, then our own codes.
+"""Codes of graph breaks and compiler errors: from PyTorch's registry, or else our own.
 
-Torch ships a registry of graph break types (`torch/_dynamo/graph_break_registry.json`: id, type,
-context, explanation, hints) and formats each break as `format_graph_break_message` of
-`torch/_dynamo/exc.py` does. What has no entry there (mostly symbolic shapes and errors) gets one of
+Torch contains a registry of graph break types (`torch/_dynamo/graph_break_registry.json`: id, type,
+context, explanation, hints) and formats each graph break with `format_graph_break_message` of
+`torch/_dynamo/exc.py`. Causes without an entry (mostly symbolic shapes and errors) get one of
 `CODES`. Both are bounded: a code can be a metric label, a reason cannot.
 
-This module needs torch's files but does not import torch, so that the parent may use it as well.
+This module reads torch's files but does not import torch, so that the parent can use it too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AOT_AUTOGRAD = "aot_autograd"
 OTHER = "other"
 
 _TAXONOMY: tuple[tuple[str, str, str], ...] = (
-    # (code, pattern over type names, pattern over the message); the first row that matches counts.
+    # (code, pattern of type names, pattern of the message); the first matching row counts.
     (
         "recompile_limit",
         r"FailOnRecompileLimitHit|RecompileError",
@@ -69,7 +69,7 @@ _TAXONOMY: tuple[tuple[str, str, str], ...] = (
 )
 
 CODES = (*(code for code, _, _ in _TAXONOMY), UNATTRIBUTED, UNREGISTERED, OTHER)
-"""Every code of ours. A registry id is the other kind of code."""
+"""All our own codes. The other codes are ids of the registry."""
 
 _WHILE_HANDLING = "*** While handling this graph break, another graph break occurred: ***"
 _EXPLANATION = re.compile(
@@ -84,7 +84,7 @@ _PREFIX = re.compile(
 
 
 class Cause(Record, frozen=True, kw_only=True):
-    """What a break is called: the fields of `records.GraphBreak` that its reason decides."""
+    """The classification of a graph break: the fields of `GraphBreak` that its reason decides."""
 
     code: str
     gb_id: str | None = None
@@ -94,12 +94,12 @@ class Cause(Record, frozen=True, kw_only=True):
 
 
 def classify(reason: str, type_names: Iterable[str] = ()) -> Cause:
-    """Name the cause in a reason of torch's, given the types of the exceptions it came with.
+    """Classify one of torch's reasons, given the types of the exceptions that it came with.
 
-    A break met while another was being handled (a loop or a context manager that cannot be resumed
-    in) is a consequence: torch puts the original first, and that is the cause. So is whatever
-    stands behind a wrapper's first sentence ("Encountered graph break when attempting to trace
-    CALL", "Failed to handle graph break gracefully").
+    A graph break that occurs while another one is handled (a loop or a context manager in which
+    execution cannot resume) is a consequence: torch puts the original one first, and that is the
+    cause. The same holds for a reason behind the first sentence of a wrapper ("Encountered graph
+    break when attempting to trace CALL", "Failed to handle graph break gracefully").
     """
     inner = innermost(reason)
     first_line = inner.partition("\n")[0].strip()
@@ -118,7 +118,7 @@ def classify(reason: str, type_names: Iterable[str] = ()) -> Cause:
 
 
 def innermost(reason: str) -> str:
-    """The original reason, without the wrappers that torch puts around it."""
+    """Return the original reason without torch's wrappers."""
     original = reason.split(_WHILE_HANDLING)[0]
     while True:
         unwrapped = _PREFIX.sub("", original, count=1)
@@ -128,7 +128,7 @@ def innermost(reason: str) -> str:
 
 
 def short_code(message: str, type_names: Iterable[str] = ()) -> str:
-    """One of `CODES` for a message and the exceptions it came with; types count before words."""
+    """Return one of `CODES` for a message and its exceptions; types take precedence."""
     names = tuple(type_names)
     for code, type_pattern, message_pattern in _TAXONOMY:
         if any(re.fullmatch(type_pattern, name) for name in names):
@@ -140,9 +140,9 @@ def short_code(message: str, type_names: Iterable[str] = ()) -> str:
 
 @functools.cache
 def registry() -> dict[str, str]:
-    """Graph break type -> id, of the installed torch; empty where torch ships none.
+    """Map the types of graph breaks to ids, for the installed torch; empty without a registry.
 
-    An entry is a list, newest first: an old type keeps its id, but never takes a newer one's.
+    An entry is a list, newest first: an old type keeps its id but never replaces a newer one's.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:

@@ -1,10 +1,10 @@
-"""The Dynamo target: does the model capture whole, and if not, every break with its cause.
+"""The Dynamo target: is the model captured without graph breaks, and what causes each one?
 
-Two verdicts, which are different facts. `status` and `breaks` come from a capture as
-`torch.compile(module)` makes it: with breaks allowed (see `graph_breaks` for what is counted).
-`fullgraph` says whether `torch.compile(module, fullgraph=True, backend="eager")` accepts the model;
-it traces under other settings (scalar outputs and data-dependent shapes are captured), so that
-`.item()` breaks and yet passes.
+It records two different facts. `status` and `breaks` come from a capture as by
+`torch.compile(module)`, which allows graph breaks (`graph_breaks` describes what is counted).
+`fullgraph` says whether `torch.compile(module, fullgraph=True, backend="eager")` accepts the model.
+It traces with other settings (scalar outputs and data-dependent shapes are captured), so a model
+with `.item()` can have a graph break and yet be accepted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from compilewatch.worker.targets.dynamo.capture import (
     type_names,
     unmeasured_guards,
 )
-from compilewatch.worker.targets.dynamo.fake_limits import refused_deepcopy
+from compilewatch.worker.targets.dynamo.fake_limits import rejected_deepcopy
 from compilewatch.worker.targets.dynamo.graph_breaks import (
     UNKNOWN,
     graph_break,
@@ -72,7 +72,7 @@ _REFUSALS = (
     UserError,
     UncapturedHigherOrderOpError,
     FailOnRecompileLimitHit,
-    GuardOnDataDependentSymNode,  # of a size or value that Dynamo made unknown, in either tier
+    GuardOnDataDependentSymNode,  # on a size or value that Dynamo made unknown, in either tier
 )
 GRAPHS_KEPT = 200
 """Of so many graphs a result has the operations and the break behind each."""
@@ -91,10 +91,10 @@ class DynamoTarget(CompileTarget):
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """Capture, account for the breaks, and settle `fullgraph=True`.
+        """Capture the model, record the graph breaks, and determine `fullgraph`.
 
-        Raises FakeUnsupportedError where the fake tensors of the subject, and not the compiler, may
-        be the reason of a failure; MemoryError propagates.
+        Raises FakeUnsupportedError if a failure may be caused by the subject's fake tensors instead
+        of the compiler; MemoryError propagates.
         """
         subject.enter(Phase.COMPILE)
         keep = subject.request.keep_artifacts
@@ -136,13 +136,13 @@ def _tensors(subject: Subject) -> Iterator[None]:
         stack.enter_context(unmeasured_guards())
         stack.enter_context(subject.tensors())
         if subject.fake_mode is not None:
-            stack.enter_context(refused_deepcopy())
+            stack.enter_context(rejected_deepcopy())
             stack.enter_context(values_shown())
         yield
 
 
 def _call(subject: Subject, module: Callable[..., Any]) -> None:
-    """Call the (compiled) module once; in train mode also back through its loss."""
+    """Call the (compiled) module once, in train mode also backward through its loss."""
     if subject.request.target.mode is Mode.EVAL:
         with torch.no_grad():
             module(*subject.inputs.args, **subject.inputs.kwargs)
@@ -153,7 +153,7 @@ def _call(subject: Subject, module: Callable[..., Any]) -> None:
 
 
 def loss_of(output: Any) -> torch.Tensor | None:
-    """The model's own `loss`, else the sum of its float outputs' means; None without a gradient."""
+    """Return the model's `loss`, or the sum of its float outputs' means; None without gradient."""
     own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if isinstance(own, torch.Tensor) and own.requires_grad:
         return own.mean()
@@ -169,21 +169,22 @@ def _backend(subject: Subject) -> Backend:
     target = subject.request.target
     if target.backend is None and target.mode is Mode.TRAIN and subject.fake_mode is not None:
         return unexecuted_backend
-    # The default partitioner: how forward and backward are parted changes no verdict, and the one
-    # that saves memory takes an eighth of a capture.
+    # The default partitioner: how forward and backward are partitioned changes no verdict, and
+    # the one that saves memory takes an eighth of a capture.
     default = "eager" if target.mode is Mode.EVAL else "aot_eager_default_partitioner"
     backend: Backend = torch._dynamo.lookup_backend(target.backend or default)
     return backend
 
 
 def _fullgraph(subject: Subject, found: Capture) -> FullgraphVerdict:
-    """Derive the verdict where the capture proves it, else ask.
+    """Derive the verdict if the capture proves it, otherwise compile again.
 
-    `fullgraph=True` differs from the capture in what it does about a break, a frame without
-    operations, a second traced frame, and scalars or shapes that depend on data (which break
-    without it). A capture of one frame in one whole graph met none, so tracing takes the same way.
+    `fullgraph=True` differs from the capture in how it handles a graph break, a frame without
+    operations, a second traced frame, and scalars or shapes that depend on data (which cause a
+    break without it). A capture of one frame as a single graph met none of these, so tracing is the
+    same.
     """
-    if found.whole and found.alone:
+    if found.is_single_graph and found.alone:
         return FullgraphVerdict(accepted=True, derived=True)
     return _probe(subject)
 
@@ -201,7 +202,7 @@ def _probe(subject: Subject) -> FullgraphVerdict:
     try:
         with _tensors(subject), gradients:
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
-    except Exception as error:  # the edge to the compiler and to model code
+    except Exception as error:  # of the compiler and of the model's code
         _raise_if_out_of_memory(error)
         if not _settled(subject, error):
             raise FakeUnsupportedError(f"under fullgraph: {one_line(error)}") from error
@@ -215,7 +216,10 @@ def _probe(subject: Subject) -> FullgraphVerdict:
 
 
 def _failed(subject: Subject, error: Exception) -> Outcome:
-    """The compiler raised, or the model did, running compiled: an answer, if it is settled."""
+    """Return the outcome of an exception in the compiler or in the compiled model.
+
+    Raises FakeUnsupportedError if fake tensors may have caused it; MemoryError propagates.
+    """
     _raise_if_out_of_memory(error)
     if isinstance(error, FakeUnsupportedError):
         raise error
@@ -232,7 +236,7 @@ def _failed(subject: Subject, error: Exception) -> Outcome:
 
 
 def _check_eager_backward(subject: Subject) -> None:
-    """Raise, in phase eager, what the model's own backward raises: no error of the compiler."""
+    """Raise, in phase eager, what the model's own backward raises: not a compiler error."""
     torch._dynamo.reset()
     try:
         with subject.tensors():
@@ -243,10 +247,10 @@ def _check_eager_backward(subject: Subject) -> None:
 
 
 def compiler_error(error: BaseException) -> ErrorRecord:
-    """The record of a failure in the compiler: code of the taxonomy, causes, the user's line.
+    """Return the record of a compiler failure: code, causes, and the line in the model.
 
-    The message begins with the innermost cause: a backend's failure repeats what it wraps, and in
-    a long one that is what gets lost between head and tail.
+    The message starts with the innermost cause: the failure of a backend repeats what it wraps, and
+    the cause of a long one would be lost between head and tail.
     """
     record = error_record(error)
     chain = _chain(error)
@@ -268,25 +272,25 @@ def compiler_error(error: BaseException) -> ErrorRecord:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The exception and its causes, outermost first, and what a backend raised within it."""
+    """Return the exception and its causes, outermost first, including those within a backend."""
     inner = getattr(error, "inner_exception", None)
     return [*causes(error), *(causes(inner) if inner is not None else ())]
 
 
 def _raise_if_out_of_memory(error: BaseException) -> None:
-    """Memory that ran out says nothing about the model, whoever was asking for it."""
+    """Raise if memory ran out, because that says nothing about the model."""
     for cause in _chain(error):
         if error_code(cause) == "out_of_memory":
             raise cause
 
 
 def _settled(subject: Subject, error: BaseException) -> bool:
-    """True where a failure is the compiler's answer, whatever tensors the model was given.
+    """Whether a failure is the compiler's verdict regardless of the subject's tensors.
 
-    Between graphs, eager code runs on the subject's tensors and may read values that fake ones do
-    not have. Inside the compiler they are replaced by its own; a refusal in its own words counts,
-    but in any other failure an artefact cannot be excluded: where the harness may ask again with
-    real tensors (tier `auto`), it shall.
+    Between graphs, eager code runs on the subject's tensors and may read values that fake tensors
+    do not have. Inside the compiler they are replaced by its own, so a rejection in its own words
+    counts. Any other failure may be an artefact of fake tensors: if the tier is `auto`, the
+    launcher may evaluate the request again with real tensors.
     """
     if subject.fake_mode is None or isinstance(error, _REFUSALS) or _NO_FRAMES in str(error):
         return True
@@ -294,7 +298,7 @@ def _settled(subject: Subject, error: BaseException) -> bool:
 
 
 def _by_compiler(error: BaseException) -> bool:
-    """True where the compiler raised it, False where the model or a compiled graph did, running."""
+    """Whether the compiler raised it; False if the model or a compiled graph did."""
     if isinstance(error, TorchDynamoException | FailOnRecompileLimitHit):
         return True
     if _NO_FRAMES in str(error):
@@ -308,10 +312,10 @@ def _by_compiler(error: BaseException) -> bool:
 
 
 def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...]:
-    """No break, and yet not one whole graph: Dynamo left the model's own frame to eager mode."""
-    if found.whole:
+    """Return a graph break if Dynamo reported none but left the model's frame to eager mode."""
+    if found.is_single_graph:
         return ()
-    said = "\n".join(found.skip_reasons) or "Dynamo did not say why."
+    said = "\n".join(found.skip_reasons) or "Dynamo did not report why."
     reason = f"Dynamo captured {found.graphs} graphs. Frames that it skipped:\n{said}"
     place = _forward_of(subject.module)
     return (graph_break(Cause(code=SKIPPED_FRAME), reason, place, (place,)),)
@@ -319,7 +323,7 @@ def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...
 
 def _forward_of(module: torch.nn.Module) -> StackFrame:
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    if code is None:  # not written in Python
+    if code is None:  # not implemented in Python
         return StackFrame(file=UNKNOWN, line=0, function=type(module).__name__)
     return stack_frame(code.co_filename, code.co_firstlineno, code.co_name)
 
@@ -328,7 +332,7 @@ def _with_artifacts(subject: Subject, outcome: Outcome) -> Outcome:
     if not outcome.breaks:
         trace_log.discard(subject.artifacts)
         return outcome
-    subject.enter(Phase.PROFILE)  # rendering is no part of the compile's duration
+    subject.enter(Phase.PROFILE)  # rendering must not count as compile time
     kept, problem = trace_log.render(subject.artifacts)
     detail = f"{outcome.detail}; {problem}" if problem else outcome.detail
     return replace(outcome, artifacts=kept, detail=detail)

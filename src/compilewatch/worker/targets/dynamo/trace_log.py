@@ -1,4 +1,4 @@
-"""The structured trace of a capture as artifacts: the log, and tlparse's pages made from it."""
+"""The structured trace of a capture as artifacts: the log, and the pages made by tlparse."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _TIMEOUT_SECONDS = 60.0
 def render(artifacts: Path) -> tuple[tuple[str, ...], str]:
     """Render the log in `artifacts/torch_trace` into `artifacts/tlparse`.
 
-    Returns the paths to keep, relative to `artifacts` (the log, and the page to open if there is
-    one), and what went wrong in one line, or "". Never raises: an artifact is not a verdict.
+    Returns the paths to keep, relative to `artifacts` (the log, and the first page if there is
+    one), and what went wrong in one line, or "". Never raises, because an artifact is not a
+    verdict.
     """
     logs = sorted((artifacts / LOG_FOLDER).glob("*.log"))
     if not logs:
@@ -41,11 +42,11 @@ def render(artifacts: Path) -> tuple[tuple[str, ...], str]:
 
 
 def discard(artifacts: Path) -> None:
-    """Drop the log of a capture without breaks."""
+    """Delete the log of a capture without graph breaks."""
     shutil.rmtree(artifacts / LOG_FOLDER, ignore_errors=True)
 
 
 def find_tlparse() -> str | None:
-    """The binary of the tlparse wheel: beside the interpreter, else on the PATH."""
+    """Find the binary of the tlparse wheel: next to the interpreter, or else on PATH."""
     beside = Path(sys.executable).with_name("tlparse")
     return str(beside) if beside.is_file() else shutil.which("tlparse")

@@ -1,4 +1,4 @@
-"""Draft export: torch takes the path of the example values and reports what it had to assume."""
+"""Draft export: torch traces with the example values and reports what it had to assume."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 def draft_export(
     module: nn.Module, inputs: ExampleInputs, shapes: ShapesCollection | None, strict: bool
 ) -> tuple[DraftExport, str]:
-    """Export with values propagated (`torch.export.draft_export`): a summary and torch's report.
+    """Export with example values (`torch.export.draft_export`): a summary and torch's report.
 
-    Tensors must be real. What export still refuses is raised.
+    Tensors must be real. Raises the error if even draft export fails.
     """
     with _trace_in_scratch():
         program = torch.export.draft_export(
             module, inputs.args, inputs.kwargs, dynamic_shapes=shapes, strict=strict
         )
     report: Any = program._report
-    # Torch announces a file's number once in a process, and so to the first report only.
+    # Torch announces the number of a file once per process, and so only to the first report.
     report.str_to_filename |= {number: name for name, number in INTERN_TABLE.items()}
     failures = tuple(_failure(each, report.str_to_filename) for each in report.failures)
     text = _ANSI.sub("", str(report)).strip() + "\n"
@@ -42,7 +42,7 @@ def draft_export(
 
 @contextlib.contextmanager
 def _trace_in_scratch() -> Iterator[None]:
-    """Have torch write its trace, which nobody reads, into a folder that is removed."""
+    """Make torch write its unused trace into a folder that is deleted."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="draft_export_") as folder:
         tempfile.tempdir = folder
@@ -53,7 +53,7 @@ def _trace_in_scratch() -> Iterator[None]:
 
 
 def _failure(failure: Any, files: dict[int, str]) -> DraftFailure:
-    """A `FailureReport` of torch/export/_draft_export.py (2.13 to 2.15); files have numbers."""
+    """Convert a `FailureReport` of torch/export/_draft_export.py (2.13 to 2.15)."""
     data: dict[str, Any] = failure.data
     stack = user_stack(
         FrameSummary(files[at["filename"]], at["line"], at["name"], lookup_line=False)

@@ -1,12 +1,12 @@
-"""The export target: does `torch.export` take the model, non-strict and strict, and if not, why.
+"""The export target: does `torch.export` accept the model, non-strict and strict; if not, why?
 
-The verdict is that of the non-strict variant, torch's default: it runs the model's Python on fake
-tensors and records the operators. The strict one goes through Dynamo and refuses what breaks its
-graph. Each takes models that the other does not, so both answers are kept.
+The verdict is that of the non-strict variant, PyTorch's default, which runs the model's Python on
+fake tensors and records the operators. The strict variant uses Dynamo and rejects graph breaks.
+Each variant accepts models that the other rejects, so both results are kept.
 
-Containers of Transformers (caches) are registered with torch's pytree first, by Transformers' own
-function: torch asks every user to do so for their output types. Its patches of model code for
-export are left out: what they hide is what is asked for here.
+Containers of Transformers (caches) are first registered with torch's pytree, by Transformers' own
+function, as torch asks users to do for their output types. Transformers' patches of model code for
+export are not applied, because they would hide what this target measures.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ VARIANTS: dict[str | None, tuple[bool, ...]] = {
     "non_strict": (False,),
     "strict": (True,),
 }
-"""The target's `backend` -> which variants (`strict=…`) are asked; the first gives the verdict."""
+"""The target's `backend` -> the variants (`strict=…`) to run; the first decides the verdict."""
 
 CODES: Codes = (
     (
@@ -64,10 +64,10 @@ CODES: Codes = (
         r"|Unsupported input type|register a pytree",
     ),
     ("attribute_assigned", r"assigned during export|attribute.* (was|were) (assigned|mutated)"),
-    # `module.to(…)` in forward replaces parameters, which torch forbids for tensors it watches.
+    # `module.to(…)` in forward replaces parameters, which torch forbids for traced tensors.
     ("module_converted", r"_apply\(\): Couldn't swap"),
 )
-"""Causes that only export knows; others have the codes of Dynamo's breaks."""
+"""Causes that are specific to export; others have the codes of Dynamo's graph breaks."""
 
 _VALUE_CODES = frozenset(
     {
@@ -78,12 +78,12 @@ _VALUE_CODES = frozenset(
         "fake_tensor",
     }
 )
-"""Failures that real tensors may be spared: a constant's value is known, a fake one's is not."""
+"""Failures that real tensors may avoid: a constant's value is known, a fake one's is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Answer:
-    """One variant's answer: a program or an error."""
+class _VariantResult:
+    """The result of one variant: a program or an error."""
 
     variant: ExportVariant
     program: ExportedProgram | None = None
@@ -93,7 +93,7 @@ class _Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class _Dynamism:
-    """What is to be dynamic: `(leaf index, name, dimensions)`, and the same as torch takes it."""
+    """The dynamic dimensions: `(leaf index, name, dimensions)`, and in the format of torch."""
 
     wanted: tuple[tuple[int, str, tuple[int, ...]], ...]
     shapes: ShapesCollection
@@ -111,7 +111,7 @@ class ExportTarget(CompileTarget):
     def run(self, subject: Subject) -> Outcome:
         """Export in the variants that the target's backend names (`VARIANTS`).
 
-        Raises FakeUnsupportedError where a failure may be the fake tensors', UsageError for an
+        Raises FakeUnsupportedError if fake tensors may have caused a failure, UsageError for an
         unknown backend; out-of-memory errors propagate.
         """
         backend = subject.request.target.backend
@@ -126,20 +126,20 @@ class ExportTarget(CompileTarget):
         if verdict.error is not None:
             _blame_fake_tensors(subject, verdict.error)
         subject.enter(Phase.COMPARE)
-        answers = {first: verdict}
+        results = {first: verdict}
         for strict in others:
-            answers[strict] = _export(subject, strict, dynamism)
+            results[strict] = _export(subject, strict, dynamism)
         draft = None
         if verdict.error is not None:
             draft = _draft(subject, first, dynamism)
-            subject.enter(Phase.COMPILE)  # where the error that is told belongs
-        return _outcome(subject, verdict, _detail(answers, draft, dynamism))
+            subject.enter(Phase.COMPILE)  # the phase of the reported error
+        return _outcome(subject, verdict, _detail(results, draft, dynamism))
 
 
 def register_containers(module: nn.Module) -> None:
-    """Make the caches of a Transformers model known to torch's pytree, where that package can.
+    """Register the caches of a Transformers model with torch's pytree, if possible.
 
-    `transformers.exporters` does so since 5.x; before, a cache in the outputs stays a failure.
+    `transformers.exporters` does so since 5.x; before, a cache in the outputs is a failure.
     """
     if "transformers" not in sys.modules:
         return
@@ -153,7 +153,7 @@ def register_containers(module: nn.Module) -> None:
 
 
 def operators(program: ExportedProgram) -> dict[str, int]:
-    """Operator (`aten.linear.default`) -> how often, most frequent first, in nested graphs too."""
+    """Count operators (`aten.linear.default`), most frequent first, also in nested graphs."""
     found: Counter[str] = Counter()
     for graph in program.graph_module.modules():
         if isinstance(graph, torch.fx.GraphModule):
@@ -163,7 +163,7 @@ def operators(program: ExportedProgram) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _export(subject: Subject, strict: bool, dynamism: _Dynamism | None) -> _Answer:
+def _export(subject: Subject, strict: bool, dynamism: _Dynamism | None) -> _VariantResult:
     started = time.perf_counter()
     try:
         with preserved(subject.module), _gradients(subject):
@@ -182,15 +182,15 @@ def _export(subject: Subject, strict: bool, dynamism: _Dynamism | None) -> _Answ
             code=record.code,
             reason=record.message,
         )
-        return _Answer(variant=variant, error=record, detail=one_line(error))
+        return _VariantResult(variant=variant, error=record, detail=one_line(error))
     duration = time.perf_counter() - started
     ops = sum(operators(program).values())
     variant = ExportVariant(exported=True, duration_seconds=duration, ops=ops)
-    return _Answer(variant=variant, program=program)
+    return _VariantResult(variant=variant, program=program)
 
 
 def _draft(subject: Subject, strict: bool, dynamism: _Dynamism | None) -> DraftExport | None:
-    """What draft export makes of a model that export refused. It needs values: None on fakes."""
+    """Run draft export on a model that export rejected. It needs values: None on fake tensors."""
     if subject.fake_mode is not None:
         return None
     try:
@@ -211,7 +211,7 @@ def _gradients(subject: Subject) -> AbstractContextManager[Any]:
 
 
 def _blame_fake_tensors(subject: Subject, error: ErrorRecord) -> None:
-    """Raise where real tensors may get further, and are allowed."""
+    """Raise FakeUnsupportedError if real tensors may work and are allowed."""
     if subject.fake_mode is None or subject.request.tier is Tier.FAKE:
         return
     if error.code in _VALUE_CODES:
@@ -222,7 +222,7 @@ def _blame_fake_tensors(subject: Subject, error: ErrorRecord) -> None:
 
 
 def _dynamism(subject: Subject) -> _Dynamism:
-    """`Dim.AUTO` on the dimensions that the inputs name; on all of them where they name none."""
+    """Use `Dim.AUTO` on the dimensions that the inputs name, or on all if they name none."""
     named = subject.inputs.dynamic_shapes
     parameters = _positional_names(subject.module)
     wanted = []
@@ -233,8 +233,8 @@ def _dynamism(subject: Subject) -> _Dynamism:
         name = parameters[argument] if isinstance(argument, int) else str(argument)
         if not isinstance(leaf, torch.Tensor):
             continue
-        asked = named.get(name, ()) if named else range(leaf.dim())
-        dimensions = tuple(dim for dim in asked if dim < leaf.dim())
+        dims = named.get(name, ()) if named else range(leaf.dim())
+        dimensions = tuple(dim for dim in dims if dim < leaf.dim())
         if dimensions:
             shapes[leaf] = dict.fromkeys(dimensions, Dim.AUTO)
             nested = "".join(str(key) for key in path[2:])
@@ -249,7 +249,7 @@ def _positional_names(module: nn.Module) -> tuple[str, ...]:
 def _dimensions(
     program: ExportedProgram, dynamism: _Dynamism
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which of the wanted dimensions stayed symbolic, and which `Dim.AUTO` made constants."""
+    """Return which requested dimensions stayed symbolic, and which became constants."""
     values: dict[str, Any] = {node.name: node.meta.get("val") for node in program.graph.nodes}
     inputs = [
         values[spec.arg.name]
@@ -269,23 +269,23 @@ def _dimensions(
 
 
 def _detail(
-    answers: dict[bool, _Answer], draft: DraftExport | None, dynamism: _Dynamism | None
+    results: dict[bool, _VariantResult], draft: DraftExport | None, dynamism: _Dynamism | None
 ) -> ExportDetail:
     dynamic: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
-    program = next((a.program for a in answers.values() if a.program is not None), None)
+    program = next((a.program for a in results.values() if a.program is not None), None)
     if program is not None and dynamism is not None:
         dynamic, constant = _dimensions(program, dynamism)
     return ExportDetail(
-        non_strict=answers[False].variant if False in answers else None,
-        strict=answers[True].variant if True in answers else None,
+        non_strict=results[False].variant if False in results else None,
+        strict=results[True].variant if True in results else None,
         draft=draft,
         dynamic_dimensions=dynamic,
         specialized_dimensions=constant,
     )
 
 
-def _outcome(subject: Subject, verdict: _Answer, detail: ExportDetail) -> Outcome:
+def _outcome(subject: Subject, verdict: _VariantResult, detail: ExportDetail) -> Outcome:
     remarks = tuple(_remarks(detail))
     keep = subject.request.keep_artifacts
     if verdict.program is None:
@@ -312,7 +312,7 @@ def _outcome(subject: Subject, verdict: _Answer, detail: ExportDetail) -> Outcom
 
 
 def _remarks(detail: ExportDetail) -> Iterator[str]:
-    """What people should read beside the verdict, a phrase each."""
+    """Yield phrases for people besides the verdict."""
     if detail.non_strict is not None and detail.strict is not None:
         strict = detail.strict
         yield "strict exports" if strict.exported else f"strict fails: {strict.code}"

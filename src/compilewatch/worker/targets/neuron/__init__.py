@@ -1,1 +1,1 @@
-"""The target `neuron`: compiling for AWS Neuron, and running where there is a device."""
+"""The target `neuron`: compiling for AWS Neuron, and running if there is a device."""

@@ -1,4 +1,4 @@
-"""What came of a compilation for Neuron, as the answer of a target."""
+"""Converts the result of a compilation for Neuron to the outcome of a target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compilewatch.worker.targets import Outcome
 def outcome_of(
     subject: Subject, found: NeuronDetail, log: str, error: ErrorRecord | None
 ) -> Outcome:
-    """A NEFF passes; the compiler's refusal is an error; a machine too small for it is an `oom`."""
+    """A NEFF is a pass, a rejection an error, and a machine with too little memory an `oom`."""
     artifacts: tuple[str, ...] = ()
     if subject.request.keep_artifacts:
         files = (path for path in subject.artifacts.rglob("*") if path.is_file())

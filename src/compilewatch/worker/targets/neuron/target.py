@@ -1,9 +1,10 @@
-"""The Neuron target: does AWS's compiler make an executable of the model, and is it right.
+"""The Neuron target: does AWS's compiler produce an executable of the model, and is it correct?
 
-Two routes lead to neuronx-cc. `torch_neuronx.trace` lowers the model itself, ahead of time and
-without a device; where there is only the compiler, an HLO captured with torch_xla is compiled. On a
-machine with NeuronCores the executable is also loaded, run, compared with eager and timed. Without
-the compiler the HLO is kept for a machine that has one, which is no verdict.
+There are two routes to neuronx-cc. `torch_neuronx.trace` lowers the model itself, ahead of time and
+without a device; if only the compiler is installed, an HLO module captured with torch_xla is
+compiled. On a machine with NeuronCores the executable is also loaded, run, compared with eager mode
+and timed. Without the compiler, the HLO module is kept for a machine that has it, without a
+verdict.
 
 Signatures: Neuron SDK 2.32.0 (torch-neuronx 2.9). Nothing here has run on Neuron hardware yet.
 """
@@ -39,8 +40,8 @@ _LIMITS = (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE)
 class NeuronTarget(CompileTarget):
     """`backend` names the instance family (trn1, trn1n, inf2, trn2).
 
-    By default that of this machine if it has NeuronCores, else trn1. Inference only, and static
-    shapes: the SDK dropped training through XLA with release 2.30.
+    The default is the family of this machine if it has NeuronCores, otherwise trn1. Only inference
+    with static shapes: the SDK removed training through XLA in release 2.30.
     """
 
     name = "neuron"
@@ -53,7 +54,7 @@ class NeuronTarget(CompileTarget):
             return None
         if compiler:
             return (
-                "neuronx-cc is here, but neither torch_neuronx nor torch_xla to make its input: "
+                "neuronx-cc is installed, but not torch_neuronx or torch_xla to make its input: "
                 "compilewatch env create neuron (docs/guide.md, Neuron)"
             )
         found = "torch_neuronx without neuronx-cc" if sdk else "no neuronx-cc and no torch_neuronx"
@@ -61,11 +62,11 @@ class NeuronTarget(CompileTarget):
 
     def unable(self) -> str | None:
         if self.missing() is None and neuronx_cc.find() is None:
-            return "no neuronx-cc: it leaves an HLO, for `compilewatch neuron compile` elsewhere"
+            return "no neuronx-cc: it stores an HLO, for `compilewatch neuron compile` elsewhere"
         return self.missing()
 
     def run(self, subject: Subject) -> Outcome:
-        """Compile by the best route that this environment has; on a device, run and measure.
+        """Compile by the best route in this environment; with a device, also run and measure.
 
         Raises FakeUnsupportedError for a subject of fake tensors, UsageError for an unknown
         backend; out-of-memory errors of this process propagate.
@@ -74,9 +75,9 @@ class NeuronTarget(CompileTarget):
             raise FakeUnsupportedError("Neuron compiles weights in: it needs real tensors")
         cores = device.core_count()
         target = _instance_family(subject, cores)
-        asked = subject.request.target
-        if asked.mode is Mode.TRAIN or asked.dynamic:
-            what = "training" if asked.mode is Mode.TRAIN else "dynamic shapes"
+        wanted = subject.request.target
+        if wanted.mode is Mode.TRAIN or wanted.dynamic:
+            what = "training" if wanted.mode is Mode.TRAIN else "dynamic shapes"
             return Outcome(status=Status.UNSUPPORTED, detail=f"Neuron through XLA has no {what}")
         subject.enter(Phase.COMPILE)
         path = neuronx_cc.find()
@@ -84,7 +85,7 @@ class NeuronTarget(CompileTarget):
             return _archived(subject, target)
         _prepare_process(path)
         try:
-            compiler = neuronx_cc.ask(path)
+            compiler = neuronx_cc.describe(path)
             if _installed("torch_neuronx"):
                 return Traced(subject, target, compiler, cores).outcome()
             return _compiled_hlo(subject, target, compiler)
@@ -108,11 +109,11 @@ def _instance_family(subject: Subject, cores: int) -> str:
 
 
 def _prepare_process(compiler: str) -> None:
-    """Make this process, which serves one request, one that the compiler can be started from.
+    """Prepare this process, which serves one request, for starting the compiler.
 
-    torch_neuronx looks for it on PATH, and flags from outside would change what was pinned. The
-    limits on this process are inherited: a NEFF may pass 1 GiB, and the compiler wants more memory
-    than the model (what it may have in all, the launcher watches).
+    torch_neuronx looks for it on PATH, and flags from the environment would override the pinned
+    ones. The compiler inherits the limits of this process: a NEFF may exceed 1 GiB, and the
+    compiler needs more memory than the model (the launcher watches the total).
     """
     folder = str(Path(compiler).parent)
     os.environ["PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PATH"))))
@@ -126,21 +127,21 @@ def _prepare_process(compiler: str) -> None:
 
 
 def _capture(subject: Subject) -> Path | None:
-    """The subject as an HLO among its artifacts; None where none holds for other inputs.
+    """Store the subject as an HLO artifact; None if no module is valid for other inputs.
 
-    By the steps of the xla target, each in a process of its own: what lazy tensors cannot hold
-    whole, an exported program may. Raises what `isolated` does.
+    Uses the steps of the xla target, each in its own process: if lazy tensors do not capture it as
+    a single graph, an exported program may. Raises the errors of `isolated`.
     """
     os.environ.setdefault("PJRT_DEVICE", "CPU")
-    importlib.import_module("torch_xla")  # once, here; in each fork it would cost seconds
+    importlib.import_module("torch_xla")  # once, here; in each fork it would take seconds
     isolation, xla, capture = (
         importlib.import_module(f"compilewatch.worker.targets.xla.{name}")
         for name in ("isolation", "target", "capture")
     )
     request = msgspec.structs.replace(subject.request, keep_artifacts=True)
-    kept = replace(subject, request=request)  # the HLO is what this is about
+    kept = replace(subject, request=request)  # the HLO must be stored in any case
     found = None
-    with contextlib.suppress(isolation.StepDiedError):  # of the call alone, perhaps
+    with contextlib.suppress(isolation.StepDiedError):  # perhaps only the call itself crashes
         found = isolation.isolated(
             lambda enter: capture.capture_hlo(kept, enter),
             capture.HloCapture,
@@ -153,7 +154,7 @@ def _capture(subject: Subject) -> Path | None:
 
 
 def _captured(subject: Subject) -> Path | Outcome:
-    """The HLO, or what to say where there is none that may be compiled."""
+    """Return the HLO module, or the outcome if none may be compiled."""
     try:
         hlo = _capture(subject)
     except Exception as error:  # noqa: BLE001  (the edge to torch_xla and to model code)
@@ -161,7 +162,7 @@ def _captured(subject: Subject) -> Path | Outcome:
         detail = f"not captured as an HLO: {one_line(error)}"
         return Outcome(status=Status.ERROR, detail=detail, error=record)
     if hlo is None:
-        detail = "no HLO of it holds for other inputs: operators run outside XLA (see target xla)"
+        detail = "no HLO valid for other inputs: operators run outside XLA (see target xla)"
         return Outcome(status=Status.UNSUPPORTED, detail=detail)
     return hlo
 
@@ -171,20 +172,20 @@ def _compiled_hlo(subject: Subject, target: str, compiler: Compiler) -> Outcome:
     if isinstance(hlo, Outcome):
         return hlo
     folder = neuronx_cc.folder_of(hlo, target)
-    # In this process group: where the deadline passes, the launcher ends the compiler with it.
+    # In this process group: after the deadline, the launcher ends the compiler with it.
     compilation = Compilation(compiler, hlo, target, folder, own_session=False)
     return outcome_of(subject, compilation.detail(), compilation.log(), None)
 
 
 def _archived(subject: Subject, target: str) -> Outcome:
-    """Without a compiler: the HLO, for a machine that has one."""
+    """Return the outcome without a compiler: the HLO module, for a machine that has one."""
     hlo = _captured(subject)
     if isinstance(hlo, Outcome):
         detail = f"no neuronx-cc here, and {hlo.detail}"
         return replace(hlo, status=Status.UNSUPPORTED, detail=detail)
     return Outcome(
         status=Status.UNSUPPORTED,
-        detail=f"no neuronx-cc here; its input is among the artifacts, for a machine that has it: "
+        detail=f"no neuronx-cc here; its input is stored as an artifact, for a machine with it: "
         f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}",
         details=NeuronDetail(
             target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo)

@@ -1,7 +1,7 @@
-"""The route through `torch_neuronx`: trace a model, ask about its operators, run it.
+"""The route through `torch_neuronx`: trace a model, check its operators, run it.
 
 Signatures: Neuron SDK 2.32.0 (torch-neuronx 2.9), `frameworks/torch/torch-neuronx/api-reference-
-guide/inference`. What lies in the folder of a trace beside `graph.neff` is undocumented.
+guide/inference`. Files other than `graph.neff` in the folder of a trace are undocumented.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ ROUTE = "torch_neuronx.trace"
 ANALYSIS_FILE = "analysis.json"
 
 _EXIT_STATUS = re.compile(r"neuronx-cc failed with (-?\d+)")
-"""What `trace` raises as a RuntimeError; the compiler's words are on its console."""
+"""`trace` raises this as a RuntimeError; the compiler's message is in its console output."""
 
 
 class Flat(nn.Module):  # type: ignore[misc]  # torch is not followed
-    """A model as `torch_neuronx.trace` takes it: tensors in, in order; a tuple of tensors out.
+    """A model in the form of `torch_neuronx.trace`: tensors in, in order; a tuple of tensors out.
 
-    Other arguments are constants. `names` are the paths of the outputs, as numerics has them,
-    known after a call.
+    Other arguments are constants. `names` are the paths of the outputs as in `numerics`, known
+    after a call.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -80,7 +80,7 @@ class Flat(nn.Module):  # type: ignore[misc]  # torch is not followed
         return tuple(tensors_out.values())
 
     def tensors(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        """Arguments of the model as those of `forward`."""
+        """Return the arguments of the model as arguments of `forward`."""
         leaves, _ = tree_flatten((args, kwargs))
         return tuple(leaves[place] for place in self._places)
 
@@ -91,7 +91,7 @@ class Flat(nn.Module):  # type: ignore[misc]  # torch is not followed
 
 @dataclass
 class Traced:
-    """One subject on its way through `torch_neuronx`."""
+    """The evaluation of one subject by `torch_neuronx`."""
 
     subject: Subject
     target: str
@@ -101,7 +101,7 @@ class Traced:
     def outcome(self) -> Outcome:
         try:
             sdk = importlib.import_module("torch_neuronx")
-        except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
+        except Exception as error:  # noqa: BLE001  (any error of a broken installation)
             detail = f"torch_neuronx cannot be imported: {one_line(error)}"
             return Outcome(status=Status.UNSUPPORTED, detail=detail)
         subject, flat = self.subject, Flat(self.subject)
@@ -113,7 +113,7 @@ class Traced:
         if found.failure is None or found.failure.kind != error_classes.HOST_MEMORY:
             support, remark = _support(sdk, subject, flat, tensors, folder)
             found = msgspec.structs.replace(found, support=support)
-        shutil.rmtree(folder / "model" / "weights", ignore_errors=True)  # they are the model's own
+        shutil.rmtree(folder / "model" / "weights", ignore_errors=True)  # a copy of the model's own
         files.replace(folder / neuronx_cc.DETAIL_FILE, msgspec.json.encode(found))
         outcome = outcome_of(subject, found, _console(folder), record)
         if outcome.status is Status.PASS and self.cores:
@@ -123,7 +123,7 @@ class Traced:
     def _trace(
         self, sdk: Any, flat: Flat, tensors: tuple[Tensor, ...], folder: Path
     ) -> tuple[NeuronDetail, Any, ErrorRecord | None]:
-        # torch_neuronx says --framework itself; an argument said twice counts as said last.
+        # torch_neuronx passes --framework itself; of an argument passed twice, the last one counts.
         flags = self.compiler.flags(self.target)
         ahead_of_time: dict[str, Any] = {} if self.cores else {"cpu_backend": True}
         found = NeuronDetail(
@@ -159,7 +159,7 @@ class Traced:
 
 
 def _trace_failure(error: Exception, folder: Path) -> tuple[NeuronFailure, ErrorRecord | None]:
-    """The compiler's failure; or that of the lowering before it, with the exception's record."""
+    """Return the failure of the compiler, or of the lowering with the exception's record."""
     status = _EXIT_STATUS.search(str(error))
     said = f"{error}\n{_console(folder)}"
     if status is not None:
@@ -173,7 +173,7 @@ def _trace_failure(error: Exception, folder: Path) -> tuple[NeuronFailure, Error
 def _support(
     sdk: Any, subject: Subject, flat: Flat, tensors: tuple[Tensor, ...], folder: Path
 ) -> tuple[NeuronSupport | None, str]:
-    """What `torch_neuronx.analyze` says operator by operator; None and why where it fails."""
+    """Return the report of `torch_neuronx.analyze`; None and the reason if it fails."""
     try:
         with (
             tempfile.TemporaryDirectory(dir=subject.artifacts.parent) as workdir,
@@ -182,7 +182,7 @@ def _support(
         ):
             said = sdk.analyze(flat, tensors, compiler_workdir=workdir)
         support = support_of(said)
-    except Exception as error:  # noqa: BLE001  (a second opinion: the verdict stands without it)
+    except Exception as error:  # noqa: BLE001  (optional: the verdict does not depend on it)
         return None, f"analyze failed: {one_line(error)}"
     (folder / ANALYSIS_FILE).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     names = ", ".join(operator.name for operator in support.unsupported)
@@ -190,7 +190,7 @@ def _support(
 
 
 def support_of(said: dict[str, Any]) -> NeuronSupport:
-    """The dictionary of `torch_neuronx.analyze` as a record; its percentage is text ("98.5%")."""
+    """Convert the result of `torch_neuronx.analyze`; its percentage is a string ("98.5%")."""
     percent = str(said.get("support_percentage", "")).strip().removesuffix("%")
     refused = Counter(
         (str(each["kind"]), str(each["failureAt"])) for each in said["unsupported_operators"]
@@ -207,7 +207,7 @@ def support_of(said: dict[str, Any]) -> NeuronSupport:
 
 @contextmanager
 def _console_kept(folder: Path) -> Iterator[None]:
-    """Have what this process and its compilers print go to the console file of a compilation."""
+    """Redirect the output of this process and its compilers to the compilation's console file."""
     kept = os.open(folder / neuronx_cc.CONSOLE_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     saved = os.dup(1), os.dup(2)
     os.dup2(kept, 1)
@@ -226,7 +226,7 @@ def _console(folder: Path) -> str:
 
 
 def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: Outcome) -> Outcome:
-    """Load and run what was compiled, hold it against eager, and take its latency."""
+    """Load and run the executable, compare it with eager mode, and measure its latency."""
 
     def eager(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
         return flat.named(flat(*flat.tensors(*args, **kwargs)))

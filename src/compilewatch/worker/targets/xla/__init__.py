@@ -1,1 +1,1 @@
-"""The target `xla`: capture and run by PyTorch/XLA, and what falls back to eager."""
+"""The target `xla`: capture and execution by PyTorch/XLA, and fallbacks to eager mode."""

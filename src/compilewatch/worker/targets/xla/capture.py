@@ -1,7 +1,7 @@
-"""The HLO module of one call, with the map from its parameters to weights, inputs and constants.
+"""Captures the HLO module of one call, and maps its parameters to weights, inputs and constants.
 
-One process a capture: whatever runs outside XLA leaves its result in the graph as a parameter or a
-constant, which is data of these example inputs.
+Each capture needs its own process: whatever runs outside XLA leaves its result in the graph as a
+parameter or a constant, which is data of these example inputs.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _PLUMBING = ("parameter", "constant", "tuple", "get-tuple-element")
 
 
 class HloCapture(Record, frozen=True, kw_only=True):
-    """What a capture gave.
+    """The result of a capture.
 
     `operators` counts HLO instructions by opcode in all computations, without those that only pass
-    values on; `element_types` counts them by the type of their result (`F32`, `C64`).
-    `lowered` and `fallbacks` count operators of torch (`aten::sort`), and `executions` the graphs
-    that ran before the call was over, of which a fallback makes one or none.
+    on values; `element_types` counts them by the type of their result (`F32`, `C64`). `lowered` and
+    `fallbacks` count torch operators (`aten::sort`), and `executions` the graphs that ran before
+    the call ended; a fallback causes one or none.
     """
 
     operators: dict[str, int]
@@ -54,13 +54,13 @@ class HloCapture(Record, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> bool:
-        """Whether it may be compiled ahead of time: nothing ran before the call was over."""
+        """Whether the module may be compiled ahead of time: nothing ran before the call ended."""
         return not self.fallbacks and not self.executions
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
-    """One recorded call: the subject on the device and its results by path, nothing having run."""
+    """One recorded call: the subject on the device and its unevaluated results by path."""
 
     placed: Subject
     results: dict[str, Tensor]
@@ -72,18 +72,17 @@ class _Call:
 def capture_hlo(subject: Subject, _enter: Enter) -> HloCapture:
     """Record one call (in train mode with loss and gradients) and lower it; a step for `isolated`.
 
-    Leaves `HLO_ARTIFACT`, `PARAMETERS_ARTIFACT` and, where there are constants,
-    `CONSTANTS_ARTIFACT` in the subject's folder, where artifacts are kept and the module is
-    `ready`, so that it holds for other inputs too.
+    If artifacts are kept and the module is `ready`, so that it is valid for other inputs too, this
+    writes `HLO_ARTIFACT`, `PARAMETERS_ARTIFACT` and, if there are constants, `CONSTANTS_ARTIFACT`.
     """
     return lower(subject, xla_device.on_device(subject), Names())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """What the subject calls things where the module on the device is a rewritten one.
+    """The subject's own names, for a rewritten module on the device.
 
-    `prefix` stands before the names of weights there; `inputs` and `outputs` replace all others.
+    `prefix` precedes the names of weights there; `inputs` and `outputs` replace all other names.
     """
 
     prefix: str = ""
@@ -92,7 +91,7 @@ class Names:
 
 
 def lower(subject: Subject, placed: Subject, names: Names) -> HloCapture:
-    """The same for what is on the device already."""
+    """Do the same for a subject that is already on the device."""
     call = _record(placed)
     context = torch_xla._XLAC.lowering.LoweringContext("graph")
     context.build(list(call.results.values()))
@@ -115,7 +114,7 @@ def lower(subject: Subject, placed: Subject, names: Names) -> HloCapture:
 
 def _record(placed: Subject) -> _Call:
     met.clear_all()
-    # Python's numbers become constants of the module, not parameters without a name.
+    # Python numbers become constants of the module instead of parameters without a name.
     torch_xla._XLAC._set_xla_all_numbers_special_scalars(True)
     output = forward(placed, placed.module, placed.inputs)
     found = {name: value for name, value in numerics.leaves(output) if xla_device.is_placed(value)}
@@ -137,7 +136,7 @@ def _record(placed: Subject) -> _Call:
 
 
 def _is_pending(tensor: Tensor) -> bool:
-    """Whether there is an expression to compute: written buffers keep their version (2.9)."""
+    """Whether a result must still be computed: written buffers keep their version (2.9)."""
     if not xla_device.is_placed(tensor):
         return False
     text = torch_xla._XLAC._get_xla_tensors_text([tensor])
@@ -147,7 +146,7 @@ def _is_pending(tensor: Tensor) -> bool:
 def _parameters(
     context: Any, module: dict[str, Any], call: _Call, names: Names
 ) -> tuple[HloParameters, dict[str, Tensor]]:
-    """The map, and the values of parameters that are neither weights nor inputs."""
+    """Return the map, and the values of parameters that are neither weights nor inputs."""
     known: dict[int, HloParameter] = {}
     unused: list[str] = []
     for kind, name, tensor in _named(call.placed, names):
@@ -183,7 +182,7 @@ def _parameter(number: int, kind: str, name: str, tensor: Tensor) -> HloParamete
 
 
 def _named(placed: Subject, names: Names) -> Iterator[tuple[str, str, Tensor]]:
-    """Kind, name and tensor of all that has a name, tied weights under each of theirs."""
+    """Yield kind, name and tensor of everything with a name; tied weights have several."""
     for name, parameter in placed.module.named_parameters(remove_duplicate=False):
         yield "parameter", name.removeprefix(names.prefix), parameter
     for name, buffer in placed.module.named_buffers(remove_duplicate=False):
@@ -193,7 +192,7 @@ def _named(placed: Subject, names: Names) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def named_inputs(inputs: ExampleInputs) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor of the arguments by its path: `input_ids`, `args[0]`, `images[1]`."""
+    """Yield each tensor of the arguments with its path: `input_ids`, `args[0]`, `images[1]`."""
     for path, leaf in tree_flatten_with_path((inputs.args, inputs.kwargs))[0]:
         if isinstance(leaf, Tensor):
             first, *inner = path[1:]

@@ -1,7 +1,7 @@
-"""The XLA device of this process: moving a subject there, and what torch_xla counts.
+"""The XLA device of this process: moving a subject there, and the counters of torch_xla.
 
-Importing this module needs torch_xla; only using it makes a device client, whose threads forbid a
-fork. Names of counters and metrics: `torch_xla/debug/metrics.py` (2.9).
+Importing this module needs torch_xla; only using it creates a device client, whose threads make a
+fork impossible. Names of counters and metrics: `torch_xla/debug/metrics.py` (2.9).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LOWERED = "xla::"
 
 
 def on_device(subject: Subject) -> Subject:
-    """A copy on the XLA device.
+    """Return a copy on the XLA device.
 
-    Not by `module.to`, which gives each name of a tied weight a tensor of its own there (torch
-    2.9): `deepcopy` is handed the device's tensors for the module's.
+    Not by `module.to`, which makes a separate tensor there for each name of a tied weight (torch
+    2.9): instead, `deepcopy` gets the device's tensors for the module's.
     """
     device = torch_xla.device()
     memo: dict[int, Any] = {}
@@ -41,7 +41,7 @@ def on_device(subject: Subject) -> Subject:
 
 
 def fed(placed: Subject, subject: Subject) -> Subject:
-    """The subject on the device with fresh copies of another's inputs, nothing being pending."""
+    """Return the subject on the device with copies of another's inputs, nothing being pending."""
     device = torch_xla.device()
     inputs = mapped(subject.inputs, lambda tensor: tensor.to(device))
     torch_xla.sync(wait=True)
@@ -57,28 +57,28 @@ def counter(name: str) -> int:
 
 
 def compiled_graphs() -> int:
-    """Graphs that XLA compiled since the last `clear_all`."""
+    """Return the number of graphs that XLA compiled since the last `clear_all`."""
     return counter("UncachedCompile")
 
 
 def executions() -> int:
-    """Graphs that ran since then, from the cache of compiled ones too."""
+    """Return the number of graphs that ran since then, including cached ones."""
     return counter("ExecuteComputation")
 
 
 def compile_seconds() -> float:
-    """Seconds in XLA's compiler since then (the metric is in nanoseconds)."""
+    """Return the seconds in XLA's compiler since then (the metric is in nanoseconds)."""
     data = met.metric_data("CompileTime")
     return float(data[1]) / 1e9 if data is not None else 0.0
 
 
 def fallbacks() -> dict[str, int]:
-    """Operator (`aten::nonzero`) -> how often it ran outside XLA, on the CPU, since then."""
+    """Return how often each operator (`aten::nonzero`) ran outside XLA, on the CPU, since then."""
     return _counted(_OUTSIDE)
 
 
 def lowered() -> dict[str, int]:
-    """Operator (`aten::sort`) -> how often it was recorded for XLA since then."""
+    """Return how often each operator (`aten::sort`) was recorded for XLA since then."""
     found = _counted(_LOWERED)
     return {_OUTSIDE + name.removeprefix(_LOWERED): count for name, count in found.items()}
 

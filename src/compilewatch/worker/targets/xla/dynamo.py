@@ -1,4 +1,4 @@
-"""Dynamo in front of XLA: `torch.compile(module, backend="openxla")` on the XLA device."""
+"""Dynamo on top of XLA: `torch.compile(module, backend="openxla")` on the XLA device."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def capture_for_xla(subject: Subject, _enter: Enter) -> OpenXla:
     first = breaks[0] if breaks else None
     code = first.code if first else None
     return OpenXla(
-        accepted=found.whole,
+        accepted=found.is_single_graph,
         graphs=found.graphs,
         graph_breaks=sum(each.occurrences for each in breaks),
         breaks=breaks,
         fallbacks=xla_device.fallbacks(),
-        code=code if found.whole or code else SKIPPED_FRAME,
+        code=code if found.is_single_graph or code else SKIPPED_FRAME,
         reason=first.reason if first else None,
     )
 

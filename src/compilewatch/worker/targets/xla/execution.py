@@ -1,4 +1,4 @@
-"""Running a subject on XLA's CPU device: what is compiled, how often, and whether it is right."""
+"""Runs a subject on XLA's CPU device: what is compiled, how often, and whether it is correct."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from compilewatch.worker.targets.xla.isolation import Enter
 
 
 class Execution(Record, frozen=True, kw_only=True):
-    """What running gave. Counts are of graphs compiled; `compile_seconds` of the first call.
+    """The result of running. Counts are of compiled graphs; `compile_seconds` of the first call.
 
-    `draws`: the model draws random numbers. XLA's generator gives others than the CPU's for the
-    same seed, so they were drawn on the CPU for the comparison alone.
+    `draws`: the model draws random numbers. XLA's generator returns other numbers than the CPU's
+    for the same seed, so they were drawn on the CPU, only for the comparison.
     """
 
     graphs: int
@@ -45,7 +45,7 @@ class Execution(Record, frozen=True, kw_only=True):
 
 
 def execute(subject: Subject, enter: Enter) -> Execution:
-    """Two identical calls, one of a larger batch, and the comparison; a step for `isolated`."""
+    """Make two identical calls and one with a larger batch, and compare; a step for `isolated`."""
     placed = xla_device.on_device(subject)
     graphs, seconds = _call(placed)
     again, _ = _call(xla_device.fed(placed, subject))
@@ -64,14 +64,14 @@ def execute(subject: Subject, enter: Enter) -> Execution:
 
 
 def _call(placed: Subject) -> tuple[int, float]:
-    """Graphs and seconds that one call compiled. Nothing is pending before or after it."""
+    """Return graphs and seconds that one call compiled; nothing is pending before or after it."""
     with _ran(placed):
         return xla_device.compiled_graphs(), xla_device.compile_seconds()
 
 
 @contextmanager
 def _ran(placed: Subject) -> Iterator[Any]:
-    """One call, done and counted, with its output; the module is as before afterwards."""
+    """Yield the output of one call that has run; afterwards the module is restored."""
     with preserved(placed.module):
         placed.module.zero_grad(set_to_none=True)
         torch_xla.sync(wait=True)
@@ -83,14 +83,14 @@ def _ran(placed: Subject) -> Iterator[Any]:
 
 
 def _larger(subject: Subject) -> Subject | None:
-    """The subject with a batch one larger, where eager takes it."""
+    """Return the subject with a batch larger by one, None if eager mode rejects it."""
     inputs = enlarged(subject.inputs)
     if inputs is None:
         return None
     with preserved(subject.module):
         try:
             forward(subject, subject.module, inputs)
-        except Exception:  # noqa: BLE001  (model code, on inputs nobody promised to fit)
+        except Exception:  # noqa: BLE001  (model code, with inputs that may not fit)
             return None
     return replace(subject, inputs=inputs)
 
@@ -104,7 +104,7 @@ def _draws(subject: Subject) -> bool:
 
 def _numerics(subject: Subject, placed: Subject, draws: bool) -> Numerics:
     def on_xla() -> dict[str, Any]:
-        # The same call as before, and so the same graph: copies on the device were another one.
+        # The same call as before, and so the same graph: copies on the device would be another one.
         with _DrawnOnCpu() if draws else nullcontext(), _ran(xla_device.fed(placed, subject)) as y:
             found = comparable(placed, y)
             return {n: v.cpu() if isinstance(v, Tensor) else v for n, v in found.items()}
@@ -115,7 +115,7 @@ def _numerics(subject: Subject, placed: Subject, draws: bool) -> Numerics:
 
 
 class _DrawnOnCpu(TorchDispatchMode):  # type: ignore[misc]
-    """Has every operator that draws random numbers draw them from the CPU's generator."""
+    """Makes every operator that draws random numbers use the CPU's generator."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -124,7 +124,7 @@ class _DrawnOnCpu(TorchDispatchMode):  # type: ignore[misc]
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         if func._schema.name.endswith("_"):
-            # In place: what was there does not matter, so it need not be fetched.
+            # In place: the old content is irrelevant, so it need not be copied from the device.
             drawn = func(torch.empty(args[0].shape, dtype=args[0].dtype), *args[1:], **kwargs)
             args[0].copy_(drawn)
             return args[0]

@@ -1,8 +1,8 @@
-"""Where a lazy graph of XLA ends too early: operators that run outside, and values that are read.
+"""Why a lazy graph of XLA ends early: operators that run outside XLA, and values that are read.
 
-What has no lowering runs on the CPU: all that is pending is compiled and executed, the operands are
-fetched, and the result enters the next graph as data. torch_xla counts each such operator
-(`aten::…`) and does not say where; a second run, watched operator by operator, does.
+An operator without a lowering runs on the CPU: everything pending is compiled and executed, the
+operands are copied to the CPU, and the result enters the next graph as data. torch_xla counts these
+operators (`aten::…`) but not where they are; a second run, watched operator by operator, shows it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VALUE_READ = "xla_value_read"
 GRAPH_CUT = "xla_graph_cut"
 
 VALUE_READS = frozenset({"aten::_local_scalar_dense", "aten::equal"})
-"""Operators that hand a value to Python: their result is no tensor, so no graph can hold them."""
+"""Operators that return a Python value: it is not a tensor, so no graph can contain it."""
 
 _TORCH = ("torch/", "torch_xla/")
 _TRACEBACK = "traceback_"
@@ -45,15 +45,15 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+
 
 
 class Watched(Record, frozen=True, kw_only=True):
-    """The breaks of one watched call, each with a place."""
+    """The graph breaks of one watched call, each with its place."""
 
     breaks: tuple[GraphBreak, ...]
 
 
 def watch(subject: Subject, _enter: Enter) -> Watched:
-    """Run one call and say at which line each fallback and cut was; a step for `isolated`.
+    """Run one call and record the line of each fallback and cut; a step for `isolated`.
 
-    In the backward pass the line is that of the forward operator whose gradient it is.
+    In the backward pass, the line is that of the forward operator.
     """
     placed = xla_device.on_device(subject)
     watcher = _Watcher()
@@ -65,11 +65,10 @@ def watch(subject: Subject, _enter: Enter) -> Watched:
 def settle(
     watched: Iterable[GraphBreak], fallbacks: dict[str, int], executions: int
 ) -> tuple[GraphBreak, ...]:
-    """The breaks that the counts of the undisturbed call prove.
+    """Return the graph breaks that the counts of the unwatched call prove.
 
-    Fallbacks are as watched, and what that run did not show stands without a place. Cuts have no
-    counter of their own: they stand as watched, and where graphs ran for no known reason that is
-    one.
+    Fallbacks are as watched; those that the watched run did not show have no place. Cuts have no
+    counter of their own: they are as watched, and if graphs ran for no known reason, that is one.
     """
     left = Counter(fallbacks)
     settled = []
@@ -87,7 +86,7 @@ def settle(
 
 
 class _Watcher(TorchDispatchMode):  # type: ignore[misc]
-    """Looks at torch_xla's counters around each operator."""
+    """Compares torch_xla's counters before and after each operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,34 +119,34 @@ def _break(name: str, stack: tuple[StackFrame, ...]) -> GraphBreak:
         code, reason = (
             VALUE_READ,
             (
-                f"{name} hands a value to Python (.item(), a condition, a comparison): the graph "
-                "ends there and what follows holds for these inputs only."
+                f"{name} returns a value to Python (.item(), a condition, a comparison): the graph "
+                "ends there, and what follows is valid for these inputs only."
             ),
         )
     return graph_break(Cause(code=code, gb_type=name), reason, _place(stack), stack)
 
 
 def _cut(name: str, stack: tuple[StackFrame, ...]) -> GraphBreak:
-    reason = f"{name} needed values, on the CPU for instance: all that was pending ran first."
+    reason = f"{name} needed values, for example on the CPU: everything pending ran first."
     return graph_break(Cause(code=GRAPH_CUT), reason, _place(stack), stack)
 
 
 def unattributed(name: str | None, count: int) -> GraphBreak:
-    """Breaks that torch_xla's counters prove and no run gave a place; `name` is the operator."""
+    """Return graph breaks that torch_xla's counters prove without a place, for one operator."""
     place = StackFrame(file=UNKNOWN, line=0, function=UNKNOWN)
-    what = name or "graphs beside the one expected"
+    what = name or "graphs besides the expected one"
     reason = f"torch_xla counted this break ({what}), but a second run did not show where."
     found = graph_break(Cause(code=UNATTRIBUTED, gb_type=name), reason, place)
     return msgspec.structs.replace(found, occurrences=count)
 
 
 def _place(stack: tuple[StackFrame, ...]) -> StackFrame:
-    """The model's innermost line: what torch does below it is not what its author can change."""
+    """Return the model's innermost line, because its author cannot change torch below it."""
     return place_of([frame for frame in stack if not frame.file.startswith(_TORCH)] or stack)
 
 
 def _stack() -> tuple[StackFrame, ...]:
-    """The model's stack, outermost first; in the backward pass that of the forward operator."""
+    """Return the model's stack, outermost first; in backward that of the forward operator."""
     node = torch._C._current_autograd_node()
     recorded = node.metadata.get(_TRACEBACK) if node is not None else None
     frames: Iterable[FrameSummary] = traceback.extract_stack()[:-2]

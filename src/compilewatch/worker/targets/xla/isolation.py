@@ -1,7 +1,7 @@
-"""A step of a target in a process of its own, forked from this one.
+"""Runs a step of a target in its own process, forked from this one.
 
 What a step does to its process (a device client with threads, a flag that a failure leaves set)
-ends with it, and a step that dies takes no other's answer along.
+ends with the process, and a step that crashes does not affect the results of others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compilewatch.contract.failures import error_code, one_line
 from compilewatch.records import ErrorRecord, Phase, Record
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
 
-Answer = TypeVar("Answer", bound=msgspec.Struct)
+StepResult = TypeVar("StepResult", bound=msgspec.Struct)
 Enter = Callable[[Phase], None]
 
 OUT_OF_MEMORY = "out_of_memory"
@@ -32,23 +32,23 @@ class _Entered(Record, frozen=True, kw_only=True, tag="entered"):
     phase: Phase
 
 
-class _Answered(Record, frozen=True, kw_only=True, tag="answered"):
+class _Finished(Record, frozen=True, kw_only=True, tag="finished"):
     value: msgspec.Raw
 
 
 class _Failed(Record, frozen=True, kw_only=True, tag="failed"):
-    """`error` is None where memory ran out, which is no answer."""
+    """`error` is None if memory ran out, which says nothing about the model."""
 
     line: str
     error: ErrorRecord | None = None
 
 
-_LastWord = _Answered | _Failed
+_LastWord = _Finished | _Failed
 _Message = _Entered | _LastWord
 
 
 class StepFailedError(Exception):
-    """The step raised: its record, and the exception in one line as the message."""
+    """The step raised an exception: its record, and the exception in one line as the message."""
 
     def __init__(self, line: str, record: ErrorRecord) -> None:
         super().__init__(line)
@@ -56,7 +56,7 @@ class StepFailedError(Exception):
 
 
 class StepDiedError(Exception):
-    """The step's process ended by a signal (negative `code`) or without an answer."""
+    """The step's process ended by a signal (negative `code`) or without a result."""
 
     def __init__(self, code: int) -> None:
         name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
@@ -65,21 +65,21 @@ class StepDiedError(Exception):
 
 
 class StepTimeoutError(Exception):
-    """The step took longer than it was given, and was ended."""
+    """The step exceeded its time limit and was killed."""
 
 
 def isolated(
-    step: Callable[[Enter], Answer],
-    answer: type[Answer],
+    step: Callable[[Enter], StepResult],
+    kind: type[StepResult],
     enter: Enter,
     codes: Codes,
     limit_seconds: float | None = None,
-) -> Answer:
-    """Run `step` in a fork and return what it returned, a struct of type `answer`.
+) -> StepResult:
+    """Run `step` in a fork and return its result, a struct of type `kind`.
 
-    The step announces phases through the function it is given; `enter` is called with them here.
-    `codes` are those of `compiler_failure`. Raises MemoryError where memory ran out in it, and the
-    three errors above.
+    The step announces phases through its argument; `enter` is called with them in this process.
+    `codes` are those of `compiler_failure`. Raises MemoryError if memory ran out in the step, and
+    the three errors above.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -100,15 +100,15 @@ def isolated(
     code = _reap(pid, message is not None)
     if message is None:
         raise StepDiedError(code)
-    if isinstance(message, _Answered):
-        return msgspec.json.decode(message.value, type=answer)
+    if isinstance(message, _Finished):
+        return msgspec.json.decode(message.value, type=kind)
     if message.error is None:
         raise MemoryError(message.line)
     raise StepFailedError(message.line, message.error)
 
 
 def die_alike(error: StepDiedError) -> NoReturn:
-    """End this process as the step's ended, so that the launcher sees and names it."""
+    """End this process in the same way as the step's, so that the launcher reports it."""
     if error.code < 0:
         if -error.code != signal.SIGKILL:
             signal.signal(-error.code, signal.SIG_DFL)
@@ -117,7 +117,7 @@ def die_alike(error: StepDiedError) -> NoReturn:
 
 
 def _live(step: Callable[[Enter], Any], writing: int, codes: Codes) -> NoReturn:
-    """The fork: run the step, say what came of it, be gone without any tear-down."""
+    """In the fork: run the step, send its result, and exit without any tear-down."""
 
     def send(message: _Message) -> None:
         data = msgspec.json.encode(message) + b"\n"
@@ -126,7 +126,7 @@ def _live(step: Callable[[Enter], Any], writing: int, codes: Codes) -> NoReturn:
 
     try:
         value = step(lambda phase: send(_Entered(phase=phase)))
-        send(_Answered(value=msgspec.Raw(msgspec.json.encode(value))))
+        send(_Finished(value=msgspec.Raw(msgspec.json.encode(value))))
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the edge to the compiler)
         traceback.print_exc()
         send(_failed(error, codes))
@@ -147,7 +147,7 @@ def _failed(error: BaseException, codes: Codes) -> _Failed:
 
 
 def _listen(reading: int, enter: Enter, limit_seconds: float | None) -> _LastWord | None:
-    """The step's last word; None where its process ended without one. Raises TimeoutError."""
+    """Return the step's last message, None without one. Raises TimeoutError."""
     end = None if limit_seconds is None else time.monotonic() + limit_seconds
     rest = b""
     while True:
@@ -165,14 +165,14 @@ def _listen(reading: int, enter: Enter, limit_seconds: float | None) -> _LastWor
             enter(message.phase)
 
 
-def _reap(pid: int, answered: bool) -> int:
-    """Exit status, negative for a signal. One that answered and does not go is ended."""
+def _reap(pid: int, finished: bool) -> int:
+    """Return the exit status, negative for a signal; kill a process that does not exit."""
     end = time.monotonic() + _EXIT_SECONDS
-    while answered and time.monotonic() < end:
+    while finished and time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.005)
-    if answered:
+    if finished:
         os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

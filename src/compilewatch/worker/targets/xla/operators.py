@@ -13,9 +13,9 @@ from compilewatch.records import SCHEMA_VERSION, NeuronConcern
 
 
 class NeuronOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One reviewed line: what neuronx-cc is documented to reject, and where that is said.
+    """One reviewed line: an operator that neuronx-cc is documented to reject, and the source.
 
-    Named by exactly one of `torch` (`aten::sort`), `hlo` (an opcode) and `element_type` (`C64`).
+    It is named by exactly one of `torch` (`aten::sort`), `hlo` (an opcode), `element_type` (`C64`).
     """
 
     reason: str
@@ -34,7 +34,7 @@ class NeuronOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole list."""
+    """The contents of the file."""
 
     schema_version: int = SCHEMA_VERSION
     operator: tuple[NeuronOperator, ...] = ()
@@ -46,7 +46,7 @@ class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         hlo: Mapping[str, int],
         element_types: Mapping[str, int],
     ) -> Iterator[NeuronConcern]:
-        """Those that a graph holds, given how often it holds what."""
+        """Return the listed operators that a graph contains, given its counts by name."""
         for each in self.operator:
             named = ((each.torch, torch), (each.hlo, hlo), (each.element_type, element_types))
             for name, counts in named:
@@ -61,9 +61,9 @@ class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def load_neuron_operators(path: Path | None) -> NeuronOperators:
-    """Read the list; None means an empty one.
+    """Read the list; None means an empty list.
 
-    Raises ConfigError naming the file and the key for anything that is not exactly the schema.
+    Raises ConfigError that names the file and the key for anything that violates the schema.
     """
     if path is None:
         return NeuronOperators()

@@ -1,8 +1,8 @@
-"""The way to XLA through `torch.export`: StableHLO, and the HLO of models whose capture breaks.
+"""From `torch.export` to XLA: StableHLO, and HLO modules of models whose own capture breaks.
 
-Lazy tensors run model code as eager mode does, so a model that reads a value (whether its mask is
-all ones) reads it there too, and its graph holds for that value. An exported program holds for
-every value, or there is none.
+Lazy tensors run the model's code like eager mode. A model that reads a value (whether its mask is
+all ones) therefore reads it there, too, and the graph is only valid for that value. An exported
+program is valid for every value, or there is none.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from compilewatch.worker.targets.xla.target import STABLEHLO_ARTIFACT
 
 
 class _Positional(nn.Module):  # type: ignore[misc]
-    """A model as a function of tensors alone: the conversion takes no keywords and no containers.
+    """A model as a function of tensors only: the conversion takes no keywords or containers.
 
-    Everything else in the arguments is a constant; outputs are those that `numerics.leaves` finds.
+    All other arguments are constants; the outputs are those that `numerics.leaves` yields.
     """
 
     def __init__(self, subject: Subject, name_outputs: Callable[[Iterable[str]], None]) -> None:
@@ -58,7 +58,7 @@ class _Positional(nn.Module):  # type: ignore[misc]
 
 @dataclass(frozen=True, kw_only=True)
 class _Exported:
-    """A program of tensors alone, its example inputs and what its results are called."""
+    """A program of tensors only, its example inputs and the names of its results."""
 
     program: ExportedProgram
     tensors: tuple[Tensor, ...]
@@ -66,9 +66,9 @@ class _Exported:
 
 
 def to_stablehlo(subject: Subject, _enter: Enter) -> ExportVariant:
-    """Export and convert, forward only; a step for `isolated`, whose process it spoils on failure.
+    """Export and convert, forward only; a step for `isolated`, as a failure affects its process.
 
-    torch_xla leaves `_set_xla_all_numbers_special_scalars` on where the conversion fails (2.9).
+    torch_xla leaves `_set_xla_all_numbers_special_scalars` on if the conversion fails (2.9).
     """
     started = time.perf_counter()
     program = _exported(subject).program
@@ -85,15 +85,15 @@ def to_stablehlo(subject: Subject, _enter: Enter) -> ExportVariant:
 
 
 def capture_exported(subject: Subject, _enter: Enter) -> HloCapture:
-    """`xla_capture.capture_hlo` of the exported program, forward only; a step for `isolated`."""
+    """Return `capture.capture_hlo` of the exported program, forward only; for `isolated`."""
     exported = _exported(subject)
     return _lowered(subject, exported, exported.program)
 
 
 def capture_decomposed(subject: Subject, _enter: Enter) -> HloCapture:
-    """The same in the core operators of ATen: XLA lacks some of what they are made of (2.9).
+    """Do the same in core ATen operators: XLA lacks some composite operators (2.9).
 
-    Not what is tried first: the decompositions refuse some programs that lower as they are.
+    This is not tried first, because the decompositions reject some programs that can be lowered.
     """
     exported = _exported(subject)
     with torch.no_grad():
@@ -116,7 +116,7 @@ def _exported(subject: Subject) -> _Exported:
     outputs: list[str] = []
 
     def name_outputs(names: Iterable[str]) -> None:
-        outputs[:] = names  # not an attribute: export refuses a module whose attributes change
+        outputs[:] = names  # not an attribute: export rejects a module whose attributes change
 
     register_containers(subject.module)
     wrapper = _Positional(subject, name_outputs)

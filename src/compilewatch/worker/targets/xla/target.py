@@ -1,9 +1,9 @@
-"""The XLA target: does the model become one graph of XLA's, compile and run on its CPU device.
+"""The XLA target: is the model captured as a single XLA graph, and does it run on XLA's CPU device?
 
-Each question has a process of its own, forked before there is any device client: a fallback spoils
-a capture, a failed conversion leaves a flag set, and XLA ends a process where it meets what it does
-not expect. A clean answer is necessary for Neuron, whose compiler begins with the same graph, and
-not sufficient: what is known of that compiler is said beside the verdict, as an expectation.
+Each step has its own process, forked before there is any device client: a fallback affects a
+capture, a failed conversion leaves a flag set, and XLA aborts a process in unexpected situations.
+Passing is necessary for Neuron, whose compiler starts with the same graph, but not sufficient. What
+is known about that compiler is recorded besides the verdict, as a prediction.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from compilewatch.worker.targets.compiler_errors import Codes
 from compilewatch.worker.targets.dynamo.reasons import UNATTRIBUTED
 from compilewatch.worker.targets.xla.isolation import (
     OUT_OF_MEMORY,
-    Answer,
     Enter,
     StepDiedError,
     StepFailedError,
+    StepResult,
     StepTimeoutError,
     die_alike,
     isolated,
@@ -55,7 +55,7 @@ DEVICE = "CPU"
 
 CODES: Codes = (
     ("device_mismatch", r"not an XLA tensor|Expected XLA tensor|Expected all tensors to be on the"),
-    # On the CPU, where a fallback runs, and there for a type that eager code does not use there.
+    # On the CPU, where a fallback runs, for a type that eager mode does not use there.
     ("xla_fallback_failed", r"\"\w+_cpu\" not implemented for"),
     ("xla_fallback", r"ops not capturable by Pytorch/XLA"),
     ("xla_invalid_argument", r"INVALID_ARGUMENT"),
@@ -63,12 +63,12 @@ CODES: Codes = (
     ("out_of_memory", r"RESOURCE_EXHAUSTED"),
     ("xla_internal", r"\bINTERNAL: |Check failed|torch_xla/csrc|XLA_CHECK"),
 )
-"""Causes that only XLA knows (absl's status codes); others have the codes of Dynamo's breaks."""
+"""Causes that are specific to XLA (absl's status codes); others have Dynamo's codes."""
 
 SIDE_SHARE = 0.25
-"""Of the phase's deadline: what each step may take that does not decide the verdict."""
+"""Share of the phase's deadline for each step that does not decide the verdict."""
 LAST_SHARE = 0.9
-"""Of the phase's deadline, for Dynamo, so that the launcher need not end what has its verdict."""
+"""Share of the phase's deadline for Dynamo, so that it does not exceed the deadline."""
 
 
 class XlaTarget(CompileTarget):
@@ -81,7 +81,7 @@ class XlaTarget(CompileTarget):
     tiers = (Tier.REAL,)
 
     def missing(self) -> str | None:
-        """torch_xla, and a device that is the CPU."""
+        """Check for torch_xla, and that its device is the CPU."""
         if importlib.util.find_spec("torch_xla") is None:
             return "no torch_xla: compilewatch env create xla"
         device = os.environ.get(DEVICE_VARIABLE, DEVICE)
@@ -90,31 +90,32 @@ class XlaTarget(CompileTarget):
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """StableHLO, capture, attribution of what broke it, execution, Dynamo: in this order.
+        """Run StableHLO, capture, attribution of graph breaks, execution, Dynamo, in this order.
 
         Raises FakeUnsupportedError for a subject of fake tensors; out-of-memory errors propagate.
-        Where XLA ends the process of the capture or of the execution, this one ends alike.
+        If XLA aborts the process of the capture or of the execution, this process ends in the same
+        way.
         """
         if subject.fake_mode is not None:
-            raise FakeUnsupportedError("XLA runs what it compiles: it needs real tensors")
+            raise FakeUnsupportedError("XLA runs the compiled code: it needs real tensors")
         subject.enter(Phase.COMPILE)
         os.environ.setdefault(DEVICE_VARIABLE, DEVICE)
         import torch_xla  # noqa: F401  (once, here; in each fork it would cost seconds)
 
-        return _Inquiry(subject).outcome()
+        return _Evaluation(subject).outcome()
 
 
 def exported_hlo(subject: Subject) -> HloCapture | None:
-    """The module of the exported program, left among the artifacts; None where there is none.
+    """Return the module of the exported program, stored as an artifact; None if there is none.
 
-    For targets that begin with it, where the call itself breaks. Needs what `XlaTarget.missing`
-    names; nothing that goes wrong in it is raised or ends this process.
+    For targets that use it if the call itself breaks. Requires what `XlaTarget.missing` checks;
+    errors are neither raised nor do they end this process.
     """
-    return _Inquiry(subject).exported()
+    return _Evaluation(subject).exported()
 
 
-class _Inquiry:
-    """One subject on its way through the steps."""
+class _Evaluation:
+    """The evaluation of one subject, step by step."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -127,7 +128,7 @@ class _Inquiry:
         phase = self._phase
         detail = msgspec.structs.replace(outcome.details, openxla=self._dynamo())
         if outcome.status is Status.ERROR:
-            self._enter(phase)  # where the error that is told belongs
+            self._enter(phase)  # the phase of the reported error
         artifacts = outcome.artifacts
         if detail.stablehlo is not None and detail.stablehlo.exported and self._keeps:
             artifacts = (*artifacts, STABLEHLO_ARTIFACT)
@@ -135,7 +136,7 @@ class _Inquiry:
         return replace(outcome, detail="; ".join(remarks), details=detail, artifacts=artifacts)
 
     def _verdict(self, detail: XlaDetail) -> Outcome:
-        """Capture and execution; the first that fails is the verdict."""
+        """Capture and execute; the first that fails decides the verdict."""
         from compilewatch.worker.targets.xla.capture import HloCapture, capture_hlo
         from compilewatch.worker.targets.xla.execution import Execution, execute
 
@@ -178,7 +179,7 @@ class _Inquiry:
         try:
             watched = self.step(watch, Watched, self.side_limit).breaks
         except _SIDE_FAILURES:
-            watched = ()  # they are counted all the same, without a place
+            watched = ()  # the counts still show them, without a place
         return settle(watched, captured.fallbacks, captured.executions)
 
     def _concerns(self, captured: HloCapture) -> tuple[NeuronConcern, ...]:
@@ -201,9 +202,9 @@ class _Inquiry:
             return ExportVariant(exported=False, duration_seconds=spent, code=code, reason=reason)
 
     def exported(self) -> HloCapture | None:
-        """The capture of the exported program, where there is one and it is whole.
+        """Return the capture of the exported program, if there is one without breaks.
 
-        It has the way there only, so in train mode it is no answer.
+        It only contains the forward pass, so in train mode it decides nothing.
         """
         from compilewatch.worker.targets.xla.capture import HloCapture
         from compilewatch.worker.targets.xla.stablehlo import capture_decomposed, capture_exported
@@ -222,7 +223,7 @@ class _Inquiry:
     def _dynamo(self) -> OpenXla:
         from compilewatch.worker.targets.xla.dynamo import capture_for_xla
 
-        self._enter(Phase.PROFILE)  # beside the verdict, with a deadline of its own
+        self._enter(Phase.PROFILE)  # besides the verdict, with its own deadline
         limit = LAST_SHARE * self._subject.request.deadlines.profile_seconds
         try:
             return self.step(capture_for_xla, OpenXla, limit)
@@ -232,15 +233,15 @@ class _Inquiry:
 
     def step(
         self,
-        step: Callable[[Subject, Enter], Answer],
-        answer: type[Answer],
+        step: Callable[[Subject, Enter], StepResult],
+        kind: type[StepResult],
         limit_seconds: float | None = None,
-    ) -> Answer:
-        """Run one in a process of its own; without a limit, die as it died."""
+    ) -> StepResult:
+        """Run a step in its own process; without a limit, end in the same way as that process."""
         subject = self._subject
         try:
             return isolated(
-                lambda enter: step(subject, enter), answer, self._enter, CODES, limit_seconds
+                lambda enter: step(subject, enter), kind, self._enter, CODES, limit_seconds
             )
         except StepDiedError as error:
             if limit_seconds is None:
@@ -264,7 +265,7 @@ _SIDE_FAILURES = (StepFailedError, StepDiedError, StepTimeoutError, MemoryError)
 
 
 def _failure(error: BaseException) -> tuple[str, str]:
-    """Code and reason of a step that does not decide the verdict."""
+    """Return code and reason of a step that does not decide the verdict."""
     if isinstance(error, StepFailedError):
         return error.record.code, error.record.message
     codes = {StepDiedError: "crashed", StepTimeoutError: "timeout", MemoryError: OUT_OF_MEMORY}
@@ -290,14 +291,14 @@ def _judged(outcome: Outcome, detail: XlaDetail, ran: Execution) -> Outcome:
     wrong = ran.numerics.deterministic and not ran.numerics.matches
     phrases = []
     if not ran.numerics.deterministic:
-        phrases.append("not deterministic: two eager runs differ, so numerics are not judged")
+        phrases.append("not deterministic: two eager runs differ, so numerics are not compared")
     elif wrong:
         phrases.append(f"differs from eager in {ran.numerics.mismatches[0]}")
     phrases.append("one graph" if ran.graphs == 1 else f"{ran.graphs} graphs")
     if outcome.breaks:
         phrases.append(f"breaks {outcome.graph_breaks} ({outcome.distinct_breaks} distinct)")
     if ran.recompiles_same_inputs:
-        phrases.append(f"the same inputs compiled {ran.recompiles_same_inputs} graphs anew")
+        phrases.append(f"the same inputs recompiled {ran.recompiles_same_inputs} graphs")
     if ran.draws:
         phrases.append("random numbers drawn on the CPU for the comparison")
     return replace(
@@ -316,11 +317,11 @@ def _judged(outcome: Outcome, detail: XlaDetail, ran: Execution) -> Outcome:
 
 
 def _remarks(detail: XlaDetail) -> Iterator[str]:
-    """What people should read beside the verdict, a phrase each."""
+    """Yield phrases for people besides the verdict."""
     if detail.fallbacks and detail.hlo is None:
-        yield "its HLO holds values of these inputs and is not kept"
+        yield "its HLO module is only valid for these inputs and is not kept"
     elif detail.hlo == "export":
-        yield "its HLO is that of torch.export"
+        yield "its HLO module is that of torch.export"
     if detail.expected_to_fail_on_neuron:
         first, *others = detail.expected_to_fail_on_neuron
         more = f" and {len(others)} more" if others else ""

@@ -230,7 +230,7 @@ def test_fullgraph_is_asked_where_another_frame_was_traced_too(
 ) -> None:
     """Given as a finding: no small module makes the installed torch trace a second frame."""
     found = Capture(captured=["0/0"], frames=frames)
-    assert found.whole
+    assert found.is_single_graph
     verdict = dynamo._fullgraph(make_subject(module_of(whole)), found)
     assert (verdict.accepted, verdict.derived) == (True, derived)
 

@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError
-from compilewatch.trainium import refusals
+from compilewatch.trainium import rejections
 from tests.integration.trainium.conftest import World
 from tests.sharing import free_port
 
@@ -14,14 +14,14 @@ from tests.sharing import free_port
 def test_without_credentials(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(TrainiumError, match="AWS finds no credentials here: set AWS_PROFILE"):
+    with pytest.raises(TrainiumError, match="no AWS credentials found: set AWS_PROFILE"):
         world.operation().up()
     assert not world.file.exists()
 
 
 def test_with_half_of_the_credentials(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(TrainiumError, match="AWS finds no credentials here"):
+    with pytest.raises(TrainiumError, match="no AWS credentials found"):
         world.operation().up()
 
 
@@ -36,7 +36,7 @@ def test_a_profile_that_is_not_there(world: World) -> None:
 
 
 def test_a_region_that_is_no_word_of_aws(world: World) -> None:
-    with pytest.raises(TrainiumError, match=r"no region 'us east 1' .*did you mean 'us-east-1'"):
+    with pytest.raises(TrainiumError, match=r"no AWS region 'us east 1'.*did you mean 'us-east-1'"):
         world.operation(trainium_region="us east 1").up()
 
 
@@ -44,7 +44,7 @@ def test_a_misspelt_region_has_no_address(world: World, monkeypatch: pytest.Monk
     """Its name resolves to nothing; that is told at once, not after retries."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(
-        TrainiumError, match=r"no region 'us-esat-1' .*did you mean .*us-east-1.*\?"
+        TrainiumError, match=r"no AWS region 'us-esat-1'.*did you mean .*us-east-1.*\?"
     ) as caught:
         world.operation(trainium_region="us-esat-1").up()
     assert caught.value.exit_status == 2
@@ -52,8 +52,8 @@ def test_a_misspelt_region_has_no_address(world: World, monkeypatch: pytest.Monk
 
 def test_only_a_region_that_exists_is_worth_another_try() -> None:
     error = EndpointConnectionError(endpoint_url="https://ec2.us-esat-1.amazonaws.com/")
-    assert refusals.passes(error, known_region=True)
-    assert not refusals.passes(error, known_region=False)
+    assert rejections.passes(error, known_region=True)
+    assert not rejections.passes(error, known_region=False)
 
 
 def test_a_region_of_others_has_no_such_instance(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What EC2 rejects, in words that say what to do."""
+"""Errors of EC2, with messages that say what to do."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _QUOTA = (
 _MESSAGES = {
     **dict.fromkeys(
         aws.DENIED,
-        "these credentials may not {action}: let your administrator allow it (docs/trainium.md, "
+        "these credentials may not {action}: ask your administrator to allow it (docs/trainium.md, "
         "Rights)",
     ),
     **dict.fromkeys(
         aws.REJECTED_CREDENTIALS,
-        "AWS does not accept these credentials in {region} ({code}): renew them, or see whether "
-        "trainium_region is enabled for your account and this machine's clock is right",
+        "AWS rejects these credentials in {region} ({code}): renew them, or check whether "
+        "trainium_region is enabled for your account and whether this machine's clock is correct",
     ),
     "InvalidInstanceID.NotFound": _NOT_FOUND,
     "InvalidInstanceID.Malformed": "{message}: an id looks like i-0123456789abcdef0",
@@ -34,32 +34,31 @@ _MESSAGES = {
 
 
 def passes(error: BaseException, known_region: bool) -> bool:
-    """Whether the same call may succeed a little later.
+    """Whether the same call may succeed later.
 
-    An address that cannot be reached is a mistake rather than a fault where nobody has heard of the
-    region.
+    If the region is unknown, an address that cannot be reached is a mistake and not an outage.
     """
     if isinstance(error, EndpointConnectionError):
         return known_region
-    return isinstance(error, aws.CONNECTION) or aws.answer_of(error).code in aws.BUSY
+    return isinstance(error, aws.CONNECTION) or aws.error_details(error).code in aws.BUSY
 
 
 def leaves_doubt(error: BaseException) -> bool:
-    """Whether EC2 may have done what was asked although the call failed."""
-    return isinstance(error, aws.CONNECTION) or aws.answer_of(error).code in aws.FAULTS
+    """Whether EC2 may have executed the call although it failed."""
+    return isinstance(error, aws.CONNECTION) or aws.error_details(error).code in aws.FAULTS
 
 
 def of(error: BaseException, region: str, attempts: int = 1) -> TrainiumError | None:
-    """An error of boto3 as one of ours; None for what is neither AWS's nor botocore's."""
-    code, message, operation = aws.answer_of(error)
+    """Convert an error of boto3; None for errors of neither AWS nor botocore."""
+    code, message, operation = aws.error_details(error)
     if code in aws.BUSY:
-        # Without its code, which would mean that nothing has happened.
+        # Without its code, which would mean that the call had no effect.
         return TrainiumUnavailableError(
-            f"EC2 could not answer {operation} {attempts} times ({code}): try later"
+            f"EC2 failed {attempts} times to respond to {operation} ({code}): try later"
         )
     if code:
-        template = _MESSAGES.get(code, "EC2 refuses {operation}: {code}: {message}")
-        # The message of a refused permission holds an encoded blob of kilobytes.
+        template = _MESSAGES.get(code, "EC2 rejects {operation}: {code}: {message}")
+        # The message of a denied permission contains an encoded text of several kilobytes.
         first = message.splitlines()[0][:300].rstrip(".") if message else code
         said = template.format(
             action=f"ec2:{operation}", code=code, message=first, operation=operation, region=region
