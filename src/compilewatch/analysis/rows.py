@@ -1,4 +1,4 @@
-"""A model as a row of layers: what it passes, which layer fails first, where two disagree.
+"""A model's row of the model × target matrix: what passes, what fails first, what disagrees.
 
 A row is one *way* to evaluate a model: mode, static or dynamic shapes, and environment (each
 target's default one, or one for all that is named). Layers stand in the order in which a model

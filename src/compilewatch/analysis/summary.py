@@ -1,7 +1,7 @@
 """Figures of one run, for tables, reports and metrics: pure functions of a `RunView`.
 
 Models, requests and downloads are three different units. A *request* is a model on a target. A
-model counts once however many targets ask about it. The figure of downloads of a library class is
+model counts once whatever the number of targets. The figure of downloads of a library class is
 its architecture's, so that it counts once for all classes of a family.
 """
 

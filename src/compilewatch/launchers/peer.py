@@ -74,7 +74,7 @@ class Peer:
         self._lines.channel.close()
 
     def close(self, timeout_seconds: float) -> None:
-        """Close the socket, which asks it to end; kill it if it has not ended in this time."""
+        """Close the socket, upon which it ends; kill it if it has not ended in this time."""
         self._lines.channel.close()
         self.exit_status(timeout_seconds)
         self._log.close()

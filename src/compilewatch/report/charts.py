@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 SVG = "http://www.w3.org/2000/svg"
 FONT_SIZE = 12
-# A wide glyph of a wide sans-serif face (DejaVu) at 12 px: only reserves room, never cuts text.
+# A wide glyph of a wide sans-serif face (DejaVu) at 12 px: only reserves space, never cuts text.
 GLYPH_WIDTH = 7.4
 MID_TONES = {
     "pass": "#2f9e5b",

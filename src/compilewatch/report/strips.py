@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from compilewatch.records import GraphBreak, Result
 
 PHONE_PIXELS, DESK_PIXELS = 330, 800
-"""How wide the strip is at least: a number without room on a phone is shown on wide pages only."""
+"""Minimum width of the strip. A number that does not fit on a phone is shown on wide pages only."""
 
 DIGIT_PIXELS = 8
 
@@ -21,7 +21,7 @@ DIGIT_PIXELS = 8
 class Segment:
     """One captured graph. `cut` numbers the break that it ended in, from 1 as listed; 0 for none.
 
-    `ops_shown` and `cut_shown` are the style class of the number, None without room for it.
+    `ops_shown` and `cut_shown` are the style class of the number, None if there is no space for it.
     """
 
     x: float
