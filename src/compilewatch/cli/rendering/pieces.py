@@ -8,8 +8,9 @@ a text that is cut off or folded cannot be searched for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import IO
+from typing import IO, Any, cast
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -53,13 +54,27 @@ class Indented:
 def console(file: IO[str] | None = None, *, stderr: bool = False) -> Console:
     """The console of the commands.
 
-    It prints in colour on a terminal only (and not with NO_COLOR), and in a pipe it is as wide as
-    needed.
+    It prints in colour on a terminal only (and not with NO_COLOR). In a pipe it is as wide as
+    needed, and lines have no trailing spaces.
     """
     made = Console(file=file, stderr=stderr, highlight=False)
     if not made.is_terminal:
         made.width = UNLIMITED_WIDTH
+        made.file = cast(IO[str], _Unpadded(made.file))
     return made
+
+
+class _Unpadded:
+    """A text file without the spaces that Rich appends to fill a table's last column."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def plain_table(*headings: str, gap: int = 1) -> Table:

@@ -138,6 +138,18 @@ def test_text_of_others_is_neither_markup_nor_commands_to_the_terminal() -> None
     assert "\x00" not in text
 
 
+def test_lines_of_a_pipe_have_no_trailing_spaces() -> None:
+    table = pieces.plain_table("Name", "Why")
+    table.add_row("short", "a long reason")
+    table.add_row("long name", "x")
+    lines = piped(table).splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert [line.split() for line in lines[-2:]] == [
+        ["short", "a", "long", "reason"],
+        ["long", "name", "x"],
+    ]
+
+
 def test_piped_output_neither_cuts_nor_folds_a_name() -> None:
     name = "organisation/" + "a-very-long-name-" * 20
     result = factories.result(name, breaks=(example_run.BRANCH,))
