@@ -116,7 +116,7 @@ def test_an_interpreter_that_is_not_there_is_one_line(tmp_path: Path, recipe: Re
         ("../up", "2.9.0", "use letters"),
         ("nightly", None, "needs --torch VERSION"),
         ("nightly", "newest", "expected a version"),
-        ("xla", "2.9.0", "leave --torch out"),
+        ("xla", "2.9.0", "omit --torch"),
     ],
 )
 def test_names_and_versions_that_make_no_sense(

@@ -99,6 +99,6 @@ def test_a_file_that_shadows_torch_is_named(
     (tmp_path / "torch.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(
-        InterpreterError, match=r"torch\.py comes first as torch and is not PyTorch"
+        InterpreterError, match=r"torch\.py is found first as torch and is not PyTorch"
     ):
         describe("default")

@@ -143,6 +143,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_what_is_unknown_is_a_comment_to_fill_in(write) -> None:  # type: ignore[no-untyped-def]
     text = inputs_to_toml(INPUTS, ("left",))
     assert load_inputs_file(write(text), None).kwargs.keys() == INPUTS.kwargs.keys()
-    head, _, skeleton = text.partition("what left should be")
+    head, _, skeleton = text.partition("left cannot be inferred")
     filled = head + "\n" + "\n".join(line.removeprefix("# ") for line in skeleton.splitlines()[1:])
     assert load_inputs_file(write(filled), None).kwargs["left"].shape == (2, 8)
