@@ -9,7 +9,8 @@ a text that is cut off or folded cannot be searched for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from typing import IO, Any, cast
 
 from rich import box
@@ -60,21 +61,22 @@ def console(file: IO[str] | None = None, *, stderr: bool = False) -> Console:
     made = Console(file=file, stderr=stderr, highlight=False)
     if not made.is_terminal:
         made.width = UNLIMITED_WIDTH
-        made.file = cast(IO[str], _Unpadded(made.file))
+        # As in Rich, the stream of the moment: a caller may replace sys.stdout.
+        made.file = cast(IO[str], _Unpadded(lambda: file or (sys.stderr if stderr else sys.stdout)))
     return made
 
 
 class _Unpadded:
     """A text file without the spaces that Rich appends to fill a table's last column."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: Callable[[], IO[str]]) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
-        return self._file.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+        return self._file().write(re.sub(r" +$", "", text, flags=re.MULTILINE))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+        return getattr(self._file(), name)
 
 
 def plain_table(*headings: str, gap: int = 1) -> Table:
