@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -70,13 +70,11 @@ def _oddities(baseline: Run, run: Run) -> Iterable[str]:
             yield f"{side.id} is {side.state}: requests without a result are pending or missing"
 
 
-def runs_table(runs: Sequence[Run]) -> RenderableType:
-    """Stored runs, in the order given."""
+def runs_table(runs: Sequence[Run], passed: Mapping[str, int]) -> RenderableType:
+    """Stored runs, in the order given; `passed` counts the requests that pass, by run id."""
     if not runs:
         return plain("no runs stored yet")
-    table = plain_table(
-        "Run", "Source", "State", "Requests", "Time", "torch", "trans-\nformers", gap=0
-    )
+    table = plain_table("Run", "Source", "State", "Passed", "Time", "torch", "transformers", gap=0)
     for column in (table.columns[3], table.columns[4]):
         column.justify = "right"
     for column in table.columns[:5]:
@@ -86,7 +84,7 @@ def runs_table(runs: Sequence[Run]) -> RenderableType:
             plain(run.id, "bold"),
             plain(run.source + (f" {run.shard}" if run.shard else "")),
             plain(run.state, "" if run.state == "finished" else "yellow"),
-            plain(f"{run.planned:,}"),
+            plain(f"{passed.get(run.id, 0):,}/{run.planned:,}"),
             plain(wording.seconds(run.wall_seconds)),
             plain(", ".join(dict.fromkeys(e.torch for e in run.environments))),
             plain(", ".join(dict.fromkeys(str(e.transformers) for e in run.environments))),

@@ -41,6 +41,7 @@ def command(run: str, baseline: str | None, output_dir: str | None, as_json: boo
         options.print_json({"said": published.lines, "failures": published.failures})
     else:
         for line in published.lines:
-            click.echo(line)
+            path = stored.path / line
+            click.echo(path if path.is_file() else line)
     if published.failures:
         raise SinkError("; ".join(published.notes))

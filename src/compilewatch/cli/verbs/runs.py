@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from compilewatch.cli import options
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.tables import runs_table
 from compilewatch.config.settings import load_settings
+from compilewatch.records import Status
 from compilewatch.store import Store
 
 
@@ -17,13 +19,15 @@ from compilewatch.store import Store
 @options.output
 @options.as_json
 def command(output_dir: str | None, as_json: bool) -> None:
-    """List the stored runs, newest first."""
+    """List the stored runs, newest first, with the requests that pass out of those planned."""
     store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
     stored, problems = store.scan()
     runs = [one.run for one in stored]
     if as_json:
         options.print_json(runs)
     else:
-        console().print(runs_table(runs))
+        found = store.outcomes([run.id for run in runs])
+        passed = Counter(one.run for one in found if one.status == Status.PASS)
+        console().print(runs_table(runs, passed))
     for problem in problems:
         click.echo(f"compilewatch: {problem}", err=True)

@@ -174,7 +174,7 @@ def test_tables_fit_eighty_columns_with_every_outcome() -> None:
     for table in (
         render.summary_table(view),
         render.changes_table(view),
-        render.runs_table([view.run]),
+        render.runs_table([view.run], {}),
     ):
         assert max(map(len, narrow(table))) <= 80
     row = next(line for line in narrow(render.summary_table(view)) if line.startswith("Family"))
@@ -197,13 +197,13 @@ def test_runs_are_listed_in_the_order_given() -> None:
         factories.run("20260102-030405-0001", shard="1/4"),
         factories.run("20260101-030405-0001", state="interrupted", wall_seconds=None),
     ]
-    lines = piped(render.runs_table(runs)).splitlines()
+    lines = piped(render.runs_table(runs, {runs[0].id: 1})).splitlines()
     assert lines[-2].split() == [
         "20260102-030405-0001",
         "library",
         "1/4",
         "finished",
-        "1",
+        "1/1",
         "1",
         "min",
         "00",
@@ -212,7 +212,7 @@ def test_runs_are_listed_in_the_order_given() -> None:
         "5.23.0",
     ]
     assert "interrupted" in lines[-1]
-    assert piped(render.runs_table([])) == "no runs stored yet\n"
+    assert piped(render.runs_table([], {})) == "no runs stored yet\n"
 
 
 def excerpt(file: str, line: int) -> tuple[SourceLine, ...]:
