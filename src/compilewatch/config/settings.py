@@ -24,7 +24,7 @@ from compilewatch.config.sections import (
     TrainiumSettings,
 )
 from compilewatch.errors import ConfigError, did_you_mean
-from compilewatch.records import Deadlines, Depth, Mode, Tier
+from compilewatch.records import Deadlines, Depth, Dtype, Mode, Tier
 
 FILE = "compilewatch.toml"
 PREFIX = "COMPILEWATCH_"
@@ -61,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     targets: Annotated[tuple[str, ...], Meta(min_length=1)] = ("dynamo",)
     modes: Annotated[tuple[Mode, ...], Meta(min_length=1)] = (Mode.EVAL,)
     dynamic: bool = False
+    devices: Annotated[tuple[str, ...], Meta(min_length=1)] = ("cpu",)
+    dtype: Dtype | None = None
     depth: Depth = Depth.FULL
     tier: Tier = Tier.AUTO
     baseline: str = "auto"

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from compilewatch.contract.devices import declared
 from compilewatch.contract.targets import COMMON_FILES, entry
 from compilewatch.errors import ConfigError
 from compilewatch.records import (
@@ -124,6 +125,7 @@ def request_key(
     """
     target_options = msgspec.structs.asdict(target)
     del target_options["environment"]
+    target_options["device"] = declared(target.device)
     return digest(
         {
             "build": _build_identity(spec),

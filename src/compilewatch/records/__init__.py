@@ -19,6 +19,7 @@ from compilewatch.records.base import (
     AttemptCode,
     ChangeKind,
     Depth,
+    Dtype,
     Mode,
     Phase,
     Record,
@@ -54,6 +55,7 @@ from compilewatch.records.details.xla import (
     OpenXla,
     XlaDetail,
 )
+from compilewatch.records.devices import DeclaredDevice
 from compilewatch.records.requests import (
     DEFAULT_ENVIRONMENT,
     Build,
@@ -93,10 +95,12 @@ __all__ = [
     "ClassBuild",
     "ConfigBuild",
     "Deadlines",
+    "DeclaredDevice",
     "Depth",
     "Details",
     "DraftExport",
     "DraftFailure",
+    "Dtype",
     "Environment",
     "ErrorRecord",
     "ExportDetail",

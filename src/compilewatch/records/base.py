@@ -70,6 +70,15 @@ class Depth(StrEnum):
     REDUCED = "reduced"
 
 
+class Dtype(StrEnum):
+    """The type of weights and inputs; `config` is what the model's configuration says."""
+
+    CONFIG = "config"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
 class AttemptCode(StrEnum):
     """Why a request ran again.
 

@@ -51,7 +51,9 @@ class Result(Record, frozen=True, kw_only=True):
     captured graph, in order, and `graph_ends` is the index in `breaks` of the break that ended each
     graph (-1 for none). Both cover only the first graphs and are empty in runs of earlier versions.
     `durations` maps phases to seconds. `reused_from` is the run from which this result was taken.
-    `artifacts` are paths relative to the folder of the run.
+    `artifacts` are paths relative to the folder of the run. `dtype` is the type of the model's
+    weights, None in runs of earlier versions. `probed` means that only the first graph break was
+    looked for, because the model cannot run without values on a device that is only declared.
     """
 
     request: Request
@@ -84,6 +86,8 @@ class Result(Record, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     started_at: str = ""
     environment_digest: str = ""
+    dtype: str | None = None
+    probed: bool = False
     reused_from: str | None = None
     expectation: str | None = None
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from compilewatch.analysis import summary
 from compilewatch.analysis.rows import Cell, TargetReason
-from compilewatch.contract.targets import in_default_environment, target_label
+from compilewatch.contract.targets import CPU, default_dtype, in_default_environment, target_label
 from compilewatch.records import (
     Attempt,
     ChangeKind,
@@ -360,6 +360,11 @@ def commands(request: Request) -> tuple[str, str, str]:
         sweep += " --dynamic"
     if not in_default_environment(request.target):
         sweep += f" --environments {request.target.environment}"
+    device = ""
+    if request.target.device != CPU:
+        device += f" --device {request.target.device}"
+    if request.target.dtype is not default_dtype(request.target.device):
+        device += f" --dtype {request.target.dtype.value}"
     if request.depth is not Depth.FULL:
         sweep += f" --depth {request.depth.value}"
     target = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
@@ -369,7 +374,7 @@ def commands(request: Request) -> tuple[str, str, str]:
         else f" --environment {request.target.environment}"
     )
     return (
-        f"compilewatch reproduce {name}{where}",
-        f"compilewatch explain {name}{target}{where}",
-        f"{sweep} --fresh",
+        f"compilewatch reproduce {name}{device}{where}",
+        f"compilewatch explain {name}{target}{device}{where}",
+        f"{sweep}{device} --fresh",
     )

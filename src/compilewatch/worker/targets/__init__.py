@@ -41,6 +41,7 @@ class Outcome:
     details: Details | None = None
     error: ErrorRecord | None = None
     artifacts: tuple[str, ...] = ()
+    probed: bool = False
 
 
 class CompileTarget(Protocol):
@@ -70,6 +71,14 @@ class CompileTarget(Protocol):
         `FakeUnsupportedError` if fake tensors cannot lead to a verdict but real ones may.
         """
         ...
+
+    def probe(self, subject: Subject) -> Outcome:
+        """Return what can be said of a model that cannot run on its fake tensors.
+
+        Only called for targets that capture for declared devices, with fake tensors. No code of the
+        model may run outside of the compiler. Raises FakeUnsupportedError as `run` does.
+        """
+        return self.run(subject)
 
 
 class FakeUnsupportedError(Exception):
