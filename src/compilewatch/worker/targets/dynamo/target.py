@@ -47,7 +47,9 @@ from compilewatch.worker.targets.dynamo import trace_log
 from compilewatch.worker.targets.dynamo.capture import (
     Backend,
     Capture,
+    Stopped,
     capture,
+    stop,
     type_names,
     unmeasured_guards,
 )
@@ -220,26 +222,16 @@ def _fullgraph(subject: Subject, found: Capture) -> FullgraphVerdict:
     return _compile_fullgraph(subject)[0]
 
 
-class Stopped(BaseException):
-    """Ends a capture when the first graph is there; not an Exception, which Dynamo would wrap."""
-
-
-def stop(_graph: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
-    """A backend that ends the capture."""
-    raise Stopped
-
-
 def _capture_first_graph(subject: Subject) -> tuple[Capture | None, Exception | None]:
     """Capture up to the first graph; of a failure before it, return the error."""
-
-    def call(module: Callable[..., Any]) -> None:
-        with contextlib.suppress(Stopped):
-            _call(subject, module)
 
     try:
         with _tensors(subject):
             found = capture(
-                call, subject.module, backend=stop, dynamic=subject.request.target.dynamic
+                lambda module: _call(subject, module),
+                subject.module,
+                backend=stop,
+                dynamic=subject.request.target.dynamic,
             )
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         return None, error
