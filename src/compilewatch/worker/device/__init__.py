@@ -6,9 +6,17 @@ where they differ, nothing is changed and `DeviceUnavailableError` says what is 
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from compilewatch.records import DeclaredDevice
+
+DEVICE_NEEDED = re.compile(
+    r"Found no NVIDIA driver|CUDA driver|Cannot access accelerator device|from the 'CUDA' backend"
+    r"|missing kernel for cuda"
+)
+"""What torch says where a kernel or a driver of the device is needed, which it is not."""
 
 
 class DeviceUnavailableError(Exception):
@@ -28,10 +36,11 @@ def declare(device: DeclaredDevice) -> None:
         if _declared[0] != device:
             raise RuntimeError(f"this process has declared {_declared[0].name} already")
         return
-    from compilewatch.worker.device import cuda_answers, cuda_internals
+    from compilewatch.worker.device import constants, cuda_answers, cuda_internals
 
     cuda_internals.install()
     cuda_answers.install(device)
+    constants.install()
     _declared.append(device)
 
 

@@ -85,6 +85,16 @@ class FakeUnsupportedError(Exception):
     """The model reads a value that fake tensors do not have; real tensors may work."""
 
 
+def check_device_not_needed(subject: Subject, text: str) -> None:
+    """Raise FakeUnsupportedError if a message says that the declared device was needed itself."""
+    from compilewatch.worker.device import DEVICE_NEEDED
+
+    if subject.fake_mode is not None and subject.request.device is not None:
+        found = DEVICE_NEEDED.search(text)
+        if found is not None:
+            raise FakeUnsupportedError(f"an operator needs the device itself ({found[0]})")
+
+
 def load_target(name: str) -> CompileTarget:
     """Import one target. Raises UsageError for an unknown name."""
     return plugins.load(entry(name).implementation)()  # type: ignore[no-any-return]

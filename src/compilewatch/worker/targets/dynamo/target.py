@@ -42,7 +42,12 @@ from compilewatch.records import (
 )
 from compilewatch.worker.model.fake_mode import values_shown
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import (
+    CompileTarget,
+    FakeUnsupportedError,
+    Outcome,
+    check_device_not_needed,
+)
 from compilewatch.worker.targets.dynamo import trace_log
 from compilewatch.worker.targets.dynamo.capture import (
     Backend,
@@ -146,6 +151,8 @@ class DynamoTarget(CompileTarget):
         keep = subject.request.keep_artifacts
         model = _forward_of(subject.module)
         breaks = breaks or found.log.breaks(model) or _nothing_captured(subject, found)
+        for each in breaks:
+            check_device_not_needed(subject, each.reason)
         outcome = Outcome(
             status=Status.GRAPH_BREAK if breaks else Status.PASS,
             detail=_detail(found.graphs, breaks),
@@ -265,6 +272,7 @@ def _compile_fullgraph(
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
     except Exception as error:  # of the compiler and of the model's code
         _raise_if_out_of_memory(error)
+        check_device_not_needed(subject, "\n".join(map(str, _chain(error))))
         if not _settled(subject, error):
             raise FakeUnsupportedError(f"under fullgraph: {one_line(error)}") from error
         message = _message(error)
@@ -285,6 +293,7 @@ def _failed(subject: Subject, error: Exception) -> Outcome:
     _raise_if_out_of_memory(error)
     if isinstance(error, FakeUnsupportedError):
         raise error
+    check_device_not_needed(subject, "\n".join(map(str, _chain(error))))
     if not _settled(subject, error):
         raise FakeUnsupportedError(one_line(error)) from error
     training = subject.request.target.mode is Mode.TRAIN
