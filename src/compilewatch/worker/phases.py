@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,9 @@ FAKE_ERRORS = frozenset(
     }
 )
 """Names of PyTorch's exceptions that only fake tensors raise; their modules vary by version."""
+
+
+DEVICES_MIXED = "Expected all tensors to be on the same device"
 
 
 @dataclass(kw_only=True)
@@ -142,7 +145,7 @@ def _run(
     enter(Phase.COMPILE)
     if probes(request, tier):
         progress.probing = True
-        return replace(target.probe(on_declared_device(subject)), probed=True)
+        return target.probe(on_declared_device(subject))
     return target.run(subject)
 
 
@@ -299,6 +302,8 @@ def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -
     """
     if isinstance(error, CompilewatchError | SyntaxError) or record.code == "missing_package":
         return False
+    if phase is Phase.EAGER and DEVICES_MIXED in record.message:
+        return False  # fake tensors know their devices
     if phase in (Phase.CREATE, Phase.INPUTS, Phase.EAGER):
         return True
     return any(

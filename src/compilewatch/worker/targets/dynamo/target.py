@@ -132,14 +132,15 @@ class DynamoTarget(CompileTarget):
         _raise_if_out_of_memory(error)
         fullgraph, rejection = _compile_fullgraph(subject, stop)
         if found is not None and (found.log.breaks() or found.is_single_graph):
-            return self._outcome(subject, found, fullgraph)
+            return self._outcome(subject, found, fullgraph, probed=True)
         if rejection is None:
             raise FakeUnsupportedError(
                 f"no graph before eager code failed: {one_line(error)}"
                 if error is not None
                 else "Dynamo left the model to eager mode, which needs values"
             ) from error
-        return self._outcome(subject, found or Capture(), fullgraph, _rejected(subject, rejection))
+        breaks = _rejected(subject, rejection)
+        return self._outcome(subject, found or Capture(), fullgraph, breaks, probed=True)
 
     def _outcome(
         self,
@@ -147,6 +148,8 @@ class DynamoTarget(CompileTarget):
         found: Capture,
         fullgraph: FullgraphVerdict,
         breaks: tuple[GraphBreak, ...] = (),
+        *,
+        probed: bool = False,
     ) -> Outcome:
         keep = subject.request.keep_artifacts
         model = _forward_of(subject.module)
@@ -155,7 +158,8 @@ class DynamoTarget(CompileTarget):
             check_device_not_needed(subject, each.reason)
         outcome = Outcome(
             status=Status.GRAPH_BREAK if breaks else Status.PASS,
-            detail=_detail(found.graphs, breaks),
+            detail=_detail(found.graphs, breaks, probed=probed),
+            probed=probed,
             graphs=found.graphs,
             graph_breaks=sum(each.occurrences for each in breaks),
             distinct_breaks=len(breaks),
@@ -409,10 +413,12 @@ def _with_artifacts(subject: Subject, outcome: Outcome) -> Outcome:
     return replace(outcome, artifacts=kept, detail=detail)
 
 
-def _detail(graphs: int, breaks: tuple[GraphBreak, ...]) -> str:
+def _detail(graphs: int, breaks: tuple[GraphBreak, ...], *, probed: bool) -> str:
     if not breaks:
         return "one graph"
     total = sum(each.occurrences for each in breaks)
+    if probed:
+        return f"breaks: {total} or more, because the capture ended with the first graph"
     return f"graphs {graphs}, breaks {total} ({len(breaks)} distinct)"
 
 
