@@ -218,7 +218,7 @@ def one_request(
         inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
     )
     targets = targets_of(
-        [target], [Mode(mode)], bool(dynamic), devices=settings.devices, dtype=settings.dtype
+        [target], [Mode(mode)], bool(dynamic), devices=settings.devices, dtype=settings.named_dtype
     )
     check_targets(targets)
     check_backends(targets, settings)

@@ -62,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     modes: Annotated[tuple[Mode, ...], Meta(min_length=1)] = (Mode.EVAL,)
     dynamic: bool = False
     devices: Annotated[tuple[str, ...], Meta(min_length=1)] = ("cpu",)
-    dtype: Dtype | None = None
+    dtype: Literal["default", "config", "float32", "bfloat16", "float16"] = "default"
     depth: Depth = Depth.FULL
     tier: Tier = Tier.AUTO
     baseline: str = "auto"
@@ -85,6 +85,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def cache_folder(self) -> Path | None:
         """The folder of environments and scans; None means the user's cache folder."""
         return Path(self.cache) if self.cache else None
+
+    @property
+    def named_dtype(self) -> Dtype | None:
+        """The type of weights; None means the default of each device."""
+        return None if self.dtype == "default" else Dtype(self.dtype)
 
     @property
     def memory_limit_bytes(self) -> int:

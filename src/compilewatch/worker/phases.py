@@ -213,7 +213,7 @@ def _declare(request: Request) -> None:
         if not torch.cuda.is_available():
             raise UnsupportedError(
                 "real tensors on cuda need a CUDA device, and this machine has none: "
-                "--tier auto answers without one"
+                "--tier auto needs none"
             )
         return
     try:

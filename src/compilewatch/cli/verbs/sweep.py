@@ -209,7 +209,7 @@ def command(
         settings.modes,
         settings.dynamic,
         devices=settings.devices,
-        dtype=settings.dtype,
+        dtype=settings.named_dtype,
     )
     if resumed is None and settings.launcher == "local":
         check_targets(targets_asked)

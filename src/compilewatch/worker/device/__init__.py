@@ -36,10 +36,10 @@ def declare(device: DeclaredDevice) -> None:
         if _declared[0] != device:
             raise RuntimeError(f"this process has declared {_declared[0].name} already")
         return
-    from compilewatch.worker.device import constants, cuda_answers, cuda_internals
+    from compilewatch.worker.device import constants, cuda_functions, cuda_internals
 
     cuda_internals.install()
-    cuda_answers.install(device)
+    cuda_functions.install(device)
     constants.install()
     _declared.append(device)
 

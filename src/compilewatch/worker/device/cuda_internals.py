@@ -1,4 +1,4 @@
-"""What C++ asks of a CUDA device when fake tensors are on it: a guard, and whether it was used.
+"""What C++ needs of a CUDA device when fake tensors are on it: a guard, and whether it was used.
 
 Tried with torch 2.13 and 2.15. Nothing here runs code of CUDA or needs its driver.
 """
@@ -93,7 +93,7 @@ def _install_guard(guards: Any) -> None:
 def _deny_contexts(hooks: Any, base: Any) -> None:
     """Let `hasPrimaryContext` say no; in a CUDA build without a driver, it raises.
 
-    The backward of autograd asks it for each device. The object gets a copy of its table in which
+    The backward of autograd calls it for each device. The object gets a copy of its table in which
     `isBuilt` of the base class, which returns false, takes the place of the function.
     """
     hooks.restype = c_void_p

@@ -71,8 +71,8 @@ def fold(
 
     The result is on the device that the operator names, otherwise on the common device of its
     tensors. An operator that would fail because its tensors are on different devices is not folded,
-    nor one that draws random numbers. Operators of the namespace `prim` ask for properties of the
-    fake tensor, such as its device.
+    nor one that draws random numbers. Operators of the namespace `prim` read properties of the fake
+    tensor, such as its device.
     """
     if not _foldable(func, args, kwargs, tensors):
         return NOT_FOLDED
@@ -83,7 +83,7 @@ def fold(
     try:
         with no_dispatch():
             made = func(*on_cpu(*values)[0], **on_cpu(*values)[1])
-    except Exception:  # noqa: BLE001  (the fake kernel is asked next, and its error counts)
+    except Exception:  # noqa: BLE001  (the fake kernel runs next, and its error counts)
         return NOT_FOLDED
     if func._schema.is_mutable:
         return args[0] if made is values[0][0] else NOT_FOLDED

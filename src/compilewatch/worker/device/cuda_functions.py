@@ -1,4 +1,4 @@
-"""What Python code is told about the declared device: the functions of `torch.cuda`.
+"""What Python code learns about the declared device: the functions of `torch.cuda`.
 
 The code of each function is replaced, not the function: Dynamo's tables know functions by identity,
 and aliases such as `from torch.cuda import is_available` stay valid. A replacement sees the globals
@@ -93,7 +93,7 @@ def _replacements() -> list[tuple[types.ModuleType, str, Callable[..., Any]]]:
     made.append((torch.cuda.random, "get_rng_state", get_rng_state))
     made.append((torch.cuda.random, "set_rng_state", set_rng_state))
     made.append((torch.cuda.graphs, "is_current_stream_capturing", is_current_stream_capturing))
-    # True would make Dynamo ask for the current stream of the accelerator, which does not exist.
+    # True would make Dynamo use the current stream of the accelerator, which does not exist.
     made.append((torch.accelerator, "is_available", no_accelerator))
     return made
 
