@@ -15,6 +15,7 @@ from compilewatch.records import (
     Attempt,
     ChangeKind,
     Depth,
+    Dtype,
     Environment,
     GraphBreak,
     Mode,
@@ -203,6 +204,14 @@ def message(result: Result) -> str:
     if not result.error.code.islower():  # `NCC_EVRF009`, where `value_error` only names a class
         text = f"{result.error.code}: {text}"
     return text if len(text) <= MESSAGE_CHARACTERS else text[: MESSAGE_CHARACTERS - 1] + "…"
+
+
+def tensor_words(result: Result) -> str:
+    """`fake tensors`, `fake bfloat16 tensors on cuda (NVIDIA H100 80GB HBM3)`."""
+    dtype = f"{result.dtype} " if result.dtype not in (None, Dtype.FLOAT32) else ""
+    device = result.request.device
+    where = f" on {result.request.target.device} ({device.product})" if device is not None else ""
+    return f"{result.tier.value} {dtype}tensors{where}"
 
 
 def attempt_words(attempt: Attempt) -> str:
