@@ -27,6 +27,7 @@ from compilewatch.records import (
     ModelSpec,
     Request,
     Tier,
+    Variants,
 )
 from compilewatch.records.plans import Options
 from compilewatch.sources.loading import choose_source, other_sources
@@ -61,6 +62,12 @@ dtype = click.option(
     help="The type of weights and inputs (default: float32 on a CPU, config on a GPU, which is "
     "what the configuration says).",
 )
+variants = click.option(
+    "--variants",
+    type=click.Choice([v.value for v in Variants]),
+    help="Inputs of models of several media, on Dynamo. main: all media at once; all (default): "
+    "also text alone, and text with each medium; all+decode: also one token with a cache.",
+)
 dynamic = click.option("--dynamic", is_flag=True, default=None, help="Compile with dynamic shapes.")
 
 
@@ -90,6 +97,7 @@ def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         dtype,
         depth,
+        variants,
         tier,
         click.option(
             "--environment",
@@ -211,6 +219,7 @@ def one_request(
         environments=known,
         tier=settings.tier,
         depth=settings.depth,
+        variants=settings.variants,
         deadlines=settings.deadlines,
         memory_limit_bytes=settings.memory_limit_bytes,
         overrides_dir=str(overrides) if overrides.is_dir() else None,

@@ -24,7 +24,7 @@ from compilewatch.config.sections import (
     TrainiumSettings,
 )
 from compilewatch.errors import ConfigError, did_you_mean
-from compilewatch.records import Deadlines, Depth, Dtype, Mode, Tier
+from compilewatch.records import Deadlines, Depth, Dtype, Mode, Tier, Variants
 
 FILE = "compilewatch.toml"
 PREFIX = "COMPILEWATCH_"
@@ -65,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dtype: Literal["default", "config", "float32", "bfloat16", "float16"] = "default"
     depth: Depth = Depth.FULL
     tier: Tier = Tier.AUTO
+    variants: Variants = Variants.ALL
     baseline: str = "auto"
     sinks: tuple[str, ...] = ("html", "junit", "metrics_file")
     inputs: str = "inputs"

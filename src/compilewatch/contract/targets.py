@@ -11,7 +11,15 @@ from collections.abc import Mapping
 import msgspec
 
 from compilewatch.errors import UsageError
-from compilewatch.records import DEFAULT_ENVIRONMENT, Deadlines, Dtype, Mode, Record, Target
+from compilewatch.records import (
+    DEFAULT_ENVIRONMENT,
+    Deadlines,
+    Dtype,
+    Mode,
+    Record,
+    Target,
+    Variants,
+)
 
 CPU = "cpu"
 """The device of a target unless another one is named."""
@@ -36,6 +44,7 @@ class TargetEntry(Record, frozen=True, kw_only=True):
         reads_neuron_operators: whether results depend on `inputs/neuron_operators.toml`.
         captures_for_devices: whether it captures models for a device that is only declared. Such a
             target generates no code.
+        evaluates_variants: whether it evaluates each input variant of a model.
         files: files and folders, relative to the package, that can change a result of this target
             besides `COMMON_FILES`. Their content is part of the key. A test compares them with the
             modules that the implementation imports.
@@ -52,6 +61,7 @@ class TargetEntry(Record, frozen=True, kw_only=True):
     single_graph: bool = False
     reads_neuron_operators: bool = False
     captures_for_devices: bool = False
+    evaluates_variants: bool = False
     files: tuple[str, ...] = ()
 
 
@@ -65,6 +75,7 @@ COMMON_FILES = (
     "worker/process/frame_stack.py",
     "worker/subject.py",
     "worker/targets/__init__.py",
+    "worker/variants.py",
 )
 """Files and folders, relative to the package, that can change a result of any target."""
 
@@ -79,6 +90,7 @@ TARGETS: dict[str, TargetEntry] = {
     "dynamo": TargetEntry(
         implementation="compilewatch.worker.targets.dynamo.target:DynamoTarget",
         captures_for_devices=True,
+        evaluates_variants=True,
         files=(_DYNAMO,),
     ),
     "export": TargetEntry(
@@ -178,6 +190,11 @@ def deadlines_of(target: str, deadlines: Deadlines) -> Deadlines:
     return msgspec.structs.replace(
         deadlines, compile_seconds=seconds, total_seconds=deadlines.total_seconds + more
     )
+
+
+def variants_of(target: str, variants: Variants) -> Variants:
+    """Return which input variants a target evaluates."""
+    return variants if entry(target).evaluates_variants else Variants.MAIN
 
 
 def in_default_environment(target: Target) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from compilewatch.contract.devices import canonical, check_device, declared
-from compilewatch.contract.targets import CPU, deadlines_of, default_dtype, entry
+from compilewatch.contract.targets import CPU, deadlines_of, default_dtype, entry, variants_of
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
 from compilewatch.plan.keys import read_overrides, request_key
@@ -61,6 +61,7 @@ def plan(
                 environment=environment,
                 tier=options.tier,
                 depth=options.depth,
+                variants=options.variants,
                 overrides=overrides,
                 inputs_file=Path(inputs_file) if inputs_file else None,
                 operators_file=_operators_file(target, options),
@@ -156,6 +157,7 @@ def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Req
         device=declared(target.device),
         tier=options.tier,
         depth=options.depth,
+        variants=variants_of(target.name, options.variants),
         deadlines=deadlines_of(target.name, options.deadlines),
         memory_limit_bytes=options.memory_limit_bytes,
         inputs_file=options.inputs_file or spec.inputs_file,

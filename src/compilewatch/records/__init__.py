@@ -25,6 +25,7 @@ from compilewatch.records.base import (
     Record,
     Status,
     Tier,
+    Variants,
 )
 from compilewatch.records.breaks import (
     ErrorRecord,
@@ -72,6 +73,7 @@ from compilewatch.records.results import (
     Attempt,
     Result,
     TensorSummary,
+    VariantResult,
 )
 from compilewatch.records.runs import (
     Change,
@@ -131,5 +133,7 @@ __all__ = [
     "Target",
     "TensorSummary",
     "Tier",
+    "VariantResult",
+    "Variants",
     "XlaDetail",
 ]

@@ -79,6 +79,18 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
+class Variants(StrEnum):
+    """Which of a model's input variants are evaluated.
+
+    `main`: all media at once. `all`: also text alone, and text with one medium. `all+decode`: also
+    one token after a prefill, with a dynamic and with a static cache.
+    """
+
+    MAIN = "main"
+    ALL = "all"
+    ALL_DECODE = "all+decode"
+
+
 class AttemptCode(StrEnum):
     """Why a request ran again.
 

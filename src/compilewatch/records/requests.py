@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from compilewatch.records.base import Depth, Dtype, Mode, Phase, Record, Tier
+from compilewatch.records.base import Depth, Dtype, Mode, Phase, Record, Tier, Variants
 from compilewatch.records.devices import DeclaredDevice
 
 
@@ -140,6 +140,7 @@ class Request(Record, frozen=True, kw_only=True):
     device: DeclaredDevice | None = None
     tier: Tier = Tier.AUTO
     depth: Depth = Depth.FULL
+    variants: Variants = Variants.MAIN
     deadlines: Deadlines = Deadlines()
     memory_limit_bytes: int = 8 * 2**30
     inputs_file: str | None = None

@@ -42,6 +42,24 @@ class Attempt(Record, frozen=True, kw_only=True):
     durations: dict[str, float] = {}
 
 
+class VariantResult(Record, frozen=True, kw_only=True):
+    """What one input variant of a model gave, such as `text` or `text+image`.
+
+    A variant that could not be built or run without the compiler has the status `unsupported`.
+    `inputs` are its example inputs, empty if they could not be made.
+    """
+
+    name: str
+    status: Status
+    detail: str = ""
+    graphs: int | None = None
+    graph_breaks: int | None = None
+    ops: int | None = None
+    fullgraph: FullgraphVerdict | None = None
+    breaks: tuple[GraphBreak, ...] = ()
+    inputs: tuple[TensorSummary, ...] = ()
+
+
 class Result(Record, frozen=True, kw_only=True):
     """The outcome of a request. A number that was not measured is None, never zero.
 
@@ -54,6 +72,8 @@ class Result(Record, frozen=True, kw_only=True):
     `artifacts` are paths relative to the folder of the run. `dtype` is the type of the model's
     weights, None in runs of earlier versions. `probed` means that only the first graph break was
     looked for, because the model cannot run without values on a device that is only declared.
+    `variants` are the results of all input variants if there is more than one; `variant` is the
+    worst of them, which everything else in the result is about.
     """
 
     request: Request
@@ -88,6 +108,8 @@ class Result(Record, frozen=True, kw_only=True):
     environment_digest: str = ""
     dtype: str | None = None
     probed: bool = False
+    variant: str = ""
+    variants: tuple[VariantResult, ...] = ()
     reused_from: str | None = None
     expectation: str | None = None
 

@@ -118,6 +118,7 @@ def _run(
     from compilewatch.worker.model.overrides import load_overrides
     from compilewatch.worker.model.resolve import build_model
     from compilewatch.worker.subject import Subject
+    from compilewatch.worker.variants import run_variants, variants_of
 
     enter(Phase.SETUP)
     target, fake_mode = _set_up(request, tier)
@@ -146,7 +147,13 @@ def _run(
     if probes(request, tier):
         progress.probing = True
         return target.probe(on_declared_device(subject))
-    return target.run(subject)
+
+    def make(without: frozenset[str]) -> ExampleInputs:
+        return _inputs(built, request, overrides, fake_mode, without)
+
+    others = variants_of(subject, make)
+    outcome, progress.inputs = run_variants(subject, others, target.run, _eager)
+    return outcome
 
 
 def probes(request: Request, tier: Tier) -> bool:
@@ -237,7 +244,11 @@ def _check_backend(name: str) -> None:
 
 
 def _inputs(
-    built: BuiltModel, request: Request, overrides: Overrides, fake_mode: FakeTensorMode | None
+    built: BuiltModel,
+    request: Request,
+    overrides: Overrides,
+    fake_mode: FakeTensorMode | None,
+    without: frozenset[str] = frozenset(),
 ) -> ExampleInputs:
     from compilewatch.worker.example_inputs import make_inputs
     from compilewatch.worker.subject import ExampleInputs
@@ -249,7 +260,7 @@ def _inputs(
         chaos.misbehave(build.behaviour, Phase.INPUTS)
         with fake_mode if fake_mode is not None else nullcontext():
             return ExampleInputs(strategy="chaos", kwargs=chaos.example_kwargs())
-    return make_inputs(built.module, built.config, request, overrides, fake_mode)
+    return make_inputs(built.module, built.config, request, overrides, fake_mode, without=without)
 
 
 def _eager(subject: Subject) -> None:

@@ -141,6 +141,7 @@ def _near(path: Path) -> Path:
 )
 @options.dtype
 @options.depth
+@options.variants
 @options.tier
 @click.option("--jobs", type=click.IntRange(min=1), help="Parallel jobs (default: one per core).")
 @click.option(

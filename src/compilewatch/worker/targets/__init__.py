@@ -15,6 +15,7 @@ from compilewatch.records import (
     Numerics,
     Status,
     Tier,
+    VariantResult,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Outcome:
     error: ErrorRecord | None = None
     artifacts: tuple[str, ...] = ()
     probed: bool = False
+    variant: str = ""
+    variants: tuple[VariantResult, ...] = ()
 
 
 class CompileTarget(Protocol):
