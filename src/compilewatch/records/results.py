@@ -59,6 +59,11 @@ class VariantResult(Record, frozen=True, kw_only=True):
     breaks: tuple[GraphBreak, ...] = ()
     inputs: tuple[TensorSummary, ...] = ()
 
+    @property
+    def is_verdict(self) -> bool:
+        """Whether it is a verdict of the compiler."""
+        return self.status in (Status.PASS, Status.GRAPH_BREAK, Status.ERROR)
+
 
 class Result(Record, frozen=True, kw_only=True):
     """The outcome of a request. A number that was not measured is None, never zero.
