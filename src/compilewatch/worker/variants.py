@@ -85,7 +85,7 @@ def _run(
         variant = dataclasses.replace(subject, request=request, inputs=made)
         eager(variant)
         return run(variant), inputs
-    except Exception as error:
+    except Exception as error:  # whatever code of the model raises
         if error_code(error) == "out_of_memory":
             raise
         return Outcome(status=Status.UNSUPPORTED, detail=one_line(error)), inputs

@@ -12,8 +12,8 @@ import torch
 from compilewatch.errors import InputsError
 from compilewatch.worker.subject import ExampleInputs, Subject
 
-ROOM = 8
-"""Tokens for which a static cache has room after the prefill."""
+SPARE_TOKENS = 8
+"""Number of tokens that fit into a static cache after the prefill."""
 
 
 def decode_variants(subject: Subject) -> dict[str, Callable[[], ExampleInputs]]:
@@ -46,7 +46,7 @@ def _decode(subject: Subject, *, static: bool) -> ExampleInputs:
     length = int(given["input_ids"].shape[1])
     with torch.no_grad(), subject.tensors():
         cache = (
-            StaticCache(config=config, max_cache_len=length + ROOM)
+            StaticCache(config=config, max_cache_len=length + SPARE_TOKENS)
             if static
             else DynamicCache(config=config)
         )
