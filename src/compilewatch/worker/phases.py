@@ -286,6 +286,10 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
             detail = f"needs the package {error.package}, which is not in this environment"
     elif record.code == "out_of_memory":
         status = Status.OOM
+    if isinstance(error, UnsupportedError):  # a sentence of ours, not an error of the model
+        return ChildResult(
+            result=_result(request, tier, progress, Outcome(status=status, detail=str(error)))
+        )
     outcome = Outcome(status=status, detail=detail, error=record)
     result = _result(request, tier, progress, outcome)
     fake = tier is Tier.FAKE or progress.probing
