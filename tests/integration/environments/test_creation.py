@@ -7,8 +7,9 @@ import pytest
 
 from compilewatch import environments
 from compilewatch.environments import STAMP_FILE, available, environment_folder, interpreter
-from compilewatch.environments.creation import Recipe, create, recipe_of
+from compilewatch.environments.creation import create
 from compilewatch.environments.listing import State, listing
+from compilewatch.environments.recipes import Recipe, recipe_of
 from compilewatch.errors import InterpreterError, UsageError
 from compilewatch.records import Environment
 

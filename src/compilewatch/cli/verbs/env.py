@@ -11,8 +11,9 @@ from compilewatch.cli import options
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.worker_call import Working, try_environment
 from compilewatch.config.settings import load_settings
-from compilewatch.environments.creation import create, recipe_of
+from compilewatch.environments.creation import create
 from compilewatch.environments.listing import listing
+from compilewatch.environments.recipes import recipe_of
 from compilewatch.errors import InterpreterError
 from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.records import Environment, Record
@@ -46,14 +47,17 @@ def command() -> None:
 @click.option(
     "--torch", metavar="VERSION", help="The version of torch in an environment with another name."
 )
+@click.option("--transformers", metavar="VERSION", help="The version of Transformers, likewise.")
 @click.option("--python", metavar="PATH", help="The interpreter to create it with.")
-def create_verb(name: str, torch: str | None, python: str | None) -> None:
-    """Create the environment NAME: xla, neuron, or any other name with --torch.
+def create_verb(name: str, torch: str | None, transformers: str | None, python: str | None) -> None:
+    """Create the environment NAME: xla, neuron, or any other name with --torch or --transformers.
 
-    This is fast if the environment exists already. TORCH_INDEX names a package index with CPU
-    builds of torch, from which torch is installed.
+    Without one of these options, that package has the version of compilewatch itself. Packages that
+    another environment has in the same version take no further space. This is fast if the
+    environment exists already. TORCH_INDEX names a package index with CPU builds of torch, from
+    which torch is installed.
     """
-    recipe = recipe_of(name, torch)
+    recipe = recipe_of(name, torch, transformers)
     cache = load_settings().cache_folder
 
     def show(line: str) -> None:
@@ -61,7 +65,8 @@ def create_verb(name: str, torch: str | None, python: str | None) -> None:
             click.echo(click.style(line.strip()[:200], dim=True), err=True)
 
     made, anew = create(name, recipe, python=python, cache=cache, observer=show)
-    click.echo(f"{name} is ready: torch {made.torch}, {made.python_executable}")
+    versions = f"torch {made.torch}, transformers {made.transformers or 'none'}"
+    click.echo(f"{name} is ready: {versions}, {made.python_executable}")
     if anew:
         click.echo(f"Check it with: compilewatch env check {name}")
 

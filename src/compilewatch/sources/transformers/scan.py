@@ -19,15 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from packaging.specifiers import SpecifierSet
 
 from compilewatch.config.paths import cache_folder
+from compilewatch.environments import SUPPORTED_TRANSFORMERS
 from compilewatch.errors import SourceError, StoreError
 from compilewatch.files import write_atomically
 from compilewatch.records import Record
-
-SUPPORTED = SpecifierSet(">=4.57", prereleases=True)
-"""The releases whose files a scan understands; a test reads the wheels of the oldest and newest."""
 
 _ROOT_CLASS = "PreTrainedModel"
 _ROOT_CONFIGS = ("PreTrainedConfig", "PretrainedConfig")  # since 5.0, and before
@@ -90,9 +87,10 @@ def transformers_version(root: Path) -> str:
 
 def check_release(version: str) -> None:
     """Raise SourceError if this release of Transformers is not supported."""
-    if version not in SUPPORTED:
+    if version not in SUPPORTED_TRANSFORMERS:
         raise SourceError(
-            f"transformers {version} is not supported: compilewatch reads {SUPPORTED} only"
+            f"transformers {version} is not supported: compilewatch reads "
+            f"{SUPPORTED_TRANSFORMERS} only"
         )
 
 
@@ -313,8 +311,9 @@ def _parameters(function: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def _mappings(*paths: Path) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Read, of the files that exist, every `NAME = OrderedDict([(key, value), …])` and `NAME.update({key: value, …})`.
+    """Read every `NAME = OrderedDict([(key, value), …])` and `NAME.update({key: value, …})`.
 
+    A file that does not exist has none: releases before 5.6 have no auto_mappings.py.
     A value is a class name or a tuple of class names. Entries that a mapping copies from another
     one (`*OTHER.items()`) are skipped, because the other mapping is read too.
     """
