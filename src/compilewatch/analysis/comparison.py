@@ -113,7 +113,8 @@ def between_environments(
     environment alone. Raises UsageError where one has no result in its environment.
     """
     old, new = names
-    olds, news = _within(baseline, before, old), _within(run, after, new)
+    held = list(after)
+    olds, news = _within(baseline, before, old), _within(run, held, new)
     # Under one name, so that a target of both is one target.
     sides = [
         msgspec.structs.replace(
@@ -124,6 +125,9 @@ def between_environments(
         )
         for side, name in ((baseline, old), (run, new))
     ]
+    if len(held) >= run.planned:
+        # Complete: a model that this environment lacks is not in its Transformers.
+        sides[1] = msgspec.structs.replace(sides[1], planned=len(news))
     compared = compare(sides[0], _moved(olds, new), sides[1], news, by_place=True)
     return sides[0], sides[1], compared
 

@@ -156,6 +156,20 @@ def package_folder(chosen: Interpreter) -> Path:
     return next(library.glob("python*/site-packages"), library)
 
 
+def transformers_folder(name: str, cache: Path | None = None) -> Path | None:
+    """Return the package folder of an environment's Transformers; None for this interpreter's.
+
+    Raises InterpreterError if the environment does not exist or has no Transformers.
+    """
+    chosen = interpreter(name, cache)
+    if chosen.executable is None:
+        return None
+    folder = package_folder(chosen) / "transformers"
+    if not folder.is_dir():
+        raise InterpreterError(f"environment {name!r} has no transformers; {create_command(name)}")
+    return folder
+
+
 def worker_variables(chosen: Interpreter) -> dict[str, str]:
     """Return the environment variables of a worker: those of this process, then its own."""
     own = {n: value for n, value in os.environ.items() if not n.startswith(CHANGES_ANSWERS)}
