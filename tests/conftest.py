@@ -84,7 +84,8 @@ def _offer_cache(config: pytest.Config, users: Path, ours: Path) -> None:
     (ours / "environments").mkdir(parents=True)
     (users / "npm").mkdir(parents=True, exist_ok=True)  # Tools are installed once, and kept.
     (users / "npm-groovy-lint").mkdir(exist_ok=True)
-    for name in ("npm", "npm-groovy-lint"):
+    (users / "wheels").mkdir(exist_ok=True)
+    for name in ("npm", "npm-groovy-lint", "wheels"):
         (ours / name).symlink_to(users / name)
     for made in (users / "environments").glob(f"*/{environments.STAMP_FILE}"):
         (ours / "environments" / made.parent.name).symlink_to(made.parent)

@@ -85,15 +85,6 @@ def transformers_version(root: Path) -> str:
     return found[1]
 
 
-def check_release(version: str) -> None:
-    """Raise SourceError if this release of Transformers is not supported."""
-    if version not in SUPPORTED_TRANSFORMERS:
-        raise SourceError(
-            f"transformers {version} is not supported: compilewatch reads "
-            f"{SUPPORTED_TRANSFORMERS} only"
-        )
-
-
 def read_library(root: Path | None = None, cache: Path | None = None) -> Library:
     """Return the scan of the Transformers at `root`, from the cache if nothing changed.
 
@@ -101,7 +92,11 @@ def read_library(root: Path | None = None, cache: Path | None = None) -> Library
     """
     root = root or installed_transformers()
     version = transformers_version(root)
-    check_release(version)
+    if version not in SUPPORTED_TRANSFORMERS:
+        raise SourceError(
+            f"transformers {version} in {root} is not supported: compilewatch reads "
+            f"{SUPPORTED_TRANSFORMERS} only"
+        )
     files = sorted(_files(root))
     if not files:
         raise SourceError(f"{root} contains no models/*/modeling_*.py: reinstall transformers")
