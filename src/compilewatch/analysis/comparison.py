@@ -128,7 +128,7 @@ def between_environments(
     if len(held) >= run.planned:
         # Complete: a model that this environment lacks is not in its Transformers.
         sides[1] = msgspec.structs.replace(sides[1], planned=len(news))
-    compared = compare(sides[0], _moved(olds, new), sides[1], news, by_place=True)
+    compared = compare(sides[0], moved(olds, new), sides[1], news, by_place=True)
     return sides[0], sides[1], compared
 
 
@@ -256,8 +256,8 @@ def _within(run: Run, results: Iterable[Result], name: str) -> list[Result]:
     return found
 
 
-def _moved(results: Iterable[Result], name: str) -> Iterable[Result]:
-    """As if they were of another environment."""
+def moved(results: Iterable[Result], name: str) -> Iterable[Result]:
+    """Return results as if they were of another environment."""
     replace = msgspec.structs.replace
     for result in results:
         target = replace(result.request.target, environment=name)

@@ -86,6 +86,8 @@ def create(
             _check_room(name, recipe, chosen)
         for arguments in _installs(recipe):
             command = [chosen.path, "-m", "pip", "install", "--disable-pip-version-check"]
+            if recipe.chosen:
+                command.append("--no-compile")  # Python compiles what the few models import
             _run_step(name, folder, [*command, *arguments], observer)
         _run_step(name, folder, [chosen.path, "-m", "pip", "check"], observer)
         made = describe_interpreter(name, chosen)
