@@ -84,10 +84,9 @@ def _link(installed: metadata.Distribution, source: Path, into: Path) -> None:
             continue
         made = into / file
         made.parent.mkdir(parents=True, exist_ok=True)
+        made.unlink(missing_ok=True)  # an interrupted copy may have left a part of it
         try:
             os.link(source / file, made)
-        except FileExistsError:
-            continue  # two packages may own a file, such as the __init__.py of a namespace
         except OSError:
             shutil.copy2(source / file, made)
 

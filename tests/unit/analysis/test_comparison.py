@@ -446,3 +446,17 @@ def test_what_a_run_has_no_result_of_is_one_of_four_things(
     (change,) = found.changes
     assert (change.model, change.kind, change.after) == ("Absent", kind, None)
     assert change.reason.endswith("was pass")
+
+
+@pytest.mark.parametrize(("planned", "kind"), [(3, ChangeKind.GONE), (4, ChangeKind.MISSING)])
+def test_what_an_environment_lacks_is_removed_unless_the_run_is_incomplete(
+    planned: int, kind: ChangeKind
+) -> None:
+    old, new = Target(environment="old"), Target(environment="new")
+    results = [result("Both", target=old), result("Both", target=new), result("Gone", target=old)]
+    environments = tuple(factories.environment(name=name) for name in ("old", "new"))
+    both = run(environments=environments, targets=(old, new), planned=planned)
+    _, _, found = between_environments(both, results, both, results, ("old", "new"))
+    assert [(c.kind, c.model) for c in found.changes] == [(kind, "Gone")]
+    _, _, found = between_environments(both, results, both, results, ("new", "old"))
+    assert [(c.kind, c.model) for c in found.changes] == [(ChangeKind.NEW, "Gone")]
