@@ -22,6 +22,7 @@ from typing import TextIO
 import msgspec
 
 from compilewatch.environments import (
+    INTERPRETERS,
     STAMP_FILE,
     Interpreter,
     Stamp,
@@ -33,10 +34,10 @@ from compilewatch.environments import (
     package_folder,
     read_stamp,
 )
-from compilewatch.environments.recipes import Recipe
+from compilewatch.environments.recipes import NAME, Recipe
 from compilewatch.environments.releases import check_release
 from compilewatch.environments.sharing import release_in, share
-from compilewatch.errors import InterpreterError
+from compilewatch.errors import InterpreterError, UsageError, did_you_mean
 from compilewatch.files import lock, replace
 from compilewatch.records import Environment
 
@@ -96,6 +97,27 @@ def create(
         text = msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n"
         replace(folder / STAMP_FILE, text)
         return made, True
+
+
+def remove(name: str, cache: Path | None = None) -> None:
+    """Delete a created environment, finished or not. Files that others share are left to them.
+
+    Raises UsageError for a name that is not one of them.
+    """
+    folder = environment_folder(name, cache)
+    if name in INTERPRETERS or NAME.fullmatch(name) is None or not folder.is_dir():
+        known = [each for each in available(cache) if each not in INTERPRETERS]
+        raise UsageError(
+            f"no created environment {name!r}{did_you_mean(name, known)}; see compilewatch env list"
+        )
+    with _locked(folder):
+        (folder / STAMP_FILE).unlink(missing_ok=True)  # first: nothing uses what is half deleted
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise InterpreterError(
+                f"environment {name!r}: {error.filename} cannot be deleted: {error.strerror}"
+            ) from None
 
 
 def _share(

@@ -14,6 +14,8 @@ from compilewatch.errors import InterpreterError, UsageError
 
 REQUIREMENTS = CHECKOUT / "requirements"
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
 INDEXES = {"neuron": "https://pip.repos.neuron.amazonaws.com"}
 """Environment -> a package index that it needs besides the usual one."""
 
@@ -65,7 +67,7 @@ def recipe_of(name: str, torch: str | None = None, transformers: str | None = No
     """
     if name in INTERPRETERS:
         raise UsageError(f"{name!r} is the interpreter that runs compilewatch: make setup")
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is None:
+    if NAME.fullmatch(name) is None:
         raise UsageError(f"environment {name!r}: use letters, digits, dots and dashes")
     if name in targets.environments():
         if torch is not None or transformers is not None:

@@ -64,6 +64,6 @@ def check_release(package: str, version: str, python: str | None = None) -> None
     if Version(version).public not in {release.public for release in known}:
         near = did_you_mean(version, map(str, known), most=3)
         raise UsageError(
-            f"{package} {version} does not exist or has no wheel for this Python{near}; "
-            f"the newest is {known[-1]}"
+            f"{package} {version} does not exist, was withdrawn, or has no wheel for this "
+            f"Python{near}; the newest is {known[-1]}"
         )
