@@ -39,7 +39,7 @@ from compilewatch.environments.releases import check_release
 from compilewatch.environments.sharing import release_in, share
 from compilewatch.errors import InterpreterError, UsageError, did_you_mean
 from compilewatch.files import lock, replace
-from compilewatch.records import Environment
+from compilewatch.records import DEFAULT_ENVIRONMENT, Environment
 
 LOG_FILE = "create.log"
 
@@ -81,7 +81,11 @@ def create(
         if not _runs(chosen.path):
             shutil.rmtree(folder / "venv", ignore_errors=True)
             observer(f"Creating {folder / 'venv'}")
-            _run_step(name, folder, [python or sys.executable, "-m", "venv", "venv"], observer)
+            own = package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT])
+            # Linking this interpreter's pip takes less time than unpacking another one.
+            links = recipe.chosen and python is None and release_in(own, "pip") is not None
+            command = [python or sys.executable, "-m", "venv", "venv"]
+            _run_step(name, folder, command + ["--without-pip"] * bool(links), observer)
         if recipe.chosen:
             _share(name, recipe, chosen, cache, observer)
             _check_room(name, recipe, chosen)
@@ -131,10 +135,12 @@ def _share(
     alike = [each for each in others if each.parent.name == into.parent.name and each != into]
     owner = next((each for each in alike if release_in(each, "torch") == version), None)
     try:
+        if release_in(into, "pip") is None:
+            share(package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT]), into, ["pip", "setuptools"])
         if owner is not None and share(owner, into, ["torch"]):
             observer(f"Installing torch {version}: shared with {owner}")
         if alike and alike[0] == others[0]:
-            share(alike[0], into, recipe.packages)
+            share(alike[0], into, [each for each in recipe.packages if each != "torch"])
     except OSError as error:
         raise InterpreterError(
             f"environment {name!r}: {error.filename} cannot be created: {error.strerror}"
