@@ -18,7 +18,7 @@ TIMEOUT_SECONDS = 120.0
 def releases(package: str, python: str | None = None) -> tuple[Version, ...]:
     """Return the final releases of a package with a wheel for this Python, oldest first.
 
-    pip is asked, so that its configuration (index, certificates, local folders) applies; releases
+    pip lists them, so that its configuration (index, certificates, local folders) applies; releases
     that were withdrawn (yanked) are not listed. torch is searched in TORCH_INDEX where that is set.
     Raises InterpreterError if the index lists none, which it also does where it is unreachable.
     """

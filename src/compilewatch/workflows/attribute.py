@@ -58,7 +58,7 @@ class Side:
 
 @dataclass(kw_only=True)
 class _Case:
-    """One change: its two ends, the results that are known, and why there can be no answer."""
+    """One change: its two ends, the results that are known, and why nothing can be determined."""
 
     change: Change
     old: Result

@@ -23,7 +23,7 @@ from compilewatch.environments.releases import releases
 from compilewatch.environments.versions import ensure
 from compilewatch.errors import InterpreterError, UnknownModelError, UsageError, did_you_mean
 from compilewatch.records import Environment, ModelSpec, Record, Target
-from compilewatch.workflows.versions import Answer, Evaluator
+from compilewatch.workflows.versions import Evaluator
 
 PACKAGES = ("transformers", "torch")
 
@@ -114,7 +114,7 @@ def _evaluate(
             environment=environment.name,
             detail=f"transformers {environment.transformers} has no {question.model}",
         )
-    answer: Answer = evaluator.evaluate([spec], question.target, environment)[spec.name]
+    answer = evaluator.evaluate([spec], question.target, environment)[spec.name]
     return evaluated(
         release,
         answer.result,

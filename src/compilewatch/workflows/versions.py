@@ -29,8 +29,8 @@ Launch = Callable[[Settings, Sequence[str]], AbstractContextManager[Launcher]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A result with the run that has it; `reused` if that run was there before."""
+class Found:
+    """A result, and the run that has it; `reused` if that run was there before."""
 
     result: Result
     run: str
@@ -48,7 +48,7 @@ class Evaluator:
 
     def evaluate(
         self, specs: Sequence[ModelSpec], target: Target, environment: Environment
-    ) -> dict[str, Answer]:
+    ) -> dict[str, Found]:
         """Return the results by model name, stored ones first; `target` names no environment.
 
         KeyboardInterrupt, LauncherError and StoreError propagate; all finished results are stored.
@@ -59,7 +59,7 @@ class Evaluator:
         options = options_of(settings, [environment])
         made = plan(specs, placed, options, expectations=expectations)
         answers = {
-            skipped.request.model.name: Answer(result=skipped, run="", reused=False)
+            skipped.request.model.name: Found(result=skipped, run="", reused=False)
             for skipped in made.skipped
         }
         stored = self.store.lookup_many([request.key for request in made.requests])
@@ -67,7 +67,7 @@ class Evaluator:
         for request in made.requests:
             if found := stored.get(request.key):
                 result = msgspec.structs.replace(found.result, request=request)
-                answers[request.model.name] = Answer(result=result, run=found.run, reused=True)
+                answers[request.model.name] = Found(result=result, run=found.run, reused=True)
             else:
                 waiting.append(request.model)
         if waiting:
@@ -86,7 +86,7 @@ class Evaluator:
                 )
             for result in view.results:
                 name = result.request.model.name
-                answers[name] = Answer(result=result, run=view.run.id, reused=False)
+                answers[name] = Found(result=result, run=view.run.id, reused=False)
         return answers
 
 

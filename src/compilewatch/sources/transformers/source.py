@@ -186,7 +186,7 @@ def _spec(
 def missing_backends(backends: Iterable[str], packages: Path | None = None) -> str | None:
     """Return the reason to skip a class if one of its optional packages is not installed.
 
-    `packages` is the package folder of the environment that is asked (default: this one).
+    `packages` is the package folder of the environment to run in (default: this one).
     """
 
     def installed(module: str) -> bool:
