@@ -27,11 +27,20 @@ class Kind(StrEnum):
     UNDETERMINED = "undetermined"
 
 
+class Break(Record, frozen=True, kw_only=True):
+    """One graph break: its fingerprint, its bounded cause, and where it is."""
+
+    fingerprint: str
+    reason: str
+    file: str
+    function: str
+    line: int
+
+
 class Evaluated(Record, frozen=True, kw_only=True):
     """What one release gave.
 
-    `architecture` is the class that was built. `breaks` are fingerprints, `reasons` their bounded
-    causes and `places` their files and lines; `run` is the stored run that has the result, None
+    `architecture` is the class that was built. `run` is the stored run that has the result, None
     where there is no result; `reused` says that an earlier run had it already. `detail` is one
     line.
     """
@@ -44,9 +53,7 @@ class Evaluated(Record, frozen=True, kw_only=True):
     phase: Phase | None = None
     code: str = ""
     fullgraph: bool | None = None
-    breaks: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-    places: tuple[tuple[str, int], ...] = ()
+    breaks: tuple[Break, ...] = ()
     detail: str = ""
     run: str | None = None
     reused: bool = False
@@ -54,7 +61,13 @@ class Evaluated(Record, frozen=True, kw_only=True):
     @property
     def state(self) -> tuple[object, ...]:
         """What must be equal for two releases to have the same result."""
-        return (self.kind, self.status, self.phase, self.code, self.fullgraph, self.breaks)
+        verdict = (self.kind, self.status, self.phase, self.code, self.fullgraph)
+        return (*verdict, frozenset(each.fingerprint for each in self.breaks))
+
+    def lacks(self, other: Evaluated) -> tuple[Break, ...]:
+        """Return the graph breaks of another release that this one does not have."""
+        own = {each.fingerprint for each in self.breaks}
+        return tuple(each for each in other.breaks if each.fingerprint not in own)
 
 
 class Bisection(Record, frozen=True, kw_only=True):
@@ -140,9 +153,16 @@ def evaluated(
         phase=result.phase,
         code=result.error.code if result.error is not None else "",
         fullgraph=result.fullgraph.accepted if result.fullgraph is not None else None,
-        breaks=tuple(sorted({each.fingerprint for each in result.breaks})),
-        reasons=tuple(sorted({reason_label(each) for each in result.breaks})),
-        places=tuple(sorted({(each.file, each.line) for each in result.breaks})),
+        breaks=tuple(
+            Break(
+                fingerprint=each.fingerprint,
+                reason=reason_label(each),
+                file=each.file,
+                function=each.function,
+                line=each.line,
+            )
+            for each in result.breaks
+        ),
         detail=result.detail,
         run=run,
         reused=reused,

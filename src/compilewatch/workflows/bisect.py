@@ -136,26 +136,26 @@ class FileChange(Record, frozen=True, kw_only=True):
     lines: tuple[str, ...]
 
 
-def source_changes(found: Bisection, cache: Path | None, limit: int) -> tuple[FileChange, ...]:
+def source_changes(search: Bisection, cache: Path | None, limit: int) -> tuple[FileChange, ...]:
     """Return what changed, between the two releases, in the model's file and where it breaks.
 
     At most `limit` lines of each file; files without a change are left out. Empty where a release
     of the pair has no environment.
     """
-    if found.last is None or found.first is None:
+    if search.last is None or search.first is None:
         return ()
-    pair = found.of(found.last), found.of(found.first)
+    pair = search.of(search.last), search.of(search.first)
     if not (pair[0].environment and pair[1].environment):
         return ()
     folders = [package_folder(interpreter(each.environment, cache)) for each in pair]
     files = {
         modeling_file(folder, each.architecture) for folder, each in zip(folders, pair, strict=True)
     }
-    files |= {file for each in pair for file, _ in each.places}
+    files |= {found.file for each in pair for found in each.breaks}
     changes = []
     for file in sorted(each for each in files if each.startswith("transformers/")):
         before, after = (_text(folder / file) for folder in folders)
-        marked = [{line for name, line in each.places if name == file} for each in pair]
+        marked = [{b.line for b in each.breaks if b.file == file} for each in pair]
         lines = changed_lines(
             before, after, marked_before=marked[0], marked_after=marked[1], limit=limit
         )

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compilewatch.analysis.bisection import (
+    Break,
     Evaluated,
     Kind,
     evaluated,
@@ -19,7 +20,11 @@ from tests.factories import graph_break
 
 PASS = Evaluated(release="", kind=Kind.VERDICT, status=Status.PASS, phase=Phase.DONE)
 BREAKS = Evaluated(
-    release="", kind=Kind.VERDICT, status=Status.GRAPH_BREAK, phase=Phase.DONE, breaks=("a",)
+    release="",
+    kind=Kind.VERDICT,
+    status=Status.GRAPH_BREAK,
+    phase=Phase.DONE,
+    breaks=(Break(fingerprint="a", reason="GB0170", file="f.py", function="forward", line=1),),
 )
 ABSENT = Evaluated(release="", kind=Kind.ABSENT)
 UNKNOWN = Evaluated(release="", kind=Kind.UNDETERMINED, detail="no environment")
@@ -89,7 +94,8 @@ def test_a_further_change_is_said() -> None:
     releases, evaluate, _ = asked([PASS, PASS, ABSENT, ABSENT, BREAKS])
     found = search(releases, evaluate)
     assert found.changes_again
-    assert found.of(found.evaluated[-1].release).breaks == ("a",)
+    assert found.of("2").lacks(found.of("4")) == BREAKS.breaks
+    assert found.of("4").lacks(found.of("2")) == ()
 
 
 def test_the_state_of_a_result_is_its_verdict_and_its_breaks() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import RenderableType
 from rich.text import Text
 
-from compilewatch.analysis.bisection import Bisection, Evaluated, Kind
+from compilewatch.analysis.bisection import Bisection, Break, Evaluated, Kind
 from compilewatch.cli.rendering.pieces import STYLES, Indented, plain, plain_table, spaced
 from compilewatch.records.views import Earlier
 from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, plural
@@ -58,6 +58,9 @@ def _conclusion(model: str, package: str, other: str, found: Bisection) -> str:
         )
     said = f"{model} changed between {package} {found.last} and {found.first}, with {fixed} {other}"
     lines = [f"{said}. {count}."]
+    before, after = found.of(found.last), found.of(found.first)
+    lines += [f"  only in {found.last}: {_place(each)}" for each in after.lacks(before)]
+    lines += [f"  only in {found.first}: {_place(each)}" for each in before.lacks(after)]
     if found.between:
         lines.append(f"Nothing is known of the releases between: {', '.join(found.between)}.")
     if found.changes_again:
@@ -68,13 +71,17 @@ def _conclusion(model: str, package: str, other: str, found: Bisection) -> str:
     return "\n".join(lines)
 
 
+def _place(found: Break) -> str:
+    return f"{found.reason} at {found.file}:{found.line} in {found.function}"
+
+
 def _result(found: Evaluated) -> Text:
     if found.kind is Kind.ABSENT:
         return plain("no such model", "dim")
     if found.status is None or found.phase is None:
         return plain(f"not known: {found.detail}", STYLES[Outcome.NO_VERDICT])
     found_outcome = outcome(Earlier("", found.status, found.phase))
-    why = "; ".join(found.reasons) or found.code
+    why = "; ".join(sorted({each.reason for each in found.breaks})) or found.code
     if found_outcome is Outcome.PASS:
         why = "" if found.fullgraph is not False else "fullgraph=True rejected"
     elif found_outcome in (Outcome.NO_VERDICT, Outcome.NOT_RUN):
