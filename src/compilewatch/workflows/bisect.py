@@ -107,12 +107,12 @@ def _evaluate(
         return Evaluated(release=release, kind=Kind.UNDETERMINED, detail=str(error))
     try:
         spec = choose(question.model, environment.name)
-    except UnknownModelError:
+    except UnknownModelError as error:
         return Evaluated(
             release=release,
             kind=Kind.ABSENT,
             environment=environment.name,
-            detail=f"transformers {environment.transformers} has no {question.model}",
+            detail=f"transformers {environment.transformers}: {error}",
         )
     answer = evaluator.evaluate([spec], question.target, environment)[spec.name]
     return evaluated(

@@ -15,7 +15,7 @@ from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.verbs.sweep import local_launcher
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments.versions import release_of
-from compilewatch.errors import UsageError
+from compilewatch.errors import UnknownModelError, UsageError
 from compilewatch.plan.requests import check_targets, targets_of
 from compilewatch.records import DEFAULT_ENVIRONMENT, Mode, ModelSpec, Record
 from compilewatch.store import Store
@@ -118,6 +118,9 @@ def command(
         prepare=preparing(settings.cache_folder, step),
         report=report,
     )
+    ends = found.evaluated[0], found.evaluated[-1]
+    if all(end.kind is Kind.ABSENT for end in ends):
+        raise UnknownModelError(ends[1].detail, model)
     changes = source_changes(found, settings.cache_folder, lines)
     if as_json:
         options.print_json(
@@ -125,7 +128,6 @@ def command(
         )
     else:
         console().print(bisection_table(model, package, other, found, changes))
-    ends = found.evaluated[0], found.evaluated[-1]
     return INCOMPLETE if Kind.UNDETERMINED in {end.kind for end in ends} else 0
 
 
