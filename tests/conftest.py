@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 MADE = {
     "xla": "compilewatch env create xla",
     "torch_2_13": "compilewatch env create torch-2.13 --torch 2.13.0",
+    "transformers_5_5": "compilewatch env create transformers-5.5.4 --transformers 5.5.4",
 }
 """Marker -> the command that makes the environment that its tests need."""
 
@@ -84,7 +85,8 @@ def _offer_cache(config: pytest.Config, users: Path, ours: Path) -> None:
     (ours / "environments").mkdir(parents=True)
     (users / "npm").mkdir(parents=True, exist_ok=True)  # Tools are installed once, and kept.
     (users / "npm-groovy-lint").mkdir(exist_ok=True)
-    for name in ("npm", "npm-groovy-lint"):
+    (users / "wheels").mkdir(exist_ok=True)
+    for name in ("npm", "npm-groovy-lint", "wheels"):
         (ours / name).symlink_to(users / name)
     for made in (users / "environments").glob(f"*/{environments.STAMP_FILE}"):
         (ours / "environments" / made.parent.name).symlink_to(made.parent)

@@ -22,7 +22,11 @@ class UsageError(CompilewatchError):
 
 
 class UnknownModelError(UsageError):
-    """No source has this model; the message suggests similar names."""
+    """No source has this model or family, `name`; the message suggests similar names."""
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class ConfigError(CompilewatchError):

@@ -115,7 +115,8 @@ def between_environments(
     """
     old, new = names
     olds = _held(baseline, before, old, "in environment", _environment)
-    news = _held(run, after, new, "in environment", _environment)
+    held = list(after)
+    news = _held(run, held, new, "in environment", _environment)
     # Under one name, so that a target of both is one target.
     sides = [
         msgspec.structs.replace(
@@ -126,7 +127,10 @@ def between_environments(
         )
         for side, name in ((baseline, old), (run, new))
     ]
-    compared = compare(sides[0], _moved(olds, new), sides[1], news, by_place=True)
+    if len(held) >= run.planned:
+        # Complete: a model that this environment lacks is not in its Transformers.
+        sides[1] = msgspec.structs.replace(sides[1], planned=len(news))
+    compared = compare(sides[0], moved(olds, new), sides[1], news, by_place=True)
     return sides[0], sides[1], compared
 
 
@@ -287,8 +291,8 @@ def _on_device(results: Iterable[Result], name: str) -> Iterable[Result]:
         yield msgspec.structs.replace(result, request=request)
 
 
-def _moved(results: Iterable[Result], name: str) -> Iterable[Result]:
-    """As if they were of another environment."""
+def moved(results: Iterable[Result], name: str) -> Iterable[Result]:
+    """Return results as if they were of another environment."""
     for result in results:
         target = msgspec.structs.replace(result.request.target, environment=name)
         request = msgspec.structs.replace(result.request, target=target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -15,7 +15,7 @@ from compilewatch.cli import completion
 from compilewatch.cli.worker_call import check_backends
 from compilewatch.config.paths import Places
 from compilewatch.config.settings import Settings, load_settings
-from compilewatch.errors import InputsError, UsageError
+from compilewatch.errors import InputsError, UnknownModelError, UsageError
 from compilewatch.plan.placement import place, wanted
 from compilewatch.plan.requests import check_targets, plan, targets_of
 from compilewatch.records import (
@@ -160,13 +160,20 @@ def choose_models(
     every: bool = False,
     families: Sequence[str] | None = None,
     python_path: Sequence[Path] = (),
+    environment: str | None = None,
 ) -> tuple[tuple[ModelSpec, ...], str]:
-    """The models that the settings and options select, and a sentence that names their source."""
+    """The models that the settings and options select, and a sentence that names their source.
+
+    Sources read the Transformers of `environment` (default: the one that runs compilewatch).
+    """
+    cache = settings.cache_folder
+    root = environments.transformers_folder(environment, cache) if environment else None
     places = Places(
         pulled=Path(settings.pulled_dir) / "models.toml",
         manifest=Path(settings.models_file),
         popularity=Path(settings.popularity_file),
         cache=settings.cache_folder,
+        transformers=root,
     )
     chosen, sentence = choose_source(settings.source, heads=settings.heads, places=places)
     if names is None and families is None and not every:
@@ -181,8 +188,74 @@ def choose_models(
         all=every,
         others=others,
         python_path=python_path,
+        transformers=root,
     )
     return specs, sentence
+
+
+class Chosen(NamedTuple):
+    """The models of a sweep: those of the first environment, then what only others have.
+
+    `own` has the models of each environment that was named; `lines` say where they come from.
+    """
+
+    specs: tuple[ModelSpec, ...]
+    own: dict[str, tuple[ModelSpec, ...]]
+    lines: tuple[str, ...]
+
+
+def choose_for_sweep(
+    settings: Settings,
+    *,
+    names: Sequence[str] | None,
+    top: int | None,
+    every: bool,
+    families: Sequence[str] | None,
+) -> Chosen:
+    """The models of each environment that the settings name, from its own Transformers.
+
+    An environment that lacks a model or family that another one has is not evaluated for it.
+    Raises UnknownModelError if no environment has it.
+    """
+    there = environments.available(settings.cache_folder)
+    # A cluster may have environments that do not exist here.
+    asked = tuple(name for name in settings.environments if name in there)
+    if not asked:
+        specs, sentence = choose_models(
+            settings, names=names, top=top, every=every, families=families
+        )
+        return Chosen(specs, {}, (sentence,))
+    own: dict[str, tuple[ModelSpec, ...]] = {}
+    lines: list[str] = []
+    unknown: dict[str, UnknownModelError] = {}
+    known: set[str] = set()
+    for environment in asked:
+        left = [list(names) if names is not None else None, list(families) if families else None]
+        while True:
+            try:
+                own[environment], sentence = choose_models(
+                    settings,
+                    names=left[0],
+                    top=top,
+                    every=every,
+                    families=left[1],
+                    environment=environment,
+                )
+                lines.append(f"{environment}: {sentence}")
+            except UnknownModelError as error:
+                unknown[error.name] = error
+                left = [[n for n in each if n != error.name] if each else None for each in left]
+                lines.append(f"{environment}: no {error.name}")
+                if any(left):
+                    continue
+                own[environment] = ()
+            break
+        known |= {name for each in left for name in each or ()}
+    for name, nowhere in unknown.items():
+        if name not in known:
+            raise nowhere
+    union = {spec.name: spec for models in own.values() for spec in models}
+    return Chosen(tuple(union.values()), own, tuple(lines))
 
 
 def one_request(
@@ -206,7 +279,8 @@ def one_request(
     settings = load_settings(flags | {"environments": split(flags.get("environments"))})
     if len(settings.devices) > 1:
         raise UsageError("this command is about one device: name one with --device")
-    (spec,), _ = choose_models(settings, names=[model], python_path=folders)
+    asked = settings.environments[0] if len(settings.environments) == 1 else None
+    (spec,), _ = choose_models(settings, names=[model], python_path=folders, environment=asked)
     if folders and not isinstance(spec.build, FactoryBuild):
         raise UsageError("--python-path applies to your own models: ./FILE.py or MODULE:FACTORY")
     if inputs_file is not None:

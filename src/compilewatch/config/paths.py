@@ -11,12 +11,16 @@ _CHECKOUT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Files in the settings of a command; None means the default path."""
+    """Files in the settings of a command; None means the default path.
+
+    `transformers` is the package folder of the Transformers that sources read.
+    """
 
     pulled: Path | None = None
     manifest: Path | None = None
     popularity: Path | None = None
     cache: Path | None = None
+    transformers: Path | None = None
 
 
 def inputs_folder() -> Path:

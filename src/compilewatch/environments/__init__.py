@@ -13,9 +13,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
+from packaging.specifiers import SpecifierSet
 
 from compilewatch.config.paths import cache_folder
 from compilewatch.contract import targets
@@ -25,6 +27,9 @@ from compilewatch.errors import InterpreterError
 from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record
 
 STAMP_FILE = "environment.json"
+
+SUPPORTED_TRANSFORMERS = SpecifierSet(">=4.57", prereleases=True)
+"""The releases whose files a scan understands; a test reads the wheels of the oldest and newest."""
 
 # Only the CPU is visible, because a result must not depend on the machine that produced it.
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": ""}
@@ -135,6 +140,34 @@ def interpreter(name: str, cache: Path | None = None) -> Interpreter:
         known = ", ".join(available(cache))
         raise InterpreterError(f"no environment {name!r}; known: {known}; {create_command(name)}")
     return made_interpreter(name, cache)
+
+
+def package_folder(chosen: Interpreter) -> Path:
+    """Return the folder that contains an interpreter's torch; it need not exist.
+
+    Raises InterpreterError if compilewatch's own interpreter has no torch.
+    """
+    if chosen.executable is None:
+        try:
+            return Path(str(metadata.distribution("torch").locate_file("")))
+        except metadata.PackageNotFoundError:
+            raise InterpreterError("torch is not installed here: run `make setup`") from None
+    library = Path(chosen.executable).parent.parent / "lib"
+    return next(library.glob("python*/site-packages"), library)
+
+
+def transformers_folder(name: str, cache: Path | None = None) -> Path | None:
+    """Return the package folder of an environment's Transformers; None for this interpreter's.
+
+    Raises InterpreterError if the environment does not exist or has no Transformers.
+    """
+    chosen = interpreter(name, cache)
+    if chosen.executable is None:
+        return None
+    folder = package_folder(chosen) / "transformers"
+    if not folder.is_dir():
+        raise InterpreterError(f"environment {name!r} has no transformers; {create_command(name)}")
+    return folder
 
 
 def worker_variables(chosen: Interpreter) -> dict[str, str]:

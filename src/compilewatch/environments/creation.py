@@ -1,105 +1,53 @@
-"""Creating an environment from locked requirement files.
+"""Creating an environment from locked requirement files, or with chosen releases.
 
 A virtual environment cannot be moved, so it is created in its final place, and its stamp is written
 last: without it, nothing uses the environment. If an incomplete attempt or another recipe left an
 environment, pip brings it to this recipe and changes only what differs, so that gigabytes are not
 downloaded again and a worker that runs in it keeps its interpreter. It is removed only if its
-interpreter does not run.
+interpreter does not run. Packages that another environment has are shared with it (`sharing`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
-from compilewatch.config.settings import CHECKOUT
-from compilewatch.contract import targets
 from compilewatch.environments import (
     INTERPRETERS,
     STAMP_FILE,
+    Interpreter,
     Stamp,
+    available,
     describe_interpreter,
     environment_folder,
+    interpreter,
     made_interpreter,
+    package_folder,
     read_stamp,
 )
-from compilewatch.errors import InterpreterError, UsageError
+from compilewatch.environments.recipes import NAME, Recipe
+from compilewatch.environments.releases import check_release
+from compilewatch.environments.sharing import release_in, share
+from compilewatch.errors import InterpreterError, UsageError, did_you_mean
 from compilewatch.files import lock, replace
-from compilewatch.records import Environment
-
-REQUIREMENTS = CHECKOUT / "requirements"
-
-INDEXES = {"neuron": "https://pip.repos.neuron.amazonaws.com"}
-"""Environment -> a package index that it needs besides the usual one."""
+from compilewatch.records import DEFAULT_ENVIRONMENT, Environment
 
 LOG_FILE = "create.log"
 
+TORCH_BYTES = 7 * 2**30
+"""What torch 2.13 with its CUDA libraries takes while pip installs it: 5 GiB, and its wheels."""
+
 Observer = Callable[[str], None]
 """Is called with each line that pip prints."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Input of an environment: the pin of torch, a locked requirements file, a further index."""
-
-    torch: str
-    requirements: Path
-    index: str | None = None
-
-    @property
-    def digest(self) -> str:
-        """16 hex digits over everything that decides what is installed. Raises InterpreterError."""
-        try:
-            locked = self.requirements.read_text(encoding="utf-8")
-        except OSError as error:
-            raise InterpreterError(
-                f"{self.requirements} cannot be read ({error.strerror}): environments can only be "
-                "created from a checkout of compilewatch"
-            ) from None
-        text = "\0".join((self.torch, locked, self.index or ""))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def recipe_of(name: str, torch: str | None = None) -> Recipe:
-    """Return the recipe of an environment; `torch` is the version for one without its own recipe.
-
-    Raises UsageError for an invalid name or version.
-    """
-    if name in INTERPRETERS:
-        raise UsageError(f"{name!r} is the interpreter that runs compilewatch: make setup")
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is None:
-        raise UsageError(f"environment {name!r}: use letters, digits, dots and dashes")
-    if name not in targets.environments():
-        if torch is None:
-            own = ", ".join(sorted(targets.environments()))
-            raise UsageError(
-                f"environment {name!r} needs --torch VERSION, such as --torch 2.9.0; "
-                f"environments with their own recipe: {own}"
-            )
-        if re.fullmatch(r"\d+\.\d+(\.\d+)?[A-Za-z0-9.+]*", torch) is None:
-            raise UsageError(f"--torch {torch}: expected a version such as 2.9.0")
-        return Recipe(torch=f"torch=={torch}", requirements=REQUIREMENTS / "worker.txt")
-    if torch is not None:
-        raise UsageError(f"environment {name!r} has its own version of torch: omit --torch")
-    requirements = REQUIREMENTS / f"{name}.txt"
-    recipe = Recipe(torch="", requirements=requirements, index=INDEXES.get(name))
-    _ = recipe.digest  # raises if the file cannot be read
-    pins = re.findall(r"^torch==\S+", requirements.read_text(encoding="utf-8"), re.MULTILINE)
-    if len(pins) != 1:
-        raise InterpreterError(f"{requirements}: expected one line torch==VERSION")
-    return Recipe(torch=pins[0], requirements=requirements, index=recipe.index)
 
 
 def create(
@@ -114,9 +62,14 @@ def create(
 
     `python` is the interpreter to create it with (default: this one). The variable TORCH_INDEX
     names an index from which only torch is installed, as in scripts/setup.sh. Raises
-    InterpreterError; the log is in the environment's folder.
+    InterpreterError; the log is in the environment's folder. Raises UsageError for a release that
+    does not exist, and then nothing was created.
     """
     folder = environment_folder(name, cache)
+    known = read_stamp(name, cache)
+    if known is None or known.recipe != recipe.digest:
+        for package, version in (pin.split("==") for pin in recipe.chosen):
+            check_release(package, version, python)
     with _locked(folder):
         stamp, wanted = read_stamp(name, cache), recipe.digest
         chosen = made_interpreter(name, cache)
@@ -128,9 +81,18 @@ def create(
         if not _runs(chosen.path):
             shutil.rmtree(folder / "venv", ignore_errors=True)
             observer(f"Creating {folder / 'venv'}")
-            _run_step(name, folder, [python or sys.executable, "-m", "venv", "venv"], observer)
+            own = package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT])
+            # Linking this interpreter's pip takes less time than unpacking another one.
+            links = recipe.chosen and python is None and release_in(own, "pip") is not None
+            command = [python or sys.executable, "-m", "venv", "venv"]
+            _run_step(name, folder, command + ["--without-pip"] * bool(links), observer)
+        if recipe.chosen:
+            _share(name, recipe, chosen, cache, observer)
+            _check_room(name, recipe, chosen)
         for arguments in _installs(recipe):
             command = [chosen.path, "-m", "pip", "install", "--disable-pip-version-check"]
+            if recipe.chosen:
+                command.append("--no-compile")  # Python compiles what the few models import
             _run_step(name, folder, [*command, *arguments], observer)
         _run_step(name, folder, [chosen.path, "-m", "pip", "check"], observer)
         made = describe_interpreter(name, chosen)
@@ -141,6 +103,61 @@ def create(
         return made, True
 
 
+def remove(name: str, cache: Path | None = None) -> None:
+    """Delete a created environment, finished or not. Files that others share are left to them.
+
+    Raises UsageError for a name that is not one of them.
+    """
+    folder = environment_folder(name, cache)
+    if name in INTERPRETERS or NAME.fullmatch(name) is None or not folder.is_dir():
+        known = [each for each in available(cache) if each not in INTERPRETERS]
+        raise UsageError(
+            f"no created environment {name!r}{did_you_mean(name, known)}; see compilewatch env list"
+        )
+    with _locked(folder):
+        (folder / STAMP_FILE).unlink(missing_ok=True)  # first: nothing uses what is half deleted
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise InterpreterError(
+                f"environment {name!r}: {error.filename} cannot be deleted: {error.strerror}"
+            ) from None
+
+
+def _share(
+    name: str, recipe: Recipe, made: Interpreter, cache: Path | None, observer: Observer
+) -> None:
+    """Link what other environments of the same Python have: torch, then the locked packages."""
+    into = package_folder(made)
+    version = recipe.torch.partition("==")[2]
+    others = [package_folder(interpreter(each, cache)) for each in available(cache)]
+    # Compiled packages only work with the version of Python that they were installed for.
+    alike = [each for each in others if each.parent.name == into.parent.name and each != into]
+    owner = next((each for each in alike if release_in(each, "torch") == version), None)
+    try:
+        if release_in(into, "pip") is None:
+            share(package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT]), into, ["pip", "setuptools"])
+        if owner is not None and share(owner, into, ["torch"]):
+            observer(f"Installing torch {version}: shared with {owner}")
+        if alike and alike[0] == others[0]:
+            share(alike[0], into, [each for each in recipe.packages if each != "torch"])
+    except OSError as error:
+        raise InterpreterError(
+            f"environment {name!r}: {error.filename} cannot be created: {error.strerror}"
+        ) from None
+
+
+def _check_room(name: str, recipe: Recipe, made: Interpreter) -> None:
+    """Raise InterpreterError if torch has to be downloaded and there is no room for it."""
+    into = package_folder(made)
+    free = shutil.disk_usage(into).free
+    if release_in(into, "torch") is None and free < TORCH_BYTES and "TORCH_INDEX" not in os.environ:
+        raise InterpreterError(
+            f"environment {name!r} needs about {TORCH_BYTES / 2**30:.0f} GiB for {recipe.torch}, "
+            f"which no other environment has; {free / 2**30:.1f} GiB are free in {into}"
+        )
+
+
 def _installs(recipe: Recipe) -> Iterator[list[str]]:
     """Yield the arguments of each `pip install`: torch from its own index, then everything else.
 
@@ -149,7 +166,11 @@ def _installs(recipe: Recipe) -> Iterator[list[str]]:
     if index := os.environ.get("TORCH_INDEX"):
         yield ["--index-url", index, recipe.torch]
     further = ["--extra-index-url", recipe.index] if recipe.index else []
-    yield [*further, recipe.torch, "-r", str(recipe.requirements)]
+    if recipe.transformers is None:
+        yield [*further, recipe.torch, "-r", str(recipe.requirements)]
+    else:
+        names = [each for each in recipe.packages if each != "transformers"]
+        yield [*further, recipe.torch, recipe.transformers, *names]
 
 
 def _run_step(name: str, folder: Path, command: list[str], observer: Observer) -> None:

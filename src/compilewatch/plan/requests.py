@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from compilewatch.contract.devices import canonical, check_device, declared
@@ -27,18 +27,24 @@ from compilewatch.records import (
 from compilewatch.records.digests import digest
 from compilewatch.records.plans import Options, Plan, Shard
 
+Own = Mapping[str, Sequence[ModelSpec]]
+"""Environment -> its models, where its Transformers has other models than the rest of a plan."""
+
 
 def plan(
     specs: Sequence[ModelSpec],
     targets: Sequence[Target],
     options: Options,
     *,
+    own: Own | None = None,
     expectations: Expectations | None = None,
     shard: Shard | None = None,
 ) -> Plan:
     """Make one request for each model and target, in the order of the models.
 
-    A target whose environment does not exist is `unsupported`; the detail says what to type.
+    A target in an environment with models of its `own` is planned for those of `specs` that the
+    environment has, as it describes them. A target whose environment does not exist is
+    `unsupported`; the detail says what to type.
 
     Raises UsageError for an empty plan, an unknown target or a name that two models share, and
     ConfigError for overrides or inputs that cannot be read.
@@ -51,36 +57,47 @@ def plan(
     requests: list[Request] = []
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
-    for spec in specs:
+    for spec, target in pairs(specs, targets, own):
         inputs_file = options.inputs_file or spec.inputs_file
-        for target in targets:
-            environment = known.get(target.environment)
-            key = request_key(
-                spec,
-                target,
-                environment=environment,
-                tier=options.tier,
-                depth=options.depth,
-                variants=options.variants,
-                overrides=overrides,
-                inputs_file=Path(inputs_file) if inputs_file else None,
-                operators_file=_operators_file(target, options),
-            )
-            request = _request(spec, target, key, options)
-            result = _result_without_run(request, environment, expected)
-            identity.append((spec.name, key, result is None))
-            if held is not None and spec.name not in held:
-                continue
-            if result is None:
-                requests.append(request)
-            else:
-                skipped.append(result)
+        environment = known.get(target.environment)
+        key = request_key(
+            spec,
+            target,
+            environment=environment,
+            tier=options.tier,
+            depth=options.depth,
+            variants=options.variants,
+            overrides=overrides,
+            inputs_file=Path(inputs_file) if inputs_file else None,
+            operators_file=_operators_file(target, options),
+        )
+        request = _request(spec, target, key, options)
+        result = _result_without_run(request, environment, expected)
+        identity.append((spec.name, key, result is None))
+        if held is not None and spec.name not in held:
+            continue
+        if result is None:
+            requests.append(request)
+        else:
+            skipped.append(result)
     return Plan(
         requests=tuple(requests),
         skipped=tuple(skipped),
         digest=digest(sorted(identity)),
         shard=shard,
     )
+
+
+def pairs(
+    specs: Sequence[ModelSpec], targets: Sequence[Target], own: Own | None = None
+) -> Iterator[tuple[ModelSpec, Target]]:
+    """Yield every model with every target that it is planned for; see `plan`."""
+    known = {name: {spec.name: spec for spec in models} for name, models in (own or {}).items()}
+    for spec in specs:
+        for target in targets:
+            found = known.get(target.environment, {spec.name: spec}).get(spec.name)
+            if found is not None:
+                yield found, target
 
 
 def targets_of(

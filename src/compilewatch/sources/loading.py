@@ -10,6 +10,7 @@ from compilewatch import plugins
 from compilewatch.config.paths import Places
 from compilewatch.sources import SOURCES, Source
 from compilewatch.sources.hub.pulled import pulled_path, read_pulled
+from compilewatch.sources.transformers.scan import transformers_version
 
 ENTRY_POINTS = "compilewatch.sources"
 """The entry-point group in which other packages register sources, `name = "module:Class"`."""
@@ -40,7 +41,11 @@ def choose_source(
         name = "hub" if pulled.exists() else "library"
     source = _made(name, heads, places)
     if name == "library":
-        return source, "Models of the installed Transformers (`compilewatch pull` lists the Hub's)."
+        hint = "(`compilewatch pull` lists the Hub's)."
+        if places.transformers is None:
+            return source, f"Models of the installed Transformers {hint}"
+        version = transformers_version(places.transformers)
+        return source, f"Models of Transformers {version} {hint}"
     if name == "hub":
         found = read_pulled(pulled)
         cut = f", incomplete ({found.message})" if found.partial else ""
@@ -58,9 +63,15 @@ def other_sources(places: Places | None = None) -> tuple[Callable[[], Source], .
 
 
 def _made(name: str, heads: str, places: Places) -> Source:
+    root = places.transformers
     arguments: dict[str, dict[str, Any]] = {
-        "library": {"heads": heads, "popularity": places.popularity, "cache": places.cache},
-        "hub": {"path": places.pulled},
-        "manifest": {"path": places.manifest},
+        "library": {
+            "heads": heads,
+            "transformers": root,
+            "popularity": places.popularity,
+            "cache": places.cache,
+        },
+        "hub": {"path": places.pulled, "transformers": root},
+        "manifest": {"path": places.manifest, "transformers": root},
     }
     return source_class(name)(**arguments.get(name, {}))

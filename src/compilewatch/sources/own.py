@@ -30,8 +30,12 @@ _NO_FACTORY = re.compile(r"_.*|main|test_.*|(example_)?inputs")
 _MODULE_BASES = ("Module", "PreTrainedModel", "LightningModule")
 
 
-def own_model(name: str, python_path: Sequence[Path] = ()) -> ModelSpec | None:
+def own_model(
+    name: str, python_path: Sequence[Path] = (), root: Path | None = None
+) -> ModelSpec | None:
     """The model that a path or `MODULE:FACTORY` names; None for a name of another form.
+
+    `root` is the package folder of the Transformers that has the class of a configuration.
 
     Modules are searched first in `python_path`, then in the current folder, then among the
     installed packages. Raises ConfigError, with one line, if something is missing or invalid.
@@ -42,7 +46,7 @@ def own_model(name: str, python_path: Sequence[Path] = ()) -> ModelSpec | None:
         return _file_spec(file, attribute, name, python_path)
     folder = file.parent if file.name == "config.json" else file
     if not attribute and (_is_path(path) or (folder / "config.json").is_file()):
-        return folder_spec(folder, name)
+        return folder_spec(folder, name, root=root)
     if not FACTORY.fullmatch(name):
         return None
     return factory_spec(name, name, python_path=_searched(path, python_path))

@@ -21,19 +21,20 @@ def select(
     all: bool = False,
     others: Iterable[Callable[[], Source]] = (),
     python_path: Sequence[Path] = (),
+    transformers: Path | None = None,
 ) -> tuple[ModelSpec, ...]:
     """The selected specs in the order of the source or, with `names`, in the order of the names.
 
     `top` counts architectures in the library (one class each: the first of its family) and models
     in other sources. A name is that of a model, a class, a family (its first model), or a user's
-    own model (see `sources.own`, which searches `python_path`). Names that are not in `specs` are
-    searched in `others`, one after the other. `names` excludes the other options. Raises
-    UnknownModelError with similar names.
+    own model (see `sources.own`, which searches `python_path` and reads `transformers`). Names that
+    are not in `specs` are searched in `others`, one after the other. `names` excludes the other
+    options. Raises UnknownModelError with similar names.
     """
     if names is not None:
         if top is not None or families is not None or all:
             raise UsageError("select models either by name, or by top, family or all")
-        return by_name(specs, names, others, python_path)
+        return by_name(specs, names, others, python_path, transformers)
     if families is not None:
         specs = _of_families(specs, tuple(families))
     if top is None:
@@ -50,13 +51,14 @@ def by_name(
     names: Iterable[str],
     others: Iterable[Callable[[], Source]] = (),
     python_path: Sequence[Path] = (),
+    transformers: Path | None = None,
 ) -> tuple[ModelSpec, ...]:
     """One spec for each name, without repetition. See `select`."""
     pools: list[Sequence[ModelSpec]] = [specs]
     pending = list(others)
     chosen: dict[str, ModelSpec] = {}
-    for name in names:
-        found = _find(name.strip(), pools, pending, python_path)
+    for name in map(str.strip, names):
+        found = _find(name, pools, pending, python_path, transformers)
         chosen.setdefault(found.name, found)
     if not chosen:
         raise UsageError("no model is named: name at least one")
@@ -68,11 +70,12 @@ def _find(
     pools: list[Sequence[ModelSpec]],
     pending: list[Callable[[], Source]],
     python_path: Sequence[Path],
+    transformers: Path | None,
 ) -> ModelSpec:
     for pool in pools:
         if found := in_pool(name, pool):
             return found
-    if own := own_model(name, python_path):
+    if own := own_model(name, python_path, transformers):
         return own
     while pending:
         try:
@@ -84,7 +87,7 @@ def _find(
             return found
     if own := dotted_model(name, python_path):
         return own
-    raise UnknownModelError(_unknown(name, pools))
+    raise UnknownModelError(_unknown(name, pools), name)
 
 
 def in_pool(name: str, pool: Sequence[ModelSpec]) -> ModelSpec | None:
@@ -116,7 +119,7 @@ def _of_families(specs: Sequence[ModelSpec], families: tuple[str, ...]) -> tuple
         if family not in known:
             near = difflib.get_close_matches(family, known, n=4, cutoff=0.6)
             suffix = f"; similar names: {', '.join(near)}" if near else ""
-            raise UnknownModelError(f"no family {family!r}{suffix}")
+            raise UnknownModelError(f"no family {family!r}{suffix}", family)
     return tuple(s for s in specs if s.family in families)
 
 

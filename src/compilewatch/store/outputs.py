@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -86,6 +87,19 @@ class Store:
             return (self.root / "latest").readlink().name
         except OSError:
             return None
+
+    @contextlib.contextmanager
+    def latest_kept(self) -> Iterator[None]:
+        """Within this context, new runs do not become the latest one, which people look at."""
+        before = self.latest_id()
+        try:
+            yield
+        finally:
+            if before is not None and (self.root / before).is_dir():
+                try:
+                    point_latest(self.root, before)
+                except OSError as error:
+                    raise failed("write", self.root / "latest", error) from None
 
     def unfinished(self) -> StoredRun:
         """Return the newest interrupted run. Raises UsageError if there is none."""

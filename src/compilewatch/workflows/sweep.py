@@ -18,7 +18,7 @@ from compilewatch.launchers import Launcher
 from compilewatch.plan.expectations import load_expectations
 from compilewatch.plan.keys import target_sha256
 from compilewatch.plan.placement import place
-from compilewatch.plan.requests import plan
+from compilewatch.plan.requests import Own, pairs, plan
 from compilewatch.records import (
     Environment,
     ModelSpec,
@@ -46,12 +46,13 @@ def sweep(
     selection: Mapping[str, Any] | None = None,
     shard: Shard | None = None,
     fresh: bool = False,
+    own: Own | None = None,
     observer: Observer | None = None,
 ) -> RunView:
     """Evaluate every model on every target and return the stored run, compared and published.
 
     Targets run in the environments that `settings.environments` names, or in their default
-    environments.
+    environments; `own` says which of `specs` an environment has if it does not have them all.
 
     `selection` says how `specs` were chosen: runs with the same selection are compared by default.
     With `fresh`, existing results are not reused. Invalid settings (an unknown baseline, sink or
@@ -65,7 +66,7 @@ def sweep(
     placed = place(targets, settings.environments, known)
     options = options_of(settings, known)
     expectations = load_expectations(Path(settings.expectations_file))
-    made = plan(specs, placed, options, expectations=expectations, shard=shard)
+    made = plan(specs, placed, options, own=own, expectations=expectations, shard=shard)
     used = {target.environment for target in placed}
     run = Run(
         id="",
@@ -86,7 +87,7 @@ def sweep(
         shard=str(shard) if shard is not None else None,
         jobs=settings.jobs,
         targets=placed,
-        plan_total=len(specs) * len(placed),
+        plan_total=sum(1 for _ in pairs(specs, placed, own)),
     )
     with store.create_run(run, made) as writer:
         progress = RunInProgress(

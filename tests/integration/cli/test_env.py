@@ -75,3 +75,29 @@ def test_one_sweep_asks_two_versions_of_torch_and_compares_them(
     between = json.loads(compared.stdout)
     assert between["changes"] == []
     assert any(line.startswith("torch 2.") for line in between["differences"])
+
+
+@pytest.mark.torch
+@pytest.mark.transformers_5_5
+@pytest.mark.timeout(400)
+def test_one_sweep_has_the_models_of_each_transformers(
+    compilewatch: Compilewatch, tmp_path: Path
+) -> None:
+    """Two real environments with one torch: only they show that each reads and builds its own."""
+    own = ("--output", str(tmp_path), "--json")
+    names = "transformers-5.5.4,default"
+    models = ("--source", "library", "--models", "BertModel,GteModel", "--depth", "reduced")
+    done = compilewatch("sweep", *models, "--environments", names, *own)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["summary"]["planned"] == 3
+    compared = compilewatch("compare", "latest", "--environments", names, *own)
+    assert compared.returncode == 0, compared.stderr
+    between = json.loads(compared.stdout)
+    assert [(c["kind"], c["model"]) for c in between["changes"]] == [("new", "GteModel")]
+    assert any(line.startswith("transformers 5.5.4 -> ") for line in between["differences"])
+    assert not any(line.startswith("torch ") for line in between["differences"])
+    nowhere = compilewatch(
+        "sweep", "--source", "library", "--models", "BertModle", "--environments", names, *own
+    )
+    assert nowhere.returncode == 2
+    assert "similar names: BertModel" in nowhere.stderr

@@ -7,8 +7,9 @@ import pytest
 
 from compilewatch import environments
 from compilewatch.environments import STAMP_FILE, available, environment_folder, interpreter
-from compilewatch.environments.creation import Recipe, create, recipe_of
-from compilewatch.environments.listing import State, listing
+from compilewatch.environments.creation import create, remove
+from compilewatch.environments.listing import State, listing, size_of
+from compilewatch.environments.recipes import Recipe, recipe_of
 from compilewatch.errors import InterpreterError, UsageError
 from compilewatch.records import Environment
 
@@ -138,6 +139,78 @@ def test_another_torch_brings_only_what_a_worker_imports() -> None:
     names = [line.partition("==")[0] for line in recipe.requirements.read_text().splitlines()]
     assert {"msgspec", "transformers"} <= set(names)
     assert not {"torch", "torchvision", "timm"} & set(names)
+
+
+@pytest.mark.parametrize(
+    ("version", "complaint"),
+    [("4.56.2", "supports >=4.57 only"), ("newest", "expected a version")],
+)
+def test_a_transformers_that_is_not_supported_is_refused(version: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        recipe_of("old", transformers=version)
+
+
+def test_another_transformers_keeps_the_torch_of_the_lock_and_pins_nothing_else() -> None:
+    recipe = recipe_of("old", transformers="5.5.4")
+    assert recipe.torch.startswith("torch==2.")
+    assert recipe.chosen == ("transformers==5.5.4",)
+    assert {"msgspec", "transformers"} <= set(recipe.packages)
+    assert not [each for each in recipe.packages if "=" in each]
+    assert recipe.digest != recipe_of("old", transformers="5.5.3").digest
+
+
+@pytest.fixture
+def chosen(tmp_path: Path, index: Path) -> Recipe:
+    lock = tmp_path / "lock.txt"
+    lock.write_text(LOCK)
+    pin = "torch==2.9.0"
+    return Recipe(torch=pin, requirements=lock, chosen=(pin,))
+
+
+def test_a_release_that_does_not_exist_is_one_line_and_leaves_nothing(
+    tmp_path: Path, chosen: Recipe
+) -> None:
+    pin = "torch==2.99.0"
+    absent = Recipe(torch=pin, requirements=chosen.requirements, chosen=(pin,))
+    with pytest.raises(UsageError, match=r"torch 2\.99\.0 does not exist.*newest is 2\.9\.0$"):
+        create("absent", absent, cache=tmp_path)
+    nothing = Recipe(torch=pin, requirements=chosen.requirements, chosen=("no-such==1.0",))
+    with pytest.raises(InterpreterError, match="releases of no-such are not known"):
+        create("absent", nothing, cache=tmp_path)
+    assert not environment_folder("absent", tmp_path).exists()
+
+
+def test_environments_with_one_torch_share_its_files_and_each_can_be_deleted(
+    tmp_path: Path, chosen: Recipe
+) -> None:
+    """Two real environments: only pip shows that it takes linked files for installed packages."""
+    said = list[str]()
+    first, _ = create("first", chosen, cache=tmp_path)
+    second, _ = create("second", chosen, cache=tmp_path, observer=said.append)
+    files = [
+        next(environment_folder(name, tmp_path).glob("venv/lib/python*/site-packages/torch/*.py"))
+        for name in ("first", "second")
+    ]
+    assert files[0].samefile(files[1])
+    assert any("torch 2.9.0: shared with" in line for line in said)
+    assert not any("Installing collected" in line and "torch" in line for line in said)
+    assert second.torch == first.torch == "2.9.0+stub"
+    assert size_of("second", tmp_path).shared_bytes > 0
+    remove("first", tmp_path)
+    assert available(tmp_path) == ("default", "second")
+    assert environments.describe("second", tmp_path, fresh=True).torch == "2.9.0+stub"
+    with pytest.raises(UsageError, match="no created environment 'first'; see"):
+        remove("first", tmp_path)
+
+
+def test_a_full_disk_is_said_before_torch_is_downloaded(
+    tmp_path: Path, chosen: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compilewatch.environments.creation.TORCH_BYTES", 2**60)
+    with pytest.raises(InterpreterError, match=r"needs about .* GiB for torch==2\.9\.0") as caught:
+        create("big", chosen, cache=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert available(tmp_path) == ("default",)
 
 
 @pytest.mark.xla

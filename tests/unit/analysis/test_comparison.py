@@ -480,3 +480,17 @@ def test_breaks_that_a_probe_did_not_look_for_are_not_gone() -> None:
     assert judge(complete, probed) is None
     assert judge(probed, complete) is None
     assert judge(PASS, probed) is not None
+
+
+@pytest.mark.parametrize(("planned", "kind"), [(3, ChangeKind.GONE), (4, ChangeKind.MISSING)])
+def test_what_an_environment_lacks_is_removed_unless_the_run_is_incomplete(
+    planned: int, kind: ChangeKind
+) -> None:
+    old, new = Target(environment="old"), Target(environment="new")
+    results = [result("Both", target=old), result("Both", target=new), result("Gone", target=old)]
+    environments = tuple(factories.environment(name=name) for name in ("old", "new"))
+    both = run(environments=environments, targets=(old, new), planned=planned)
+    _, _, found = between_environments(both, results, both, results, ("old", "new"))
+    assert [(c.kind, c.model) for c in found.changes] == [(kind, "Gone")]
+    _, _, found = between_environments(both, results, both, results, ("new", "old"))
+    assert [(c.kind, c.model) for c in found.changes] == [(ChangeKind.NEW, "Gone")]

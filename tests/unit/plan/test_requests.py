@@ -11,7 +11,7 @@ import pytest
 from compilewatch.contract.targets import deadlines_of, target_label
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectation, Expectations
-from compilewatch.plan.requests import parse_shard, plan, targets_of
+from compilewatch.plan.requests import pairs, parse_shard, plan, targets_of
 from compilewatch.records import (
     ConfigBuild,
     Deadlines,
@@ -261,3 +261,15 @@ def test_a_model_whose_entry_is_wrong_is_an_error_and_the_others_are_asked() -> 
     assert refused.detail == wrong.error
     assert refused.error is not None
     assert refused.error.code == "configuration_error"
+
+
+def test_an_environment_with_models_of_its_own_is_planned_for_those_it_has() -> None:
+    old, new = (Target(environment=name) for name in ("old", "new"))
+    both, added = factories.spec("Both"), factories.spec("Added")
+    other = factories.spec("Both", checkpoint="of the old one")
+    environments = tuple(factories.environment(name=name) for name in ("old", "new"))
+    own = {"old": [other], "new": [both, added]}
+    made = plan([both, added], [old, new], Options(environments=environments), own=own)
+    assert [(r.model, r.target) for r in made.requests] == [(other, old), (both, new), (added, new)]
+    assert len(list(pairs([both, added], [old, new], own))) == made.total
+    assert len(list(pairs([both, added], [old, new], {"new": [both]}))) == 3

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 
+from compilewatch.analysis.attribution import Attribution
+from compilewatch.analysis.comparison import moved
 from compilewatch.cli import completion, conditions, options
-from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.rendering.attribution import attributions_table
+from compilewatch.cli.rendering.pieces import console, spaced
 from compilewatch.cli.rendering.tables import changes_table
-from compilewatch.cli.verbs.sweep import print_view
-from compilewatch.config.settings import load_settings
+from compilewatch.cli.verbs.sweep import local_launcher, print_view
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.devices import canonical
 from compilewatch.errors import UsageError
+from compilewatch.records import Result
+from compilewatch.records.views import RunView
+from compilewatch.report.wording import plural
 from compilewatch.store import Store
+from compilewatch.workflows.attribute import Corner, Side, attribute_changes
+from compilewatch.workflows.bisect import preparing
+from compilewatch.workflows.versions import Evaluator
 from compilewatch.workflows.view import view, view_between, view_between_devices
 
 
@@ -30,6 +40,19 @@ from compilewatch.workflows.view import view, view_between, view_between_devices
     metavar="A,B",
     help="Compare device A of BASE with device B of RUN (or of BASE without RUN).",
 )
+@click.option(
+    "--attribute",
+    "attributing",
+    is_flag=True,
+    help="Say who changed each verdict: torch, Transformers, both together, or compilewatch.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="With --attribute: how many changes are evaluated, most downloaded models first.",
+)
 @conditions.option
 @options.output
 @options.as_json
@@ -38,6 +61,8 @@ def command(
     run: str | None,
     environments: str | None,
     devices: str | None,
+    attributing: bool,
+    limit: int,
     fail_on: conditions.Conditions,
     output_dir: str | None,
     as_json: bool,
@@ -47,19 +72,35 @@ def command(
     A regression is reported only if both runs have a verdict. --environments shows which verdicts
     differ between two environments, such as two versions of torch, and --devices those that differ
     between two devices, such as cpu,cuda.
+
+    --attribute evaluates the models whose verdict changed with the old torch and the new
+    Transformers, and the reverse, in environments that are created when they are needed.
     """
-    store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
-    if environments is not None and devices is not None:
-        raise UsageError("give either --environments or --devices")
+    if devices is not None and (environments is not None or attributing):
+        raise UsageError("--devices cannot be combined with --environments or --attribute")
+    settings = load_settings({"output_dir": output_dir})
+    store = Store(Path(settings.output_dir))
+    before = store.open(base)
+    names: tuple[str, str] | None = None
     if environments is not None:
         names = _two(environments, "--environments", "default,torch-2.9")
-        seen = view_between(store.open(base), store.open(run or base), names)
+        seen = view_between(before, store.open(run or base), names)
     elif devices is not None:
         old, new = map(canonical, _two(devices, "--devices", "cpu,cuda"))
-        seen = view_between_devices(store.open(base), store.open(run or base), (old, new))
+        seen = view_between_devices(before, store.open(run or base), (old, new))
     else:
-        seen = view(store, store.open(run or "latest"), baseline=store.open(base))
-    if as_json:
+        seen = view(store, store.open(run or "latest"), baseline=before)
+    if attributing:
+        olds: Iterable[Result] = before.results()
+        if names is not None:
+            inside = [r for r in olds if r.request.target.environment == names[0]]
+            olds = moved(inside, names[1])
+        found = _attributions(store, settings, seen, olds, limit, by_place=names is not None)
+        if as_json:
+            options.print_json(found)
+        else:
+            console().print(spaced([changes_table(seen), attributions_table(found)]))
+    elif as_json:
         print_view(store, seen, as_json)
     else:
         console().print(changes_table(seen))
@@ -72,3 +113,41 @@ def _two(text: str, option: str, example: str) -> tuple[str, str]:
     if len(names) != 2:
         raise UsageError(f"{option} takes two names, such as {example}")
     return names[0], names[1]
+
+
+def _attributions(
+    store: Store,
+    settings: Settings,
+    seen: RunView,
+    olds: Iterable[Result],
+    limit: int,
+    *,
+    by_place: bool,
+) -> tuple[Attribution, ...]:
+    """Who changed each verdict; prints a line to stderr before it evaluates something."""
+    evaluator = Evaluator(
+        store=store,
+        settings=settings,
+        launch=lambda chosen, names: local_launcher(chosen, names),
+        selection={"attribute": seen.run.id},
+    )
+
+    def step(line: str) -> None:
+        if line.startswith("Creating"):
+            click.echo(click.style(line, dim=True), err=True)
+
+    def report(corner: Corner, models: Sequence[str]) -> None:
+        count = plural(len(models), "model")
+        click.echo(f"{corner.versions}: evaluating {count} on {corner.target.name}", err=True)
+
+    assert seen.baseline is not None
+    return attribute_changes(
+        Side.of(seen.baseline, olds),
+        Side.of(seen.run, seen.results),
+        seen.changes,
+        evaluator,
+        preparing(settings.cache_folder, step),
+        limit=limit,
+        by_place=by_place,
+        report=report,
+    )

@@ -8,11 +8,12 @@ from rich.text import Text
 
 from compilewatch import environments
 from compilewatch.cli import options
-from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.rendering.pieces import console, plain, plain_table, spaced
 from compilewatch.cli.worker_call import Working, try_environment
 from compilewatch.config.settings import load_settings
-from compilewatch.environments.creation import create, recipe_of
-from compilewatch.environments.listing import listing
+from compilewatch.environments.creation import create, remove
+from compilewatch.environments.listing import listing, size_of
+from compilewatch.environments.recipes import recipe_of
 from compilewatch.errors import InterpreterError
 from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.records import Environment, Record
@@ -34,7 +35,7 @@ class Checked(Record, frozen=True, kw_only=True):
 
 @click.group("env")
 def command() -> None:
-    """Create, list and check environments: Python interpreters, each with its own torch.
+    """Create, list, check and delete environments: Python interpreters, each with its own torch.
 
     Workers run in them. They are stored in the user's cache folder and shared by all checkouts.
     `default` is the interpreter that runs compilewatch.
@@ -46,14 +47,17 @@ def command() -> None:
 @click.option(
     "--torch", metavar="VERSION", help="The version of torch in an environment with another name."
 )
+@click.option("--transformers", metavar="VERSION", help="The version of Transformers, likewise.")
 @click.option("--python", metavar="PATH", help="The interpreter to create it with.")
-def create_verb(name: str, torch: str | None, python: str | None) -> None:
-    """Create the environment NAME: xla, neuron, or any other name with --torch.
+def create_verb(name: str, torch: str | None, transformers: str | None, python: str | None) -> None:
+    """Create the environment NAME: xla, neuron, or any other name with --torch or --transformers.
 
-    This is fast if the environment exists already. TORCH_INDEX names a package index with CPU
-    builds of torch, from which torch is installed.
+    Without one of these options, that package has the version of compilewatch itself. Packages that
+    another environment has in the same version take no further space. This is fast if the
+    environment exists already. TORCH_INDEX names a package index with CPU builds of torch, from
+    which torch is installed.
     """
-    recipe = recipe_of(name, torch)
+    recipe = recipe_of(name, torch, transformers)
     cache = load_settings().cache_folder
 
     def show(line: str) -> None:
@@ -61,7 +65,8 @@ def create_verb(name: str, torch: str | None, python: str | None) -> None:
             click.echo(click.style(line.strip()[:200], dim=True), err=True)
 
     made, anew = create(name, recipe, python=python, cache=cache, observer=show)
-    click.echo(f"{name} is ready: torch {made.torch}, {made.python_executable}")
+    versions = f"torch {made.torch}, transformers {made.transformers or 'none'}"
+    click.echo(f"{name} is ready: {versions}, {made.python_executable}")
     if anew:
         click.echo(f"Check it with: compilewatch env check {name}")
 
@@ -83,6 +88,40 @@ def list_verb(as_json: bool) -> None:
         cells = [listed.name, listed.state.replace("_", " "), *facts]
         table.add_row(*(Text(cell) for cell in cells))
     console().print(table)
+
+
+@command.command("describe")
+@click.argument("name")
+@options.as_json
+def describe_verb(name: str, as_json: bool) -> None:
+    """Show the versions and the size of the environment NAME, without starting a worker.
+
+    Files that several environments share take their space once.
+    """
+    cache = load_settings().cache_folder
+    made = environments.describe(name, cache)
+    if as_json:
+        options.print_json(made)
+        return
+    table = plain_table("Package", "Version", gap=2)
+    for package, version in made.packages.items():
+        table.add_row(plain(package), plain(version))
+    lines = [f"{name}: torch {made.torch} (git {made.torch_git[:10]}), transformers "]
+    lines[0] += f"{made.transformers or 'none'}, Python {made.python}, device {made.device}"
+    lines.append(made.python_executable)
+    if name not in environments.INTERPRETERS:
+        size = size_of(name, cache)
+        own, shared = size.own_bytes / 2**20, size.shared_bytes / 2**20
+        lines.append(f"{own:,.0f} MiB of its own, {shared:,.0f} MiB shared with others")
+    console().print(spaced([plain("\n".join(lines)), table]))
+
+
+@command.command("remove")
+@click.argument("name")
+def remove_verb(name: str) -> None:
+    """Delete the created environment NAME. What it shares with others stays with them."""
+    remove(name, load_settings().cache_folder)
+    click.echo(f"{name} is deleted")
 
 
 @command.command("check")

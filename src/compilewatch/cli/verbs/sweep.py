@@ -232,7 +232,7 @@ def command(
                     "families": options.split(families),
                     "heads": settings.heads,
                 }
-                specs, sentence = options.choose_models(
+                chosen = options.choose_for_sweep(
                     settings,
                     names=options.split(models),
                     top=top,
@@ -240,17 +240,18 @@ def command(
                     families=options.split(families),
                 )
                 if not as_json:
-                    click.echo(sentence, err=True)
+                    click.echo("\n".join(chosen.lines), err=True)
                 view = sweep(
                     store,
                     launcher,
-                    specs,
+                    chosen.specs,
                     targets_asked,
                     settings,
-                    source=specs[0].source,
+                    source=chosen.specs[0].source,
                     selection=selection,
                     shard=part,
                     fresh=fresh,
+                    own=chosen.own,
                     observer=bar,
                 )
     except KeyboardInterrupt:

@@ -21,11 +21,16 @@ from typing import Any
 import msgspec
 
 from compilewatch.config.paths import cache_folder
+from compilewatch.environments import SUPPORTED_TRANSFORMERS
 from compilewatch.errors import SourceError, StoreError
 from compilewatch.files import write_atomically
 from compilewatch.records import Record
 
 _ROOT_CLASS = "PreTrainedModel"
+_ROOT_CONFIGS = ("PreTrainedConfig", "PretrainedConfig")  # since 5.0, and before
+
+# Models of other frameworks, which releases before 5.0 contain.
+_FOREIGN = ("modeling_tf_", "modeling_flax_")
 
 
 class ModelClass(Record, frozen=True, kw_only=True):
@@ -87,6 +92,11 @@ def read_library(root: Path | None = None, cache: Path | None = None) -> Library
     """
     root = root or installed_transformers()
     version = transformers_version(root)
+    if version not in SUPPORTED_TRANSFORMERS:
+        raise SourceError(
+            f"transformers {version} in {root} is not supported: compilewatch reads "
+            f"{SUPPORTED_TRANSFORMERS} only"
+        )
     files = sorted(_files(root))
     if not files:
         raise SourceError(f"{root} contains no models/*/modeling_*.py: reinstall transformers")
@@ -110,7 +120,8 @@ def _keep(path: Path, content: bytes) -> None:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    yield from root.glob("models/*/modeling_*.py")
+    modeling = root.glob("models/*/modeling_*.py")
+    yield from (path for path in modeling if not path.name.startswith(_FOREIGN))
     yield from root.glob("models/*/configuration_*.py")
     yield from root.glob("models/auto/auto_mappings.py")
     yield from root.glob("modeling_layers.py")
@@ -264,7 +275,7 @@ def _config_name(node: ast.ClassDef) -> str | None:
         if isinstance(item, ast.AnnAssign) and _last_name(item.target) == "config":
             names = [n.id for n in ast.walk(item.annotation) if isinstance(n, ast.Name)]
             # The annotation of `PreTrainedModel` itself is not specific to a model.
-            return names[0] if names and names[0] != "PreTrainedConfig" else None
+            return names[0] if names and names[0] not in _ROOT_CONFIGS else None
     return None
 
 
@@ -297,11 +308,12 @@ def _parameters(function: ast.FunctionDef) -> tuple[str, ...]:
 def _mappings(*paths: Path) -> dict[str, dict[str, tuple[str, ...]]]:
     """Read every `NAME = OrderedDict([(key, value), …])` and `NAME.update({key: value, …})`.
 
+    A file that does not exist has none: releases before 5.6 have no auto_mappings.py.
     A value is a class name or a tuple of class names. Entries that a mapping copies from another
     one (`*OTHER.items()`) are skipped, because the other mapping is read too.
     """
     mappings: dict[str, dict[str, tuple[str, ...]]] = {}
-    for path in paths:
+    for path in filter(Path.exists, paths):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if not isinstance(node, (ast.Assign, ast.Expr)) or not isinstance(node.value, ast.Call):
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from compilewatch.config.paths import inputs_folder
@@ -67,7 +68,8 @@ class LibrarySource:
         figures = read_popularity(self._popularity or inputs_folder() / "popularity.csv")
         chosen = [c for c in concrete_classes(library) if self.heads == "all" or _is_default(c)]
         primaries = set(primary_classes(library).values())
-        specs = [_spec(library, found, figures) for found in chosen]
+        packages = self._root.parent if self._root is not None else None
+        specs = [_spec(library, found, figures, packages) for found in chosen]
         return tuple(
             sorted(
                 specs,
@@ -164,7 +166,9 @@ def _group(found: ModelClass, library: Library, modalities: set[str]) -> str:
     return "video" if is_video else "vision"
 
 
-def _spec(library: Library, found: ModelClass, figures: Mapping[str, Figure]) -> ModelSpec:
+def _spec(
+    library: Library, found: ModelClass, figures: Mapping[str, Figure], packages: Path | None
+) -> ModelSpec:
     figure = figures.get(found.model_type)
     return ModelSpec(
         source="library",
@@ -175,11 +179,20 @@ def _spec(library: Library, found: ModelClass, figures: Mapping[str, Figure]) ->
         task=task_group(found, library),
         downloads=figure.downloads if figure else None,
         checkpoint=found.checkpoint,
-        skip_reason=missing_backends(found.backends),
+        skip_reason=missing_backends(found.backends, packages),
     )
 
 
-def missing_backends(backends: Iterable[str]) -> str | None:
-    """Return the reason to skip a class if one of its optional packages is not installed."""
-    missing = [b for b in backends if importlib.util.find_spec(_BACKEND_MODULES.get(b, b)) is None]
+def missing_backends(backends: Iterable[str], packages: Path | None = None) -> str | None:
+    """Return the reason to skip a class if one of its optional packages is not installed.
+
+    `packages` is the package folder of the environment to run in (default: this one).
+    """
+
+    def installed(module: str) -> bool:
+        if packages is None:
+            return importlib.util.find_spec(module) is not None
+        return PathFinder.find_spec(module, [str(packages)]) is not None
+
+    missing = [b for b in backends if not installed(_BACKEND_MODULES.get(b, b))]
     return f"needs {', '.join(missing)}, which is not installed" if missing else None

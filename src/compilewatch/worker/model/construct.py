@@ -9,7 +9,7 @@ replaced too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -126,7 +126,10 @@ def _map_tensors(value: Any, fake: Callable[[torch.Tensor], torch.Tensor]) -> An
 @contextmanager
 def _without_initialisation() -> Iterator[None]:
     """Skip the initialisation of weights, whose values are not read."""
-    from transformers.initialization import no_init_weights
+    try:
+        from transformers.initialization import no_init_weights
+    except ImportError:  # before 5.0
+        from transformers.modeling_utils import no_init_weights
 
     with no_init_weights():
         yield
@@ -135,11 +138,16 @@ def _without_initialisation() -> Iterator[None]:
 @contextmanager
 def _linspace_on_cpu() -> Iterator[None]:
     """Compute `linspace` on the CPU: constructors read drop-path rates from it by `.item()`."""
-    from transformers import initialization
+    original = torch.linspace
 
-    with ExitStack() as stack:
-        stack.enter_context(initialization.meta_device_safe_creation_ops())
+    def linspace(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return original(*args, **{"device": "cpu", **kwargs})
+
+    torch.linspace = linspace
+    try:
         yield
+    finally:
+        torch.linspace = original
 
 
 class FilledMemory(TorchDispatchMode):  # type: ignore[misc]

@@ -101,10 +101,31 @@ def test_a_folder_that_is_no_transformers_is_refused(
     if missing == "models":
         root = tmp_path / "empty"
         root.mkdir()
-        (root / "__init__.py").write_text('__version__ = "1"\n')
+        (root / "__init__.py").write_text('__version__ = "5.0.0"\n')
     else:
         root = miniature / (missing or "models")
     with pytest.raises(SourceError) as caught:
         read_library(root, tmp_path / "cache")
     assert "\n" not in str(caught.value)
     assert str(root) in str(caught.value)
+
+
+@pytest.mark.parametrize("version", ["4.56.2", "4.57.0.dev0", "3.0"])
+def test_a_release_that_is_too_old_is_refused_in_one_line(
+    miniature: Path, tmp_path: Path, version: str
+) -> None:
+    (miniature / "__init__.py").write_text(f'__version__ = "{version}"\n')
+    with pytest.raises(SourceError, match=f"transformers {version} .* reads >=4.57 only") as caught:
+        read_library(miniature, tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_release_without_the_newer_file_of_mappings_is_read(miniature: Path) -> None:
+    (miniature / "models" / "auto" / "auto_mappings.py").unlink(missing_ok=True)
+    assert "AcornModel" in classes(scan(miniature))
+
+
+def test_models_of_other_frameworks_are_not_read(miniature: Path) -> None:
+    text = "class TFAcornModel(PreTrainedModel):\n    pass\n\n__all__ = ['TFAcornModel']\n"
+    (miniature / "models" / "acorn" / "modeling_tf_acorn.py").write_text(text)
+    assert "TFAcornModel" not in classes(scan(miniature))

@@ -1,0 +1,41 @@
+"""Who changed each verdict between two runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+
+from compilewatch.analysis.attribution import Attribution, Cause
+from compilewatch.cli.rendering.pieces import plain, plain_table, spaced
+from compilewatch.contract.targets import target_label
+
+CAUSE_LABELS = {
+    Cause.TORCH: "torch",
+    Cause.TRANSFORMERS: "Transformers",
+    Cause.INTERACTION: "both together",
+    Cause.HARNESS: "compilewatch",
+    Cause.NOT_DETERMINED: "not determined",
+}
+
+
+def attributions_table(found: Sequence[Attribution]) -> RenderableType:
+    """A row for each change between two verdicts, and how many have which cause."""
+    if not found:
+        return plain("No verdict changed, so that there is nothing to attribute.")
+    table = plain_table("Changed by", "Model", "Target", "Change", "Why", gap=2)
+    for each in found:
+        change = " -> ".join(side.value if side else "none" for side in (each.before, each.after))
+        table.add_row(
+            plain(
+                CAUSE_LABELS[each.cause], "dim" if each.cause is Cause.NOT_DETERMINED else "bold"
+            ),
+            plain(each.model),
+            plain(target_label(each.target)),
+            plain(change),
+            plain(each.detail),
+        )
+    counts = Counter(each.cause for each in found)
+    words = ", ".join(f"{CAUSE_LABELS[cause]} {counts[cause]}" for cause in Cause if counts[cause])
+    return spaced([table, plain(f"Changed by: {words}.")])

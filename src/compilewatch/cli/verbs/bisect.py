@@ -1,0 +1,143 @@
+"""`compilewatch bisect`: the release of torch or Transformers that changed a model's result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from compilewatch import environments
+from compilewatch.analysis.bisection import Bisection, Evaluated, Kind
+from compilewatch.cli import completion, options
+from compilewatch.cli.rendering.bisection import bisection_table, evaluated_line
+from compilewatch.cli.rendering.pieces import console
+from compilewatch.cli.verbs.sweep import local_launcher
+from compilewatch.config.settings import Settings, load_settings
+from compilewatch.environments.versions import release_of
+from compilewatch.errors import UnknownModelError, UsageError
+from compilewatch.plan.requests import check_targets, targets_of
+from compilewatch.records import DEFAULT_ENVIRONMENT, Mode, ModelSpec, Record
+from compilewatch.store import Store
+from compilewatch.workflows.bisect import (
+    PACKAGES,
+    FileChange,
+    Question,
+    bisect,
+    candidates,
+    preparing,
+    source_changes,
+)
+from compilewatch.workflows.versions import Evaluator
+
+INCOMPLETE = 3
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """The output of `--json`. `other` is the release of the package that stayed the same."""
+
+    model: str
+    package: str
+    other: str
+    bisection: Bisection
+    changes: tuple[FileChange, ...]
+
+
+@click.command("bisect")
+@click.argument("model", shell_complete=completion.models)
+@click.option("--package", type=click.Choice(PACKAGES), default="transformers", show_default=True)
+@click.option("--good", metavar="VERSION", required=True, help="One end: a release of the package.")
+@click.option("--bad", metavar="VERSION", required=True, help="The other end, newer or older.")
+@click.option("--torch", metavar="VERSION", help="The torch that stays the same (the installed).")
+@click.option("--transformers", metavar="VERSION", help="The Transformers, likewise.")
+@options.source
+@click.option("--target", default="dynamo", show_default=True, help="The compile target.")
+@click.option("--mode", type=click.Choice([m.value for m in Mode]), default=Mode.EVAL.value)
+@options.dynamic
+@options.depth
+@options.tier
+@click.option(
+    "--lines",
+    type=click.IntRange(min=0),
+    default=40,
+    show_default=True,
+    help="How many changed lines of each file are shown.",
+)
+@options.output
+@options.as_json
+def command(
+    *,
+    model: str,
+    package: str,
+    good: str,
+    bad: str,
+    torch: str | None,
+    transformers: str | None,
+    target: str,
+    mode: str,
+    dynamic: bool | None,
+    lines: int,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Find the two adjacent releases between which the result of MODEL changed.
+
+    The result is its verdict and its set of graph breaks. Each release is evaluated in an
+    environment of its own, which is created when it is needed and kept; it shares the files of
+    torch with others of the same torch. Results are stored, so that a search that was interrupted
+    continues where it was. The exit status is 3 if the result of --good or --bad is not known.
+    """
+    settings = load_settings(flags | {"jobs": 1})
+    other = _other(settings, package, torch, transformers)
+    (asked,) = targets_of([target], [Mode(mode)], bool(dynamic))
+    check_targets([asked])
+    versions = candidates(package, good, bad)
+    evaluator = Evaluator(
+        store=Store(Path(settings.output_dir)),
+        settings=settings,
+        launch=lambda chosen, names: local_launcher(chosen, names, single=True),
+        selection={"bisect": package},
+    )
+
+    def choose(name: str, environment: str) -> ModelSpec:
+        (spec,), _ = options.choose_models(settings, names=[name], environment=environment)
+        return spec
+
+    def step(line: str) -> None:
+        if line.startswith("Creating"):
+            click.echo(click.style(line, dim=True), err=True)
+
+    def report(found: Evaluated, number: int, limit: int) -> None:
+        console(stderr=True).print(evaluated_line(package, found, number, limit))
+
+    found = bisect(
+        Question(model=model, target=asked, package=package, other=other),
+        versions,
+        evaluator,
+        choose=choose,
+        prepare=preparing(settings.cache_folder, step),
+        report=report,
+    )
+    ends = found.evaluated[0], found.evaluated[-1]
+    if all(end.kind is Kind.ABSENT for end in ends):
+        raise UnknownModelError(ends[1].detail, model)
+    changes = source_changes(found, settings.cache_folder, lines)
+    if as_json:
+        options.print_json(
+            Report(model=model, package=package, other=other, bisection=found, changes=changes)
+        )
+    else:
+        console().print(bisection_table(model, package, other, found, changes))
+    return INCOMPLETE if Kind.UNDETERMINED in {end.kind for end in ends} else 0
+
+
+def _other(settings: Settings, package: str, torch: str | None, transformers: str | None) -> str:
+    """The release of the package that stays the same. Raises UsageError, InterpreterError."""
+    named = {"torch": torch, "transformers": transformers}
+    if named[package] is not None:
+        raise UsageError(f"--{package} stays the same: choose another --package, or omit it")
+    (name,) = set(named) - {package}
+    if (release := named[name]) is not None:
+        return release
+    installed = environments.describe(DEFAULT_ENVIRONMENT, settings.cache_folder)
+    return release_of(installed.torch if name == "torch" else installed.transformers or "0")

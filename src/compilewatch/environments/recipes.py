@@ -1,0 +1,121 @@
+"""What an environment is made of: locked requirements, or releases that a person chooses."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from compilewatch.config.settings import CHECKOUT
+from compilewatch.contract import targets
+from compilewatch.environments import INTERPRETERS, SUPPORTED_TRANSFORMERS
+from compilewatch.errors import InterpreterError, UsageError
+
+REQUIREMENTS = CHECKOUT / "requirements"
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+INDEXES = {"neuron": "https://pip.repos.neuron.amazonaws.com"}
+"""Environment -> a package index that it needs besides the usual one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Input of an environment: pins of torch and Transformers, requirements, a further index.
+
+    Without a pin of Transformers, `requirements` is a locked file, which has one. With it, it is a
+    list of names: pip then keeps the locked releases, which are linked into the environment first,
+    wherever that Transformers permits them, so that two environments differ as little as possible.
+    `chosen` are the pins that a person chose, which need not exist.
+    """
+
+    torch: str
+    requirements: Path
+    transformers: str | None = None
+    index: str | None = None
+    chosen: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits over everything that decides what is installed. Raises InterpreterError."""
+        text = "\0".join((self.torch, self._text(), self.index or ""))
+        if self.transformers:
+            text += f"\0{self.transformers}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The names of the packages that a worker imports besides torch."""
+        return tuple(re.findall(r"^[A-Za-z0-9][A-Za-z0-9._-]*", self._text(), re.MULTILINE))
+
+    def _text(self) -> str:
+        try:
+            return self.requirements.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InterpreterError(
+                f"{self.requirements} cannot be read ({error.strerror}): environments can only be "
+                "created from a checkout of compilewatch"
+            ) from None
+
+
+def recipe_of(name: str, torch: str | None = None, transformers: str | None = None) -> Recipe:
+    """Return the recipe of an environment; the versions are for one without its own recipe.
+
+    Without `torch`, it has the torch of compilewatch's own lock, and without `transformers` the
+    Transformers of that lock. Raises UsageError for an invalid name or version.
+    """
+    if name in INTERPRETERS:
+        raise UsageError(f"{name!r} is the interpreter that runs compilewatch: make setup")
+    if NAME.fullmatch(name) is None:
+        raise UsageError(f"environment {name!r}: use letters, digits, dots and dashes")
+    if name in targets.environments():
+        if torch is not None or transformers is not None:
+            option = "--torch" if torch is not None else "--transformers"
+            package = option.removeprefix("--")
+            raise UsageError(
+                f"environment {name!r} has its own version of {package}: omit {option}"
+            )
+        return _own_recipe(name)
+    if torch is None and transformers is None:
+        own = ", ".join(sorted(targets.environments()))
+        raise UsageError(
+            f"environment {name!r} needs --torch VERSION, such as --torch 2.9.0, or --transformers "
+            f"VERSION; environments with their own recipe: {own}"
+        )
+    wanted = {"torch": torch, "transformers": transformers}
+    chosen = {p: _checked(p, version) for p, version in wanted.items() if version is not None}
+    return Recipe(
+        torch=chosen.get("torch") or _pin("torch", REQUIREMENTS / "default.txt"),
+        requirements=REQUIREMENTS / ("worker.in" if transformers else "worker.txt"),
+        transformers=chosen.get("transformers"),
+        chosen=tuple(chosen.values()),
+    )
+
+
+def _own_recipe(name: str) -> Recipe:
+    """Return the recipe of a target's environment, whose locked file has everything."""
+    requirements = REQUIREMENTS / f"{name}.txt"
+    recipe = Recipe(torch="", requirements=requirements, index=INDEXES.get(name))
+    _ = recipe.digest  # raises if the file cannot be read
+    pin = _pin("torch", requirements)
+    return Recipe(torch=pin, requirements=requirements, index=recipe.index)
+
+
+def _pin(package: str, locked: Path) -> str:
+    text = Recipe(torch="", requirements=locked)._text()
+    pins = re.findall(rf"^{package}==\S+", text, re.MULTILINE)
+    if len(pins) != 1:
+        raise InterpreterError(f"{locked}: expected one line {package}==VERSION")
+    return str(pins[0])
+
+
+def _checked(package: str, version: str) -> str:
+    """Return the pin of a package. Raises UsageError."""
+    if re.fullmatch(r"\d+\.\d+(\.\d+)?[A-Za-z0-9.+]*", version) is None:
+        raise UsageError(f"--{package} {version}: expected a version such as 2.9.0")
+    if package == "transformers" and version not in SUPPORTED_TRANSFORMERS:
+        raise UsageError(
+            f"--transformers {version}: compilewatch supports {SUPPORTED_TRANSFORMERS} only"
+        )
+    return f"{package}=={version}"

@@ -1,0 +1,53 @@
+"""Environments by what is installed in them: found if there is one, created otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from packaging.version import Version
+
+from compilewatch.contract import targets
+from compilewatch.environments import INTERPRETERS, available, describe
+from compilewatch.environments.creation import Observer, create
+from compilewatch.environments.recipes import recipe_of
+from compilewatch.errors import InterpreterError
+from compilewatch.records import Environment
+
+
+def release_of(version: str) -> str:
+    """Return the release of a version: `2.15.0` of `2.15.0+cu132`."""
+    return Version(version).public
+
+
+def find(torch: str, transformers: str, cache: Path | None = None) -> Environment | None:
+    """Return a created environment with these releases.
+
+    Neither compilewatch's own interpreter, which has further packages, nor those of targets, whose
+    packages change what torch does, is one: two environments that are compared must be alike.
+    """
+    for name in available(cache):
+        if name in INTERPRETERS or name in targets.environments():
+            continue
+        with contextlib.suppress(InterpreterError):
+            made = describe(name, cache)
+            if (release_of(made.torch), made.transformers) == (torch, transformers):
+                return made
+    return None
+
+
+def ensure(
+    torch: str,
+    transformers: str,
+    cache: Path | None = None,
+    observer: Observer = lambda _: None,
+) -> Environment:
+    """Return an environment with these releases, and create it if there is none.
+
+    Raises UsageError for a release that does not exist, and InterpreterError.
+    """
+    found = find(torch, transformers, cache)
+    if found is not None:
+        return found
+    name = f"torch-{torch}-transformers-{transformers}"
+    return create(name, recipe_of(name, torch, transformers), cache=cache, observer=observer)[0]

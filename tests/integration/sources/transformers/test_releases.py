@@ -1,0 +1,76 @@
+"""The scan of real releases: the oldest that is supported, the newest, and two between.
+
+Their wheels are read as archives; nothing is installed. They are downloaded once and kept in the
+user's cache folder. Only real releases show whether a file has moved or is written otherwise.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from compilewatch.config.paths import cache_folder
+from compilewatch.sources.transformers.scan import Library, read_library
+from compilewatch.sources.transformers.source import concrete_classes, primary_classes
+
+RELEASES = ("4.57.6", "5.3.0", "5.5.4", "5.23.0")
+
+NOT_FOUND = {"PerceptionEncoder", "VoxtralRealtimeTextModel"}
+"""Classes that mappings name and that no file of their release exports."""
+
+
+def _wheel(version: str) -> Path:
+    """The wheel of a release, from the cache or the package index; a test without it fails."""
+    folder = cache_folder() / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"transformers-{version}-py3-none-any.whl"
+    if not path.exists():
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+        command += ["--quiet", "--retries", "1", "--dest", str(folder), f"transformers=={version}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+        if not path.exists():
+            pytest.fail(
+                f"{path} is not cached and cannot be downloaded, so the scan of transformers "
+                f"{version} was not tested: {done.stderr.strip()[-300:]}"
+            )
+    return path
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    folder = tmp_path_factory.mktemp("release")
+    with zipfile.ZipFile(_wheel(request.param)) as wheel:
+        names = [n for n in wheel.namelist() if n.startswith("transformers/") and n.endswith(".py")]
+        wheel.extractall(folder, names)
+    return read_library(folder / "transformers", folder / "cache")
+
+
+def test_the_classes_of_a_release_are_found(library: Library) -> None:
+    classes = {found.name: found for found in library.classes}
+    assert library.version in RELEASES
+    assert len(concrete_classes(library)) > 1200
+    assert not {name for name in classes if name.startswith(("TF", "Flax"))}
+    phi = classes["Phi3ForCausalLM"]
+    assert (phi.model_type, phi.config_class) == ("phi3", "Phi3Config")
+    assert "input_ids" in phi.parameters
+    assert ("Gemma4ForCausalLM" in classes) == (library.version in ("5.5.4", "5.23.0"))
+
+
+def test_what_the_mappings_name_is_found(library: Library) -> None:
+    assert library.model_types["bert"] == "BertConfig"
+    assert len(library.model_types) > 400
+    assert primary_classes(library)["phi3"] == "Phi3ForCausalLM"
+    known = {found.name for found in library.classes}
+    named = {
+        name
+        for pairs in library.mappings.values()
+        for classes in pairs.values()
+        for name in classes
+        # Releases before 5.0 keep retired models in a folder of their own, which is not scanned.
+        if library.version > "5"
+    }
+    assert named - known <= NOT_FOUND

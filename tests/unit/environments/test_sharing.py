@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compilewatch.environments.sharing import needed, packages_in, release_in, share
+
+
+def install(folder: Path, name: str, requires: tuple[str, ...] = (), address: bool = False) -> None:
+    """A package with one module, as pip leaves it."""
+    described = folder / f"{name}-1.0.dist-info"
+    (folder / name).mkdir(parents=True)
+    described.mkdir()
+    (folder / name / "__init__.py").write_text("")
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1.0"]
+    lines += [f"Requires-Dist: {each}" for each in requires]
+    (described / "METADATA").write_text("\n".join(lines))
+    files = [f"{name}/__init__.py", f"{described.name}/METADATA", "../../../bin/tool", "gone.py"]
+    (described / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    if address:
+        (described / "direct_url.json").write_text("{}")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "lib" / "source"
+    install(folder, "torch", ("Sympy>=1", "toolkit[blas]", "absent; extra == 'opt'", "not there"))
+    install(folder, "sympy")
+    install(folder, "toolkit", ("blas; extra == 'blas'", "solver; extra == 'solver'"))
+    install(folder, "blas")
+    install(folder, "solver")
+    install(folder, "edited", address=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").write_text("#!/python")
+    return folder
+
+
+def test_a_package_comes_with_what_it_needs_and_nothing_else(source: Path) -> None:
+    known = packages_in(source)
+    assert needed(known, ["torch"]) == ("blas", "sympy", "toolkit", "torch")
+    assert "edited" not in known
+
+
+def test_shared_files_are_the_same_files_and_outlive_their_source(
+    source: Path, tmp_path: Path
+) -> None:
+    into = tmp_path / "made" / "lib" / "into"
+    into.mkdir(parents=True)
+    assert share(source, into, ["torch"]) == ("blas", "sympy", "toolkit", "torch")
+    assert (into / "torch" / "__init__.py").samefile(source / "torch" / "__init__.py")
+    assert release_in(into, "torch") == "1.0"
+    assert not (into / "solver").exists()
+    assert not (tmp_path / "made" / "bin").exists()
+    (source / "torch" / "__init__.py").unlink()
+    assert (into / "torch" / "__init__.py").exists()
+
+
+def test_what_is_installed_stays_and_a_broken_copy_begins_again(
+    source: Path, tmp_path: Path
+) -> None:
+    into = tmp_path / "into"
+    install(into, "sympy")
+    (into / "torch").mkdir()
+    (into / "torch" / "__init__.py").write_text("left behind")
+    assert share(source, into, ["torch"]) == ("blas", "toolkit", "torch")
+    assert not (into / "sympy" / "__init__.py").samefile(source / "sympy" / "__init__.py")
+    assert (into / "torch" / "__init__.py").samefile(source / "torch" / "__init__.py")
+    assert share(source, into, ["torch"]) == ()
+
+
+def test_on_another_file_system_files_are_copied(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    into = tmp_path / "into"
+    into.mkdir()
+    share(source, into, ["sympy"])
+    copied = into / "sympy" / "__init__.py"
+    assert copied.exists()
+    assert not copied.samefile(source / "sympy" / "__init__.py")
