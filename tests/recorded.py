@@ -52,17 +52,17 @@ def _answer(index: int, label: str, mode: Mode) -> Result:
         "dynamo": {"guards": 30, "fullgraph": FullgraphVerdict(accepted=not breaks)},
         "export": {},
         "inductor": {
-            "performance": Performance(
+            "details": Performance(
                 cold_compile_seconds=20.0 + index % 7,
                 warm_compile_seconds=4.0,
                 speedup=1.0 + index % 10 / 10,
                 recompiles=1,
             ),
         },
-        "xla": {"xla": XlaDetail(compile_seconds=3.0, recompiles=1)},
+        "xla": {"details": XlaDetail(compile_seconds=3.0, recompiles=1)},
         "neuron": {
             "ops": None,
-            "neuron": NeuronDetail(
+            "details": NeuronDetail(
                 target="trn1", route="neuronx-cc", compile_seconds=60.0, neff_bytes=2**25
             ),
         },

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from compilewatch.analysis import summary
+from compilewatch.analysis.leverage import By, Fix, Leverage
 from compilewatch.analysis.rows import Cell, TargetReason
 from compilewatch.contract.targets import in_default_environment, target_label
 from compilewatch.records import (
@@ -239,6 +240,40 @@ def cell_words(cell: Cell) -> str:
 def cause_words(reason: TargetReason) -> str:
     """`GB0170 Data-dependent branching`, `type_error in compile`."""
     return reason.label if reason.phase is None else f"{reason.label} in {reason.phase.value}"
+
+
+def leverage_headline(found: Leverage) -> str:
+    """`13 models have graph breaks on dynamo, 3.4 M downloads a month`."""
+    if not found.broken:
+        return "No model has a graph break: there is nothing to fix."
+    verb = "has" if found.broken == 1 else "have"
+    said = f"{plural(found.broken, 'model')} {verb} graph breaks on {', '.join(found.targets)}"
+    if found.downloads is None:
+        return said
+    return f"{said}, {quantity(found.downloads)} downloads a month"
+
+
+def gain(fix: Fix) -> str:
+    """`12` where the step gives them by itself, `+4` where it needs the steps before it."""
+    return f"{len(fix.models):,}" if fix.exact else f"+{len(fix.models):,}"
+
+
+def leverage_notes(found: Leverage) -> tuple[str, ...]:
+    """What the columns of the table of fixes mean, and what the table leaves out."""
+    unit = "function" if found.by is By.LINE else "reason"
+    notes = [
+        "Models: have no graph break any more after this step; with +, only together with the "
+        "steps above.",
+        f"At most: models that break in this {unit} at all, and would need other fixes too.",
+    ]
+    if found.unknown:
+        notes.append(
+            f"{plural(found.unknown, 'model')} cannot be ranked: PyTorch gave no reason for one of "
+            "their breaks."
+        )
+    if rest := found.left - found.unknown:
+        notes.append(f"{plural(rest, 'model')} would need steps that are not listed.")
+    return tuple(notes)
 
 
 def registry_page(code: str) -> str | None:

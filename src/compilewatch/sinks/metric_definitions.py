@@ -143,6 +143,18 @@ DEFINITIONS: tuple[Definition, ...] = (
         ("reason", "mode"),
     ),
     Definition(
+        "compilewatch_reason_cured_models",
+        "Models that have a graph break for this reason only: a fix of it leaves them without "
+        "graph breaks.",
+        ("reason", "mode"),
+    ),
+    Definition(
+        "compilewatch_reason_cured_downloads",
+        "Downloads over 30 days of the models that have a graph break for this reason only; absent "
+        "if unknown.",
+        ("reason", "mode"),
+    ),
+    Definition(
         "compilewatch_results",
         "Results by status; skipped and unsupported do not count as passed.",
         ("mode", "status"),

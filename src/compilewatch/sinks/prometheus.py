@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from compilewatch.analysis import rows, summary
+from compilewatch.analysis.leverage import cured_alone
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import entry, target_label_value
 from compilewatch.records import (
@@ -231,6 +232,10 @@ def _by_reason(view: RunView) -> Iterator[Sample]:
             yield "compilewatch_reason_models", (reason.label, mode), reason.models
             if reason.downloads is not None:
                 yield "compilewatch_reason_downloads", (reason.label, mode), reason.downloads
+        for label, (models, downloads) in cured_alone(results).items():
+            yield "compilewatch_reason_cured_models", (label, mode), models
+            if downloads is not None:
+                yield "compilewatch_reason_cured_downloads", (label, mode), downloads
 
 
 def _totals(view: RunView) -> Iterator[Sample]:

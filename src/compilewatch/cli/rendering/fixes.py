@@ -1,0 +1,43 @@
+"""What to fix first, as a table in the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+
+from compilewatch.analysis.leverage import Cause, Leverage
+from compilewatch.cli.rendering.pieces import plain, plain_table, spaced
+from compilewatch.report import wording
+from compilewatch.report.wording import plural, quantity
+
+
+def fixes_table(found: Leverage) -> RenderableType:
+    """The steps, best first, between what breaks and what the columns mean."""
+    heading = plain(wording.leverage_headline(found), "bold")
+    if not found.broken:
+        return heading
+    table = plain_table("", "Models", "Downloads", "In all", "At most", "Fix")
+    for column in table.columns[:5]:
+        column.justify = "right"
+    for number, fix in enumerate(found.fixes, start=1):
+        table.add_row(
+            plain(f"{number}."),
+            plain(wording.gain(fix), "bold green"),
+            plain(quantity(fix.downloads)),
+            plain(f"{fix.total_models:,}"),
+            plain(f"{fix.affected:,}"),
+            Group(
+                *(_cause(cause, number > 0) for number, cause in enumerate(fix.causes)),
+                plain(f"such as {fix.models[0]}", "dim"),
+            ),
+        )
+    lines = [plain(line, "dim") for line in wording.leverage_notes(found)]
+    return spaced([heading, *([table] if found.fixes else []), Group(*lines)])
+
+
+def _cause(cause: Cause, further: bool) -> RenderableType:
+    lines = [plain(("and " if further else "") + cause.label, "yellow"), plain(cause.place)]
+    if cause.places > 1:
+        lines.append(plain(f"and {plural(cause.places - 1, 'other place')}"))
+    elif cause.source:
+        lines.append(plain(f"> {cause.source}", "dim"))
+    return Group(*lines)
