@@ -212,8 +212,10 @@ class Script(Record, frozen=True, kw_only=True):
 class Readiness(Record, frozen=True, kw_only=True):
     """What each registered target lacks in an environment, None where it can run.
 
-    `backends` are those of `torch.compile` there.
+    `backends` are those of `torch.compile` there; `nested_graph_breaks` says whether its Dynamo has
+    this setting.
     """
 
     missing: dict[str, str | None]
     backends: tuple[str, ...] = ()
+    nested_graph_breaks: bool = False

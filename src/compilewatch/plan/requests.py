@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from compilewatch.contract.targets import deadlines_of, entry
+from compilewatch.contract.targets import TARGETS, deadlines_of, entry
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
 from compilewatch.plan.keys import read_overrides, request_key
@@ -80,14 +80,34 @@ def plan(
     )
 
 
-def targets_of(names: Iterable[str], modes: Iterable[Mode], dynamic: bool) -> tuple[Target, ...]:
-    """Return every target in every mode, without duplicates. `neuron:trn2` selects a backend."""
+NESTED_GRAPH_BREAKS = {"default": None, "on": True, "off": False}
+"""The setting `nested_graph_breaks` -> the field of a target."""
+
+
+def targets_of(
+    names: Iterable[str], modes: Iterable[Mode], dynamic: bool, nested: str = "default"
+) -> tuple[Target, ...]:
+    """Return every target in every mode, without duplicates. `neuron:trn2` selects a backend.
+
+    `nested` is the setting `nested_graph_breaks`, for the targets that have it.
+    """
     made = (
-        Target(name=name, backend=backend or None, mode=mode, dynamic=dynamic)
+        Target(
+            name=name,
+            backend=backend or None,
+            mode=mode,
+            dynamic=dynamic,
+            nested_graph_breaks=_nested(name, nested),
+        )
         for name, _, backend in (text.partition(":") for text in names)
         for mode in modes
     )
     return tuple(dict.fromkeys(made))
+
+
+def _nested(name: str, nested: str) -> bool | None:
+    has_it = name in TARGETS and TARGETS[name].nested_graph_breaks
+    return NESTED_GRAPH_BREAKS[nested] if has_it else None
 
 
 def parse_shard(text: str) -> Shard:

@@ -91,6 +91,8 @@ class Target(Record, frozen=True, kw_only=True):
 
     `backend` None means the default backend of the target. `environment` is part of what a result
     is about: one run may evaluate a model on the same target in two environments.
+    `nested_graph_breaks` sets torch's configuration of that name, whether Dynamo compiles functions
+    that a graph break interrupts; None leaves torch's default.
     """
 
     name: str = "dynamo"
@@ -98,6 +100,7 @@ class Target(Record, frozen=True, kw_only=True):
     dynamic: bool = False
     backend: str | None = None
     environment: str = DEFAULT_ENVIRONMENT
+    nested_graph_breaks: bool | None = None
 
 
 class Deadlines(Record, frozen=True, kw_only=True):

@@ -124,6 +124,8 @@ def _environment() -> jinja2.Environment:
         wording.cause_words,
         wording.why,
         wording.gain,
+        wording.captured_words,
+        wording.fullgraph_note,
         wording.leverage_headline,
         wording.leverage_notes,
         details,

@@ -23,6 +23,7 @@ from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.overrides import load_overrides
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs
+from compilewatch.worker.targets.dynamo.settings import has_nested_graph_breaks
 
 LITERAL_ELEMENTS = 4096
 """Integer and boolean tensors of up to this size are written out, because their values matter."""
@@ -239,6 +240,13 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
     ]
 
 
+def nested_source(wanted: bool | None) -> list[str]:
+    """The line that sets `nested_graph_breaks`, which is off where torch has no such setting."""
+    if wanted is None or not has_nested_graph_breaks():
+        return []
+    return [f"torch._dynamo.config.nested_graph_breaks = {wanted}"]
+
+
 def script(request: Request) -> str:
     """The complete script for one request (its tier should be `real`)."""
     overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
@@ -262,6 +270,7 @@ def script(request: Request) -> str:
         "from torch.utils._pytree import tree_leaves",
         "",
         "torch.manual_seed(0)",
+        *nested_source(request.target.nested_graph_breaks),
         *model_source(request, built.module, built.config),
         "model.train()" if train else "model.eval().requires_grad_(False)",
         "",

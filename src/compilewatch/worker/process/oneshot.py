@@ -57,7 +57,13 @@ def readiness() -> Readiness:
             missing[name] = one_line(error)
     import torch._dynamo
 
-    return Readiness(missing=missing, backends=tuple(torch._dynamo.list_backends(exclude_tags=())))
+    from compilewatch.worker.targets.dynamo.settings import has_nested_graph_breaks
+
+    return Readiness(
+        missing=missing,
+        backends=tuple(torch._dynamo.list_backends(exclude_tags=())),
+        nested_graph_breaks=has_nested_graph_breaks(),
+    )
 
 
 def call(verb: str) -> Record:
