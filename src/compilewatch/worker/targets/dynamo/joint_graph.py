@@ -37,9 +37,11 @@ def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., A
     """
     counts: list[int] = []
 
-    def partition(joint: GraphModule, *args: Any, **given: Any) -> tuple[GraphModule, GraphModule]:
-        counts.append(forward_operators(joint))
-        return unexecuted_partition(joint, *args, **given)
+    def partition(
+        joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **given: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        counts.append(forward_operators(joint, num_fwd_outputs))
+        return unexecuted_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **given)
 
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=boxed_nop,

@@ -24,8 +24,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FORWARD_OPERATORS = "forward_operators"
 """An attribute of a compiled graph that does not run its operators: their number."""
 
-_NOT_COUNTED = ("prim", "prims")
-"""Namespaces of what asks for a property of a tensor (`prim.device`), and computes nothing."""
+_NOT_COUNTED = ("prim",)
+"""The namespace of what asks for a property of a tensor (`prim.device`), and computes nothing."""
+
+_DETACH = torch.ops.aten.detach.default
+"""AOTAutograd and autograd run it on what they keep, and it computes nothing."""
 
 
 class OperatorCount(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it untyped
@@ -85,20 +88,25 @@ class OperatorCount(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it
 
 
 def is_operator(func: Any) -> bool:
-    """Whether a dispatched function computes something: no query of a device or of a size."""
+    """Whether a dispatched function counts: no query of a device or of a size, no `detach`."""
     if isinstance(func, OpOverload):
-        return func.namespace not in _NOT_COUNTED and not func._opname.startswith("sym_")
+        named = func.namespace not in _NOT_COUNTED and not func._opname.startswith("sym_")
+        return named and func is not _DETACH
     return isinstance(func, HigherOrderOperator)
 
 
-def forward_operators(joint: torch.fx.GraphModule) -> int:
-    """Return the number of operators of a joint graph that do not depend on gradients."""
-    backward: set[torch.fx.Node] = set()
-    count = 0
-    for node in joint.graph.nodes:
-        tangent = node.op == "placeholder" and "tangents" in str(node.target)
-        if tangent or any(each in backward for each in node.all_input_nodes):
-            backward.add(node)
-        elif node.op == "call_function" and is_operator(node.target):
-            count += 1
-    return count
+def forward_operators(joint: torch.fx.GraphModule, outputs: int) -> int:
+    """Return the number of operators that the first `outputs` outputs of a joint graph depend on.
+
+    The other outputs are gradients. Their operators need not depend on a gradient that comes in:
+    the derivative of `sin` needs a `cos`.
+    """
+    (output,) = joint.graph.find_nodes(op="output")
+    left = [node for node in output.args[0][:outputs] if isinstance(node, torch.fx.Node)]
+    seen: set[torch.fx.Node] = set()
+    while left:
+        node = left.pop()
+        if node not in seen:
+            seen.add(node)
+            left += node.all_input_nodes
+    return sum(node.op == "call_function" and is_operator(node.target) for node in seen)
