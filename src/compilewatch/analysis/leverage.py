@@ -20,7 +20,7 @@ from functools import cached_property
 from compilewatch.analysis.rows import target_order
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.contract.targets import target_label
-from compilewatch.records import GraphBreak, ModelSpec, Result
+from compilewatch.records import GraphBreak, ModelSpec, Result, Status
 from compilewatch.records.labels import reason_label, source_line
 
 UNKNOWN_CAUSE = "unattributed"
@@ -108,6 +108,29 @@ class Leverage:
     fixes: tuple[Fix, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A prediction held against a later run that evaluated the same models.
+
+    `gone` counts the causes that no model of the later run has any more. A model is predicted to
+    have no graph break if all of its causes are gone. `right` are the models for which that came
+    true, `wrong` those that break for another cause now, `missed` those that have no graph break
+    any more although one of their causes still strikes elsewhere. Only models with a verdict in
+    both runs count: `models`, of which `broken` had a graph break.
+    """
+
+    by: By
+    models: int
+    broken: int
+    causes: int
+    gone: int
+    right: tuple[str, ...]
+    wrong: tuple[str, ...]
+    missed: tuple[str, ...]
+    precision: float | None
+    recall: float | None
+
+
 def leverage(
     results: Iterable[Result],
     *,
@@ -150,6 +173,49 @@ def cured_by(results: Iterable[Result], gone: Set[str], by: By) -> tuple[str, ..
     """The models without a graph break if these causes (keys of `Cause`) were gone."""
     causes = _Causes([result for result in results if result.breaks], by)
     return tuple(name for name, keys in causes.of_model.items() if keys <= gone)
+
+
+def check(before: Iterable[Result], after: Iterable[Result], by: By) -> Check:
+    """Hold what is predicted from an earlier run against a later one.
+
+    A result's counterpart is of the same model, target, mode and shapes, in any environment.
+    """
+    olds = {_counterpart(result): result for result in before if result.is_verdict}
+    pairs = [
+        (olds[_counterpart(new)], new)
+        for new in after
+        if new.is_verdict and _counterpart(new) in olds
+    ]
+    broken = [(old, new) for old, new in pairs if old.breaks]
+    causes = _keys((old for old, _ in pairs), by)
+    gone = causes - _keys((new for _, new in pairs), by)
+    predicted = set(cured_by((old for old, _ in broken), gone, by))
+    still = {new.request.model.name for _, new in broken if new.status is not Status.PASS}
+    cured = {new.request.model.name for _, new in broken} - still
+    right = predicted & cured
+    return Check(
+        by=by,
+        models=len({new.request.model.name for _, new in pairs}),
+        broken=len({new.request.model.name for _, new in broken}),
+        causes=len(causes),
+        gone=len(gone),
+        right=tuple(sorted(right)),
+        wrong=tuple(sorted(predicted - cured)),
+        missed=tuple(sorted(cured - predicted)),
+        precision=len(right) / len(predicted) if predicted else None,
+        recall=len(right) / len(cured) if cured else None,
+    )
+
+
+def _counterpart(result: Result) -> tuple[str, str, str | None, str, bool]:
+    target = result.request.target
+    name = result.request.model.name
+    return name, target.name, target.backend, target.mode.value, target.dynamic
+
+
+def _keys(results: Iterable[Result], by: By) -> frozenset[str]:
+    keys = (cause_key(each, by) for result in results for each in result.breaks)
+    return frozenset(key for key in keys if key is not None)
 
 
 def cause_key(graph_break: GraphBreak, by: By) -> str | None:

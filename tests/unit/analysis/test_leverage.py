@@ -9,6 +9,7 @@ from compilewatch.analysis.leverage import (
     Leverage,
     Order,
     cause_key,
+    check,
     cured_alone,
     cured_by,
     leverage,
@@ -143,6 +144,32 @@ def test_what_is_cured_by_causes_that_are_gone(by: By, gone: str) -> None:
     seen = [result("A", breaks=(LOOP,)), result("B", breaks=(LOOP, BRANCH)), result("C")]
     cured = cured_by(seen, {gone}, by)
     assert cured == (("A",) if by is By.LINE else ("A", "B"))
+
+
+def test_a_prediction_is_held_against_a_later_run() -> None:
+    other = Target(environment="nightly")
+    before = [
+        result("Right", breaks=(SHARED,)),
+        result("Wrong", breaks=(SHARED,)),
+        result("Missed", breaks=(BRANCH,)),
+        result("Still", breaks=(SHARED, BRANCH)),
+        result("Unheard", breaks=(SHARED,)),
+        result("Fine"),
+    ]
+    after = [
+        result("Right", target=other),
+        result("Wrong", breaks=(LOOP,), target=other),
+        result("Missed", target=other),
+        result("Still", breaks=(BRANCH,), target=other),
+        result("Unheard", status=Status.TIMEOUT, target=other),
+        result("Fine", target=other),
+    ]
+    held = check(before, after, By.LINE)
+    assert (held.models, held.broken, held.causes, held.gone) == (5, 4, 2, 1)
+    assert (held.right, held.wrong, held.missed) == (("Right",), ("Wrong",), ("Missed",))
+    assert (held.precision, held.recall) == (1 / 2, 1 / 2)
+    nothing = check(before, before, By.ID)
+    assert (nothing.gone, nothing.precision, nothing.recall) == (0, None, None)
 
 
 def test_models_cured_by_one_reason_alone() -> None:

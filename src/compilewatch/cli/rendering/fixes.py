@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from compilewatch.analysis.leverage import Cause, Leverage
+from compilewatch.analysis.leverage import Cause, Check, Leverage
 from compilewatch.cli.rendering.pieces import plain, plain_table, spaced
 from compilewatch.report import wording
 from compilewatch.report.wording import plural, quantity
@@ -32,6 +32,25 @@ def fixes_table(found: Leverage) -> RenderableType:
         )
     lines = [plain(line, "dim") for line in wording.leverage_notes(found)]
     return spaced([heading, *([table] if found.fixes else []), Group(*lines)])
+
+
+def check_text(found: Check) -> RenderableType:
+    """What came true of a prediction, and the models for which it did not."""
+    predicted = len(found.right) + len(found.wrong)
+    cured = len(found.right) + len(found.missed)
+    facts = (
+        ("models with a verdict in both", f"{found.models:,}, {found.broken:,} with graph breaks"),
+        ("causes that are gone", f"{found.gone:,} of {found.causes:,}, by {found.by.value}"),
+        ("predicted without breaks", f"{predicted:,}"),
+        ("of these without breaks", f"{len(found.right):,}"),
+        ("precision", wording.percent(found.precision)),
+        ("without breaks in all", f"{cured:,}"),
+        ("recall", wording.percent(found.recall)),
+        ("predicted, but breaks", ", ".join(found.wrong) or "none"),
+        ("not predicted", ", ".join(found.missed) or "none"),
+    )
+    width = max(len(name) for name, _ in facts)
+    return Group(*(plain(f"{name:<{width}}  {value}") for name, value in facts))
 
 
 def _cause(cause: Cause, further: bool) -> RenderableType:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from compilewatch.analysis.leverage import By, Order, leverage
+from compilewatch.analysis.leverage import By, Order, check, leverage
 from compilewatch.analysis.rows import targets_in_order
 from compilewatch.cli import completion, options
-from compilewatch.cli.rendering.fixes import fixes_table
+from compilewatch.cli.rendering.fixes import check_text, fixes_table
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError, did_you_mean
@@ -42,6 +42,13 @@ from compilewatch.store import Store
     metavar="LABEL",
     help="Only this target, such as dynamo/train (default: the first one with graph breaks).",
 )
+@click.option(
+    "--check",
+    "later",
+    metavar="LATER",
+    shell_complete=completion.runs,
+    help="Hold the prediction against this run of the same models, in which causes are gone.",
+)
 @options.output
 @options.as_json
 def command(
@@ -51,6 +58,7 @@ def command(
     order: str,
     top: int,
     label: str | None,
+    later: str | None,
     output_dir: str | None,
     as_json: bool,
 ) -> None:
@@ -59,8 +67,16 @@ def command(
     Each step names a line (or an id of PyTorch's registry of graph breaks) and the models without
     any graph break once it is fixed too. RUN is the latest run by default; nothing is evaluated.
     """
-    stored = Store(Path(load_settings({"output_dir": output_dir}).output_dir)).open(run)
+    store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
+    stored = store.open(run)
     results = stored.results()
+    if later is not None:
+        held = check(results, store.open(later).results(), By(by))
+        if as_json:
+            options.print_json(held)
+        else:
+            console().print(check_text(held))
+        return
     if label is not None:
         _check_label(label, results, stored.run.id)
     found = leverage(results, by=By(by), order=Order(order), top=top, target=label)
