@@ -110,25 +110,38 @@ class Leverage:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A prediction held against a later run that evaluated the same models.
+    """Predictions held against a later run that evaluated the same models.
 
-    `gone` counts the causes that no model of the later run has any more. A model is predicted to
-    have no graph break if all of its causes are gone. `right` are the models for which that came
-    true, `wrong` those that break for another cause now, `missed` those that have no graph break
-    any more although one of their causes still strikes elsewhere. Only models with a verdict in
-    both runs count: `models`, of which `broken` had a graph break.
+    Only models with a verdict in both runs count: `models`, of which `broken` had a graph break and
+    `cured` have none any more. Two predictions are checked:
+
+    - Of the `causes`, `gone` strike no model of the later run, under this or another name. Models
+      with these causes only are predicted to have no break: `right` do not have one, `wrong` do.
+    - A model whose own causes are all gone from it (`rid`) should have no break. Those in
+      `revealed` have one, at another cause, which the fixed ones had hidden.
     """
 
     by: By
     models: int
     broken: int
+    cured: tuple[str, ...]
     causes: int
     gone: int
     right: tuple[str, ...]
     wrong: tuple[str, ...]
-    missed: tuple[str, ...]
-    precision: float | None
-    recall: float | None
+    rid: int
+    revealed: tuple[str, ...]
+
+    @property
+    def precision(self) -> float | None:
+        """The share of the first prediction that came true."""
+        predicted = len(self.right) + len(self.wrong)
+        return len(self.right) / predicted if predicted else None
+
+    @property
+    def rid_share(self) -> float | None:
+        """The share of the second prediction that came true."""
+        return 1 - len(self.revealed) / self.rid if self.rid else None
 
 
 def leverage(
@@ -175,47 +188,85 @@ def cured_by(results: Iterable[Result], gone: Set[str], by: By) -> tuple[str, ..
     return tuple(name for name, keys in causes.of_model.items() if keys <= gone)
 
 
-def check(before: Iterable[Result], after: Iterable[Result], by: By) -> Check:
+def check(
+    before: Iterable[Result], after: Iterable[Result], by: By, *, target: str | None = None
+) -> Check:
     """Hold what is predicted from an earlier run against a later one.
 
-    A result's counterpart is of the same model, target, mode and shapes, in any environment.
+    A result's counterpart is of the same model, target, mode and shapes, in any environment. The
+    targets are those of `leverage`.
     """
-    olds = {_counterpart(result): result for result in before if result.is_verdict}
+    results = tuple(before)
+    ranked = _of_target([result for result in results if result.breaks], target)
+    names = {result.request.target.name for result in ranked}
+    olds = {
+        _counterpart(result): result
+        for result in results
+        if result.is_verdict and result.request.target.name in names
+    }
     pairs = [
         (olds[_counterpart(new)], new)
         for new in after
         if new.is_verdict and _counterpart(new) in olds
     ]
-    broken = [(old, new) for old, new in pairs if old.breaks]
-    causes = _keys((old for old, _ in pairs), by)
-    gone = causes - _keys((new for _, new in pairs), by)
-    predicted = set(cured_by((old for old, _ in broken), gone, by))
-    still = {new.request.model.name for _, new in broken if new.status is not Status.PASS}
-    cured = {new.request.model.name for _, new in broken} - still
-    right = predicted & cured
+    olds_by_model = _by_model((old for old, _ in pairs), by)
+    news_by_model = _by_model((new for _, new in pairs), by)
+    before_all, after_all = _joined(olds_by_model.values()), _joined(news_by_model.values())
+    gone = _gone(before_all, after_all)
+    broken = {name for name, found in olds_by_model.items() if found}
+    still = {new.request.model.name for _, new in pairs if new.status is not Status.PASS}
+    predicted = set(cured_by((old for old, _ in pairs), gone, by)) & broken
+    rid = {
+        name
+        for name in broken
+        if _gone(olds_by_model[name], news_by_model[name]) == olds_by_model[name].keys()
+    }
     return Check(
         by=by,
-        models=len({new.request.model.name for _, new in pairs}),
-        broken=len({new.request.model.name for _, new in broken}),
-        causes=len(causes),
+        models=len(olds_by_model),
+        broken=len(broken),
+        cured=tuple(sorted(broken - still)),
+        causes=len(before_all),
         gone=len(gone),
-        right=tuple(sorted(right)),
-        wrong=tuple(sorted(predicted - cured)),
-        missed=tuple(sorted(cured - predicted)),
-        precision=len(right) / len(predicted) if predicted else None,
-        recall=len(right) / len(cured) if cured else None,
+        right=tuple(sorted(predicted - still)),
+        wrong=tuple(sorted(predicted & still)),
+        rid=len(rid),
+        revealed=tuple(sorted(rid & still)),
     )
+
+
+Places = dict[str, set[tuple[str, str]]]
+"""The functions (file and name) where each cause strikes."""
+
+
+def _gone(before: Places, after: Places) -> set[str]:
+    """The causes that strike no more; one that PyTorch renamed still breaks the same function."""
+    breaking = set[tuple[str, str]]().union(*after.values())
+    return {key for key, places in before.items() if key not in after and not places & breaking}
+
+
+def _by_model(results: Iterable[Result], by: By) -> dict[str, Places]:
+    found: dict[str, Places] = {}
+    for result in results:
+        places = found.setdefault(result.request.model.name, {})
+        for each in result.breaks:
+            key = cause_key(each, by) or UNKNOWN_CAUSE
+            places.setdefault(key, set()).add((each.file, each.function))
+    return found
+
+
+def _joined(every: Iterable[Places]) -> Places:
+    found: Places = {}
+    for places in every:
+        for key, at in places.items():
+            found.setdefault(key, set()).update(at)
+    return found
 
 
 def _counterpart(result: Result) -> tuple[str, str, str | None, str, bool]:
     target = result.request.target
     name = result.request.model.name
     return name, target.name, target.backend, target.mode.value, target.dynamic
-
-
-def _keys(results: Iterable[Result], by: By) -> frozenset[str]:
-    keys = (cause_key(each, by) for result in results for each in result.breaks)
-    return frozenset(key for key in keys if key is not None)
 
 
 def cause_key(graph_break: GraphBreak, by: By) -> str | None:

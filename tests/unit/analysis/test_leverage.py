@@ -166,10 +166,19 @@ def test_a_prediction_is_held_against_a_later_run() -> None:
     ]
     held = check(before, after, By.LINE)
     assert (held.models, held.broken, held.causes, held.gone) == (5, 4, 2, 1)
-    assert (held.right, held.wrong, held.missed) == (("Right",), ("Wrong",), ("Missed",))
-    assert (held.precision, held.recall) == (1 / 2, 1 / 2)
+    assert (held.cured, held.right, held.wrong) == (("Missed", "Right"), ("Right",), ("Wrong",))
+    assert held.precision == 1 / 2
+    # BRANCH is gone from one model only, which is therefore rid of all that it had.
+    assert (held.rid, held.revealed, held.rid_share) == (3, ("Wrong",), 1 - 1 / 3)
     nothing = check(before, before, By.ID)
-    assert (nothing.gone, nothing.precision, nothing.recall) == (0, None, None)
+    assert (nothing.gone, nothing.precision, nothing.rid_share) == (0, None, None)
+
+
+@pytest.mark.parametrize("by", list(By))
+def test_a_reason_under_a_new_name_is_not_gone(by: By) -> None:
+    renamed = graph_break("forward", "GB9493")
+    held = check([result("A", breaks=(BRANCH,))], [result("A", breaks=(renamed,))], by)
+    assert (held.gone, held.wrong) == (0, ())
 
 
 def test_models_cured_by_one_reason_alone() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from compilewatch.analysis.leverage import Cause, Check, Leverage
+from compilewatch.analysis.leverage import By, Cause, Check, Leverage
 from compilewatch.cli.rendering.pieces import plain, plain_table, spaced
 from compilewatch.report import wording
 from compilewatch.report.wording import plural, quantity
@@ -36,18 +36,20 @@ def fixes_table(found: Leverage) -> RenderableType:
 
 def check_text(found: Check) -> RenderableType:
     """What came true of a prediction, and the models for which it did not."""
-    predicted = len(found.right) + len(found.wrong)
-    cured = len(found.right) + len(found.missed)
+    unit = "lines" if found.by is By.LINE else "ids"
+    right, predicted = len(found.right), len(found.right) + len(found.wrong)
+    kept = found.rid - len(found.revealed)
     facts = (
-        ("models with a verdict in both", f"{found.models:,}, {found.broken:,} with graph breaks"),
-        ("causes that are gone", f"{found.gone:,} of {found.causes:,}, by {found.by.value}"),
-        ("predicted without breaks", f"{predicted:,}"),
-        ("of these without breaks", f"{len(found.right):,}"),
-        ("precision", wording.percent(found.precision)),
-        ("without breaks in all", f"{cured:,}"),
-        ("recall", wording.percent(found.recall)),
-        ("predicted, but breaks", ", ".join(found.wrong) or "none"),
-        ("not predicted", ", ".join(found.missed) or "none"),
+        ("models with a verdict in both runs", f"{found.models:,}"),
+        ("with graph breaks before", f"{found.broken:,}"),
+        ("of these without any now", f"{len(found.cured):,}"),
+        (f"causes ({unit}) gone from every model", f"{found.gone:,} of {found.causes:,}"),
+        ("models with these causes only", f"{predicted:,}"),
+        ("of these without breaks now", f"{right:,} ({wording.percent(found.precision)})"),
+        ("still break", ", ".join(found.wrong) or "none"),
+        ("models rid of all their causes", f"{found.rid:,}"),
+        ("of these without breaks now", f"{kept:,} ({wording.percent(found.rid_share)})"),
+        ("another break came to light", ", ".join(found.revealed) or "none"),
     )
     width = max(len(name) for name, _ in facts)
     return Group(*(plain(f"{name:<{width}}  {value}") for name, value in facts))

@@ -70,15 +70,15 @@ def command(
     store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
     stored = store.open(run)
     results = stored.results()
+    if label is not None:
+        _check_label(label, results, stored.run.id)
     if later is not None:
-        held = check(results, store.open(later).results(), By(by))
+        held = check(results, store.open(later).results(), By(by), target=label)
         if as_json:
             options.print_json(held)
         else:
             console().print(check_text(held))
         return
-    if label is not None:
-        _check_label(label, results, stored.run.id)
     found = leverage(results, by=By(by), order=Order(order), top=top, target=label)
     if as_json:
         options.print_json(found)
