@@ -12,6 +12,7 @@ from typing import Any
 
 from compilewatch.contract.targets import default_environment
 from compilewatch.records import (
+    CaptureFigures,
     FullgraphVerdict,
     GraphBreak,
     Mode,
@@ -49,7 +50,11 @@ def _answer(index: int, label: str, mode: Mode) -> Result:
     if name in ("dynamo", "xla") and index % 2:
         breaks = (factories.graph_break(f"f{index}", gb_id=f"GB{index % REASONS:04}"),)
     of_targets: dict[str, dict[str, Any]] = {
-        "dynamo": {"guards": 30, "fullgraph": FullgraphVerdict(accepted=not breaks)},
+        "dynamo": {
+            "guards": 30,
+            "fullgraph": FullgraphVerdict(accepted=not breaks),
+            "capture": CaptureFigures(operators_captured=900, operators_eager=len(breaks)),
+        },
         "export": {},
         "inductor": {
             "details": Performance(

@@ -47,7 +47,7 @@ from compilewatch.store import Store
     "later",
     metavar="LATER",
     shell_complete=completion.runs,
-    help="Hold the prediction against this run of the same models, in which causes are gone.",
+    help="Hold predictions from RUN against LATER, a run of the same models by another PyTorch.",
 )
 @options.output
 @options.as_json
