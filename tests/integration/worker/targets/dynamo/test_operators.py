@@ -10,7 +10,7 @@ from breaks import CASES, Case
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from compilewatch.records import CaptureFigures, Mode, Tier
+from compilewatch.records import CaptureFigures, Mode, Status, Tier
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from tests.integration.worker.targets.conftest import MakeSubject
 
@@ -74,6 +74,13 @@ class Nested(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return grown(x.sin(), 1).cos()
+
+
+class Branches(nn.Module):
+    """A higher-order operator, which a mode of the dispatcher must let through."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
 
 
 class PlainCount(TorchDispatchMode):
@@ -158,6 +165,15 @@ def test_train_mode_counts_the_forward_on_fake_tensors_too(
     plain = figures(make_subject, Trained)
     assert real.operators_captured == fake.operators_captured == plain.operators_captured
     assert real.eager_operators == fake.eager_operators == plain.eager_operators
+
+
+def test_a_higher_order_operator_is_counted_and_runs(make_subject: MakeSubject) -> None:
+    outcome = DynamoTarget().run(make_subject(Branches))
+    assert (outcome.status, outcome.error) == (Status.PASS, None)
+    assert outcome.capture is not None
+    assert outcome.capture.operators_eager == 0
+    assert outcome.capture.operators_captured is not None
+    assert outcome.capture.operators_captured >= 3  # sum, gt and cond itself
 
 
 def test_recompilations_are_frames_compiled_again(make_subject: MakeSubject) -> None:
