@@ -19,11 +19,13 @@ from compilewatch.records.base import (
     AttemptCode,
     ChangeKind,
     Depth,
+    Dtype,
     Mode,
     Phase,
     Record,
     Status,
     Tier,
+    Variants,
 )
 from compilewatch.records.breaks import (
     ErrorRecord,
@@ -55,6 +57,7 @@ from compilewatch.records.details.xla import (
     OpenXla,
     XlaDetail,
 )
+from compilewatch.records.devices import DeclaredDevice
 from compilewatch.records.requests import (
     DEFAULT_ENVIRONMENT,
     Build,
@@ -71,6 +74,7 @@ from compilewatch.records.results import (
     Attempt,
     Result,
     TensorSummary,
+    VariantResult,
 )
 from compilewatch.records.runs import (
     Change,
@@ -95,10 +99,12 @@ __all__ = [
     "ClassBuild",
     "ConfigBuild",
     "Deadlines",
+    "DeclaredDevice",
     "Depth",
     "Details",
     "DraftExport",
     "DraftFailure",
+    "Dtype",
     "Environment",
     "ErrorRecord",
     "ExportDetail",
@@ -129,5 +135,7 @@ __all__ = [
     "Target",
     "TensorSummary",
     "Tier",
+    "VariantResult",
+    "Variants",
     "XlaDetail",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from compilewatch.records.base import Depth, Mode, Phase, Record, Tier
+from compilewatch.records.base import Depth, Dtype, Mode, Phase, Record, Tier, Variants
+from compilewatch.records.devices import DeclaredDevice
 
 
 class ClassBuild(Record, frozen=True, kw_only=True, tag="class"):
@@ -92,7 +93,8 @@ class Target(Record, frozen=True, kw_only=True):
     `backend` None means the default backend of the target. `environment` is part of what a result
     is about: one run may evaluate a model on the same target in two environments.
     `nested_graph_breaks` sets torch's configuration of that name, whether Dynamo compiles functions
-    that a graph break interrupts; None leaves torch's default.
+    that a graph break interrupts; None leaves torch's default. `device` is the device that the
+    model's tensors are on: `cpu`, `cuda`, or `cuda:NAME` (`contract.devices`).
     """
 
     name: str = "dynamo"
@@ -101,6 +103,8 @@ class Target(Record, frozen=True, kw_only=True):
     backend: str | None = None
     environment: str = DEFAULT_ENVIRONMENT
     nested_graph_breaks: bool | None = None
+    device: str = "cpu"
+    dtype: Dtype = Dtype.FLOAT32
 
 
 class Deadlines(Record, frozen=True, kw_only=True):
@@ -130,14 +134,16 @@ class Request(Record, frozen=True, kw_only=True):
     part of it, because they can only prevent a result. `inputs_file` is a file of saved inputs
     (`.toml` or `.safetensors`), `overrides_dir` the folder of reviewed input overrides and
     `neuron_operators` the file of operators that neuronx-cc is documented to reject; all three are
-    absolute paths.
+    absolute paths. `device` describes the declared device of the target; None for the CPU.
     """
 
     model: ModelSpec
     target: Target
     key: str
+    device: DeclaredDevice | None = None
     tier: Tier = Tier.AUTO
     depth: Depth = Depth.FULL
+    variants: Variants = Variants.MAIN
     deadlines: Deadlines = Deadlines()
     memory_limit_bytes: int = 8 * 2**30
     inputs_file: str | None = None

@@ -101,7 +101,7 @@ def _figures(result: Result) -> Text:
         said.append(plural(result.graph_breaks, "graph break") + distinct)
     if result.graphs is not None:
         said.append(plural(result.graphs, "graph"))
-    said += [f"{result.tier.value} tensors", f"{result.depth.value} depth"]
+    said += [wording.tensor_words(result), f"{result.depth.value} depth"]
     for number, noun in ((result.ops, "op"), (result.guards, "guard")):
         if number is not None:
             said.append(plural(number, noun))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.contract.devices import devices
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.messages import MadeInputs, Readiness, Script
 from compilewatch.contract.targets import TARGETS
@@ -57,11 +58,19 @@ def readiness() -> Readiness:
             missing[name] = one_line(error)
     import torch._dynamo
 
+    from compilewatch.worker.device import DeviceUnavailableError, declare
     from compilewatch.worker.targets.dynamo.settings import has_nested_graph_breaks
 
+    backends = tuple(torch._dynamo.list_backends(exclude_tags=()))
+    no_cuda: str | None = None
+    try:
+        declare(devices()[0])
+    except DeviceUnavailableError as error:
+        no_cuda = str(error)
     return Readiness(
         missing=missing,
-        backends=tuple(torch._dynamo.list_backends(exclude_tags=())),
+        backends=backends,
+        no_cuda=no_cuda,
         nested_graph_breaks=has_nested_graph_breaks(),
     )
 
