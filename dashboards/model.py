@@ -38,15 +38,23 @@ def _of(metric: str, *matchers: str) -> str:
     return f"max by ({BY}) ({of_mode(metric, ONE, *matchers)})"
 
 
+def _whole(figure: int) -> str:
+    """This figure for each target of Dynamo on which the model passes, being a single graph."""
+    passed = of_mode("compilewatch_model_status", ONE, PASSED, 'target=~"dynamo.*"')
+    return f"{figure} + 0 * max by ({BY}) ({passed})"
+
+
 def _now() -> list[Json]:
     broken = f"sum by ({BY}) ({of_mode('compile_breaks_total', ONE)})"
     passed = of_mode("compilewatch_model_status", ONE, PASSED)
     status = of_mode("compilewatch_model_status", ONE)
     columns = {
         "Result": f"max by ({BY}, status, phase) ({status})",
+        "Captured": f"{_of('compilewatch_captured_ratio')} or {_whole(1)}",
         "Graph breaks": f"{broken} or 0 * max by ({BY}) ({passed})",
+        "Eager operators": f"{_of('compilewatch_eager_operators')} or {_whole(0)}",
         "fullgraph": _of("compilewatch_fullgraph_accepted"),
-        "Graphs": _of("compilewatch_graphs"),
+        "Graphs": f"{_of('compilewatch_graphs')} or {_whole(1)}",
         "Operations": _of("compilewatch_ops"),
         "Guards": _of("compilewatch_guards"),
         "Cold compile": _of("compilewatch_compile_duration_seconds", 'cache="cold"'),
@@ -60,6 +68,7 @@ def _now() -> list[Json]:
         table(
             "Now",
             "The newest result of each target, the phase in which it ended, and its measurements. "
+            "Captured: operators that ran inside graphs, of all of one forward call. "
             "–: the target does not measure it.",
             (24, 7),
             columns,
@@ -69,6 +78,7 @@ def _now() -> list[Json]:
                 "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
                 "status": STATE_CELL | {"custom.width": 140},
                 "fullgraph": {"mappings": ACCEPTED, **coloured("color-text")},
+                "Captured": {"unit": "percentunit", "decimals": 1},
                 "Cold compile": {"unit": "s"},
                 "Memory": {"unit": "bytes"},
                 "NEFF": {"unit": "bytes"},
@@ -150,7 +160,7 @@ def _why() -> list[Json]:
 
 
 def _trend(title: str, about: str, metric: str, unit: str, *matchers: str) -> Json:
-    return trend(title, about, (8, 7), ever(_of(metric, *matchers), LEGEND), unit=unit)
+    return trend(title, about, (12, 7), ever(_of(metric, *matchers), LEGEND), unit=unit)
 
 
 def _history() -> list[list[Json]]:
@@ -173,11 +183,20 @@ def _history() -> list[list[Json]]:
         ],
         [
             trend(
+                "Captured over time",
+                "Operators that ran inside captured graphs, of all of one forward call.",
+                (12, 7),
+                ever(f"{_of('compilewatch_captured_ratio')} or {_whole(1)}", LEGEND),
+                unit="percentunit",
+            ),
+            trend(
                 "Graph breaks over time",
                 "Breaks of one forward call, all reasons together; 0 where it passes.",
-                (8, 7),
+                (12, 7),
                 ever(f"{broken} or 0 * {passed}", LEGEND),
             ),
+        ],
+        [
             _trend(
                 "Compile time",
                 "With empty caches, by targets that measure it.",

@@ -25,6 +25,7 @@ ONE = 'reason="$reason"'
 BREAKS = of_mode("compile_breaks_total", ONE)
 HITS = of_mode("compilewatch_reason_models", ONE)
 DOWNLOADS = of_mode("compilewatch_reason_downloads", ONE)
+CURED = of_mode("compilewatch_reason_cured_models", ONE)
 LEGEND = "{{target}} {{mode}}"
 
 
@@ -36,14 +37,22 @@ def _numbers() -> list[Json]:
         tiles(
             "Models",
             "Affected models, in the target and mode with most of them, all sources together.",
-            (6, 4),
+            (5, 4),
             ever(f"sum(max by (source) ({HITS}))"),
             steps=[(None, ORANGE)],
         ),
         tiles(
+            "Cured by a fix",
+            "Models that break for this reason only: they have no graph break any more once it is "
+            "fixed.",
+            (5, 4),
+            ever(f"sum(max by (source) ({CURED}))"),
+            steps=[(None, "green")],
+        ),
+        tiles(
             "Downloads",
             "Downloads over 30 days of the affected models, if the source reports them.",
-            (6, 4),
+            (5, 4),
             ever(f"sum(max by (source) ({DOWNLOADS}))"),
             empty="unknown",
             steps=[(None, ORANGE)],
@@ -51,7 +60,7 @@ def _numbers() -> list[Json]:
         tiles(
             "Breaks",
             "Graph breaks with this reason.",
-            (6, 4),
+            (4, 4),
             ever(f"sum({BREAKS})"),
             steps=[(None, ORANGE)],
         ),
@@ -59,7 +68,7 @@ def _numbers() -> list[Json]:
             "First seen",
             "First occurrence within the time shown: choose a longer time range if it is at its "
             "beginning.",
-            (6, 4),
+            (5, 4),
             now(first),
             trend=False,
             unit="dateTimeAsIso",
@@ -119,6 +128,42 @@ def _all() -> Json:
     )
 
 
+def _first() -> Json:
+    cured, downloads, models = (
+        f"sum by (reason) (max by (source, reason) ({of_mode(name)}))"
+        for name in (
+            "compilewatch_reason_cured_models",
+            "compilewatch_reason_cured_downloads",
+            "compilewatch_reason_models",
+        )
+    )
+    return table(
+        "What to fix first",
+        "Each reason with the models that have no graph break any more once it is fixed alone, "
+        "their downloads, and the models that it breaks at all, which is the most that its fix can "
+        "give together with others. The command `compilewatch leverage` ranks lines and steps.",
+        (24, 8),
+        {
+            "Cured": hint(f"{cured} > 0"),
+            "Downloads": hint(downloads),
+            "At most": hint(f"{models} and ({cured} > 0)"),
+        },
+        labels=("reason", "hint"),
+        sort="Cured",
+        empty="no breaks, or not run",
+        looks={
+            "reason": {
+                "links": [
+                    to_dashboard(REASONS, "This reason", "reason"),
+                    to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
+                ]
+            },
+            "hint": HIDDEN,
+            **{name: {"custom.width": 120} for name in ("Cured", "Downloads", "At most")},
+        },
+    )
+
+
 def _models() -> Json:
     used = of_group("compilewatch_model_downloads")
     return table(
@@ -148,6 +193,7 @@ def reasons() -> Json:
         [
             _numbers(),
             _hit(),
+            [_first()],
             [
                 trend(
                     "Models over time",

@@ -60,13 +60,20 @@ def _look_up() -> list[Json]:
 
     by = "source, target, mode"
     share = {"unit": "percentunit", "decimals": 1}
+    inside, every = (
+        f"sum by ({by}) ({of_mode('compilewatch_operators', *matchers)})"
+        for matchers in (('where="captured"',), ())
+    )
+    captured = f"{inside} / {every}"
     return [
         table(
             "Results by target and status",
+            "Captured: operators that ran inside graphs, of all of one forward call of each model. "
             "Without breaks: passes divided by verdicts; by downloads, a model counts as much "
             "as it is downloaded. –: no result of that status, or downloads unknown.",
             (24, 8),
             {
+                "Captured": captured,
                 "Without breaks": share_of_models(by),
                 "By downloads": share_of_downloads(by),
                 **{status.value: count(status.value) for status in Status},
@@ -75,6 +82,7 @@ def _look_up() -> list[Json]:
             overrides=STATUS_SERIES,
             looks={
                 "target": {"links": [to_dashboard(COST, "Cost of this target", "target")]},
+                "Captured": share,
                 "Without breaks": share,
                 "By downloads": share,
             },

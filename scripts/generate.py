@@ -31,7 +31,15 @@ from compilewatch.worker.targets.xla.operators import NeuronOperators
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 RECORD_MODULES = (
-    *("base", "requests", "breaks", "details.numerics", "details.export", "details.performance"),
+    *(
+        "base",
+        "requests",
+        "breaks",
+        "capture",
+        "details.numerics",
+        "details.export",
+        "details.performance",
+    ),
     *("details.xla", "details.neuron", "results", "runs"),
 )
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"

@@ -10,6 +10,7 @@ from compilewatch.contract.targets import default_environment
 from compilewatch.records import (
     Attempt,
     AttemptCode,
+    CaptureFigures,
     Change,
     ChangeKind,
     Depth,
@@ -217,6 +218,15 @@ def results() -> tuple[Result, ...]:
             task="text",
             downloads=382_093_426,
             graphs=8,
+            capture=CaptureFigures(
+                operators_captured=1190,
+                operators_eager=10,
+                frames_compiled=8,
+                frames_skipped=1,
+                recompilations=2,
+                eager_operators={"aten.item.default": 6, "aten.sum.default": 4},
+                nested_graph_breaks=False,
+            ),
             ops=512,
             guards=40,
             unattributed=0,

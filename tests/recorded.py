@@ -12,6 +12,7 @@ from typing import Any
 
 from compilewatch.contract.targets import default_environment
 from compilewatch.records import (
+    CaptureFigures,
     FullgraphVerdict,
     GraphBreak,
     Mode,
@@ -49,20 +50,24 @@ def _answer(index: int, label: str, mode: Mode) -> Result:
     if name in ("dynamo", "xla") and index % 2:
         breaks = (factories.graph_break(f"f{index}", gb_id=f"GB{index % REASONS:04}"),)
     of_targets: dict[str, dict[str, Any]] = {
-        "dynamo": {"guards": 30, "fullgraph": FullgraphVerdict(accepted=not breaks)},
+        "dynamo": {
+            "guards": 30,
+            "fullgraph": FullgraphVerdict(accepted=not breaks),
+            "capture": CaptureFigures(operators_captured=900, operators_eager=len(breaks)),
+        },
         "export": {},
         "inductor": {
-            "performance": Performance(
+            "details": Performance(
                 cold_compile_seconds=20.0 + index % 7,
                 warm_compile_seconds=4.0,
                 speedup=1.0 + index % 10 / 10,
                 recompiles=1,
             ),
         },
-        "xla": {"xla": XlaDetail(compile_seconds=3.0, recompiles=1)},
+        "xla": {"details": XlaDetail(compile_seconds=3.0, recompiles=1)},
         "neuron": {
             "ops": None,
-            "neuron": NeuronDetail(
+            "details": NeuronDetail(
                 target="trn1", route="neuronx-cc", compile_seconds=60.0, neff_bytes=2**25
             ),
         },

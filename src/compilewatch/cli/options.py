@@ -12,7 +12,7 @@ import msgspec
 
 from compilewatch import environments
 from compilewatch.cli import completion
-from compilewatch.cli.worker_call import check_backends
+from compilewatch.cli.worker_call import check_backends, check_nested_graph_breaks
 from compilewatch.config.paths import Places
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import InputsError, UnknownModelError, UsageError
@@ -69,6 +69,14 @@ variants = click.option(
     "also text alone, and text with each medium; all+decode: also one token with a cache.",
 )
 dynamic = click.option("--dynamic", is_flag=True, default=None, help="Compile with dynamic shapes.")
+
+
+nested_graph_breaks = click.option(
+    "--nested-graph-breaks",
+    type=click.Choice(["on", "off", "default"]),
+    help="Dynamo's setting: also compile functions that a graph break interrupts "
+    "(default: as PyTorch has it).",
+)
 
 
 def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -301,10 +309,16 @@ def one_request(
         inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
     )
     targets = targets_of(
-        [target], [Mode(mode)], bool(dynamic), devices=settings.devices, dtype=settings.named_dtype
+        [target],
+        [Mode(mode)],
+        bool(dynamic),
+        settings.nested_graph_breaks,
+        devices=settings.devices,
+        dtype=settings.named_dtype,
     )
     check_targets(targets)
     check_backends(targets, settings)
+    check_nested_graph_breaks(targets, settings, asked=flags.get("nested_graph_breaks"))
     placed = place(targets, settings.environments, known)
     if len(placed) > 1:
         raise UsageError("this command uses one environment: name one with --environment")

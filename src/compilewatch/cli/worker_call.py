@@ -6,7 +6,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +16,7 @@ import msgspec
 from compilewatch import environments
 from compilewatch.config.settings import Settings
 from compilewatch.contract.messages import Readiness
-from compilewatch.contract.targets import entry
+from compilewatch.contract.targets import TARGETS, entry
 from compilewatch.environments.facts import remembered
 from compilewatch.errors import InputsError, InterpreterError, LauncherError, UsageError
 from compilewatch.launchers.local.launcher import LocalLauncher
@@ -110,6 +110,28 @@ def check_backends(targets: Iterable[Target], settings: Settings) -> None:
                     f"{target.name} has no backend {target.backend!r} in environment {name!r}; "
                     f"known: {', '.join(meant)}"
                 )
+
+
+def check_nested_graph_breaks(
+    targets: Sequence[Target], settings: Settings, *, asked: str | None
+) -> None:
+    """Raises UsageError where the setting `nested_graph_breaks` cannot be applied.
+
+    That is if it is asked for on the command line and no target has it, or if it is on and a torch
+    does not know it. A torch without it does what `off` means.
+    """
+    if asked in ("on", "off") and all(t.nested_graph_breaks is None for t in targets):
+        able = " or ".join(name for name, row in TARGETS.items() if row.nested_graph_breaks)
+        raise UsageError(f"--nested-graph-breaks is a setting of the target {able}: name it too")
+    local = settings.launcher == "local"  # the nodes of a cluster know what they have
+    if not local or not any(target.nested_graph_breaks for target in targets):
+        return
+    for name in wanted([t.name for t in targets if t.nested_graph_breaks], settings.environments):
+        if not readiness(name, settings.cache_folder).nested_graph_breaks:
+            raise UsageError(
+                f"the torch of environment {name!r} has no setting nested_graph_breaks: "
+                "leave out --nested-graph-breaks on"
+            )
 
 
 def _check_readiness(name: str, chosen: environments.Interpreter) -> Readiness:

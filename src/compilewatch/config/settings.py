@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     targets: Annotated[tuple[str, ...], Meta(min_length=1)] = ("dynamo",)
     modes: Annotated[tuple[Mode, ...], Meta(min_length=1)] = (Mode.EVAL,)
     dynamic: bool = False
+    nested_graph_breaks: Literal["default", "on", "off"] = "default"
     devices: Annotated[tuple[str, ...], Meta(min_length=1)] = ("cpu",)
     dtype: Literal["default", "config", "float32", "bfloat16", "float16"] = "default"
     depth: Depth = Depth.FULL

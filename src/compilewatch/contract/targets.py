@@ -48,6 +48,7 @@ class TargetEntry(Record, frozen=True, kw_only=True):
         files: files and folders, relative to the package, that can change a result of this target
             besides `COMMON_FILES`. Their content is part of the key. A test compares them with the
             modules that the implementation imports.
+        nested_graph_breaks: whether the target reads `Target.nested_graph_breaks`.
     """
 
     implementation: str
@@ -60,6 +61,7 @@ class TargetEntry(Record, frozen=True, kw_only=True):
     compile_deadline: str = "compile_seconds"
     single_graph: bool = False
     reads_neuron_operators: bool = False
+    nested_graph_breaks: bool = False
     captures_for_devices: bool = False
     evaluates_variants: bool = False
     files: tuple[str, ...] = ()
@@ -89,6 +91,7 @@ _INDUCTOR = (
 TARGETS: dict[str, TargetEntry] = {
     "dynamo": TargetEntry(
         implementation="compilewatch.worker.targets.dynamo.target:DynamoTarget",
+        nested_graph_breaks=True,
         captures_for_devices=True,
         evaluates_variants=True,
         files=(_DYNAMO,),
@@ -205,11 +208,13 @@ def in_default_environment(target: Target) -> bool:
 def target_label(target: Target) -> str:
     """Return the label of a target as it is printed: `dynamo`, `dynamo/train`.
 
-    A selected backend follows the name: `neuron:trn2`. A device other than the CPU and a type other
-    than the device's default follow: `dynamo/cuda:A100/float16`. An environment other than the
-    default one follows at the end: `dynamo/train@torch-2.9`. Dynamic shapes: `dynamo/eval/dynamic`.
+    A selected backend follows the name: `neuron:trn2`; `dynamo+nested` is one with
+    `nested_graph_breaks` on, `dynamo+not-nested` with it off. A device other than the CPU and a
+    type other than the device's default follow: `dynamo/cuda:A100/float16`. An environment other
+    than the default one follows at the end: `dynamo/train@torch-2.9`. Dynamic shapes:
+    `dynamo/eval/dynamic`.
     """
-    parts = [f"{target.name}:{target.backend}" if target.backend else target.name]
+    parts = [_name(target)]
     if target.mode is not Mode.EVAL or target.dynamic:
         parts.append(target.mode.value)
     if target.dynamic:
@@ -220,12 +225,16 @@ def target_label(target: Target) -> str:
 def target_label_value(target: Target) -> str:
     """Return the label `target` of metrics: `dynamo`, `dynamo:inductor`, `dynamo/cuda@nightly`.
 
-    A selected backend, a device other than the CPU and an environment other than the default are
-    included; the mode is a separate label.
+    A selected backend, a setting of `nested_graph_breaks`, a device other than the CPU and an
+    environment other than the default are included; the mode is a separate label.
     """
+    return "/".join((_name(target), *device_parts(target))) + _environment_suffix(target)
+
+
+def _name(target: Target) -> str:
     backend = f":{target.backend}" if target.backend else ""
-    parts = (target.name + backend, *device_parts(target))
-    return "/".join(parts) + _environment_suffix(target)
+    nested = {None: "", True: "+nested", False: "+not-nested"}[target.nested_graph_breaks]
+    return target.name + backend + nested
 
 
 def device_parts(target: Target) -> tuple[str, ...]:

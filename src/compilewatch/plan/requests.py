@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from compilewatch.contract.devices import canonical, check_device, declared
-from compilewatch.contract.targets import CPU, deadlines_of, default_dtype, entry, variants_of
+from compilewatch.contract.targets import (
+    CPU,
+    TARGETS,
+    deadlines_of,
+    default_dtype,
+    entry,
+    variants_of,
+)
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
 from compilewatch.plan.keys import read_overrides, request_key
@@ -100,18 +107,24 @@ def pairs(
                 yield found, target
 
 
+NESTED_GRAPH_BREAKS = {"default": None, "on": True, "off": False}
+"""The setting `nested_graph_breaks` -> the field of a target."""
+
+
 def targets_of(
     names: Iterable[str],
     modes: Iterable[Mode],
     dynamic: bool,
+    nested: str = "default",
     *,
     devices: Iterable[str] = (CPU,),
     dtype: Dtype | None = None,
 ) -> tuple[Target, ...]:
     """Return every target in every mode for every device, without duplicates.
 
-    `neuron:trn2` selects a backend. `dtype` None means the default of each device. Raises
-    UsageError for an unknown device.
+    `neuron:trn2` selects a backend. `nested` is the setting `nested_graph_breaks`, for the targets
+    that have it. `dtype` None means the default of each device. Raises UsageError for an unknown
+    device.
     """
     made = (
         Target(
@@ -119,6 +132,7 @@ def targets_of(
             backend=backend or None,
             mode=mode,
             dynamic=dynamic,
+            nested_graph_breaks=_nested(name, nested),
             device=device,
             dtype=dtype or default_dtype(device),
         )
@@ -127,6 +141,11 @@ def targets_of(
         for device in map(canonical, devices)
     )
     return tuple(dict.fromkeys(made))
+
+
+def _nested(name: str, nested: str) -> bool | None:
+    has_it = name in TARGETS and TARGETS[name].nested_graph_breaks
+    return NESTED_GRAPH_BREAKS[nested] if has_it else None
 
 
 def parse_shard(text: str) -> Shard:

@@ -33,6 +33,7 @@ from compilewatch.records.breaks import (
     GraphBreak,
     StackFrame,
 )
+from compilewatch.records.capture import CaptureFigures
 from compilewatch.records.details import Details
 from compilewatch.records.details.export import (
     DraftExport,
@@ -91,6 +92,7 @@ __all__ = [
     "Attempt",
     "AttemptCode",
     "Build",
+    "CaptureFigures",
     "Change",
     "ChangeKind",
     "ChaosBuild",

@@ -91,8 +91,10 @@ class Target(Record, frozen=True, kw_only=True):
     """A compile target with its options and the environment in which it runs.
 
     `backend` None means the default backend of the target. `environment` is part of what a result
-    is about: one run may evaluate a model on the same target in two environments. `device` is the
-    device that the model's tensors are on: `cpu`, `cuda`, or `cuda:NAME` (`contract.devices`).
+    is about: one run may evaluate a model on the same target in two environments.
+    `nested_graph_breaks` sets torch's configuration of that name, whether Dynamo compiles functions
+    that a graph break interrupts; None leaves torch's default. `device` is the device that the
+    model's tensors are on: `cpu`, `cuda`, or `cuda:NAME` (`contract.devices`).
     """
 
     name: str = "dynamo"
@@ -100,6 +102,7 @@ class Target(Record, frozen=True, kw_only=True):
     dynamic: bool = False
     backend: str | None = None
     environment: str = DEFAULT_ENVIRONMENT
+    nested_graph_breaks: bool | None = None
     device: str = "cpu"
     dtype: Dtype = Dtype.FLOAT32
 

@@ -13,6 +13,7 @@ from compilewatch.records.base import (
     Tier,
 )
 from compilewatch.records.breaks import ErrorRecord, FullgraphVerdict, GraphBreak
+from compilewatch.records.capture import CaptureFigures
 from compilewatch.records.details import Details
 from compilewatch.records.details.numerics import Numerics
 from compilewatch.records.requests import Request
@@ -99,6 +100,7 @@ class Result(Record, frozen=True, kw_only=True):
     graph_ends: tuple[int, ...] = ()
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
+    capture: CaptureFigures | None = None
     durations: dict[str, float] = {}
     peak_memory_bytes: int | None = None
     parameters: int | None = None

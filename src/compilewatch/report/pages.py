@@ -11,6 +11,7 @@ from hashlib import sha256
 
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.changed_breaks import changed_breaks
+from compilewatch.analysis.leverage import By, Leverage, leverage
 from compilewatch.analysis.rows import Cell, Layer, Row, TargetReason, Way
 from compilewatch.contract.targets import target_label
 from compilewatch.records import (
@@ -32,6 +33,9 @@ from compilewatch.report.wording import Outcome, outcome, reason_title, why
 WORST_FIRST = tuple(Outcome)
 
 CHARTED_FAMILIES = 18
+
+FIXES_SHOWN = 10
+"""Steps of what to fix first; `compilewatch leverage` lists more."""
 
 TREND_RUNS = 3
 """Fewer runs than these are no trend."""
@@ -243,6 +247,12 @@ class Report:
     def failures(self) -> tuple[Failure, ...]:
         """Compile errors first, then what got no verdict and what was not run, by frequency."""
         return tuple(_failures(self.models))
+
+    @cached_property
+    def leverage(self) -> tuple[Leverage, ...]:
+        """What to fix first, by line and by id; empty where no model has a graph break."""
+        ranked = (leverage(self.view.results, by=by, top=FIXES_SHOWN) for by in By)
+        return tuple(found for found in ranked if found.fixes)
 
     @cached_property
     def phase_seconds(self) -> dict[str, float]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from compilewatch.records import (
+    CaptureFigures,
     DraftExport,
     ExportDetail,
     ExportVariant,
@@ -67,6 +68,9 @@ def details(result: Result) -> tuple[Section, ...]:
         sections.append(_xla(found, captured=result.graph_breaks is not None))
     elif isinstance(found, NeuronDetail):
         sections.append(_neuron(found))
+    captured = result.capture
+    if captured is not None and (result.breaks or captured.share != 1 or captured.recompilations):
+        sections.insert(0, _capture(captured))
     if result.numerics is not None:
         sections.append(_numerics(result.numerics))
     return tuple(section for section in sections if section.facts or section.listings)
@@ -130,6 +134,25 @@ def _count(number: int | None) -> str | None:
 
 def _yes(answer: bool) -> str:
     return "yes" if answer else "no"
+
+
+# --- Dynamo ------------------------------------------------------------------------------------
+
+
+def _capture(found: CaptureFigures) -> Section:
+    settings = {True: "on", False: "off", None: None}
+    return Section(
+        title="Captured",
+        facts=_facts(
+            ("operators in graphs", _count(found.operators_captured)),
+            ("operators run eagerly", _count(found.operators_eager)),
+            ("frames compiled", _count(found.frames_compiled)),
+            ("frames skipped", _count(found.frames_skipped)),
+            ("recompilations", _count(found.recompilations)),
+            ("nested_graph_breaks", settings[found.nested_graph_breaks]),
+        ),
+        listings=_listings(_tally("Operators run eagerly", found.eager_operators)),
+    )
 
 
 # --- export ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from compilewatch.analysis import summary
+from compilewatch.analysis.leverage import By, Fix, Leverage
 from compilewatch.analysis.rows import Cell, TargetReason
 from compilewatch.contract.targets import CPU, default_dtype, in_default_environment, target_label
 from compilewatch.records import (
@@ -39,6 +40,12 @@ RELEASE = re.compile(r"(\d+\.\d+\.\d+(?:\.post\d+)?)(?:\+(?:cpu|cu\d+|rocm[\d.]+
 """A release with the build that PyTorch's index names, and nothing built from other source."""
 
 MESSAGE_CHARACTERS = 120
+
+FULLGRAPH_NOTE = (
+    "fullgraph=True captures scalar outputs (`.item()`) that torch.compile does not capture by "
+    "default, so a model may have graph breaks by default and yet be accepted with fullgraph=True."
+)
+"""Torch sets `allow_scalar_outputs=one_graph` (torch/_dynamo/output_graph.py)."""
 
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -93,6 +100,7 @@ OUTCOME_MEANINGS: dict[Outcome, str] = {
 }
 
 TERMS: dict[str, str] = {
+    "captured": "operators of one forward call that run inside captured graphs, of all that run.",
     "coverage": "requests with a verdict of the compiler, divided by planned requests.",
     "depth": "full is the number of layers in the configuration; reduced keeps one of each kind.",
     "downloads": "of the model on the Hugging Face Hub over 30 days, where the source knows them.",
@@ -250,6 +258,55 @@ def cause_words(reason: TargetReason) -> str:
     return reason.label if reason.phase is None else f"{reason.label} in {reason.phase.value}"
 
 
+def captured_words(result: Result) -> str:
+    """`99.8 % captured (933 of 935 operators)`; "" where operators were not counted."""
+    found = result.capture
+    if found is None or found.operators_captured is None or found.operators_eager is None:
+        return ""
+    every = found.operators_captured + found.operators_eager
+    return f"{percent(found.share)} captured ({found.operators_captured:,} of {every:,} operators)"
+
+
+def fullgraph_note(result: Result) -> str:
+    """Why `fullgraph` and the graph breaks differ; "" where they do not."""
+    accepted = result.fullgraph is not None and result.fullgraph.accepted
+    return FULLGRAPH_NOTE if accepted and result.breaks else ""
+
+
+def leverage_headline(found: Leverage) -> str:
+    """`13 models have graph breaks on dynamo, 3.4 M downloads a month`."""
+    if not found.broken:
+        return "No model has a graph break: there is nothing to fix."
+    verb = "has" if found.broken == 1 else "have"
+    said = f"{plural(found.broken, 'model')} {verb} graph breaks on {', '.join(found.targets)}"
+    if found.downloads is None:
+        return said
+    return f"{said}, {quantity(found.downloads)} downloads a month"
+
+
+def gain(fix: Fix) -> str:
+    """`12` where the step gives them by itself, `+4` where it needs the steps before it."""
+    return f"{len(fix.models):,}" if fix.exact else f"+{len(fix.models):,}"
+
+
+def leverage_notes(found: Leverage) -> tuple[str, ...]:
+    """What the columns of the table of fixes mean, and what the table leaves out."""
+    unit = "function" if found.by is By.LINE else "reason"
+    notes = [
+        "Models: have no graph break any more after this step; with +, only together with the "
+        "steps above.",
+        f"At most: models that break in this {unit} at all, and would need other fixes too.",
+    ]
+    if found.unknown:
+        notes.append(
+            f"{plural(found.unknown, 'model')} cannot be ranked: PyTorch gave no reason for one of "
+            "their breaks."
+        )
+    if rest := found.left - found.unknown:
+        notes.append(f"{plural(rest, 'model')} would need steps that are not listed.")
+    return tuple(notes)
+
+
 def registry_page(code: str) -> str | None:
     """The page of PyTorch's graph break site for `GB0170`; None for a code of ours."""
     number = code.removeprefix("GB")
@@ -367,6 +424,10 @@ def commands(request: Request) -> tuple[str, str, str]:
         sweep += f" --modes {request.target.mode.value}"
     if request.target.dynamic:
         sweep += " --dynamic"
+    nested = {None: "", True: " --nested-graph-breaks on", False: " --nested-graph-breaks off"}[
+        request.target.nested_graph_breaks
+    ]
+    sweep += nested
     if not in_default_environment(request.target):
         sweep += f" --environments {request.target.environment}"
     device = ""
@@ -383,7 +444,7 @@ def commands(request: Request) -> tuple[str, str, str]:
         else f" --environment {request.target.environment}"
     )
     return (
-        f"compilewatch reproduce {name}{device}{where}",
-        f"compilewatch explain {name}{target}{device}{where}",
+        f"compilewatch reproduce {name}{device}{where}{nested}",
+        f"compilewatch explain {name}{target}{device}{where}{nested}",
         f"{sweep}{device} --fresh",
     )

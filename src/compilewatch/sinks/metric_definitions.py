@@ -74,9 +74,21 @@ DEFINITIONS: tuple[Definition, ...] = (
         MODEL,
     ),
     Definition(
+        "compilewatch_captured_ratio",
+        "Operators of one forward call that ran inside captured graphs, divided by all; only of "
+        "models with graph breaks, absent where operators were not counted.",
+        MODEL,
+    ),
+    Definition(
+        "compilewatch_eager_operators",
+        "Operators of one forward call that ran eagerly, outside of captured graphs; only of "
+        "models with graph breaks.",
+        MODEL,
+    ),
+    Definition(
         "compilewatch_graphs",
-        "Graphs captured from one forward call; absent for export and neuron, which always "
-        "capture one.",
+        "Graphs captured from one forward call; absent for a model without graph breaks, which is "
+        "a single graph.",
         MODEL,
     ),
     Definition(
@@ -143,6 +155,18 @@ DEFINITIONS: tuple[Definition, ...] = (
         ("reason", "mode"),
     ),
     Definition(
+        "compilewatch_reason_cured_models",
+        "Models that have a graph break for this reason only: a fix of it leaves them without "
+        "graph breaks.",
+        ("reason", "mode"),
+    ),
+    Definition(
+        "compilewatch_reason_cured_downloads",
+        "Downloads over 30 days of the models that have a graph break for this reason only; absent "
+        "if unknown.",
+        ("reason", "mode"),
+    ),
+    Definition(
         "compilewatch_results",
         "Results by status; skipped and unsupported do not count as passed.",
         ("mode", "status"),
@@ -161,6 +185,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         "compilewatch_changes",
         "Differences from the baseline; absent if the run was not compared with a baseline.",
         ("mode", "kind"),
+    ),
+    Definition(
+        "compilewatch_operators",
+        "Operators of one forward call of every model, by where they ran: in captured graphs or "
+        "eagerly. Absent for targets that do not count them.",
+        ("mode", "where"),
     ),
     Definition(
         "compilewatch_unattributed_graph_breaks",
@@ -293,6 +323,7 @@ LABELS: dict[str, str] = {
     "sink": "`pushgateway`, `loki`, `s3`",
     "kind": ", ".join(f"`{kind}`" for kind in ChangeKind),
     "cache": "`cold` or `warm`",
+    "where": "`captured` (inside a graph) or `eager`",
     "error_class": "the class of a compiler error: "
     + ", ".join(f"`{kind}`" for kind in sorted(KINDS)),
     "layer": ", ".join(f"`{layer}`" for layer in Layer),

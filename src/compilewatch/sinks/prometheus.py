@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from compilewatch.analysis import rows, summary
+from compilewatch.analysis.leverage import cured_alone
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import entry, target_label_value
 from compilewatch.records import (
@@ -168,7 +169,7 @@ def _of_result(result: Result) -> Iterator[Sample]:
         labels = (model.name, model.family, model.revision or "", reason, mode)
         yield "compile_breaks_total", labels, breaks
     measured: dict[str, float | None] = {
-        "compilewatch_graphs": None if entry(target.name).single_graph else result.graphs,
+        **(_of_broken(result) if result.breaks else {}),
         "compilewatch_ops": result.ops,
         "compilewatch_guards": result.guards,
         "compilewatch_fullgraph_accepted": result.fullgraph.accepted if result.fullgraph else None,
@@ -181,6 +182,18 @@ def _of_result(result: Result) -> Iterator[Sample]:
     for cache, seconds in _compile_durations(result).items():
         if seconds is not None:
             yield "compilewatch_compile_duration_seconds", (*identity, cache), seconds
+
+
+def _of_broken(result: Result) -> dict[str, float | None]:
+    """Return what needs no series for a single graph: one graph, with every operator in it."""
+    found = result.capture
+    return {
+        "compilewatch_graphs": None
+        if entry(result.request.target.name).single_graph
+        else result.graphs,
+        "compilewatch_captured_ratio": found.share if found is not None else None,
+        "compilewatch_eager_operators": found.operators_eager if found is not None else None,
+    }
 
 
 def _of_details(result: Result) -> dict[str, float | None]:
@@ -231,6 +244,10 @@ def _by_reason(view: RunView) -> Iterator[Sample]:
             yield "compilewatch_reason_models", (reason.label, mode), reason.models
             if reason.downloads is not None:
                 yield "compilewatch_reason_downloads", (reason.label, mode), reason.downloads
+        for label, (models, downloads) in cured_alone(results).items():
+            yield "compilewatch_reason_cured_models", (label, mode), models
+            if downloads is not None:
+                yield "compilewatch_reason_cured_downloads", (label, mode), downloads
 
 
 def _totals(view: RunView) -> Iterator[Sample]:
@@ -241,6 +258,8 @@ def _totals(view: RunView) -> Iterator[Sample]:
             models = [r.request.model for r in results if r.status is status]
             if (downloads := summary.downloads_of(models)) is not None:
                 yield "compilewatch_downloads", (mode, status), downloads
+        for where, operators in _operators(results).items():
+            yield "compilewatch_operators", (mode, where), operators
         unattributed = [r.unattributed for r in results if r.unattributed is not None]
         if unattributed:
             yield "compilewatch_unattributed_graph_breaks", (mode,), sum(unattributed)
@@ -256,6 +275,20 @@ def _totals(view: RunView) -> Iterator[Sample]:
             shown = dict.fromkeys((ChangeKind.REGRESSION, ChangeKind.FIXED), 0) | kinds
             for kind, count in shown.items():
                 yield "compilewatch_changes", (mode, kind), count
+
+
+def _operators(results: Iterable[Result]) -> dict[str, int]:
+    """Return the operators of all models by where they ran; nothing where none were counted."""
+    counted = [
+        (found.operators_captured, found.operators_eager)
+        for result in results
+        if (found := result.capture) is not None
+        and found.operators_captured is not None
+        and found.operators_eager is not None
+    ]
+    if not counted:
+        return {}
+    return {"captured": sum(c for c, _ in counted), "eager": sum(e for _, e in counted)}
 
 
 def _by_mode(view: RunView) -> dict[str, tuple[Result, ...]]:

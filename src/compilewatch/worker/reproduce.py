@@ -24,6 +24,7 @@ from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.overrides import load_overrides
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs
+from compilewatch.worker.targets.dynamo.settings import has_nested_graph_breaks
 
 LITERAL_ELEMENTS = 4096
 """Integer and boolean tensors of up to this size are written out, because their values matter."""
@@ -258,6 +259,13 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
     ]
 
 
+def nested_source(wanted: bool | None) -> list[str]:
+    """The line that sets `nested_graph_breaks`, which is off where torch has no such setting."""
+    if wanted is None or not has_nested_graph_breaks():
+        return []
+    return [f"torch._dynamo.config.nested_graph_breaks = {wanted}"]
+
+
 DEVICE = """
 if not torch.cuda.is_available():
     print("this script needs a CUDA device, and torch sees none here", file=sys.stderr)
@@ -297,6 +305,7 @@ def script(request: Request) -> str:
         "from torch.utils._pytree import tree_leaves, tree_map",
         "",
         "torch.manual_seed(0)",
+        *nested_source(request.target.nested_graph_breaks),
         *model_source(request, built.module, built.config),
         *dtype_source(built.module),
         "model.train()" if train else "model.eval().requires_grad_(False)",

@@ -1,4 +1,4 @@
-"""A backend that torch.compile does not have is found before anything starts."""
+"""A backend or a setting that torch does not have is found before anything starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def readiness(name: str, *_: object, **__: object) -> Readiness:
         names.append(name)
-        return Readiness(missing={}, backends=("eager", "relu_runtime_error_TESTING_ONLY"))
+        return Readiness(
+            missing={},
+            backends=("eager", "relu_runtime_error_TESTING_ONLY"),
+            nested_graph_breaks=name == "default",
+        )
 
     monkeypatch.setattr(worker_call, "readiness", readiness)
     return names
@@ -42,4 +46,24 @@ def test_each_named_environment_is_asked(asked: list[str]) -> None:
 def test_nothing_is_asked_where_the_catalogue_knows(asked: list[str]) -> None:
     targets = [Target(name="dynamo"), Target(name="export", backend="strict")]
     worker_call.check_backends(targets, SETTINGS)
+    assert asked == []
+
+
+def test_nested_graph_breaks_are_refused_where_torch_has_no_such_setting(asked: list[str]) -> None:
+    on = [Target(nested_graph_breaks=True)]
+    worker_call.check_nested_graph_breaks(on, SETTINGS, asked="on")
+    old = msgspec.structs.replace(SETTINGS, environments=("default", "torch-1.0"))
+    with pytest.raises(
+        UsageError, match=r"environment 'torch-1\.0' has no setting nested_graph_br"
+    ):
+        worker_call.check_nested_graph_breaks(on, old, asked="on")
+    asked.clear()
+    worker_call.check_nested_graph_breaks([Target(nested_graph_breaks=False)], old, asked="off")
+    assert asked == []  # off is what a torch without the setting does
+
+
+def test_nested_graph_breaks_need_a_target_that_reads_them(asked: list[str]) -> None:
+    with pytest.raises(UsageError, match="a setting of the target dynamo: name it too"):
+        worker_call.check_nested_graph_breaks([Target(name="export")], SETTINGS, asked="off")
+    worker_call.check_nested_graph_breaks([Target(name="export")], SETTINGS, asked=None)
     assert asked == []

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.contract.targets import deadlines_of, target_label
+from compilewatch.contract.targets import deadlines_of, target_label, target_label_value
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectation, Expectations
 from compilewatch.plan.requests import pairs, parse_shard, plan, targets_of
@@ -228,6 +228,30 @@ def test_a_target_may_name_its_backend() -> None:
     plain, other = targets_of(["export", "export:non_strict"], [Mode.EVAL], dynamic=False)
     assert (plain.backend, other.name, other.backend) == (None, "export", "non_strict")
     assert target_label(other) == "export:non_strict"
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "label"),
+    [
+        ("on", True, "dynamo+nested"),
+        ("off", False, "dynamo+not-nested"),
+        ("default", None, "dynamo"),
+    ],
+)
+def test_nested_graph_breaks_are_of_dynamo_only_and_in_its_label(
+    said: str, field: bool | None, label: str
+) -> None:
+    dynamo, export = targets_of(["dynamo", "export"], [Mode.EVAL], False, said)
+    assert (dynamo.nested_graph_breaks, export.nested_graph_breaks) == (field, None)
+    assert (target_label(dynamo), target_label_value(dynamo)) == (label, label)
+
+
+def test_results_with_and_without_nested_graph_breaks_do_not_answer_for_each_other() -> None:
+    keys = {
+        _plan(targets=targets_of(["dynamo"], [Mode.EVAL], False, said)).requests[0].key
+        for said in ("on", "off", "default")
+    }
+    assert len(keys) == 3
 
 
 def test_a_plan_comes_back_from_json() -> None:

@@ -240,6 +240,44 @@ def test_a_reason_page_names_models_places_and_torchs_page(pages: Any, report: A
     assert "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0170.html" in page.links()
 
 
+def test_the_reasons_begin_with_what_to_fix_first() -> None:
+    shared, other = factories.graph_break(), factories.graph_break("b", "GB0059")
+    found = rendered(
+        factories.result("A", breaks=(shared,), source="hub", downloads=5),
+        factories.result("B", breaks=(shared, other), source="hub", downloads=7),
+    )
+    text = found["reasons.html"].text
+    before, _, after = text.partition("What to fix first")
+    assert "Graph breaks" not in before.partition("Why models do not pass")[2]
+    assert "2 models have graph breaks on dynamo, 12 downloads a month." in after
+    row = "transformers/models/bert/modeling_bert.py:12 in forward 1 5 1 2 A"
+    assert f"GB0170 Data-dependent branching {row}" in after
+    assert "in b +1 7 2 1 B" in after
+    assert "What to fix first" in found["index.html"].text
+    assert "reasons.html#first" in found["index.html"].links()
+    assert "first" in found["reasons.html"].ids
+
+
+def test_a_report_without_breaks_has_nothing_to_fix() -> None:
+    found = rendered(factories.result("A"))
+    assert "What to fix first" not in found["reasons.html"].text + found["index.html"].text
+
+
+def test_a_models_page_shows_what_was_captured_before_its_breaks(pages: Any, report: Any) -> None:
+    text = pages[report / "models" / "BertModel.html"].text
+    assert "captured 99.2 % of 1,200 operators graph breaks 7 2 distinct phase reached" in text
+    assert "operators run eagerly 10 frames compiled 8 frames skipped 1 recompilations 2" in text
+    assert "aten.item.default 6 aten.sum.default 4" in text
+
+
+def test_a_break_that_fullgraph_accepts_is_explained() -> None:
+    accepted = FullgraphVerdict(accepted=True)
+    page = rendered(factories.result(breaks=(factories.graph_break(),), fullgraph=accepted))
+    assert (
+        "fullgraph=True captures scalar outputs ( .item() )" in page["models/BertModel.html"].text
+    )
+
+
 def test_a_reason_of_ours_has_no_registry_link(pages: Any, report: Any) -> None:
     page = pages[report / "reasons" / "unbacked_symint.html"]
     assert not [link for link in page.links() if "graph-break-site" in link]

@@ -5,7 +5,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.records import Attempt, AttemptCode, Depth, Mode, Phase, Status, Target, Tier
+from compilewatch.records import (
+    Attempt,
+    AttemptCode,
+    CaptureFigures,
+    Depth,
+    FullgraphVerdict,
+    Mode,
+    Phase,
+    Status,
+    Target,
+    Tier,
+)
 from compilewatch.records.views import Earlier
 from compilewatch.report import wording
 from compilewatch.report.wording import Outcome
@@ -114,6 +125,33 @@ def test_commands_ask_the_same_question_again_and_survive_a_shell() -> None:
         "compilewatch sweep --source manifest --models 'odd name' --targets export"
         " --modes train --dynamic --depth reduced --fresh",
     )
+
+
+def test_commands_set_nested_graph_breaks_as_they_were() -> None:
+    asked = factories.request(target=Target(nested_graph_breaks=True))
+    assert wording.commands(asked) == (
+        "compilewatch reproduce BertModel --nested-graph-breaks on",
+        "compilewatch explain BertModel --nested-graph-breaks on",
+        "compilewatch sweep --source library --models BertModel --nested-graph-breaks on --fresh",
+    )
+
+
+def test_the_captured_share_is_of_operators_that_were_counted() -> None:
+    assert wording.captured_words(factories.result()) == ""
+    assert wording.captured_words(factories.result(capture=CaptureFigures())) == ""
+    some = CaptureFigures(operators_captured=933, operators_eager=2)
+    words = wording.captured_words(factories.result(capture=some))
+    assert words == "99.8 % captured (933 of 935 operators)"
+    nothing = CaptureFigures(operators_captured=0, operators_eager=0)
+    assert nothing.share is None
+
+
+def test_only_a_break_that_fullgraph_accepts_needs_an_explanation() -> None:
+    accepted = FullgraphVerdict(accepted=True)
+    broken = factories.result(breaks=(factories.graph_break(),), fullgraph=accepted)
+    assert "captures scalar outputs (`.item()`)" in wording.fullgraph_note(broken)
+    assert wording.fullgraph_note(factories.result(fullgraph=accepted)) == ""
+    assert wording.fullgraph_note(factories.result(breaks=(factories.graph_break(),))) == ""
 
 
 def test_printable_keeps_lines_and_drops_what_moves_a_cursor() -> None:

@@ -60,6 +60,34 @@ def test_breaks_are_counted_by_reason_with_exactly_the_labels_dashboards_ask_for
     ) in found
 
 
+def test_only_a_model_with_breaks_says_how_much_was_captured() -> None:
+    found = samples(example_run.view())
+    by = {"source": "library", "target": "dynamo", "mode": "eval"}
+    who = {"model": "BertModel", "family": "bert", **by}
+    assert found["compilewatch_captured_ratio"] == [(who, 1190 / 1200)]
+    assert found["compilewatch_eager_operators"] == [(who, 10)]
+    assert {labels["model"] for labels, _ in found["compilewatch_graphs"]} == {"BertModel"}
+    totals = [({**by, "where": "captured"}, 1190), ({**by, "where": "eager"}, 10)]
+    assert found["compilewatch_operators"] == totals
+
+
+def test_a_reason_says_which_models_its_fix_alone_leaves_without_breaks() -> None:
+    one = factories.graph_break()
+    view = factories.view(
+        factories.result("A", breaks=(one,), source="hub", downloads=7),
+        factories.result("B", breaks=(one, factories.graph_break("b", "GB0059")), source="hub"),
+    )
+    cured = {
+        labels["reason"]: count
+        for labels, count in samples(view)["compilewatch_reason_cured_models"]
+    }
+    assert cured == {"GB0170 Data-dependent branching": 1, "GB0059 Type GB0059": 0}
+    downloads = samples(view)["compilewatch_reason_cured_downloads"]
+    assert [(labels["reason"], n) for labels, n in downloads] == [
+        ("GB0170 Data-dependent branching", 7)
+    ]
+
+
 def test_breaks_by_reason_add_up_to_the_models_breaks() -> None:
     view = example_run.view()
     by_model: dict[tuple[str, str], float] = {}

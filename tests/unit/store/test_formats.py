@@ -22,6 +22,13 @@ def test_a_record_comes_back_as_it_was() -> None:
     assert decode(msgspec.json.encode(result), Result) == result
 
 
+def test_a_result_without_what_was_recorded_later_is_read() -> None:
+    values = msgspec.json.decode(_encoded())
+    del values["capture"], values["request"]["target"]["nested_graph_breaks"]
+    read = decode(msgspec.json.encode(values), Result)
+    assert (read.capture, read.request.target.nested_graph_breaks) == (None, None)
+
+
 def test_a_newer_version_is_refused_even_where_it_would_decode() -> None:
     with pytest.raises(StoreError, match=r"newer compilewatch .* upgrade"):
         decode(_encoded(schema_version=RESULT_VERSION + 1), Result)

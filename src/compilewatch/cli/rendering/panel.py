@@ -34,6 +34,8 @@ def model_panel(
     parts: list[RenderableType] = [_title(result), _figures(result)]
     if result.detail:
         parts.append(plain(result.detail))
+    if note := wording.fullgraph_note(result):
+        parts.append(plain(note, "dim"))
     if result.expectation:
         parts.append(plain(f"expected: {result.expectation}", "dim"))
     rejected = result.fullgraph is not None and not result.fullgraph.accepted
@@ -93,12 +95,13 @@ def _title(result: Result) -> Text:
 
 
 def _figures(result: Result) -> Text:
-    said = [wording.tensor_words(result), f"{result.depth.value} depth"]
-    if result.graphs is not None:
-        said.append(plural(result.graphs, "graph"))
+    said = [captured] if (captured := wording.captured_words(result)) else []
     if result.graph_breaks is not None:
         distinct = f" ({result.distinct_breaks} distinct)" if result.distinct_breaks else ""
         said.append(plural(result.graph_breaks, "graph break") + distinct)
+    if result.graphs is not None:
+        said.append(plural(result.graphs, "graph"))
+    said += [wording.tensor_words(result), f"{result.depth.value} depth"]
     for number, noun in ((result.ops, "op"), (result.guards, "guard")):
         if number is not None:
             said.append(plural(number, noun))

@@ -20,6 +20,7 @@ from compilewatch.cli.verbs.sweep import local_launcher
 
 @click.command("explain")
 @options.one_request_options
+@options.nested_graph_breaks
 @click.option(
     "--artifacts",
     "keep",

@@ -21,6 +21,7 @@ from compilewatch.records import Depth, Tier
 
 @click.command("reproduce")
 @options.one_request_options
+@options.nested_graph_breaks
 @click.option("--save", type=click.Path(dir_okay=False), help="Write the script to a file.")
 @click.option("--run", "run_it", is_flag=True, help="Also run the script.")
 def command(

@@ -16,7 +16,7 @@ from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import ProgressBar, known_durations
 from compilewatch.cli.rendering.tables import summary_table
-from compilewatch.cli.worker_call import check_backends
+from compilewatch.cli.worker_call import check_backends, check_nested_graph_breaks
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UsageError
@@ -133,6 +133,7 @@ def _near(path: Path) -> Path:
 )
 @click.option("--modes", metavar="A,B", help="eval, train (default eval).")
 @options.dynamic
+@options.nested_graph_breaks
 @click.option(
     "--device",
     "devices",
@@ -209,12 +210,16 @@ def command(
         settings.targets,
         settings.modes,
         settings.dynamic,
+        settings.nested_graph_breaks,
         devices=settings.devices,
         dtype=settings.named_dtype,
     )
     if resumed is None and settings.launcher == "local":
         check_targets(targets_asked)
         check_backends(targets_asked, settings)
+    if resumed is None:
+        asked = flags["nested_graph_breaks"]
+        check_nested_graph_breaks(targets_asked, settings, asked=asked)
     names = _environments(store, settings, resumed)
     bar = ProgressBar(quiet=as_json, known=lambda: known_durations(store))
     try:

@@ -59,6 +59,7 @@ def readiness() -> Readiness:
     import torch._dynamo
 
     from compilewatch.worker.device import DeviceUnavailableError, declare
+    from compilewatch.worker.targets.dynamo.settings import has_nested_graph_breaks
 
     backends = tuple(torch._dynamo.list_backends(exclude_tags=()))
     no_cuda: str | None = None
@@ -66,7 +67,12 @@ def readiness() -> Readiness:
         declare(devices()[0])
     except DeviceUnavailableError as error:
         no_cuda = str(error)
-    return Readiness(missing=missing, backends=backends, no_cuda=no_cuda)
+    return Readiness(
+        missing=missing,
+        backends=backends,
+        no_cuda=no_cuda,
+        nested_graph_breaks=has_nested_graph_breaks(),
+    )
 
 
 def call(verb: str) -> Record:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from compilewatch import plugins
 from compilewatch.contract.targets import entry
 from compilewatch.records import (
+    CaptureFigures,
     Details,
     ErrorRecord,
     FullgraphVerdict,
@@ -38,6 +39,7 @@ class Outcome:
     graph_ends: tuple[int, ...] = ()
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
+    capture: CaptureFigures | None = None
     numerics: Numerics | None = None
     details: Details | None = None
     error: ErrorRecord | None = None

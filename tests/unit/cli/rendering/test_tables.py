@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import msgspec
@@ -224,7 +225,11 @@ def test_a_model_is_shown_with_each_break_and_its_line_marked() -> None:
     lines = piped(panel.model_panel(example_run.results()[0], excerpt)).splitlines()
     text = "\n".join(line.strip() for line in lines)
     assert lines[0].startswith("BertModel  dynamo  graph break")
-    assert "8 graphs · 7 graph breaks (2 distinct) · 512 ops · 40 guards" in text
+    assert lines[1].startswith(
+        "99.2 % captured (1,190 of 1,200 operators) · 7 graph breaks (2 distinct) · 8 graphs · fake"
+    )
+    assert "512 ops · 40 guards" in text
+    assert re.search(r"aten\.item\.default +6", text)
     assert (
         "fullgraph=True rejected (compiled to check) · 110 M parameters · 700 MiB · 2.0 s" in text
     )

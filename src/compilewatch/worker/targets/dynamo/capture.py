@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from torch._guards import CompileContext, TracingContext
 from torch._logging._internal import LazyTraceHandler, TorchLogsFormatter, trace_log
 
 from compilewatch.contract.failures import causes
-from compilewatch.records import StackFrame
+from compilewatch.records import CaptureFigures, StackFrame
 from compilewatch.worker.targets.dynamo.graph_breaks import (
     BreakLog,
     BreakReport,
@@ -29,8 +30,13 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     stack_frame,
     user_stack,
 )
+from compilewatch.worker.targets.dynamo.operators import OperatorCount
+from compilewatch.worker.targets.dynamo.settings import NESTED_GRAPH_BREAKS
 
 Backend = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
+
+OPERATORS_KEPT = 20
+"""Of so many operators that ran eagerly a result has the counts."""
 
 _BREAK_ARTIFACT = "dynamo_graph_break_reason"
 _CONVERT_FRAME_LOGGER = "torch._dynamo.convert_frame"
@@ -45,7 +51,8 @@ class Capture:
     `graph_ops` counts the call_function nodes of each graph, `ops` those of all graphs.
     `guards` counts the guards of frames with a graph; both counts are as in `explain`. `frames` are
     the compile ids of the frames that Dynamo started to trace, `captured` those of the graphs, each
-    in order; `skip_reasons` are Dynamo's reasons for frames that it skipped.
+    in order; `skip_reasons` are Dynamo's reasons for frames that it skipped. `operators` counted
+    what ran inside the graphs and outside of them, where counting was requested.
     """
 
     graph_ops: list[int] = field(default_factory=list)
@@ -54,6 +61,8 @@ class Capture:
     log: BreakLog = field(default_factory=BreakLog)
     frames: list[str] = field(default_factory=list)
     skip_reasons: tuple[str, ...] = ()
+    operators: OperatorCount | None = None
+    nested_graph_breaks: bool | None = None
 
     @property
     def graphs(self) -> int:
@@ -72,6 +81,20 @@ class Capture:
         return self.captured == self.frames[:1] != [] and not self.log.breaks()
 
     @property
+    def figures(self) -> CaptureFigures:
+        """The operators and frames of this capture; see `records.CaptureFigures`."""
+        eager = self.operators.eager if self.operators is not None else Counter[str]()
+        return CaptureFigures(
+            operators_captured=self.operators.captured if self.operators is not None else None,
+            operators_eager=eager.total() if self.operators is not None else None,
+            frames_compiled=len({frame_of(each) for each in self.captured}),
+            frames_skipped=self.log.frames_given_up,
+            recompilations=sum(not each.endswith("/0") for each in dict.fromkeys(self.frames)),
+            eager_operators=dict(eager.most_common(OPERATORS_KEPT)),
+            nested_graph_breaks=self.nested_graph_breaks,
+        )
+
+    @property
     def alone(self) -> bool:
         """Whether no other frame was traced; under `fullgraph=True`, another frame raises."""
         return len(self.frames) == 1
@@ -84,6 +107,7 @@ def capture(
     backend: Backend,
     dynamic: bool,
     trace_folder: Path | None = None,
+    count_operators: bool = False,
 ) -> Capture:
     """Compile `module` as `torch.compile(module, backend=backend)` does, and let `call` call it.
 
@@ -92,7 +116,7 @@ def capture(
     ends with the first graph. With `trace_folder`, the structured trace is also written there, as
     with `TORCH_TRACE`. Exceptions of the compiler propagate.
     """
-    found = Capture()
+    found = Capture(operators=OperatorCount() if count_operators else None)
 
     def recorder(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         compile_id = str(CompileContext.current_compile_id())
@@ -101,7 +125,8 @@ def capture(
         reason: Any = getattr(graph, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break:
             found.log.broken_graphs.add(compile_id)
-        return backend(graph, example_inputs)
+        compiled = backend(graph, example_inputs)
+        return found.operators.graph(compiled) if found.operators is not None else compiled
 
     def count_guards(exported: Any) -> None:
         found.guards += len(exported)
@@ -113,11 +138,18 @@ def capture(
         recorder, guard_export_fn=count_guards, dynamic=dynamic or None
     )(module)
     with _listening(found), _written(trace_folder):
+        found.nested_graph_breaks = getattr(torch._dynamo.config, NESTED_GRAPH_BREAKS, None)
         try:
-            call(optimized)
+            call(found.operators.counted(optimized) if found.operators is not None else optimized)
         except Stopped:
             found.log.frames_stopped = 1
+            found.operators = None  # nothing ran behind the first graph
     return found
+
+
+def frame_of(compile_id: str) -> str:
+    """Return the frame's part of a compile id, which is the same for each recompilation."""
+    return compile_id.rpartition("/")[0]
 
 
 class Stopped(BaseException):

@@ -21,6 +21,8 @@ from torch._dynamo.backends.debugging import boxed_nop
 from torch._functorch.partitioners import default_partition
 from torch.fx import Graph, GraphModule, Node
 
+from compilewatch.worker.targets.dynamo.operators import FORWARD_OPERATORS, forward_operators
+
 _STAND_IN = torch.ops.aten.empty_strided.default
 """Takes no tensor as input. Made from a constant of a fake tensor, its output would be real."""
 
@@ -28,15 +30,33 @@ _TAG = "partitioner_tag"
 
 
 def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """A backend for `torch.compile` that stops before `aot_eager_default_partitioner` runs."""
+    """A backend for `torch.compile` that stops before `aot_eager_default_partitioner` runs.
+
+    What it returns says how many operators its forward would run (`FORWARD_OPERATORS`), where there
+    is a joint graph: without a gradient, the graph runs as it is.
+    """
+    counts: list[int] = []
+
+    def partition(
+        joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **given: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        counts.append(forward_operators(joint, num_fwd_outputs))
+        return unexecuted_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **given)
+
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=boxed_nop,
         bw_compiler=boxed_nop,
-        partition_fn=unexecuted_partition,
+        partition_fn=partition,
         keep_inference_input_mutations=False,
     )
     compiled: Callable[..., Any] = backend(graph, inputs)
-    return compiled
+
+    def run(*args: Any) -> Any:
+        return compiled(*args)
+
+    if counts:
+        setattr(run, FORWARD_OPERATORS, counts[-1])
+    return run
 
 
 unexecuted_backend.__name__ = "compiler_fn"  # the name in torch's own messages (AotAutograd)

@@ -74,6 +74,10 @@ from compilewatch.worker.targets.dynamo.reasons import (
     Cause,
     classify,
 )
+from compilewatch.worker.targets.dynamo.settings import (
+    has_nested_graph_breaks,
+    nested_graph_breaks,
+)
 
 _REFUSALS = (
     Unsupported,
@@ -104,6 +108,9 @@ class DynamoTarget(CompileTarget):
         Raises FakeUnsupportedError if a failure may be caused by the subject's fake tensors instead
         of the compiler; MemoryError propagates.
         """
+        if subject.request.target.nested_graph_breaks and not has_nested_graph_breaks():
+            detail = f"torch {torch.__version__} has no setting nested_graph_breaks"
+            return Outcome(status=Status.UNSUPPORTED, detail=detail)
         subject.enter(Phase.COMPILE)
         keep = subject.request.keep_artifacts
         folder = subject.artifacts / trace_log.LOG_FOLDER if keep else None
@@ -115,6 +122,7 @@ class DynamoTarget(CompileTarget):
                     backend=_backend(subject),
                     dynamic=subject.request.target.dynamic,
                     trace_folder=folder,
+                    count_operators=True,
                 )
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             trace_log.discard(subject.artifacts)
@@ -170,6 +178,7 @@ class DynamoTarget(CompileTarget):
             graph_ends=found.log.ends(found.captured[:GRAPHS_KEPT], breaks, model),
             fullgraph=fullgraph,
             breaks=breaks,
+            capture=found.figures,
         )
         return _with_artifacts(subject, outcome) if keep else outcome
 
@@ -178,6 +187,7 @@ class DynamoTarget(CompileTarget):
 def _tensors(subject: Subject) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(unmeasured_guards())
+        stack.enter_context(nested_graph_breaks(subject.request.target.nested_graph_breaks))
         stack.enter_context(subject.tensors())
         if subject.fake_mode is not None:
             stack.enter_context(rejected_deepcopy())

@@ -1,0 +1,397 @@
+"""What to fix first: which causes of graph breaks, once fixed, leave how many models without any.
+
+A model has no graph break any more when every cause of its breaks is fixed. Where one cause is the
+only one, the number is exact, as far as the run can tell: Dynamo may find a break behind the one
+that is fixed (docs/leverage.md has how often it did). Where a model has several causes, the number
+of models that a cause affects is an upper bound of what its fix alone can give.
+
+The order is greedy: each step takes what gives most for each cause to fix, given the steps before
+it. Where no single cause leaves a model without breaks, a step has several causes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from compilewatch.analysis.rows import target_order
+from compilewatch.analysis.summary import downloads_of
+from compilewatch.contract.targets import target_label
+from compilewatch.records import GraphBreak, ModelSpec, Result, Status
+from compilewatch.records.labels import reason_label, source_line
+
+UNKNOWN_CAUSE = "unattributed"
+"""The code of breaks without a reason (`worker.targets.dynamo.reasons`): nobody can fix it."""
+
+
+class By(StrEnum):
+    """What one fix is: of one function's code, or of everything with one id of torch's registry."""
+
+    LINE = "line"
+    ID = "id"
+
+
+class Order(StrEnum):
+    """What a step is chosen for: the models that it cures, or their downloads."""
+
+    MODELS = "models"
+    DOWNLOADS = "downloads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """What can be fixed: a fingerprint (a reason in a function), or a reason wherever it strikes.
+
+    `file`, `lines` and `function` are of its most frequent place, `places` counts the fingerprints.
+    `models` and `downloads` are of all models that break here: the upper bound of what the fix can
+    give. `alone` counts those that break nowhere else. `source` is the line's text.
+    """
+
+    key: str
+    label: str
+    gb_id: str | None
+    file: str
+    function: str
+    lines: tuple[int, ...]
+    source: str
+    places: int
+    models: int
+    downloads: int | None
+    alone: int
+    alone_downloads: int | None
+    example: str
+
+    @property
+    def place(self) -> str:
+        """`transformers/models/aria/modeling_aria.py:12,34 in forward`."""
+        return f"{self.file}:{','.join(map(str, self.lines))} in {self.function}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fix:
+    """One step: what to fix together, and the models that have no graph break any more after it.
+
+    `models` are those that this step adds, most downloaded first; `exact` says whether each of them
+    breaks at these causes only, so that the step gives them without the steps before it.
+    `affected` (models that break at one of the causes) is the upper bound. The totals include the
+    steps before.
+    """
+
+    causes: tuple[Cause, ...]
+    models: tuple[str, ...]
+    downloads: int | None
+    exact: bool
+    affected: int
+    total_models: int
+    total_downloads: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leverage:
+    """The fixes of a run on some targets, best first.
+
+    `broken` counts the models with a graph break, `unknown` those of them with a break that torch
+    gives no reason for, which no fix is known for. `left` counts the models that still break after
+    all fixes listed.
+    """
+
+    by: By
+    order: Order
+    targets: tuple[str, ...]
+    broken: int
+    downloads: int | None
+    unknown: int
+    left: int
+    fixes: tuple[Fix, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Predictions held against a later run that evaluated the same models.
+
+    Only models with a verdict in both runs count: `models`, of which `broken` had a graph break and
+    `cured` have none any more. Two predictions are checked:
+
+    - Of the `causes`, `gone` strike no model of the later run, under this or another name. Models
+      with these causes only are predicted to have no break: `right` do not have one, `wrong` do.
+    - A model whose own causes are all gone from it (`rid`) should have no break. Those in
+      `revealed` have one, at another cause, which the fixed ones had hidden.
+    """
+
+    by: By
+    models: int
+    broken: int
+    cured: tuple[str, ...]
+    causes: int
+    gone: int
+    right: tuple[str, ...]
+    wrong: tuple[str, ...]
+    rid: int
+    revealed: tuple[str, ...]
+
+    @property
+    def precision(self) -> float | None:
+        """The share of the first prediction that came true."""
+        predicted = len(self.right) + len(self.wrong)
+        return len(self.right) / predicted if predicted else None
+
+    @property
+    def rid_share(self) -> float | None:
+        """The share of the second prediction that came true."""
+        return 1 - len(self.revealed) / self.rid if self.rid else None
+
+
+def leverage(
+    results: Iterable[Result],
+    *,
+    by: By = By.LINE,
+    order: Order = Order.MODELS,
+    top: int | None = None,
+    target: str | None = None,
+) -> Leverage:
+    """Rank what to fix, at most `top` steps.
+
+    Only results with graph breaks count, of the target with this label, or of the first kind of
+    target (Dynamo before Inductor) that has any, in all its modes and environments.
+    """
+    chosen = _of_target([result for result in results if result.breaks], target)
+    causes = _Causes(chosen, by)
+    fixes = tuple(_greedy(causes, order, top))
+    cured = {name for fix in fixes for name in fix.models}
+    return Leverage(
+        by=by,
+        order=order,
+        targets=tuple(dict.fromkeys(target_label(r.request.target) for r in chosen)),
+        broken=len(causes.of_model),
+        downloads=downloads_of(causes.models.values()),
+        unknown=sum(None in keys for keys in causes.of_model.values()),
+        left=len(causes.of_model) - len(cured),
+        fixes=fixes,
+    )
+
+
+def cured_alone(results: Sequence[Result]) -> dict[str, tuple[int, int | None]]:
+    """Reason -> models, and their downloads, that break for this reason only; zeros included."""
+    causes = _Causes(results, By.ID)
+    return {
+        reason: (len(names), downloads_of(causes.models[name] for name in names))
+        for reason, names in ((key, causes.alone(key)) for key in causes.found)
+    }
+
+
+def cured_by(results: Iterable[Result], gone: Set[str], by: By) -> tuple[str, ...]:
+    """The models without a graph break if these causes (keys of `Cause`) were gone."""
+    causes = _Causes([result for result in results if result.breaks], by)
+    return tuple(name for name, keys in causes.of_model.items() if keys <= gone)
+
+
+def check(
+    before: Iterable[Result], after: Iterable[Result], by: By, *, target: str | None = None
+) -> Check:
+    """Hold what is predicted from an earlier run against a later one.
+
+    A result's counterpart is of the same model, target, mode and shapes, in any environment. The
+    targets are those of `leverage`.
+    """
+    results = tuple(before)
+    ranked = _of_target([result for result in results if result.breaks], target)
+    names = {result.request.target.name for result in ranked}
+    olds = {
+        _counterpart(result): result
+        for result in results
+        if result.is_verdict and result.request.target.name in names
+    }
+    pairs = [
+        (olds[_counterpart(new)], new)
+        for new in after
+        if new.is_verdict and _counterpart(new) in olds
+    ]
+    olds_by_model = _by_model((old for old, _ in pairs), by)
+    news_by_model = _by_model((new for _, new in pairs), by)
+    before_all, after_all = _joined(olds_by_model.values()), _joined(news_by_model.values())
+    gone = _gone(before_all, after_all)
+    broken = {name for name, found in olds_by_model.items() if found}
+    still = {new.request.model.name for _, new in pairs if new.status is not Status.PASS}
+    predicted = set(cured_by((old for old, _ in pairs), gone, by)) & broken
+    rid = {
+        name
+        for name in broken
+        if _gone(olds_by_model[name], news_by_model[name]) == olds_by_model[name].keys()
+    }
+    return Check(
+        by=by,
+        models=len(olds_by_model),
+        broken=len(broken),
+        cured=tuple(sorted(broken - still)),
+        causes=len(before_all),
+        gone=len(gone),
+        right=tuple(sorted(predicted - still)),
+        wrong=tuple(sorted(predicted & still)),
+        rid=len(rid),
+        revealed=tuple(sorted(rid & still)),
+    )
+
+
+Places = dict[str, set[tuple[str, str]]]
+"""The functions (file and name) where each cause strikes."""
+
+
+def _gone(before: Places, after: Places) -> set[str]:
+    """The causes that strike no more; one that PyTorch renamed still breaks the same function."""
+    breaking = set[tuple[str, str]]().union(*after.values())
+    return {key for key, places in before.items() if key not in after and not places & breaking}
+
+
+def _by_model(results: Iterable[Result], by: By) -> dict[str, Places]:
+    found: dict[str, Places] = {}
+    for result in results:
+        places = found.setdefault(result.request.model.name, {})
+        for each in result.breaks:
+            key = cause_key(each, by) or UNKNOWN_CAUSE
+            places.setdefault(key, set()).add((each.file, each.function))
+    return found
+
+
+def _joined(every: Iterable[Places]) -> Places:
+    found: Places = {}
+    for places in every:
+        for key, at in places.items():
+            found.setdefault(key, set()).update(at)
+    return found
+
+
+def _counterpart(result: Result) -> tuple[str, str, str | None, str, bool]:
+    target = result.request.target
+    name = result.request.model.name
+    return name, target.name, target.backend, target.mode.value, target.dynamic
+
+
+def cause_key(graph_break: GraphBreak, by: By) -> str | None:
+    """The key of a break's cause; None where torch gave no reason."""
+    if graph_break.code == UNKNOWN_CAUSE:
+        return None
+    return graph_break.fingerprint if by is By.LINE else reason_label(graph_break)
+
+
+class _Causes:
+    """The breaks of results, by cause and by model."""
+
+    def __init__(self, results: Iterable[Result], by: By) -> None:
+        self.models: dict[str, ModelSpec] = {}
+        self.found: defaultdict[str, list[tuple[str, GraphBreak]]] = defaultdict(list)
+        of_model: defaultdict[str, set[str | None]] = defaultdict(set)
+        for result in results:
+            name = result.request.model.name
+            for each in result.breaks:
+                self.models[name] = result.request.model
+                key = cause_key(each, by)
+                of_model[name].add(key)
+                if key is not None:
+                    self.found[key].append((name, each))
+        self.of_model: Mapping[str, frozenset[str | None]] = {
+            name: frozenset(keys) for name, keys in of_model.items()
+        }
+
+    @cached_property
+    def _only(self) -> Mapping[str | None, list[str]]:
+        only: defaultdict[str | None, list[str]] = defaultdict(list)
+        for name, keys in self.of_model.items():
+            if len(keys) == 1:
+                only[next(iter(keys))].append(name)
+        return only
+
+    def alone(self, key: str) -> list[str]:
+        """The models that break for this cause only."""
+        return self._only.get(key, [])
+
+    def affected(self, keys: Iterable[str]) -> set[str]:
+        return {name for key in keys for name, _ in self.found[key]}
+
+    def specs(self, names: Iterable[str]) -> list[ModelSpec]:
+        """The models of these names, most downloaded first."""
+        specs = (self.models[name] for name in names)
+        return sorted(specs, key=lambda spec: (-(spec.downloads or 0), spec.name))
+
+    def describe(self, key: str) -> Cause:
+        hits = self.found[key]
+        fingerprints: defaultdict[str, list[GraphBreak]] = defaultdict(list)
+        for _, each in hits:
+            fingerprints[each.fingerprint].append(each)
+        here = max(fingerprints.values(), key=len)
+        lines = Counter(each.line for each in here)
+        sample = next(each for each in here if each.line == lines.most_common(1)[0][0])
+        affected = self.specs({name for name, _ in hits})
+        alone = self.specs(self.alone(key))
+        return Cause(
+            key=key,
+            label=reason_label(sample),
+            gb_id=sample.gb_id,
+            file=sample.file,
+            function=sample.function,
+            lines=tuple(sorted(lines)),
+            source=source_line(sample).strip(),
+            places=len(fingerprints),
+            models=len(affected),
+            downloads=downloads_of(affected),
+            alone=len(alone),
+            alone_downloads=downloads_of(alone),
+            example=(alone or affected)[0].name,
+        )
+
+
+def _of_target(broken: list[Result], label: str | None) -> list[Result]:
+    if label is not None:
+        return [result for result in broken if target_label(result.request.target) == label]
+    first = min((target_order(r.request.target)[:1] for r in broken), default=None)
+    return [result for result in broken if target_order(result.request.target)[:1] == first]
+
+
+def _greedy(causes: _Causes, order: Order, top: int | None) -> Iterable[Fix]:
+    """Yield the steps; a set of causes is a candidate where it is all that a model has left."""
+    left = {name: keys for name, keys in causes.of_model.items() if None not in keys}
+    fixed: frozenset[str | None] = frozenset()
+    cured: list[str] = []
+    step = 0
+    while left and (top is None or step < top):
+        candidates = {keys - fixed for keys in left.values()}
+        gained = {
+            keys: [name for name, all_keys in left.items() if all_keys - fixed <= keys]
+            for keys in candidates
+        }
+        worth = {keys: _worth(causes, keys, gained[keys], order) for keys in candidates}
+        best = max(candidates, key=worth.__getitem__)
+        # A part of it that gives something by itself comes first, as a step of its own.
+        while parts := [keys for keys in candidates if keys < best]:
+            best = max(parts, key=worth.__getitem__)
+        names = gained[best]
+        exact = all(causes.of_model[name] <= best for name in names)
+        keys = sorted(key for key in best if key is not None)
+        step += 1
+        fixed |= best
+        cured += names
+        left = {name: keys for name, keys in left.items() if name not in set(names)}
+        added = causes.specs(names)
+        described = sorted(map(causes.describe, keys), key=lambda c: (-c.models, c.label, c.key))
+        yield Fix(
+            causes=tuple(described),
+            models=tuple(spec.name for spec in added),
+            downloads=downloads_of(added),
+            exact=exact,
+            affected=len(causes.affected(keys)),
+            total_models=len(cured),
+            total_downloads=downloads_of(causes.models[name] for name in cured),
+        )
+
+
+def _worth(
+    causes: _Causes, keys: frozenset[str | None], names: Sequence[str], order: Order
+) -> tuple[float, float, int, tuple[str, ...]]:
+    """What a step gives for each of its causes; equal ones by the other figure, then by reach."""
+    models = len(names) / len(keys)
+    downloads = (downloads_of(causes.models[name] for name in names) or 0) / len(keys)
+    first, second = (models, downloads) if order is Order.MODELS else (downloads, models)
+    known = sorted(key for key in keys if key is not None)
+    return (first, second, len(causes.affected(known)), tuple(known))

@@ -1,0 +1,94 @@
+"""`compilewatch leverage`: what to fix first, by the models that it leaves without graph breaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from compilewatch.analysis.leverage import By, Order, check, leverage
+from compilewatch.analysis.rows import targets_in_order
+from compilewatch.cli import completion, options
+from compilewatch.cli.rendering.fixes import check_text, fixes_table
+from compilewatch.cli.rendering.pieces import console
+from compilewatch.config.settings import load_settings
+from compilewatch.errors import UsageError, did_you_mean
+from compilewatch.records import Result
+from compilewatch.store import Store
+
+
+@click.command("leverage")
+@click.argument("run", default="latest", shell_complete=completion.runs)
+@click.option(
+    "--by",
+    type=click.Choice([each.value for each in By]),
+    default=By.LINE.value,
+    show_default=True,
+    help="line: one reason in one function; id: one reason (GB id) wherever it occurs.",
+)
+@click.option(
+    "--order",
+    type=click.Choice([each.value for each in Order]),
+    default=Order.MODELS.value,
+    show_default=True,
+    help="Choose each step for the models, or for the downloads, that it gains.",
+)
+@click.option(
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many steps."
+)
+@click.option(
+    "--target",
+    "label",
+    metavar="LABEL",
+    help="Only this target, such as dynamo/train (default: the first one with graph breaks).",
+)
+@click.option(
+    "--check",
+    "later",
+    metavar="LATER",
+    shell_complete=completion.runs,
+    help="Hold predictions from RUN against LATER, a run of the same models by another PyTorch.",
+)
+@options.output
+@options.as_json
+def command(
+    *,
+    run: str,
+    by: str,
+    order: str,
+    top: int,
+    label: str | None,
+    later: str | None,
+    output_dir: str | None,
+    as_json: bool,
+) -> None:
+    """Show what to fix first, so that most models of RUN have no graph break any more.
+
+    Each step names a line (or an id of PyTorch's registry of graph breaks) and the models without
+    any graph break once it is fixed too. RUN is the latest run by default; nothing is evaluated.
+    """
+    store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
+    stored = store.open(run)
+    results = stored.results()
+    if label is not None:
+        _check_label(label, results, stored.run.id)
+    if later is not None:
+        held = check(results, store.open(later).results(), By(by), target=label)
+        if as_json:
+            options.print_json(held)
+        else:
+            console().print(check_text(held))
+        return
+    found = leverage(results, by=By(by), order=Order(order), top=top, target=label)
+    if as_json:
+        options.print_json(found)
+        return
+    click.echo(f"Run {stored.run.id}")
+    console().print(fixes_table(found))
+
+
+def _check_label(label: str, results: tuple[Result, ...], run: str) -> None:
+    known = targets_in_order(results)
+    if label not in known:
+        hint = did_you_mean(label, known) or f"; it has {', '.join(known) or 'no results'}"
+        raise UsageError(f"run {run} has no target {label!r}{hint}")

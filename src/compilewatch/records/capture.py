@@ -1,0 +1,34 @@
+"""How much of a model was captured in graphs, beside how often it broke."""
+
+from __future__ import annotations
+
+from compilewatch.records.base import Record
+
+
+class CaptureFigures(Record, frozen=True, kw_only=True):
+    """What became of one forward call's operators and frames when Dynamo compiled it.
+
+    Operators are what PyTorch dispatches (`aten.linear.default`), each call counted: those inside
+    captured graphs, and those that ran eagerly outside of them. None where they were not counted.
+    A frame is a function, or the rest of one after a graph break. `frames_compiled` are those with
+    a graph, `frames_skipped` those that Dynamo gave up, so that Python ran them. `recompilations`
+    counts how often a frame was compiled again because its guards no longer held.
+    `eager_operators` has the most frequent operators that ran eagerly. `nested_graph_breaks` is
+    torch's setting of that name while the model was captured, None if torch has none.
+    """
+
+    operators_captured: int | None = None
+    operators_eager: int | None = None
+    frames_compiled: int = 0
+    frames_skipped: int = 0
+    recompilations: int = 0
+    eager_operators: dict[str, int] = {}
+    nested_graph_breaks: bool | None = None
+
+    @property
+    def share(self) -> float | None:
+        """Operators in graphs, divided by all operators; None without any."""
+        if self.operators_captured is None or self.operators_eager is None:
+            return None
+        every = self.operators_captured + self.operators_eager
+        return self.operators_captured / every if every else None

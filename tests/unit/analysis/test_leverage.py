@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from compilewatch.analysis.leverage import (
+    By,
+    Fix,
+    Leverage,
+    Order,
+    cause_key,
+    check,
+    cured_alone,
+    cured_by,
+    leverage,
+)
+from compilewatch.records import Mode, Status, Target
+from tests.factories import graph_break, result
+
+SHARED = graph_break("helper", file="transformers/utils/import_utils.py", line=7)
+BRANCH = graph_break("forward", "GB0059")
+LOOP = graph_break("loop", "GB0059")
+SILENT = graph_break("?", None, code="unattributed")
+
+
+def steps(found: Leverage) -> list[tuple[tuple[str, ...], tuple[str, ...], bool]]:
+    return [(tuple(c.key for c in f.causes), f.models, f.exact) for f in found.fixes]
+
+
+def test_the_first_step_is_the_only_cause_of_most_models() -> None:
+    found = leverage(
+        [
+            result("A", breaks=(SHARED,)),
+            result("B", breaks=(SHARED,), downloads=5, source="hub"),
+            result("C", breaks=(BRANCH,)),
+            result("D"),
+        ]
+    )
+    assert (found.broken, found.left, found.downloads) == (3, 0, 5)
+    assert steps(found) == [
+        ((SHARED.fingerprint,), ("B", "A"), True),
+        ((BRANCH.fingerprint,), ("C",), True),
+    ]
+    first = found.fixes[0]
+    assert (first.downloads, first.total_models, found.fixes[1].total_models) == (5, 2, 3)
+
+
+def test_a_later_step_gains_models_whose_other_causes_are_fixed_before() -> None:
+    found = leverage(
+        [
+            *(result(name, breaks=(SHARED,)) for name in "AB"),
+            *(result(name, breaks=(SHARED, BRANCH)) for name in "CDE"),
+        ]
+    )
+    assert steps(found) == [
+        ((SHARED.fingerprint,), ("A", "B"), True),
+        ((BRANCH.fingerprint,), ("C", "D", "E"), False),
+    ]
+    # The bound of each: the models that it breaks at all.
+    assert [fix.affected for fix in found.fixes] == [5, 3]
+    assert [cause.alone for fix in found.fixes for cause in fix.causes] == [2, 0]
+
+
+def test_where_no_single_fix_cures_a_model_a_step_has_several() -> None:
+    found = leverage([result("A", breaks=(SHARED, BRANCH)), result("B", breaks=(SHARED, LOOP))])
+    (first, second) = found.fixes
+    assert [len(fix.causes) for fix in found.fixes] == [2, 1]
+    assert (first.exact, second.exact) == (True, False)
+    # A bundle is worth what it gives for each of its causes.
+    found = leverage(
+        [
+            *(result(name, breaks=(SHARED, BRANCH)) for name in "ABC"),
+            result("D", breaks=(LOOP,)),
+        ]
+    )
+    assert [len(fix.causes) for fix in found.fixes] == [2, 1]
+
+
+def test_by_id_a_fix_is_of_every_place() -> None:
+    seen = [result("A", breaks=(BRANCH, LOOP)), result("B", breaks=(LOOP,))]
+    found = leverage(seen, by=By.ID)
+    ((fix,)) = found.fixes
+    (cause,) = fix.causes
+    assert (cause.label, cause.places, fix.models) == ("GB0059 Type GB0059", 2, ("A", "B"))
+    assert [len(f.models) for f in leverage(seen).fixes] == [1, 1]
+
+
+def test_a_break_without_a_reason_is_no_fix_and_its_model_never_cured() -> None:
+    found = leverage([result("A", breaks=(SHARED, SILENT)), result("B", breaks=(SHARED,))])
+    assert (found.broken, found.unknown, found.left) == (2, 1, 1)
+    assert steps(found) == [((SHARED.fingerprint,), ("B",), True)]
+    assert cause_key(SILENT, By.ID) is None
+
+
+def test_a_model_counts_once_and_needs_all_of_its_modes() -> None:
+    train = Target(mode=Mode.TRAIN)
+    found = leverage([result("A", breaks=(SHARED,)), result("A", breaks=(BRANCH,), target=train)])
+    assert (found.broken, found.targets) == (1, ("dynamo", "dynamo/train"))
+    assert [len(fix.causes) for fix in found.fixes] == [2]
+    only = leverage([result("A", breaks=(BRANCH,), target=train)], target="dynamo/train")
+    assert steps(only) == [((BRANCH.fingerprint,), ("A",), True)]
+
+
+def test_breaks_of_another_target_are_not_mixed_in() -> None:
+    xla = result("A", breaks=(LOOP,), target=Target(name="xla", environment="xla"))
+    assert leverage([xla, result("A", breaks=(SHARED,))]).targets == ("dynamo",)
+    assert leverage([xla]).targets == ("xla",)
+
+
+def test_downloads_decide_where_they_are_asked_for() -> None:
+    seen = [
+        *(result(name, breaks=(SHARED,), downloads=1, source="hub") for name in "AB"),
+        result("C", breaks=(BRANCH,), downloads=9, source="hub"),
+    ]
+    assert [f.models[0] for f in leverage(seen).fixes] == ["A", "C"]
+    assert [f.models[0] for f in leverage(seen, order=Order.DOWNLOADS).fixes] == ["C", "A"]
+
+
+def test_top_limits_the_steps_and_says_what_is_left() -> None:
+    found = leverage([result("A", breaks=(SHARED,)), result("B", breaks=(BRANCH,))], top=1)
+    assert (len(found.fixes), found.left) == (1, 1)
+
+
+def test_nothing_breaks() -> None:
+    found = leverage([result("A"), result("B", status=Status.ERROR)])
+    assert (found.broken, found.fixes, found.downloads) == (0, (), None)
+
+
+def test_a_cause_is_shown_at_its_most_frequent_line() -> None:
+    here = msgspec.structs.replace(SHARED, line=9, source_start=8, source=("def f():", "    g()"))
+    (fix,) = leverage(
+        [result("A", breaks=(SHARED,)), *(result(n, breaks=(here,)) for n in "BC")]
+    ).fixes
+    (cause,) = fix.causes
+    assert cause.place == "transformers/utils/import_utils.py:7,9 in helper"
+    assert cause.source == "g()"
+    assert cause.example == "A"
+
+
+@pytest.mark.parametrize(
+    ("by", "gone"), [(By.LINE, LOOP.fingerprint), (By.ID, "GB0059 Type GB0059")]
+)
+def test_what_is_cured_by_causes_that_are_gone(by: By, gone: str) -> None:
+    seen = [result("A", breaks=(LOOP,)), result("B", breaks=(LOOP, BRANCH)), result("C")]
+    cured = cured_by(seen, {gone}, by)
+    assert cured == (("A",) if by is By.LINE else ("A", "B"))
+
+
+def test_a_prediction_is_held_against_a_later_run() -> None:
+    other = Target(environment="nightly")
+    before = [
+        result("Right", breaks=(SHARED,)),
+        result("Wrong", breaks=(SHARED,)),
+        result("Missed", breaks=(BRANCH,)),
+        result("Still", breaks=(SHARED, BRANCH)),
+        result("Unheard", breaks=(SHARED,)),
+        result("Fine"),
+    ]
+    after = [
+        result("Right", target=other),
+        result("Wrong", breaks=(LOOP,), target=other),
+        result("Missed", target=other),
+        result("Still", breaks=(BRANCH,), target=other),
+        result("Unheard", status=Status.TIMEOUT, target=other),
+        result("Fine", target=other),
+    ]
+    held = check(before, after, By.LINE)
+    assert (held.models, held.broken, held.causes, held.gone) == (5, 4, 2, 1)
+    assert (held.cured, held.right, held.wrong) == (("Missed", "Right"), ("Right",), ("Wrong",))
+    assert held.precision == 1 / 2
+    # BRANCH is gone from one model only, which is therefore rid of all that it had.
+    assert (held.rid, held.revealed, held.rid_share) == (3, ("Wrong",), 1 - 1 / 3)
+    nothing = check(before, before, By.ID)
+    assert (nothing.gone, nothing.precision, nothing.rid_share) == (0, None, None)
+
+
+@pytest.mark.parametrize("by", list(By))
+def test_a_reason_under_a_new_name_is_not_gone(by: By) -> None:
+    renamed = graph_break("forward", "GB9493")
+    held = check([result("A", breaks=(BRANCH,))], [result("A", breaks=(renamed,))], by)
+    assert (held.gone, held.wrong) == (0, ())
+
+
+def test_models_cured_by_one_reason_alone() -> None:
+    seen = [
+        result("A", breaks=(SHARED,), downloads=3, source="hub"),
+        result("B", breaks=(SHARED, BRANCH)),
+    ]
+    assert cured_alone(seen) == {
+        "GB0170 Data-dependent branching": (1, 3),
+        "GB0059 Type GB0059": (0, None),
+    }
+
+
+def test_a_fix_is_plain_data() -> None:
+    (fix,) = leverage([result("A", breaks=(SHARED,))]).fixes
+    assert msgspec.json.decode(msgspec.json.encode(fix), type=Fix) == fix

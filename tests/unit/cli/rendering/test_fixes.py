@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from compilewatch.analysis.leverage import By, check, leverage
+from compilewatch.cli.rendering.fixes import check_text, fixes_table
+from tests import factories
+from tests.unit.cli.rendering.test_tables import narrow, piped
+
+SHARED = factories.graph_break(
+    "helper",
+    file="transformers/utils/import_utils.py",
+    line=7,
+    source_start=7,
+    source=("  check(x)",),
+)
+OTHER = factories.graph_break("other", "GB0059")
+BROKEN = (
+    *(factories.result(n, breaks=(SHARED,), source="hub", downloads=500_000) for n in "AB"),
+    factories.result("C", breaks=(SHARED, OTHER), source="hub", downloads=1),
+)
+
+
+def test_a_step_says_what_to_fix_where_and_what_it_gives() -> None:
+    lines = [line.split() for line in piped(fixes_table(leverage(BROKEN))).splitlines()]
+    text = [" ".join(line) for line in lines]
+    assert text[0] == "3 models have graph breaks on dynamo, 1 M downloads a month"
+    assert "1. 2 1 M 2 3 GB0170 Data-dependent branching" in text
+    assert "transformers/utils/import_utils.py:7 in helper" in text
+    assert "> check(x)" in text
+    assert "such as A" in text
+    assert "2. +1 1 3 1 GB0059 Type GB0059" in text
+
+
+def test_what_is_left_out_is_said() -> None:
+    silent = factories.graph_break("?", None, code="unattributed")
+    results = (*BROKEN, factories.result("D", breaks=(silent,)))
+    text = piped(fixes_table(leverage(results, top=1)))
+    assert "1 model cannot be ranked: PyTorch gave no reason for one of their breaks." in text
+    assert "1 model would need steps that are not listed." in text
+
+
+def test_an_id_counts_its_other_places() -> None:
+    both = (factories.result("A", breaks=(SHARED, factories.graph_break("second"))),)
+    assert "and 1 other place" in piped(fixes_table(leverage(both, by=By.ID)))
+
+
+def test_nothing_to_fix_is_a_sentence() -> None:
+    text = piped(fixes_table(leverage([factories.result("A")])))
+    assert text == "No model has a graph break: there is nothing to fix.\n"
+
+
+def test_it_fits_eighty_columns() -> None:
+    assert max(map(len, narrow(fixes_table(leverage(BROKEN))))) <= 80
+
+
+def test_a_check_says_what_came_true() -> None:
+    after = [factories.result("A"), factories.result("B", breaks=(OTHER,)), BROKEN[2]]
+    text = " ".join(piped(check_text(check(BROKEN, after, By.LINE))).split())
+    assert "models with a verdict in both runs 3 with graph breaks before 3" in text
+    assert "models rid of all their causes 2 of these without breaks now 1 (50.0 %)" in text
+    assert "another break came to light B" in text
