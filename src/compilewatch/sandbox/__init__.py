@@ -14,12 +14,19 @@ model.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compilewatch.sandbox.policy import Ending, Limits, MemoryGuard, SandboxResult
+import msgspec
 
-__all__ = ["Ending", "Limits", "MemoryGuard", "SandboxResult", "check", "run"]
+from compilewatch.errors import SandboxError, UsageError
+from compilewatch.sandbox.policy import Ending, Limits, MemoryGuard, Run, SandboxResult
+
+__all__ = ["Ending", "Limits", "MemoryGuard", "SandboxResult", "check", "planned", "run"]
+
+MOST_THREADS = 16
 
 
 def check(python: str | None = None) -> None:
@@ -28,7 +35,9 @@ def check(python: str | None = None) -> None:
     Raises SandboxError: one line that says what is missing and which command installs it. The proof
     is remembered for the life of the process.
     """
-    raise NotImplementedError
+    from compilewatch.sandbox import probe
+
+    probe.check(os.path.abspath(python or sys.executable))
 
 
 def run(
@@ -56,4 +65,61 @@ def run(
     What it leaves in `/job/out` is in the result's `files`. Raises SandboxError if this machine
     cannot confine it; whatever the command does is a result.
     """
-    raise NotImplementedError
+    from compilewatch.sandbox.supervised import Supervised
+
+    wanted = planned(
+        command,
+        files=files,
+        limits=limits,
+        variables=variables,
+        visible=visible,
+        python=python,
+        log_folder=log_folder,
+    )
+    check(wanted.python)
+    result = Supervised(wanted).wait()
+    if result.ending is Ending.NOT_STARTED:
+        raise SandboxError(result.detail)
+    return result
+
+
+def planned(
+    command: Sequence[str],
+    *,
+    files: Mapping[str, bytes | str] | None = None,
+    limits: Limits | None = None,
+    variables: Mapping[str, str] | None = None,
+    visible: Sequence[Path | str] = (),
+    python: str | None = None,
+    log_folder: Path | None = None,
+) -> Run:
+    """The `Run` of these arguments, which are those of `run`. Raises UsageError for a bad name."""
+    python = os.path.abspath(python or sys.executable)
+    program, *arguments = command
+    contents = {n: c.encode() if isinstance(c, str) else bytes(c) for n, c in (files or {}).items()}
+    threads = str(min(len(os.sched_getaffinity(0)), MOST_THREADS))
+    given = {
+        "PATH": f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/tmp",
+        "TMPDIR": "/tmp",
+        "USER": "nobody",  # torch needs a name, and there is no /etc/passwd
+        "LOGNAME": "nobody",
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": threads,
+        **(variables or {}),
+    }
+    made = Run(
+        command=(python if program == "python" else program, *arguments),
+        python=python,
+        files=contents,
+        variables=given,
+        visible=tuple(os.path.abspath(path) for path in visible),
+        limits=limits or Limits(),
+        log_folder=str(log_folder) if log_folder is not None else None,
+    )
+    try:
+        return msgspec.convert(msgspec.to_builtins(made), Run)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"cannot be run in a sandbox: {error}") from None
