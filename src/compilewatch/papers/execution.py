@@ -132,7 +132,7 @@ def run_eager(
     if eager.findings or state.phase != "done":
         return eager, Ran(not_run="the code does not run in eager mode")
     if not formulas:
-        return eager, Ran(not_run="the plan gives no formula")
+        return eager, Ran(detail="the plan gives no formula to compute")
     return eager, Ran(
         findings=tuple(_formula_findings(state, formulas)),
         numbers={"formulas": float(len(formulas))},

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from compilewatch.papers.operations import OPERATIONS
-from compilewatch.papers.text import clean
+from compilewatch.papers.text import without_binary
 from compilewatch.records.papers import (
     Binding,
     Call,
@@ -101,7 +101,7 @@ def code_of(call: Call) -> Code:
         )
         for each in reply.bindings
     )
-    return Code(source=clean(reply.source) + "\n", bindings=bindings)
+    return Code(source=without_binary(reply.source).rstrip() + "\n", bindings=bindings)
 
 
 def review_of(call: Call) -> Review:

@@ -59,13 +59,18 @@ def estimate_tokens(text: str) -> int:
 
 
 def clean(text: str) -> str:
+    """Text without binary data, trailing spaces and runs of empty lines."""
+    plain = re.sub(r"[ \t]+\n", "\n", without_binary(text))
+    return re.sub(r"\n{3,}", "\n\n", plain).strip()
+
+
+def without_binary(text: str) -> str:
     """Text without control characters, U+FFFD and signatures of files, with normal line ends."""
     plain = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
     plain = plain.encode("utf-8", "ignore").decode()  # lone surrogates
     while _BINARY.search(plain):  # what remains may form a new signature
         plain = _BINARY.sub("", plain)
-    plain = re.sub(r"[ \t]+\n", "\n", plain)
-    return re.sub(r"\n{3,}", "\n\n", plain).strip()
+    return plain
 
 
 def format_of(data: bytes) -> str:

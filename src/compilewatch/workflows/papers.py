@@ -295,6 +295,8 @@ class _Work:
         def make() -> _Made:
             ran.append(run_eager(self.pipeline.runner, generation, plan))
             eager, formulas = ran[0]
+            if eager.not_run:
+                return _made(eager)
             name = self.folder.write_record(
                 Stage.EAGER, _EagerFile(eager=eager, formulas=formulas), what="eager"
             )
@@ -310,8 +312,6 @@ class _Work:
         self, generation: Generation, plan: PaperPlan, review: Review, formulas: Ran
     ) -> StageResult:
         key = digest([generation.id, digest(plan), digest(review), faithful.VERSION])
-        if formulas.not_run:
-            key = f"{key}-without-formulas"
 
         def make() -> _Made:
             found = (
@@ -319,9 +319,13 @@ class _Work:
                 *faithful.check_rubric(generation.source, plan, review),
                 *formulas.findings,
             )
-            said = formulas.detail or f"formulas were not computed: {formulas.not_run}"
-            detail = f"{len(plan.claims)} claims in structure and review; {said}"
-            return _Made(findings=found, detail=detail, numbers=formulas.numbers)
+            claims = f"{len(plan.claims)} claims in structure and review"
+            if formulas.not_run and not found:
+                why = f"{claims}; formulas were not computed: {formulas.not_run}"
+                return _Made(not_run=why)
+            return _Made(
+                findings=found, detail=f"{claims}; {formulas.detail}", numbers=formulas.numbers
+            )
 
         return self._stage(Stage.FAITHFUL, key, make)
 
