@@ -115,9 +115,7 @@ class Funnel(Record, frozen=True, kw_only=True):
 def funnel(summaries: Sequence[PaperSummary]) -> Funnel:
     """The funnel from found to executed."""
     passed = {
-        stage: sum(
-            one.stages[number].outcome is StageOutcome.PASSED for one in summaries
-        )
+        stage: sum(one.stages[number].outcome is StageOutcome.PASSED for one in summaries)
         for number, stage in enumerate(Stage)
     }
     kinds = Counter(kind for one in summaries for kind in {f.kind.value for f in one.findings})

@@ -17,6 +17,7 @@ class Places:
     manifest: Path | None = None
     popularity: Path | None = None
     cache: Path | None = None
+    outputs: Path | None = None
 
 
 def inputs_folder() -> Path:

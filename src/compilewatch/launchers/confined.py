@@ -39,10 +39,14 @@ from compilewatch.records import (
     Status,
     Tier,
 )
-from compilewatch.sandbox.policy import JOB_FOLDER, MIB, OUTPUT_FOLDER, Ending, Limits, SandboxResult
-
-SOURCE = "papers"
-"""The source whose models run here and nowhere else."""
+from compilewatch.sandbox.policy import (
+    JOB_FOLDER,
+    MIB,
+    OUTPUT_FOLDER,
+    Ending,
+    Limits,
+    SandboxResult,
+)
 
 MODULE = "generated"
 SOURCE_FILE = "source_file"
@@ -70,16 +74,6 @@ def build_of(source_sha256: str) -> FactoryBuild:
     )
 
 
-def reject_unreviewed(specs: Iterable[ModelSpec]) -> None:
-    """Raises LauncherError if a model may only run in the sandbox. Other launchers call this."""
-    for spec in specs:
-        if spec.source == SOURCE:
-            raise LauncherError(
-                f"{spec.name} is generated code, which only runs in the sandbox: use "
-                "`compilewatch sweep --source papers`"
-            )
-
-
 class ConfinedLauncher:
     """Runs one request after the other. Raises SandboxError where code cannot be confined."""
 
@@ -99,7 +93,7 @@ class ConfinedLauncher:
     def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
         """See `Launcher.run`. Artifacts are not kept."""
         del scratch
-        for name, mine in by_environment(requests, self._names, "this launcher has").items():
+        for name, mine in self._by_environment(requests).items():
             if not mine:
                 continue
             used = interpreter(name, self._cache)
@@ -107,16 +101,17 @@ class ConfinedLauncher:
             digest = describe(name, self._cache).digest
             for request in mine:
                 result = evaluate(request, used)
-                yield Completed(
-                    result=msgspec.structs.replace(result, environment_digest=digest)
-                )
+                yield Completed(result=msgspec.structs.replace(result, environment_digest=digest))
+
+    def _by_environment(self, requests: Iterable[Request]) -> dict[str, list[Request]]:
+        return by_environment(requests, self._names, "this launcher has", confined=True)
 
     def close(self) -> None:
         """Do nothing: no process outlives its request."""
 
 
 def evaluate(request: Request, used: Interpreter) -> Result:
-    """Evaluate one request; with real tensors too if fake ones are the likely cause of a failure."""
+    """Evaluate one request, with real tensors too if fake ones may be the cause of a failure."""
     tier = Tier.FAKE if request.tier is Tier.AUTO else request.tier
     result, why = _evaluate_once(request, tier, used)
     if why is None or request.tier is not Tier.AUTO:
@@ -139,8 +134,10 @@ def _evaluate_once(request: Request, tier: Tier, used: Interpreter) -> tuple[Res
     inner = msgspec.structs.replace(request, keep_artifacts=False, model=_inside(request.model))
     start = Start(id=1, folder=OUTPUT_FOLDER, tier=tier, request=inner)
     ran = sandbox.run(
-        ["python", "-P", str(_PACKAGE / "worker/process/bootstrap.py")]
-        + ["compilewatch.worker.process.confined"],
+        [
+            *("python", "-P", str(_PACKAGE / "worker/process/bootstrap.py")),
+            "compilewatch.worker.process.confined",
+        ],
         files={
             START_FILE: msgspec.json.encode(start),
             f"{MODULE}.py": Path(request.model.provenance[SOURCE_FILE]).read_bytes(),

@@ -183,7 +183,9 @@ class Caller:
         used = [entry for entry in self.ledger.entries() if entry.paper in self.papers]
         limit = self.budget.max_usd
         if limit is not None and (sum_usd := _usd(used)) + usd > limit:
-            raise _over(stage, f"${sum_usd:.4f} of ${limit:g} are used, and this may cost ${usd:.4f}")
+            raise _over(
+                stage, f"${sum_usd:.4f} of ${limit:g} are used, and this may cost ${usd:.4f}"
+            )
         most = self.budget.max_tokens
         if most is not None and (sum_tokens := _tokens(used)) + tokens > most:
             raise _over(

@@ -32,9 +32,7 @@ def check_structure(source: str, plan: PaperPlan) -> tuple[Finding, ...]:
     """A finding for each claim that no live part of the code can implement."""
     parts = live_parts(ast.parse(source))
     found = {part.name: _operations(part) for part in parts}
-    return tuple(
-        finding for claim in plan.claims for finding in _check_claim(claim, parts, found)
-    )
+    return tuple(finding for claim in plan.claims for finding in _check_claim(claim, parts, found))
 
 
 def check_rubric(source: str, plan: PaperPlan, review: Review) -> tuple[Finding, ...]:
@@ -47,7 +45,9 @@ def check_rubric(source: str, plan: PaperPlan, review: Review) -> tuple[Finding,
             found.append(_finding(f"the review does not find claim {claim.id}: {claim.statement}"))
         elif not any(_is_quoted(source, evidence) for evidence in one.evidence):
             found.append(
-                _finding(f"the review confirms claim {claim.id}, but its evidence is not in the code")
+                _finding(
+                    f"the review confirms claim {claim.id}, but its evidence is not in the code"
+                )
             )
     return tuple(found)
 

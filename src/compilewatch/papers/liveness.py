@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class LivePart(NamedTuple):
@@ -47,12 +47,12 @@ def live_parts(tree: ast.Module) -> tuple[LivePart, ...]:
         found[name] = part
         nodes = [*part.statements, *part.layers]
         waiting += [each for each in _names(nodes) if each in classes]
-        waiting += [base.id for base in classes[name].bases if _is_local(base, classes)]
+        waiting += [
+            base.id
+            for base in classes[name].bases
+            if isinstance(base, ast.Name) and base.id in classes
+        ]
     return tuple(found.values())
-
-
-def _is_local(base: ast.expr, classes: dict[str, ast.ClassDef]) -> bool:
-    return isinstance(base, ast.Name) and base.id in classes
 
 
 def _part_of(
@@ -101,7 +101,9 @@ def live_statements(function: ast.FunctionDef) -> list[ast.AST]:
         if not more:
             break
         dead |= more
-    return [_Pruned(dead).visit(_copy(node, dead)) for node in function.body if id(node) not in dead]
+    return [
+        _Pruned(dead).visit(_copy(node, dead)) for node in function.body if id(node) not in dead
+    ]
 
 
 def _is_dead(node: ast.stmt, read: set[str]) -> bool:
@@ -150,7 +152,7 @@ class _Pruned(ast.NodeTransformer):
     def __init__(self, dead: set[int]) -> None:
         self._dead = dead
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:  # noqa: N802
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         zero = any(isinstance(s, ast.Constant) and s.value == 0 for s in (node.left, node.right))
         if isinstance(node.op, ast.Mult) and zero:
             return ast.copy_location(ast.Constant(0), node)
@@ -159,7 +161,7 @@ class _Pruned(ast.NodeTransformer):
 
 def _copy(node: ast.AST, dead: set[int]) -> ast.AST:
     """A copy of a tree without the dead statements inside it."""
-    fields = {}
+    fields: dict[str, Any] = {}
     for name, value in ast.iter_fields(node):
         if isinstance(value, list):
             fields[name] = [

@@ -96,27 +96,35 @@ _DATA = (
 _PLAN = f"""You read a research paper and plan a small PyTorch implementation of its contribution.
 {_DATA}
 List each thing that the paper contributes as a claim. A claim names the operations that any
-implementation must contain, from this list: {", ".join(sorted(OPERATIONS))}. Where the paper gives a
+implementation must contain, from this list: {", ".join(sorted(OPERATIONS))}. Where the paper
+gives a
 formula, write its right-hand side as one Python expression over the claim's symbols with these
-functions: sigmoid, tanh, softmax, relu, exp, log, sqrt, sum, mean, norm, matmul, transpose; otherwise
+functions: sigmoid, tanh, softmax, relu, exp, log, sqrt, sum, mean, norm, matmul, transpose;
+otherwise
 leave `formula` empty. Recommend a dataset: one that the paper uses if it is in the list, else a
 synthetic one. Write what the paper leaves open into `unclear`; do not invent it."""
 
 _GENERATE = f"""You write one Python module with PyTorch that implements a paper's contribution.
 {_DATA}
 The module defines three functions. `model()` returns an nn.Module with at most ten million
-parameters. `inputs()` returns the tuple of its positional arguments, tensors with a batch of at least
+parameters. `inputs()` returns the tuple of its positional arguments, tensors with a batch of at
+least
 two. `loss(output, inputs)` returns a scalar tensor. Importing the module only defines things.
-For each claim of the plan with a formula, add a binding: the path of the submodule of `model()` that
-computes the formula, its positional arguments (symbol and shape), and the attributes of the submodule
-that hold the other symbols. Implement the contribution itself; a stock layer under its name is wrong.
+For each claim of the plan with a formula, add a binding: the path of the submodule of `model()`
+that
+computes the formula, its positional arguments (symbol and shape), and the attributes of the
+submodule
+that hold the other symbols. Implement the contribution itself; a stock layer under its name is
+wrong.
 If you cannot implement it, say why in `declined` and leave `source` empty."""
 
 _REVIEW = f"""You review a PyTorch module that somebody else wrote for a research paper.
 {_DATA}
-For each claim of the plan, say whether the module implements it in code that `model()` uses, and quote
+For each claim of the plan, say whether the module implements it in code that `model()` uses,
+and quote
 the lines that prove it, with their numbers. A stock network with the paper's name is not an
-implementation. List faults; `serious` ones make the module wrong. Approve only if no issue is serious
+implementation. List faults; `serious` ones make the module wrong. Approve only if no issue is
+serious
 and every claim is present."""
 
 
@@ -147,7 +155,8 @@ def repair_prompt(
         _about(paper),
         _plan_text(plan),
         f"Version {generation.number} of the module:\n```python\n{generation.source}\n```",
-        f"What was found in it. Where a rule and a compiler disagree, the compiler is right:\n{said}",
+        "What was found in it. Where a rule and a compiler disagree, the compiler is right:"
+        f"\n{said}",
         "Return the complete repaired module. Keep the contribution.",
     ]
     number = generation.number + 1

@@ -72,7 +72,7 @@ class Code(msgspec.Struct, frozen=True):
 
 
 def plan_of(call: Call) -> PaperPlan:
-    """Raises InvalidReplyError, also for a plan without claims, which nothing could be checked by."""
+    """Raises InvalidReplyError, also for a plan without claims to check."""
     plan = _decoded(call, PaperPlan, Stage.PLAN)
     known = [_known(claim) for claim in plan.claims]
     kept = tuple(claim for claim in known if claim.operations)

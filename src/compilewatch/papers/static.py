@@ -24,7 +24,16 @@ IMPORTS = frozenset(
 
 _TORCH_BANNED = frozenset(
     {"cuda", "distributed", "hub", "load", "save", "ops", "jit", "compile", "package", "backends"}
-    | {"xpu", "mps", "multiprocessing", "classes", "library", "_dynamo", "_inductor", "serialization"}
+    | {
+        "xpu",
+        "mps",
+        "multiprocessing",
+        "classes",
+        "library",
+        "_dynamo",
+        "_inductor",
+        "serialization",
+    }
     | {"cpp_extension", "from_file"}
 )
 _BUILTINS_BANNED = frozenset(

@@ -22,8 +22,28 @@ MAX_BYTES = 64 * 2**20
 """A larger file is rejected before it is parsed."""
 
 _BINARY = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\ufffe\uffff]|%PDF-\d?\.?\d?")
-_BLOCKS = frozenset("p div section article h1 h2 h3 h4 h5 h6 li tr br pre table ul ol".split())
-_HIDDEN = frozenset("script style noscript svg head".split())
+_BLOCKS = frozenset(
+    [
+        "p",
+        "div",
+        "section",
+        "article",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "li",
+        "tr",
+        "br",
+        "pre",
+        "table",
+        "ul",
+        "ol",
+    ]
+)
+_HIDDEN = frozenset(["script", "style", "noscript", "svg", "head"])
 
 
 class UnreadableError(SourceError):
@@ -114,7 +134,7 @@ def _pdf(data: bytes, limit: int) -> str:
                 break
     except UnreadableError:
         raise
-    except Exception as error:  # a plug-in's edge: pypdf raises anything on damaged files
+    except Exception as error:  # noqa: BLE001  (pypdf raises anything on damaged files)
         if not parts:
             raise UnreadableError(f"the PDF is damaged ({type(error).__name__})") from None
     return "\n\n".join(parts)

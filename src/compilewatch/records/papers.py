@@ -255,7 +255,7 @@ class CallState(StrEnum):
 
 
 class Call(Record, frozen=True, kw_only=True):
-    """A line of the ledger: one HTTP request to a model is a line `started` and a line that ends it.
+    """A line of the ledger: each HTTP request is a line `started` and a line that ends it.
 
     `entry` counts requests from 1 and joins the two lines. `usd` is the cost; of a line `started`
     it is the most that the request can cost; None means that the price is unknown. `reply` is the

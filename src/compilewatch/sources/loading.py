@@ -47,6 +47,8 @@ def choose_source(
         return source, f"Models of the Hub in {pulled}, pulled {found.pulled_at}{cut}."
     if name == "manifest":
         return source, f"Models of {getattr(source, 'path', places.manifest)}."
+    if name == "papers":
+        return source, "Models that were generated from papers; each runs in a sandbox of its own."
     return source, f"Models of the source {name}."
 
 
@@ -62,5 +64,6 @@ def _made(name: str, heads: str, places: Places) -> Source:
         "library": {"heads": heads, "popularity": places.popularity, "cache": places.cache},
         "hub": {"path": places.pulled},
         "manifest": {"path": places.manifest},
+        "papers": {"outputs": places.outputs},
     }
     return source_class(name)(**arguments.get(name, {}))

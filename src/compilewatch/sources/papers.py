@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import SourceError
-from compilewatch.launchers.confined import SOURCE, SOURCE_FILE, build_of
+from compilewatch.launchers import UNREVIEWED
+from compilewatch.launchers.confined import SOURCE_FILE, build_of
 from compilewatch.records import ModelSpec
 from compilewatch.records.papers import Generation, Stage, StageOutcome, StageResult
 from compilewatch.store.papers import PaperFolder, PaperStore
@@ -23,7 +24,7 @@ CHECKED = (Stage.STATIC, Stage.REVIEW, Stage.EAGER, Stage.FAITHFUL)
 class PapersSource:
     """Generated models, by paper id. They only run in the sandbox."""
 
-    name = SOURCE
+    name = UNREVIEWED
 
     def __init__(self, *, outputs: Path | None = None) -> None:
         self._store = PaperStore(outputs or Path("outputs"))
@@ -56,7 +57,7 @@ def generated_spec(
 ) -> ModelSpec:
     """The model of a version of the code, with its provenance."""
     return ModelSpec(
-        source=SOURCE,
+        source=UNREVIEWED,
         name=generation.paper,
         build=build_of(generation.id),
         architecture=f"generation:{generation.id[:12]}",

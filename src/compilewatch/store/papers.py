@@ -44,7 +44,7 @@ _Line = TypeVar("_Line", StageResult, Call)
 
 
 class PaperStore:
-    """`outputs/papers/`. Raises StoreError. Nothing is created until there is something to write."""
+    """`outputs/papers/`. Raises StoreError. Nothing is created before the first write."""
 
     def __init__(self, outputs: Path) -> None:
         self.root = outputs.absolute() / "papers"
@@ -253,8 +253,7 @@ def _lines(path: Path, kind: type[_Line]) -> list[_Line]:
 
 def _paper_of(journal: Path) -> str:
     """The id of the paper that a journal is about, read from its first line."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        with journal.open(encoding="utf-8") as file:
-            if found := re.search(r'"paper":"((?:[^"\\]|\\.)*)"', file.readline()):
-                return str(msgspec.json.decode(f'"{found[1]}"'))
+    with contextlib.suppress(OSError, UnicodeDecodeError), journal.open(encoding="utf-8") as file:
+        if found := re.search(r'"paper":"((?:[^"\\]|\\.)*)"', file.readline()):
+            return str(msgspec.json.decode(f'"{found[1]}"'))
     return ""

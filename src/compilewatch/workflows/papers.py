@@ -7,6 +7,7 @@ continues where it was.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,6 +22,7 @@ from compilewatch.papers.calls import Caller, NoReplyError
 from compilewatch.papers.datasets import offline
 from compilewatch.papers.execution import Ran, Runner, run_eager
 from compilewatch.papers.text import UnreadableError, read_text
+from compilewatch.records import Record
 from compilewatch.records.clock import now
 from compilewatch.records.digests import digest
 from compilewatch.records.papers import (
@@ -69,7 +71,7 @@ class Pipeline:
     sweeper: Checker
     executor: Checker
     max_paper_tokens: int
-    observer: Observer = lambda result: None
+    observer: Observer = lambda _: None
 
     def run(self, papers: Sequence[Paper]) -> tuple[PaperSummary, ...]:
         """Process papers one after the other and return their summaries."""
@@ -79,10 +81,8 @@ class Pipeline:
         """Process one paper. What is wrong with it is in its summary."""
         folder = self.store.folder(paper.id)
         work = _Work(pipeline=self, paper=paper, folder=folder, journal=list(folder.journal()))
-        try:
+        with contextlib.suppress(_StoppedError):
             work.run()
-        except _StoppedError:
-            pass
         return summarise_paper(work.journal, self.caller.ledger.entries())
 
 
@@ -135,9 +135,7 @@ class _Work:
         try:
             text = read_text(self.pipeline.library.fetch(self.paper), max_tokens=limit)
         except (UnreadableError, SourceError) as error:
-            finding = Finding(
-                kind=FindingClass.UNREADABLE, stage=Stage.READ, evidence=str(error)
-            )
+            finding = Finding(kind=FindingClass.UNREADABLE, stage=Stage.READ, evidence=str(error))
             self._stage(
                 Stage.READ, digest([self.paper.location, str(error)]), lambda: _failed(finding)
             )
@@ -206,9 +204,7 @@ class _Work:
 
         def make() -> _Made:
             short = f"v{generation.number}_{generation.id[:12]}"
-            module = self.folder.write(
-                Stage.GENERATE, code.source.encode(), ".py", what=short
-            )
+            module = self.folder.write(Stage.GENERATE, code.source.encode(), ".py", what=short)
             about = self.folder.write_record(Stage.GENERATE, generation, what=short)
             lines = len(code.source.splitlines())
             return _Made(
@@ -249,9 +245,7 @@ class _Work:
         self, generation: Generation, plan: PaperPlan
     ) -> tuple[Review | None, StageResult]:
         """The review of a version. Without a valid review nothing is approved."""
-        prompt = prompts.review_prompt(
-            self.paper, plan, self.pipeline.caller.rules, generation
-        )
+        prompt = prompts.review_prompt(self.paper, plan, self.pipeline.caller.rules, generation)
         call, key = self._called(prompt, Stage.REVIEW, generation.id)
         try:
             review = replies.review_of(call)
@@ -401,7 +395,7 @@ class _Work:
         return result
 
 
-class _EagerFile(msgspec.Struct, frozen=True, kw_only=True):
+class _EagerFile(Record, frozen=True, kw_only=True):
     eager: Ran
     formulas: Ran
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,9 +70,9 @@ def run_papers(
     targets: tuple[str, ...] = ("dynamo", "export"),
     max_usd: float | None = None,
     max_tokens: int | None = None,
-    observer: Observer = lambda result: None,
+    observer: Observer = lambda _: None,
     runner: Runner | None = None,
-    sleep: Callable[[float], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[PaperSummary, ...]:
     """Process papers and return their summaries. Only one run writes to a folder at a time."""
     options = settings.papers
@@ -93,7 +94,7 @@ def run_papers(
                 ),
                 papers=frozenset(paper.id for paper in papers),
                 run=now(),
-                **({"sleep": sleep} if sleep else {}),
+                sleep=sleep,
             )
             launcher = ConfinedLauncher(1, (options.environment,), cache=settings.cache_folder)
             pipeline = Pipeline(
@@ -156,9 +157,7 @@ class Sweeper:
         except (SandboxError, LauncherError) as error:
             return Ran(not_run=str(error))
         verdicts = [result for result in results if result.is_verdict]
-        stored = folder.write(
-            Stage.SWEEP, msgspec.json.encode(results), ".json", what="results"
-        )
+        stored = folder.write(Stage.SWEEP, msgspec.json.encode(results), ".json", what="results")
         findings = tuple(finding for result in results for finding in findings_of(result))
         if not verdicts and not findings:
             return Ran(not_run="no target could run: " + "; ".join(r.detail for r in results))
@@ -261,9 +260,7 @@ class RemoteTraining:
                 self.settings.papers.executor_endpoint, self.settings.papers.executor_token
             )
             client.submit(key, request)
-            state = client.wait(
-                key, timeout_seconds=self.limits.deadline_seconds + WAIT_SECONDS
-            )
+            state = client.wait(key, timeout_seconds=self.limits.deadline_seconds + WAIT_SECONDS)
             ran = job_ran(state, _log(client, key, "stdout"), _log(client, key, "stderr"))
             files = _profiles(client, key, state, folder)
         except ExecutorError as error:

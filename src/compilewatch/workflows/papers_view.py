@@ -22,9 +22,7 @@ def summaries(outputs: Path) -> tuple[PaperSummary, ...]:
     """The summaries of all stored papers, sorted by id."""
     store = PaperStore(outputs)
     entries = store.ledger.entries()
-    return tuple(
-        summarise_paper(store.folder(name).journal(), entries) for name in store.ids()
-    )
+    return tuple(summarise_paper(store.folder(name).journal(), entries) for name in store.ids())
 
 
 def summary_of(outputs: Path, paper: str) -> tuple[PaperSummary, Path]:

@@ -11,9 +11,7 @@ class GatedBlock(nn.Module):
     def __init__(self, width: int, hidden: int):
         super().__init__()
         self.gate = nn.Linear(width, width)
-        self.branch = nn.Sequential(
-            nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)
-        )
+        self.branch = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
         nn.init.constant_(self.gate.bias, -2.0)
 
     def forward(self, x):

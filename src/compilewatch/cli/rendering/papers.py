@@ -70,7 +70,9 @@ def print_found(papers: Sequence[Paper]) -> None:
         return
     table = plain_table("paper", "date", "title", "location", gap=2)
     for paper in papers:
-        table.add_row(*(plain(t) for t in (paper.id, paper.date[:10], paper.title)), plain(paper.location))
+        table.add_row(
+            *(plain(t) for t in (paper.id, paper.date[:10], paper.title)), plain(paper.location)
+        )
     console().print(table)
 
 
@@ -146,8 +148,10 @@ def print_generation(generation: Generation, findings: Sequence[Finding]) -> Non
     """The code with its provenance as comments."""
     scripted = ", scripted" if generation.scripted else ""
     click.echo(f"# {generation.paper}, version {generation.number}, {generation.id}")
-    click.echo(f"# model {generation.model}{scripted}, paper {generation.paper_sha256[:12]}, "
-               f"prompt {generation.prompt_sha256[:12]}, rules {generation.rules_sha256[:12]}")
+    click.echo(
+        f"# model {generation.model}{scripted}, paper {generation.paper_sha256[:12]}, "
+        f"prompt {generation.prompt_sha256[:12]}, rules {generation.rules_sha256[:12]}"
+    )
     for finding in findings:
         click.echo(f"# {finding.stage}: {_finding(finding)}")
     console().print(plain(generation.source))
@@ -159,7 +163,9 @@ def print_preflight(found: Preflight) -> None:
         table = plain_table("model", "name", "status", "ends", "usable", gap=2)
         for one in found.models:
             usable = "yes" if one.usable else one.why
-            table.add_row(*(plain(t) for t in (one.model, one.name, one.status, one.ends[:10], usable)))
+            table.add_row(
+                *(plain(t) for t in (one.model, one.name, one.status, one.ends[:10], usable))
+            )
         out.print(table)
     out.print(plain(f"model:   {found.model_problem or found.model}"))
     out.print(plain(f"price:   {found.price}"))

@@ -103,9 +103,11 @@ class FolderLibrary:
             database.execute("DELETE FROM content WHERE id = ?", (name,))
             database.execute(
                 "INSERT OR REPLACE INTO paper VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (name, str(path), stat.st_size, stat.st_mtime_ns, about["title"])
-                + (about["authors"], about["date"], about["license"], about["abstract"])
-                + (stat.st_mtime,),
+                (
+                    *(name, str(path), stat.st_size, stat.st_mtime_ns, about["title"]),
+                    *(about["authors"], about["date"], about["license"], about["abstract"]),
+                    stat.st_mtime,
+                ),
             )
             database.execute(
                 "INSERT INTO content VALUES (?, ?, ?, ?, ?)",
@@ -118,10 +120,9 @@ class FolderLibrary:
             hidden = any(part.startswith(".") for part in path.relative_to(self._folder).parts)
             if path.suffix.lower() not in SUFFIXES or hidden or not path.is_file():
                 continue
-            if path.stem in found:
-                # The source of a paper is easier to read than its PDF.
-                if found[path.stem].suffix != ".pdf":
-                    continue
+            # The source of a paper is easier to read than its PDF.
+            if path.stem in found and found[path.stem].suffix != ".pdf":
+                continue
             found[path.stem] = path
         return found
 

@@ -66,9 +66,7 @@ class BedrockProvider:
                 outputConfig={
                     "textFormat": {
                         "type": "json_schema",
-                        "structure": {
-                            "jsonSchema": {"name": prompt.schema_name, "schema": schema}
-                        },
+                        "structure": {"jsonSchema": {"name": prompt.schema_name, "schema": schema}},
                     }
                 },
                 requestMetadata={name: value[:256] for name, value in prompt.labels.items()},
@@ -163,7 +161,9 @@ def _availability(details: Mapping[str, Any]) -> Availability:
     if status == "LEGACY":
         why = "it is being retired: choose an active one"
     elif "ON_DEMAND" not in kinds:
-        why = "it needs an inference profile: use the profile's id, such as us." + details["modelId"]
+        why = (
+            "it needs an inference profile: use the profile's id, such as us." + details["modelId"]
+        )
     return Availability(
         model=details["modelId"],
         name=details.get("modelName", ""),

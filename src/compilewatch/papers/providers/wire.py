@@ -57,10 +57,10 @@ class ConverseServer:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_POST(self) -> None:  # noqa: N802
+            def do_POST(self) -> None:
                 outer._converse(self)
 
-            def do_GET(self) -> None:  # noqa: N802
+            def do_GET(self) -> None:
                 outer._describe(self)
 
             def log_message(self, format: str, *args: object) -> None:

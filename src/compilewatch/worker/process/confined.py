@@ -1,4 +1,4 @@
-"""`worker.process.confined`: evaluates one request inside of the sandbox, where generated code runs.
+"""`worker.process.confined`: evaluates one request inside of the sandbox of generated code.
 
 It reads `start.json` in the current folder and writes the files of a child into the folder that the
 message names. The sandbox limits the process from outside; see `launchers.confined`.

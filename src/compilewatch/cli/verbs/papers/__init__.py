@@ -16,9 +16,9 @@ command = click.Group(
     "papers",
     help="""Turn research papers into PyTorch code that is checked, compiled and executed.
 
-    Papers come from an OpenSearch index (OPENSEARCH_ENDPOINT) or a folder. A model of Amazon Bedrock
-    (BEDROCK_MODEL_ID) plans, writes and reviews the code, which only ever runs in a sandbox. Each
-    stage is stored in outputs/papers/. Not yet tested on AWS; see docs/papers.md.
+    Papers come from an OpenSearch index (OPENSEARCH_ENDPOINT) or a folder. A model of Bedrock
+    (BEDROCK_MODEL_ID) plans, writes and reviews the code, which only runs in a sandbox. Each stage
+    is stored in outputs/papers/. Not yet tested on AWS; see docs/papers.md.
     """,
     commands=[
         find_verb,
