@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,15 @@ from typing import TypeVar
 import msgspec
 
 from compilewatch.errors import StoreError, UsageError, did_you_mean
-from compilewatch.files import append_all, failed, lock, safe_name, sync, sync_folder
+from compilewatch.files import (
+    append_all,
+    failed,
+    lock,
+    safe_name,
+    sync,
+    sync_folder,
+    write_atomically,
+)
 from compilewatch.records.base import SCHEMA_VERSION, Record
 from compilewatch.records.papers import Call, CallState, Stage, StageResult
 
@@ -76,6 +84,26 @@ class PaperStore:
     @property
     def ledger(self) -> Ledger:
         return Ledger(self.root / LEDGER)
+
+    def write_report(self, name: str, data: bytes) -> None:
+        """Replace a file of the report."""
+        write_atomically(self.root / "report" / name, data, durable=False)
+
+    def published(self, sink: str) -> frozenset[str]:
+        """The keys of what a sink has accepted."""
+        path = self.root / "published" / f"{sink}.txt"
+        try:
+            return frozenset(path.read_text(encoding="utf-8").splitlines())
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise failed("read", path, error) from None
+
+    def add_published(self, sink: str, keys: Iterable[str]) -> None:
+        """Remember what a sink has accepted, durably."""
+        known = sorted({*self.published(sink), *keys})
+        path = self.root / "published" / f"{sink}.txt"
+        write_atomically(path, "".join(f"{key}\n" for key in known).encode())
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
