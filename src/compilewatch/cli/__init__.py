@@ -34,6 +34,7 @@ VERBS: dict[str, str] = {
     "env": "create, list and check the environments that workers run in",
     "neuron": "compile captured HLO modules with the compiler of the Neuron SDK, if installed",
     "trainium": "start the Trainium instance, stop it, and show what it costs",
+    "executor": "run unreviewed code in sandboxes: the service, and commands that submit jobs",
     "doctor": "show what this machine can run, what is missing and which command installs it",
 }
 

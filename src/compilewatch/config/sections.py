@@ -47,3 +47,18 @@ class TrainiumSettings(Section, frozen=True, kw_only=True):
     poll_seconds: Annotated[float, Meta(gt=0)] = 15.0
     attempts: Annotated[int, Meta(ge=1)] = 5
     prices_file: str = ""
+
+
+class ExecutorSettings(Section, frozen=True, kw_only=True):
+    endpoint: str = ""
+    token: str = ""
+    token_file: str = ""
+    certificates: str = ""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    state: str = ""
+    environment: str = "default"
+    concurrency: Annotated[int, Meta(ge=1, le=64)] = 1
+    max_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 3600.0
+    max_memory_gib: Annotated[float, Meta(gt=0)] = 8.0
+    visible: tuple[str, ...] = ()

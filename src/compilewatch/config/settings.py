@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from compilewatch.config.sections import (
+    ExecutorSettings,
     LokiSettings,
     PublishSettings,
     PushgatewaySettings,
@@ -41,6 +42,9 @@ PATHS = {
     "neuron_operators_file": "neuron_operators.toml",
     "expectations_file": "expectations.toml",
     "trainium.prices_file": "trainium_prices.toml",
+    "executor.token_file": "",
+    "executor.certificates": "",
+    "executor.state": "",
 }
 """Settings that are paths, and their default names in the folder `inputs`."""
 
@@ -77,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     s3: S3Settings = S3Settings()
     publish: PublishSettings = PublishSettings()
     trainium: TrainiumSettings = TrainiumSettings()
+    executor: ExecutorSettings = ExecutorSettings()
     deadlines: Deadlines = Deadlines()
 
     @property

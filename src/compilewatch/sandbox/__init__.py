@@ -22,9 +22,25 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import SandboxError, UsageError
-from compilewatch.sandbox.policy import Ending, Limits, MemoryGuard, Run, SandboxResult
+from compilewatch.sandbox.policy import (
+    OUTPUT_FOLDER,
+    Ending,
+    Limits,
+    MemoryGuard,
+    Run,
+    SandboxResult,
+)
 
-__all__ = ["Ending", "Limits", "MemoryGuard", "SandboxResult", "check", "planned", "run"]
+__all__ = [
+    "OUTPUT_FOLDER",
+    "Ending",
+    "Limits",
+    "MemoryGuard",
+    "SandboxResult",
+    "check",
+    "planned",
+    "run",
+]
 
 MOST_THREADS = 16
 
