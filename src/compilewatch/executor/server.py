@@ -52,7 +52,7 @@ def serve(service: Service, on_listening: Callable[[int], None]) -> None:
     from compilewatch.executor.service import application
 
     _verify(service)
-    sandbox.check(service.setup.python)
+    sandbox.check(service.setup.python, service.setup.visible)
     hide()
     listening = _listen(service.address)
     store = JobStore(service.state)

@@ -297,7 +297,9 @@ def _verify(wanted: JobRequest, ceiling: Limits) -> None:
     for field in msgspec.structs.fields(Limits):
         most = getattr(ceiling, field.name)
         if getattr(wanted.limits, field.name) > most:
-            raise RejectedError(ErrorCode.INVALID, f"limits.{field.name} may be {most} here")
+            raise RejectedError(
+                ErrorCode.INVALID, f"limits.{field.name} may be at most {most} here"
+            )
 
 
 def _part(file: Path, offset: int) -> bytes:

@@ -45,15 +45,17 @@ __all__ = [
 MOST_THREADS = 16
 
 
-def check(python: str | None = None) -> None:
+def check(python: str | None = None, visible: Sequence[Path | str] = ()) -> None:
     """Prove that code of an interpreter (None: this one) can be confined here.
 
-    Raises SandboxError: one line that says what is missing and which command installs it. The proof
-    is remembered for the life of the process.
+    `visible` are paths that such code is to read. Raises SandboxError: one line that says what is
+    missing and which command installs it. The proof is remembered for the life of the process.
     """
-    from compilewatch.sandbox import probe
+    from compilewatch.sandbox import bubblewrap, probe
 
-    probe.check(os.path.abspath(python or sys.executable))
+    wanted = planned(["python"], visible=visible, python=python)
+    bubblewrap.check_readable(bubblewrap.visible_paths(wanted), bubblewrap.dropped_uid())
+    probe.check(wanted.python)
 
 
 def run(
