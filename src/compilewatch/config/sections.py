@@ -66,8 +66,6 @@ class PapersSettings(Section, frozen=True, kw_only=True):
     max_paper_tokens: Annotated[int, Meta(ge=500)] = 40_000
     max_repairs: Annotated[int, Meta(ge=0, le=3)] = 3
     device_seconds: Annotated[float, Meta(gt=0)] = 1800.0
-    executor_endpoint: str = ""
-    executor_token: str = ""
     environment: str = "default"
     usd_per_hour: Annotated[float, Meta(ge=0)] = 0.0
 
@@ -79,3 +77,18 @@ class CloudWatchSettings(Section, frozen=True, kw_only=True):
     profile: str = ""
     endpoint_url: str = ""
     instance_type: str = "trn1.2xlarge"
+
+
+class ExecutorSettings(Section, frozen=True, kw_only=True):
+    endpoint: str = ""
+    token: str = ""
+    token_file: str = ""
+    certificates: str = ""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    state: str = ""
+    environment: str = "default"
+    concurrency: Annotated[int, Meta(ge=1, le=64)] = 1
+    max_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 3600.0
+    max_memory_gib: Annotated[float, Meta(gt=0)] = 8.0
+    visible: tuple[str, ...] = ()

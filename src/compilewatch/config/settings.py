@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from compilewatch.config.sections import (
     CloudWatchSettings,
+    ExecutorSettings,
     LokiSettings,
     PapersSettings,
     PublishSettings,
@@ -47,6 +48,9 @@ PATHS = {
     "papers.rules_file": "papers/rules.toml",
     "papers.prices_file": "papers/prices.toml",
     "papers.replies_dir": "papers/replies",
+    "executor.token_file": "",
+    "executor.certificates": "",
+    "executor.state": "",
 }
 """Settings that are paths, and their default names in the folder `inputs`."""
 
@@ -85,6 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trainium: TrainiumSettings = TrainiumSettings()
     papers: PapersSettings = PapersSettings()
     cloudwatch: CloudWatchSettings = CloudWatchSettings()
+    executor: ExecutorSettings = ExecutorSettings()
     deadlines: Deadlines = Deadlines()
 
     @property

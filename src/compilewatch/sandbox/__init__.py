@@ -22,22 +22,40 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import SandboxError, UsageError
-from compilewatch.sandbox.policy import Ending, Limits, MemoryGuard, Run, SandboxResult
+from compilewatch.sandbox.policy import (
+    OUTPUT_FOLDER,
+    Ending,
+    Limits,
+    MemoryGuard,
+    Run,
+    SandboxResult,
+)
 
-__all__ = ["Ending", "Limits", "MemoryGuard", "SandboxResult", "check", "planned", "run"]
+__all__ = [
+    "OUTPUT_FOLDER",
+    "Ending",
+    "Limits",
+    "MemoryGuard",
+    "SandboxResult",
+    "check",
+    "planned",
+    "run",
+]
 
 MOST_THREADS = 16
 
 
-def check(python: str | None = None) -> None:
+def check(python: str | None = None, visible: Sequence[Path | str] = ()) -> None:
     """Prove that code of an interpreter (None: this one) can be confined here.
 
-    Raises SandboxError: one line that says what is missing and which command installs it. The proof
-    is remembered for the life of the process.
+    `visible` are paths that such code is to read. Raises SandboxError: one line that says what is
+    missing and which command installs it. The proof is remembered for the life of the process.
     """
-    from compilewatch.sandbox import probe
+    from compilewatch.sandbox import bubblewrap, probe
 
-    probe.check(os.path.abspath(python or sys.executable))
+    wanted = planned(["python"], visible=visible, python=python)
+    bubblewrap.check_readable(bubblewrap.visible_paths(wanted), bubblewrap.dropped_uid())
+    probe.check(wanted.python)
 
 
 def run(

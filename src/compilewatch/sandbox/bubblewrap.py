@@ -14,6 +14,8 @@ from pathlib import Path
 from compilewatch.errors import SandboxError
 from compilewatch.sandbox.policy import JOB_FOLDER, Run
 
+SEARCHED = "/usr/local/bin:/usr/bin:/bin"
+
 OLDEST = (0, 8)
 """The first version with `--disable-userns`."""
 
@@ -40,7 +42,7 @@ NEURON_PATHS = (
 
 def program() -> str:
     """The path of bwrap. Raises SandboxError if it is missing, too old or setuid."""
-    path = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin")
+    path = shutil.which("bwrap", path=SEARCHED)
     install = "sudo apt install bubblewrap"
     if path is None:
         raise SandboxError(f"unreviewed code cannot be confined: bubblewrap is missing: {install}")

@@ -69,7 +69,8 @@ class CgroupV2:
         if place.name != DELEGATED:
             raise LookupError(place.name)
         (place.parent / "cgroup.subtree_control").write_text("+memory +pids")
-        self.folder = place.parent / f"compilewatch-{uuid.uuid4().hex}"
+        _remove_old(place.parent)
+        self.folder = place.parent / _new_name()
         self.folder.mkdir()
         for name, value in (
             ("memory.max", limits.memory_bytes),
@@ -106,11 +107,13 @@ class CgroupV1:
     kind = MemoryGuard.CGROUP_V1
 
     def __init__(self, limits: Limits) -> None:
-        name = f"compilewatch-{uuid.uuid4().hex}"
+        name = _new_name()
         paths = dict(_memberships())
         self.memory, self.tasks = (
             CGROUPS / each / paths[each].lstrip("/") / name for each in ("memory", "pids")
         )
+        for folder in (self.memory, self.tasks):
+            _remove_old(folder.parent)
         self.memory.mkdir()
         try:
             self.tasks.mkdir()
@@ -270,6 +273,19 @@ def _pids(folder: Path) -> list[int]:
     with contextlib.suppress(OSError):
         return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
     return []
+
+
+def _new_name() -> str:
+    """The name of a new cgroup, with the process that is to remove it."""
+    return f"compilewatch-{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def _remove_old(place: Path) -> None:
+    """Remove the cgroups of supervisors that were killed before they could."""
+    for folder in place.glob("compilewatch-*-*"):
+        if not Path("/proc", folder.name.split("-")[1]).exists():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _remove(folder: Path) -> None:

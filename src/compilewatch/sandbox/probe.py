@@ -25,8 +25,8 @@ def attempt(name, attack):
         pass
 
 def inherited():
-    names = [each.partition(b"=")[0] for each in open("/proc/1/environ", "rb").read().split(bytes(1))]
-    return set(names) - {b"", b"PWD"}
+    found = open("/proc/1/environ", "rb").read().split(bytes(1))
+    return {each.partition(b"=")[0] for each in found} - {b"", b"PWD"}
 
 def connected():
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -14,6 +14,7 @@ import ctypes
 import fcntl
 import os
 import resource
+import select
 import selectors
 import signal
 import subprocess
@@ -140,6 +141,8 @@ class Supervisor:
         self.deadline = begun + self.limits.deadline_seconds
         seconds_to_return = GRACE_SECONDS + self.limits.output_bytes / (64 * 2**20)
         self.hard_deadline = self.deadline + seconds_to_return
+        if select.select([0], [], [], 0)[0]:  # the caller ended: nothing has run, nothing will
+            self._end(Ending.CANCELLED, "its caller ended before it began")
         os.write(go, b"1")
         logs = Path(self.run.log_folder) if self.run.log_folder is not None else None
         stdout = Collected(out, self.limits.log_bytes, logs / "stdout.log" if logs else None)

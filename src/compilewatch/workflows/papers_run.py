@@ -118,7 +118,7 @@ def _executor(settings: Settings, runner: Runner) -> LocalTraining | RemoteTrain
         memory_bytes=settings.memory_limit_bytes,
         disk_bytes=256 * MIB,
     )
-    if settings.papers.executor_endpoint:
+    if settings.executor.endpoint:
         return RemoteTraining(settings=settings, limits=limits)
     return LocalTraining(runner=runner, limits=limits)
 
@@ -245,7 +245,7 @@ class RemoteTraining:
 
     @property
     def identity(self) -> str:
-        return digest([self.settings.papers.executor_endpoint, self.limits, 1])
+        return digest([self.settings.executor.endpoint, self.limits, 1])
 
     def run(self, generation: Generation, folder: PaperFolder) -> Ran:
         request = JobRequest(
@@ -256,9 +256,7 @@ class RemoteTraining:
         )
         key = f"paper-{digest([generation.id, request])[:40]}"
         try:
-            client = ExecutorClient(
-                self.settings.papers.executor_endpoint, self.settings.papers.executor_token
-            )
+            client = _client(self.settings)
             client.submit(key, request)
             state = client.wait(key, timeout_seconds=self.limits.deadline_seconds + WAIT_SECONDS)
             ran = job_ran(state, _log(client, key, "stdout"), _log(client, key, "stderr"))
@@ -269,6 +267,18 @@ class RemoteTraining:
         if self.settings.papers.usd_per_hour:
             ran.numbers["estimated_cost_usd"] = hours * self.settings.papers.usd_per_hour
         return _stored(msgspec.structs.replace(ran, files=files), folder)
+
+
+def _client(settings: Settings) -> ExecutorClient:
+    own = settings.executor
+    token = own.token
+    if not token and own.token_file:
+        try:
+            token = Path(own.token_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ExecutorError(f"{own.token_file} cannot be read: {error.strerror}") from None
+    certificates = Path(own.certificates) if own.certificates else None
+    return ExecutorClient(own.endpoint, token, certificates=certificates)
 
 
 def _log(client: ExecutorClient, key: str, stream: str) -> bytes:

@@ -24,8 +24,6 @@ VARIABLES = {
     "opensearch_index": "OPENSEARCH_INDEX",
     "model": "BEDROCK_MODEL_ID",
     "region": "AWS_REGION",
-    "executor_endpoint": "TRAINIUM_ENDPOINT",
-    "executor_token": "COMPILEWATCH_EXECUTOR_TOKEN",
 }
 """Settings of [papers] that are also read from these variables; the settings have precedence."""
 
@@ -88,7 +86,9 @@ def settings_of(output_dir: str | None = None, **given: Any) -> Settings:
         if name not in changes and getattr(settings.papers, name) == default:
             changes[name] = os.environ.get(variable) or default
     papers = msgspec.structs.replace(settings.papers, **changes)
-    return msgspec.structs.replace(settings, papers=papers)
+    endpoint = settings.executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT", "")
+    executor = msgspec.structs.replace(settings.executor, endpoint=endpoint)
+    return msgspec.structs.replace(settings, papers=papers, executor=executor)
 
 
 def query_of(
