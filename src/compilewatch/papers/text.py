@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import re
 import unicodedata
 from html.parser import HTMLParser
@@ -96,7 +97,8 @@ def without_binary(text: str) -> str:
 def format_of(data: bytes) -> str:
     """`pdf`, `html`, `latex` or `text`, by content. Raises UnreadableError for binary data."""
     head = data[:4096]
-    if b"%PDF-" in head[:1024]:
+    # Readers accept a header within the first 1,024 bytes; a text that mentions one has no end mark.
+    if head.lstrip().startswith(b"%PDF-") or (b"%PDF-" in head[:1024] and b"%%EOF" in data[-2048:]):
         return "pdf"
     if b"\x00" in data[:65536]:
         raise UnreadableError("the file is binary, and not a PDF: give PDF, LaTeX, HTML or text")
@@ -121,6 +123,7 @@ def _decoded(data: bytes, kind: str) -> str:
 def _pdf(data: bytes, limit: int) -> str:
     import pypdf  # a tenth of a second
 
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings are for its developers
     parts: list[str] = []
     length = 0
     try:

@@ -388,7 +388,9 @@ class _Work:
             labels=made.labels,
             scripted=made.scripted or (version.scripted if version else False),
         )
-        if not _repeats(self.journal, result):
+        if (same := _repeated(self.journal, result)) is not None:
+            result = same
+        else:
             self.folder.append(result)
         self.journal.append(result)
         self.pipeline.observer(result)
@@ -433,10 +435,10 @@ def _made(ran: Ran, files: tuple[str, ...] = ()) -> _Made:
     )
 
 
-def _repeats(journal: Sequence[StageResult], result: StageResult) -> bool:
-    """Whether the newest line of the stage says the same, so that running again adds nothing."""
+def _repeated(journal: Sequence[StageResult], result: StageResult) -> StageResult | None:
+    """The newest line of the stage if it says the same, so that running again adds nothing."""
     last = next((known for known in reversed(journal) if known.stage is result.stage), None)
     if last is None or result.is_lasting:
-        return False
+        return None
     same = msgspec.structs.replace(last, at=result.at, files=result.files, numbers=result.numbers)
-    return same == result
+    return last if same == result else None

@@ -1,4 +1,4 @@
-"""Runs the shipped papers on prepared replies and kills itself at a stage's border; see test_kills."""
+"""Runs the shipped papers on prepared replies and kills itself at the border of a stage."""
 
 from __future__ import annotations
 

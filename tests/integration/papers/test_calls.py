@@ -1,4 +1,4 @@
-"""The real client of boto3 against a server with Bedrock's wire format: faults, budgets, resumption."""
+"""The real client of boto3 and a server with Bedrock's wire format: faults, budgets, a rerun."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_budget_holds_before_a_call(tmp_path: Path) -> None:
         sent = len(server.requests)
         # Running again with the same limit spends nothing more.
         made = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
-        assert made.run(papers) == summaries
+        assert [one.state for one in made.run(papers)] == [one.state for one in summaries]
         assert len(server.requests) == sent
     entries = PaperStore(tmp_path).ledger.entries()
     assert 0 < sum(entry.usd or 0.0 for entry in entries) <= 0.50
@@ -181,7 +181,7 @@ def test_a_model_that_does_not_exist_is_said_in_one_line(tmp_path: Path) -> None
 def test_no_prompt_contains_binary_data(tmp_path: Path) -> None:
     folder = tmp_path / "papers"
     folder.mkdir()
-    noise = "Gates \ufffd\x00\x07 %PDF-1.7 and %PD%PDF-F-1.4 weigh \ud800 branches. "
+    noise = "A text. Gates \ufffd\x00\x07 %PDF-1.7 and %PD%PDF-F-1.4 weigh \ud800 branches. "
     (folder / "noisy.txt").write_bytes(
         noise.encode("utf-8", "surrogatepass").replace(b"\0", b"") * 20
     )
