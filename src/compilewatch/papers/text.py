@@ -97,7 +97,7 @@ def without_binary(text: str) -> str:
 def format_of(data: bytes) -> str:
     """`pdf`, `html`, `latex` or `text`, by content. Raises UnreadableError for binary data."""
     head = data[:4096]
-    # Readers accept a header within the first 1,024 bytes; a text that mentions one has no end mark.
+    # Readers accept a header within the first 1,024 bytes; a text with one has no end mark.
     if head.lstrip().startswith(b"%PDF-") or (b"%PDF-" in head[:1024] and b"%%EOF" in data[-2048:]):
         return "pdf"
     if b"\x00" in data[:65536]:

@@ -194,16 +194,12 @@ def test_nine_of_ten_swaps_are_caught_with_at_most_one_false_alarm() -> None:
         for name, (_, source) in SWAPPED.items()
         if check_structure(source, plan(FAITHFUL[name][0]))
     ]
-    alarms = [
-        n for n, (wanted, source) in FAITHFUL.items() if check_structure(source, plan(wanted))
-    ]
+    alarms = [n for n, (wanted, text) in FAITHFUL.items() if check_structure(text, plan(wanted))]
     assert len(FAITHFUL) == len(SWAPPED) == 10
     assert (len(caught), alarms) == (10, [])
 
 
-@pytest.mark.parametrize(
-    "source", [s for _, s in FAITHFUL.values()] + [s for _, s in SWAPPED.values()]
-)
+@pytest.mark.parametrize("source", [s for _, s in [*FAITHFUL.values(), *SWAPPED.values()]])
 def test_the_fixtures_are_valid_modules(source: str) -> None:
     assert check_source(source) == ()
 
@@ -213,8 +209,8 @@ def test_a_finding_names_the_claim_the_nearest_class_and_what_it_lacks() -> None
     (finding,) = check_structure(source, plan(("relu", "power")))
     assert finding.kind is FindingClass.UNFAITHFUL
     assert "C1" in finding.evidence
-    assert "Block comes closest and lacks power" in finding.evidence
-    assert finding.line == source.splitlines().index("class Block(nn.Module):") + 1
+    assert "Net comes closest and lacks power" in finding.evidence
+    assert finding.line == source.splitlines().index("class Net(nn.Module):") + 1
 
 
 def test_only_stock_layers_are_no_implementation() -> None:
@@ -263,6 +259,7 @@ def test_a_claim_without_evidence_in_the_code_is_not_confirmed(
 
 
 def test_a_quotation_may_miss_its_line_by_two_and_its_spaces() -> None:
-    quote = Evidence(line=22, quote="weight=torch.sigmoid( self.gate(x) )")
+    number = SOURCE.splitlines().index("        weight = torch.sigmoid(self.gate(x))") + 1
+    quote = Evidence(line=number + 2, quote="weight=torch.sigmoid( self.gate(x) )")
     claims = (ReviewedClaim(claim="C1", present=True, evidence=(quote,)),)
     assert check_rubric(SOURCE, plan(("sigmoid",)), Review(approved=True, claims=claims)) == ()
