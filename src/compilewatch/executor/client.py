@@ -177,21 +177,27 @@ class ExecutorClient:
         """What the job left in `/job/out`."""
         return self._decoded(self._call("GET", f"{_path(key)}/artifacts"), tuple[Artifact, ...])
 
-    def artifact(self, key: str, artifact: Artifact) -> bytes:
+    def artifact(self, key: str, name: str) -> bytes:
         """The content of one artifact, verified against its digest."""
-        content = self._call("GET", f"{_path(key)}/artifacts/{quote(artifact.name)}").content
-        if hashlib.sha256(content).hexdigest() != artifact.sha256:
-            raise ExecutorError(f"{artifact.name} of job {key} arrived damaged: fetch it again")
-        return content
+        for artifact in self.artifacts(key):
+            if artifact.name == name:
+                return self._content(key, artifact)
+        raise ExecutorError(f"job {key} left no file {name!r}", ErrorCode.NOT_FOUND)
 
     def fetch(self, key: str, folder: Path) -> tuple[Path, ...]:
         """Write all artifacts below a folder and return their paths."""
         written = []
         for artifact in self.artifacts(key):
             path = folder / artifact.name
-            write_atomically(path, self.artifact(key, artifact))
+            write_atomically(path, self._content(key, artifact))
             written.append(path)
         return tuple(written)
+
+    def _content(self, key: str, artifact: Artifact) -> bytes:
+        content = self._call("GET", f"{_path(key)}/artifacts/{quote(artifact.name)}").content
+        if hashlib.sha256(content).hexdigest() != artifact.sha256:
+            raise ExecutorError(f"{artifact.name} of job {key} arrived damaged: fetch it again")
+        return content
 
     def drain(self) -> Health:
         """Let the service take no more jobs. Raises ExecutorError (`code` conflict) if any is left.

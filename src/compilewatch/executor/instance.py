@@ -32,7 +32,6 @@ def running(
     ours = operation.up().started_by_run
     try:
         client.health()
-        client.undrain()
         yield
     finally:
         if ours:
@@ -52,13 +51,24 @@ def _leave(
     while True:
         reason = hold(client)
         if reason is None:
-            operation.down()
+            _stop(operation, client)
             return
         if time.monotonic() > until:
             say(f"the instance keeps running, because {reason}; it stops itself when it is idle")
             return
         say(f"the instance is stopped later, because {reason}")
         time.sleep(poll_seconds)
+
+
+def _stop(operation: Operation, client: ExecutorClient) -> None:
+    """Stop the instance; if it keeps running, its service takes jobs again."""
+    stopped = False
+    try:
+        stopped = operation.down().action != "left"
+    finally:
+        if not stopped:
+            with contextlib.suppress(ExecutorError):
+                client.undrain()
 
 
 def hold(client: ExecutorClient) -> str | None:

@@ -6,7 +6,7 @@ import hashlib
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -61,33 +61,39 @@ class JobStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.RLock()
-        try:
-            (folder / "jobs").mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._held = (folder / "service.lock").open("w")
-            if not lock(self._held.fileno(), seconds=5.0):
-                raise ExecutorError(
-                    f"another executor uses {folder}: stop it, or use another --state"
-                )
-            self._base = sqlite3.connect(folder / "jobs.sqlite", check_same_thread=False)
-            self._base.execute("PRAGMA journal_mode=WAL")
-            self._base.execute("PRAGMA synchronous=FULL")
-            version = self._base.execute("PRAGMA user_version").fetchone()[0]
-            if version > SCHEMA_VERSION:
-                raise ExecutorError(
-                    f"{folder} was written by a newer compilewatch: upgrade, or use another --state"
-                )
-            self._base.executescript(_TABLE)
-            self._base.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        except OSError as error:
-            raise ExecutorError(f"{folder} cannot be used: {error.strerror}") from None
-        except sqlite3.Error as error:
-            raise ExecutorError(f"{folder}/jobs.sqlite cannot be used: {error}") from None
+        with ExitStack() as opened:
+            try:
+                (folder / "jobs").mkdir(parents=True, exist_ok=True, mode=0o700)
+                held = opened.enter_context((folder / "service.lock").open("w"))
+                if not lock(held.fileno(), seconds=5.0):
+                    raise ExecutorError(
+                        f"another executor uses {folder}: stop it, or use another --state"
+                    )
+                self._base = sqlite3.connect(folder / "jobs.sqlite", check_same_thread=False)
+                opened.callback(self._base.close)
+                self._prepare()
+            except OSError as error:
+                raise ExecutorError(f"{folder} cannot be used: {error.strerror}") from None
+            except sqlite3.Error as error:
+                raise ExecutorError(f"{folder}/jobs.sqlite cannot be used: {error}") from None
+            self._opened = opened.pop_all()
+
+    def _prepare(self) -> None:
+        self._base.execute("PRAGMA journal_mode=WAL")
+        self._base.execute("PRAGMA synchronous=FULL")
+        version = self._base.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise ExecutorError(
+                f"{self.folder} was written by a newer compilewatch: upgrade, or use another "
+                "--state"
+            )
+        self._base.executescript(_TABLE)
+        self._base.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def close(self) -> None:
         """Let another process use the folder."""
         with self._lock:
-            self._base.close()
-            self._held.close()
+            self._opened.close()
 
     def attempt_folder(self, state: JobState) -> Path:
         """Where the logs, artifacts and result of a job's attempt are kept."""

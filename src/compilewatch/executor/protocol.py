@@ -17,7 +17,7 @@ SERVICE = "compilewatch-executor"
 
 MAX_BODY_BYTES = 8 * 2**20
 
-Key = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Key = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
 """The name of a job, chosen by its client. Equal submissions under one key are one job."""
 
 

@@ -12,7 +12,7 @@ from compilewatch.records import Record
 Name = Annotated[
     str,
     Meta(
-        pattern=r"^(?!.*(^|/)\.)[A-Za-z0-9._+-]{1,100}(/[A-Za-z0-9._+-]{1,100}){0,7}$",
+        pattern=r"^(?!.*(^|/)\.)[A-Za-z0-9._+-]{1,100}(/[A-Za-z0-9._+-]{1,100}){0,7}\Z",
         max_length=240,
     ),
 ]

@@ -67,7 +67,7 @@ with open("out/model.txt", "w") as file:
     assert part.data.startswith(b'{"step": 1')
     assert part.ended
     (artifact,) = client.artifacts("a-job")
-    content = client.artifact("a-job", artifact)
+    content = client.artifact("a-job", artifact.name)
     assert content.startswith(b"one ")
     assert b"AWS" not in content
     assert b"TOKEN" not in content

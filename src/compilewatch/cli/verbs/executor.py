@@ -238,6 +238,17 @@ def fetch_verb(key: str, folder: Path, as_json: bool, **flags: Any) -> int:
     return 0
 
 
+def reason_to_keep_running() -> str | None:
+    """Why the instance of the executor must not be stopped; None if it may, or there is none."""
+    if not (load_settings().executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT")):
+        return None
+    from compilewatch.executor.instance import hold
+
+    _, client = _client({})
+    with client:
+        return hold(client)
+
+
 def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
     from compilewatch.environments import interpreter
     from compilewatch.executor.runner import Setup
