@@ -90,6 +90,10 @@ class TrainiumUnavailableError(TrainiumError):
     exit_status = 1
 
 
+class ProviderError(CompilewatchError):
+    """A language model cannot be used: no credentials, no access, no such model."""
+
+
 class SandboxError(CompilewatchError):
     """This machine cannot confine unreviewed code, so that it is not run."""
 

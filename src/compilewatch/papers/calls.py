@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from compilewatch.errors import UsageError
+from compilewatch.errors import ProviderError, UsageError
 from compilewatch.papers import CallError, Prompt, Provider, Reply
 from compilewatch.papers.prices import ModelPrice
 from compilewatch.papers.prompts import call_key
@@ -94,7 +94,10 @@ class Caller:
         return call_key(prompt, self.provider.model, self.provider.name, self.rules, parent)
 
     def call(self, prompt: Prompt, *, stage: Stage, parent: str = "") -> Call:
-        """The finished call for a prompt, from the ledger or new. Raises NoReplyError."""
+        """The finished call for a prompt, from the ledger or new.
+
+        Raises NoReplyError, or ProviderError if the model cannot be used at all.
+        """
         key = self.key(prompt, parent)
         if (known := self.ledger.finished(key)) is not None:
             return known
@@ -127,9 +130,8 @@ class Caller:
             self._failed(entry, error)
             if error.transient:
                 raise _TransientCallError(str(error)) from error
-            kind = FindingClass.UNAVAILABLE
-            said = Finding(kind=kind, stage=stage, evidence=str(error))
-            raise NoReplyError(said) from None
+            # No paper could be processed with it, so this is no finding about a paper.
+            raise ProviderError(str(error)) from None
         return self._finished(entry, reply)
 
     def _entry(self, prompt: Prompt, key: str, most: float | None) -> Call:

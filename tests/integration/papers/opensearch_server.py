@@ -1,4 +1,4 @@
-"""An HTTP server that behaves like OpenSearch's search and S3's GetObject, for papers of a folder."""
+"""An HTTP server with OpenSearch's search and S3's GetObject, for the papers of a folder."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from compilewatch.errors import ProviderError
 from compilewatch.papers import Reply
 from compilewatch.papers.calls import Budget
 from compilewatch.papers.providers.wire import Dropped, Failure, Response
@@ -170,12 +171,13 @@ def test_a_model_that_does_not_exist_is_said_in_one_line(tmp_path: Path) -> None
     world.write_papers(tmp_path / "papers", 1)
     papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
     with world.served(respond) as (server, provider):
-        (one,) = world.pipeline(tmp_path, provider, tmp_path / "papers", papers).run(papers)
+        with pytest.raises(ProviderError, match="papers preflight") as error:
+            world.pipeline(tmp_path, provider, tmp_path / "papers", papers).run(papers)
         assert len(server.requests) == 1
-    (finding,) = one.findings
-    assert finding.kind is FindingClass.UNAVAILABLE
-    assert "papers preflight" in finding.evidence
-    assert "\n" not in finding.evidence
+    assert "\n" not in str(error.value)
+    assert error.value.exit_status == 2
+    (entry,) = PaperStore(tmp_path).ledger.entries()
+    assert (entry.state, entry.error_code) == (CallState.FAILED, "ResourceNotFoundException")
 
 
 def test_no_prompt_contains_binary_data(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import click
 from compilewatch.cli import options
 from compilewatch.cli.verbs.papers import options as shared
 from compilewatch.errors import UsageError
+from compilewatch.records.papers import FindingClass
 
 
 @click.command("run")
@@ -92,4 +93,6 @@ def run_verb(
         options.print_json(summaries)
     else:
         print_summaries(summaries, root)
+    if all(one.findings and one.findings[0].kind is FindingClass.UNREADABLE for one in summaries):
+        raise UsageError(f"no selected paper can be read: {summaries[0].findings[0].evidence}")
     return exit_status(summaries)
