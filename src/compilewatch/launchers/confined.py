@@ -26,8 +26,6 @@ from compilewatch.environments import Interpreter, describe, interpreter
 from compilewatch.errors import LauncherError
 from compilewatch.launchers import Completed, by_environment
 from compilewatch.records import (
-    Attempt,
-    AttemptCode,
     Depth,
     Environment,
     ErrorRecord,
@@ -111,25 +109,12 @@ class ConfinedLauncher:
 
 
 def evaluate(request: Request, used: Interpreter) -> Result:
-    """Evaluate one request, with real tensors too if fake ones may be the cause of a failure."""
-    tier = Tier.FAKE if request.tier is Tier.AUTO else request.tier
-    result, why = _evaluate_once(request, tier, used)
-    if why is None or request.tier is not Tier.AUTO:
-        return result
-    attempt = Attempt(
-        tier=tier,
-        status=result.status,
-        phase=result.phase,
-        code=AttemptCode.FAKE_UNSUPPORTED,
-        reason=why,
-        durations=result.durations,
-    )
-    again, _ = _evaluate_once(request, Tier.REAL, used)
-    return msgspec.structs.replace(again, attempts=(attempt, *again.attempts))
+    """Evaluate one request.
 
-
-def _evaluate_once(request: Request, tier: Tier, used: Interpreter) -> tuple[Result, str | None]:
-    """The result in one tier, and why fake tensors are the likely cause of it, if they are."""
+    With the tier `auto`, tensors are real: generated models are small and bring their own inputs,
+    and a second attempt would import torch again.
+    """
+    tier = Tier.REAL if request.tier is Tier.AUTO else request.tier
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     inner = msgspec.structs.replace(request, keep_artifacts=False, model=_inside(request.model))
     start = Start(id=1, folder=OUTPUT_FOLDER, tier=tier, request=inner)
@@ -154,20 +139,13 @@ def _evaluate_once(request: Request, tier: Tier, used: Interpreter) -> tuple[Res
     if ran.ending is Ending.NOT_STARTED:
         raise LauncherError(f"the sandbox could not start a worker: {ran.detail}")
     found = _decoded(ran)
-    if found is None:
-        result, why = _without_result(request, tier, ran), None
-    else:
-        result, why = found.result, found.fake_failure
-    return (
-        msgspec.structs.replace(
-            result,
-            request=request,
-            started_at=started_at,
-            peak_memory_bytes=ran.peak_memory_bytes,
-            artifacts=(),
-            attempts=(),
-        ),
-        why,
+    return msgspec.structs.replace(
+        found.result if found is not None else _without_result(request, tier, ran),
+        request=request,
+        started_at=started_at,
+        peak_memory_bytes=ran.peak_memory_bytes,
+        artifacts=(),
+        attempts=(),
     )
 
 

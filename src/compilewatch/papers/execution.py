@@ -37,6 +37,9 @@ EAGER_LIMITS = Limits(
 )
 MAX_EVIDENCE = 400
 
+OUT_OF_MEMORY = ("MemoryError", "DefaultCPUAllocator")
+"""What Python and torch's allocator say when the limit of memory is reached."""
+
 
 class Runner(Protocol):
     """Runs `python main.py` beside some files, confined."""
@@ -187,7 +190,7 @@ def ending_of(result: SandboxResult, stage: Stage) -> Finding | None:
     if result.ending in kinds:
         kind = kinds[result.ending]
         return Finding(kind=kind, stage=stage, evidence=result.detail or result.ending.value)
-    if b"MemoryError" in result.stderr[-4000:] or b"DefaultCPUAllocator" in result.stderr[-4000:]:
+    if any(sign.encode() in result.stderr[-4000:] for sign in OUT_OF_MEMORY):
         return Finding(kind=FindingClass.OOM, stage=stage, evidence=last_line(result.stderr))
     if result.signal is not None:
         said = f"it ended by signal {result.signal}"
@@ -222,7 +225,7 @@ def _eager_findings(result: SandboxResult, state: _State) -> list[Finding]:
         return [msgspec.structs.replace(ending, evidence=f"{ending.evidence}{where}")]
     if state.error is not None:
         kind = FindingClass.WRONG_IN_EAGER
-        if "not enough memory" in state.error.message or "MemoryError" in state.error.message:
+        if any(sign in state.error.message for sign in OUT_OF_MEMORY):
             kind = FindingClass.OOM
         said = f"{state.phase}: {' '.join(state.error.message.split())}"[:MAX_EVIDENCE]
         return [Finding(kind=kind, stage=Stage.EAGER, evidence=said, line=state.error.line)]

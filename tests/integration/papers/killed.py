@@ -28,7 +28,7 @@ def main() -> None:
             kill(result)
         append(folder, result)
 
-    PaperFolder.append = killed_before  # type: ignore[method-assign]
+    PaperFolder.append = killed_before  # type: ignore[method-assign,assignment]
     found = world.papers_of(world.INPUTS / "library", outputs / "cache", 3)
     provider = ScriptedProvider(world.REPLIES)
     made = world.pipeline(

@@ -35,7 +35,7 @@ from compilewatch.workflows.papers_run import findings_of
 from compilewatch.workflows.sweep import options_of
 from tests import papers as world
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -122,7 +122,6 @@ def kinds(ran: Ran) -> set[FindingClass]:
 
 def test_a_value_that_is_read_is_a_graph_break_with_its_line(tmp_path: Path) -> None:
     source = module("return self.f(x) * x.sum().item()")
-    assert eager(source).findings == ()
     ran = swept(tmp_path, source, "dynamo")
     assert kinds(ran) == {FindingClass.GRAPH_BREAK}
     assert (
@@ -133,13 +132,11 @@ def test_a_value_that_is_read_is_a_graph_break_with_its_line(tmp_path: Path) -> 
 
 def test_what_export_does_not_support_is_the_compilers(tmp_path: Path) -> None:
     source = module("return self.f(x)[x[:, 0] > 0] if x.sum() > 0 else self.f(x)")
-    assert eager(source).findings == ()
     assert kinds(swept(tmp_path, source, "export")) == {FindingClass.COMPILER_CANNOT}
 
 
 def test_a_model_that_computes_something_else_when_compiled_is_a_mismatch(tmp_path: Path) -> None:
     source = module("return self.f(x) + (1.0 if torch.compiler.is_compiling() else 0.0)")
-    assert eager(source).findings == ()
     assert kinds(swept(tmp_path, source, "inductor")) == {FindingClass.MISMATCH}
 
 

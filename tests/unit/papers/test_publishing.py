@@ -80,8 +80,13 @@ def test_1001_data_are_two_requests_within_a_megabyte() -> None:
 
 
 def test_publishing_again_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = []
-    monkeypatch.setattr(cloudwatch, "put", lambda _, data: sent.append(len(data)) or "sent")
+    sent: list[int] = []
+
+    def put(_: object, data: list[object]) -> str:
+        sent.append(len(data))
+        return "sent"
+
+    monkeypatch.setattr(cloudwatch, "put", put)
     store = PaperStore(tmp_path)
     for _ in range(2):
         papers_publish._watch(Settings(), store, PAPERS[:3])
