@@ -256,11 +256,12 @@ class RemoteTraining:
         )
         key = f"paper-{digest([generation.id, request])[:40]}"
         try:
-            client = _client(self.settings)
-            client.submit(key, request)
-            state = client.wait(key, timeout_seconds=self.limits.deadline_seconds + WAIT_SECONDS)
-            ran = job_ran(state, _log(client, key, "stdout"), _log(client, key, "stderr"))
-            files = _profiles(client, key, state, folder)
+            with _client(self.settings) as client:
+                client.submit(key, request)
+                wait = self.limits.deadline_seconds + WAIT_SECONDS
+                state = client.wait(key, timeout_seconds=wait)
+                ran = job_ran(state, _log(client, key, "stdout"), _log(client, key, "stderr"))
+                files = _profiles(client, key, state, folder)
         except ExecutorError as error:
             return Ran(not_run=str(error))
         hours = ran.numbers.get("execution_time_seconds", 0.0) / 3600
