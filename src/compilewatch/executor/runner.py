@@ -148,10 +148,18 @@ class Runner:
         command = ["python", request.entry, *request.arguments]
         visible = list(setup.visible)
         if request.profile and setup.profiler is not None:
-            program = str(setup.profiler.program)
-            command = [program, "inspect", "-o", f"{sandbox.OUTPUT_FOLDER}/{PROFILE}", setup.python]
+            program = setup.profiler.program
+            command = [
+                str(program),
+                "inspect",
+                "-o",
+                f"{sandbox.OUTPUT_FOLDER}/{PROFILE}",
+                setup.python,
+            ]
             command += [request.entry, *request.arguments]
-            visible.append(program)
+            # Its libraries lie beside it, in /opt/aws/neuron.
+            in_bin = program.parent.name == "bin"
+            visible.append(str(program.parent.parent if in_bin else program))
         run = sandbox.planned(
             command,
             files=dict(request.files),
