@@ -101,7 +101,7 @@ def serve_verb(
 ) -> None:
     """Run the service until it is stopped. Its jobs survive it: the next one goes on with them.
 
-    It listens on the loopback address, and elsewhere only with a token. It refuses to start where
+    It listens on the loopback address, and elsewhere only with a token. It does not start where
     it cannot confine what it is to run, and says which command changes that. MAX_EXECUTION_TIME,
     NEURON_PROFILER_ENABLED and PROFILER_OUTPUT_DIR are read as well.
     """
@@ -111,6 +111,8 @@ def serve_verb(
         raise UsageError("TLS needs both --certificate and --key")
     settings = load_settings({**flags, "executor_visible": list(visible) or None})
     own = settings.executor
+    if devices and own.concurrency > 1:
+        raise UsageError("jobs that get a device run one at a time: use --jobs 1")
     address = Address(host=own.host, port=own.port, certificate=certificate, key=key)
     setup = _setup(settings, devices)
     service = Service(address=address, token=_token(settings), state=_state(settings), setup=setup)
