@@ -26,7 +26,7 @@ from typing import BinaryIO
 import msgspec
 
 from compilewatch.contract.processes import descendants
-from compilewatch.errors import SandboxError
+from compilewatch.errors import SandboxError, StoreError
 from compilewatch.files import write_atomically
 from compilewatch.sandbox import bubblewrap, first, memory, seccomp
 from compilewatch.sandbox.frames import (
@@ -89,11 +89,13 @@ def main() -> None:
             result = Supervisor(run).supervise()
         except (SandboxError, OSError) as error:
             result = SandboxResult(ending=Ending.NOT_STARTED, detail=str(error))
-        encoded = msgspec.msgpack.encode(result)
         if run.result_file is not None:
-            write_atomically(Path(run.result_file), encoded)
+            try:
+                write_atomically(Path(run.result_file), msgspec.msgpack.encode(result))
+            except StoreError as error:  # an outcome that is not stored is none
+                result = SandboxResult(ending=Ending.NOT_STARTED, detail=str(error))
         with contextlib.suppress(BrokenPipeError):
-            send_frame(sys.stdout.buffer, encoded)
+            send_frame(sys.stdout.buffer, msgspec.msgpack.encode(result))
 
 
 def lock_down() -> None:
