@@ -99,7 +99,7 @@ class SandboxError(CompilewatchError):
 
 
 class ExecutorError(CompilewatchError):
-    """The executor rejects a call, or something else answers at its address.
+    """The executor rejects a call, or another service has its address.
 
     `code` is that of `executor.protocol.ErrorCode`, or empty.
     """

@@ -91,4 +91,5 @@ class ExecutorSettings(Section, frozen=True, kw_only=True):
     concurrency: Annotated[int, Meta(ge=1, le=64)] = 1
     max_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 3600.0
     max_memory_gib: Annotated[float, Meta(gt=0)] = 8.0
+    keep_days: Annotated[float, Meta(gt=0)] = 30.0
     visible: tuple[str, ...] = ()

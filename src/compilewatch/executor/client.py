@@ -170,7 +170,7 @@ class ExecutorClient:
             wait = min(wait * 1.5, longest)
 
     def cancel(self, key: str) -> JobState:
-        """Cancel a job that has not ended; the state may still be `running` in the answer."""
+        """Cancel a job that has not ended; the state may still be `running` in the response."""
         return self._state("DELETE", key)
 
     def artifacts(self, key: str) -> tuple[Artifact, ...]:
@@ -255,7 +255,7 @@ class ExecutorClient:
                     f"{self.endpoint} has a certificate that is not trusted: name its authority "
                     "with --certificates FILE"
                 ) from None
-            reason = "does not answer in time" if _is_timeout(error) else f"fails ({error})"
+            reason = "does not respond in time" if _is_timeout(error) else f"fails ({error})"
             raise TransientError(reason) from None
         if response.is_success:
             return response
@@ -266,10 +266,10 @@ class ExecutorClient:
             problem = msgspec.json.decode(response.content, type=Problem)
         except msgspec.MsgspecError:
             if response.status_code in _TRANSIENT:
-                return TransientError(f"answers {response.status_code}")
+                return TransientError(f"responds with {response.status_code}")
             return self._foreign()
         if response.status_code in _TRANSIENT and problem.code is not ErrorCode.DRAINING:
-            return TransientError(f"answers: {problem.message}", _retry_after(response))
+            return TransientError(f"responds: {problem.message}", _retry_after(response))
         if problem.code is ErrorCode.DRAINING:
             return ExecutorUnavailableError(f"{self.endpoint}: {problem.message}", problem.code)
         hint = ""

@@ -1,6 +1,6 @@
 """The calls of the system that the executor replaces, as thin forms of jobs.
 
-`POST /execute` and `POST /execute_batch` answer when the scripts have ended, with the fields that
+`POST /execute` and `POST /execute_batch` respond when the scripts have ended, with the fields that
 existing clients read. A script that was submitted before, for the same paper and with the same
 timeout, is not run again.
 """
@@ -61,7 +61,7 @@ def job_of(asked: Execute, timeout: float | None, ceiling: Limits) -> tuple[str,
 def answer(
     asked: Execute, state: JobState, stdout: bytes, stderr: bytes, profiler: Profiler | None
 ) -> dict[str, Any]:
-    """The answer for one script that has ended."""
+    """The response for one script that has ended."""
     result = state.result
     peak = result.peak_memory_bytes if result is not None else None
     names = [each.name for each in result.artifacts] if result is not None else []
@@ -97,7 +97,7 @@ def answer(
 
 
 def batch_answer(asked: ExecuteBatch, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The answer for several scripts; of two with one paper's id, the later one is shown."""
+    """The response for several scripts; of two with one paper's id, the later one is shown."""
     successful = sum(1 for each in answers if each["success"])
     return {
         "success": successful == len(answers),

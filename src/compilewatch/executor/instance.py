@@ -74,7 +74,7 @@ def _stop(operation: Operation, client: ExecutorClient) -> None:
 def hold(client: ExecutorClient) -> str | None:
     """Let the service take no more jobs. Returns why the instance must not be stopped, else None.
 
-    A service that cannot be asked is not idle.
+    A service that does not respond is not idle.
     """
     try:
         client.drain()

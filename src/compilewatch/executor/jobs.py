@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from compilewatch.executor.protocol import (
 from compilewatch.files import lock
 from compilewatch.records.clock import now
 
-MOST_QUEUED = 10_000
+MOST_QUEUED = 1000
 MOST_ATTEMPTS = 3
 """How often a job that the end of the service interrupts is tried before it is lost."""
 
@@ -139,6 +140,19 @@ class JobStore:
             ).fetchall()
         return tuple(msgspec.json.decode(row[0], type=JobState) for row in rows)
 
+    def prune(self, ended_before: str) -> tuple[str, ...]:
+        """Forget the jobs that ended before a time, with what they left; returns their keys."""
+        old = [
+            state.key
+            for state in self._all(*ENDED)
+            if state.ended_at is not None and state.ended_at < ended_before
+        ]
+        for key in old:
+            shutil.rmtree(self.folder / "jobs" / key, ignore_errors=True)
+            with self._transaction() as base:
+                base.execute("DELETE FROM jobs WHERE key = ?", (key,))
+        return tuple(old)
+
     def counts(self) -> tuple[int, int]:
         """How many jobs run and how many wait."""
         with self._lock:
@@ -146,11 +160,7 @@ class JobStore:
 
     def running(self) -> tuple[JobState, ...]:
         """The jobs that are marked as running."""
-        with self._lock:
-            rows = self._base.execute(
-                "SELECT value FROM jobs WHERE state = ? ORDER BY number", (State.RUNNING,)
-            ).fetchall()
-        return tuple(msgspec.json.decode(row[0], type=JobState) for row in rows)
+        return self._all(State.RUNNING)
 
     def claim(self) -> tuple[JobState, JobRequest] | None:
         """Mark the oldest waiting job as running, as its next attempt; None if none waits."""
@@ -214,6 +224,13 @@ class JobStore:
                 again = msgspec.structs.replace(known, state=State.QUEUED, started_at=None)
             self._put(again)
             return again
+
+    def _all(self, *states: State) -> tuple[JobState, ...]:
+        marks = ", ".join("?" * len(states))
+        query = f"SELECT value FROM jobs WHERE state IN ({marks}) ORDER BY number"
+        with self._lock:
+            rows = self._base.execute(query, states).fetchall()
+        return tuple(msgspec.json.decode(row[0], type=JobState) for row in rows)
 
     def _count(self, state: State) -> int:
         found = self._base.execute("SELECT count(*) FROM jobs WHERE state = ?", (state,))

@@ -13,7 +13,7 @@ from compilewatch.sandbox.policy import Ending, Limits, MemoryGuard, Name
 PROTOCOL_VERSION = 1
 
 SERVICE = "compilewatch-executor"
-"""What `GET /health` answers as `service`; anything else at the endpoint is another service."""
+"""The field `service` of `GET /health`; anything else at the endpoint is another service."""
 
 MAX_BODY_BYTES = 8 * 2**20
 

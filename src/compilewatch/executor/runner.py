@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -36,6 +39,10 @@ STDOUT, STDERR = "stdout.log", "stderr.log"
 OLD_SUPERVISOR_SECONDS = 60.0
 """How long a supervisor of an earlier service may take to end its sandbox."""
 
+PRUNE_SECONDS = 3600.0
+
+_log = logging.getLogger(__name__)
+
 _FAILURES = {
     Ending.DEADLINE: FailureCode.DEADLINE,
     Ending.MEMORY: FailureCode.MEMORY,
@@ -63,6 +70,7 @@ class Setup:
     concurrency: int = 1
     ceiling: Limits = field(default_factory=Limits)
     profiler: Profiler | None = None
+    keep_days: float = 30.0
 
 
 class Runner:
@@ -74,11 +82,13 @@ class Runner:
         self._stopping = False
         self._active: dict[str, Supervised] = {}
         self._threads: list[threading.Thread] = []
+        self._pruned = 0.0
 
     def start(self) -> None:
         """Settle the jobs that an earlier service left, then run those that wait."""
         for state in self._store.running():
             self._settle_left(state)
+        self._prune()
         self._threads = [
             threading.Thread(target=self._work, name=f"job-{n}", daemon=True)
             for n in range(self._setup.concurrency)
@@ -113,10 +123,12 @@ class Runner:
             with self._changed:
                 if self._stopping:
                     return
-                claimed = self._store.claim()
+                claimed = self._claimed()
                 if claimed is None:
                     self._changed.wait(1.0)
                     continue
+            if time.monotonic() - self._pruned > PRUNE_SECONDS:
+                self._prune()
             state, request = claimed
             try:
                 self._run(state, request)
@@ -124,6 +136,21 @@ class Runner:
                 # If even this cannot be stored, the next service settles the job.
                 with contextlib.suppress(ExecutorError):
                     self._not_started(state, str(error))
+
+    def _claimed(self) -> tuple[JobState, JobRequest] | None:
+        """The next job; None if there is none, or while the store cannot be written."""
+        try:
+            return self._store.claim()
+        except ExecutorError as error:
+            _log.warning("%s", error)
+            return None
+
+    def _prune(self) -> None:
+        """Forget the jobs that ended too long ago."""
+        self._pruned = time.monotonic()
+        before = datetime.now(UTC) - timedelta(days=self._setup.keep_days)
+        with contextlib.suppress(ExecutorError):  # the next job says what is wrong
+            self._store.prune(before.strftime("%Y-%m-%dT%H:%M:%S"))
 
     def _run(self, state: JobState, request: JobRequest) -> None:
         folder = self._store.attempt_folder(state)
@@ -148,10 +175,18 @@ class Runner:
         command = ["python", request.entry, *request.arguments]
         visible = list(setup.visible)
         if request.profile and setup.profiler is not None:
-            program = str(setup.profiler.program)
-            command = [program, "inspect", "-o", f"{sandbox.OUTPUT_FOLDER}/{PROFILE}", setup.python]
+            program = setup.profiler.program
+            command = [
+                str(program),
+                "inspect",
+                "-o",
+                f"{sandbox.OUTPUT_FOLDER}/{PROFILE}",
+                setup.python,
+            ]
             command += [request.entry, *request.arguments]
-            visible.append(program)
+            # Its libraries lie beside it, in /opt/aws/neuron.
+            in_bin = program.parent.name == "bin"
+            visible.append(str(program.parent.parent if in_bin else program))
         run = sandbox.planned(
             command,
             files=dict(request.files),

@@ -46,7 +46,7 @@ POLL_SECONDS = 0.1
 
 
 class Service:
-    """The answers to all calls. One service owns one store and one runner."""
+    """The responses to all calls. One service owns one store and one runner."""
 
     def __init__(self, store: JobStore, setup: Setup) -> None:
         self.store, self.setup = store, setup
@@ -161,7 +161,7 @@ class Service:
             self.draining = True
 
     async def execute(self, request: Request) -> Response:
-        """`POST /execute` of the founding system: one script, answered when it has ended."""
+        """`POST /execute` of the founding system: one script, with the response at its end."""
         asked = await _body(request, founding.Execute)
         return _answer(await self._executed(asked, asked.timeout))
 
@@ -337,5 +337,5 @@ def _rejected(_: Request, error: Exception) -> Response:
 
 def _unknown(request: Request, _: Exception) -> Response:
     return _problem_response(
-        ErrorCode.NOT_FOUND, f"this executor does not answer {request.method} {request.url.path}"
+        ErrorCode.NOT_FOUND, f"this executor has no {request.method} {request.url.path}"
     )

@@ -24,6 +24,8 @@ import time
 from typing import Any
 
 PR_SET_DUMPABLE = 4
+NICENESS = 5
+"""The service must respond while jobs use all processors."""
 
 
 def main() -> None:
@@ -71,6 +73,7 @@ def run(job: dict[str, Any]) -> tuple[int, bool]:
         try:
             for kind, limit in job["rlimits"]:
                 resource.setrlimit(kind, (limit, limit))
+            os.nice(NICENESS)
             os.chdir(job["folder"])
             os.execve(job["command"][0], job["command"], job["variables"])
         except (OSError, ValueError) as error:

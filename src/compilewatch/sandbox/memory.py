@@ -289,7 +289,7 @@ def _remove_old(place: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a cgroup, which the kernel refuses for a moment after the end of its processes."""
+    """Remove a cgroup, which the kernel rejects for a moment after the end of its processes."""
     for _ in range(100):
         try:
             folder.rmdir()

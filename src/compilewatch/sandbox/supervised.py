@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import SandboxError
+from compilewatch.sandbox.frames import receive_frame, send_frame
 from compilewatch.sandbox.policy import Run, SandboxResult
-from compilewatch.sandbox.supervisor import receive_frame, send_frame
 
 _PACKAGES = str(Path(__file__).parents[2])
 _START = (

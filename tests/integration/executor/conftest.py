@@ -90,11 +90,11 @@ class Executor:
 
 @pytest.fixture(scope="session", autouse=True)
 def _confining() -> None:
-    """Without bubblewrap these tests say how to get it, and fail where it has to be."""
+    """Without bubblewrap these tests say how to get it; a sandbox that does not hold fails them."""
     try:
         sandbox.check()
     except SandboxError as error:
-        if os.environ.get("CI"):
+        if os.environ.get("CI") or "is missing" not in str(error):
             pytest.fail(str(error))
         pytest.skip(str(error))
 

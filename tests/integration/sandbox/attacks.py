@@ -105,10 +105,9 @@ for place in range(0, 300 << 20, 4096):
 succeeded()
 """,
     "take 300 MB by a file in memory": """
-file = os.memfd_create("held")
-block = bytes(1 << 20)
-for _ in range(300):
-    os.write(file, block)
+block = bytes(10 << 20)
+for number in range(30):
+    os.write(os.memfd_create(f"held-{number}"), block)
 succeeded()
 """,
     "take 300 MB of disk": """

@@ -16,7 +16,7 @@ import pytest
 
 from compilewatch import sandbox
 from compilewatch.errors import SandboxError
-from compilewatch.sandbox import Ending, probe
+from compilewatch.sandbox import Ending, Limits, probe
 from compilewatch.sandbox import bubblewrap as bwrap
 from compilewatch.sandbox.supervised import Supervised
 from tests.integration.sandbox.test_attacks import marked
@@ -120,11 +120,18 @@ def test_whenever_the_supervisor_is_killed_nothing_is_left(shown: Path) -> None:
     assert left & killed == set()
 
 
-def test_a_cancelled_run_says_so_and_leaves_nothing() -> None:
-    supervised = Supervised(sandbox.planned(["python", "-c", WAITS]))
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_cancelled_run_says_so_and_leaves_nothing(begun: bool, tmp_path: Path) -> None:
+    limits = Limits(deadline_seconds=20.0)
+    command = ["python", "-c", f"print('began'); {WAITS}"]
+    supervised = Supervised(sandbox.planned(command, limits=limits, log_folder=tmp_path))
+    log = tmp_path / "stdout.log"
+    while begun and not (log.exists() and log.stat().st_size):
+        time.sleep(0.02)
     supervised.cancel()
     result = supervised.wait()
     assert (result.ending, result.survivors) == (Ending.CANCELLED, 0)
+    assert result.stdout == (b"began\n" if begun else b"")
 
 
 @pytest.mark.parametrize(

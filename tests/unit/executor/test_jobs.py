@@ -102,6 +102,19 @@ def test_a_cancelled_job_that_is_interrupted_does_not_run_again(store: JobStore)
     assert store.interrupted(state).state is State.CANCELLED
 
 
+def test_jobs_that_ended_long_ago_are_forgotten_with_their_files(store: JobStore) -> None:
+    for key in ("old", "waits"):
+        store.submit(key, request(key))
+    state = claimed(store)
+    store.attempt_folder(state).mkdir(parents=True)
+    assert store.prune("9999") == ()
+    store.finish(state, State.DONE, None, None)
+    assert store.prune("2000") == ()
+    assert store.prune("9999") == ("old",)
+    assert not store.attempt_folder(state).parent.exists()
+    assert [each.key for each in store.newest(10)] == ["waits"]
+
+
 def test_too_many_waiting_jobs_are_rejected(
     store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compilewatch import sandbox
 from compilewatch.errors import SandboxError, UsageError
 from compilewatch.sandbox import bubblewrap, seccomp
-from compilewatch.sandbox.supervisor import is_name, parsed
+from compilewatch.sandbox.frames import is_name, parsed
 
 PYTHON = "/opt/venv/bin/python"
 

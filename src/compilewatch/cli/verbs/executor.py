@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compilewatch.cli import options
+from compilewatch.cli.rendering.jobs import line_of, print_output
 from compilewatch.config.paths import cache_folder
 from compilewatch.config.settings import Settings, load_settings, where_to_set
 from compilewatch.errors import ExecutorError, UsageError
@@ -101,7 +101,7 @@ def serve_verb(
 ) -> None:
     """Run the service until it is stopped. Its jobs survive it: the next one goes on with them.
 
-    It listens on the loopback address, and elsewhere only with a token. It refuses to start where
+    It listens on the loopback address, and elsewhere only with a token. It does not start where
     it cannot confine what it is to run, and says which command changes that. MAX_EXECUTION_TIME,
     NEURON_PROFILER_ENABLED and PROFILER_OUTPUT_DIR are read as well.
     """
@@ -111,6 +111,8 @@ def serve_verb(
         raise UsageError("TLS needs both --certificate and --key")
     settings = load_settings({**flags, "executor_visible": list(visible) or None})
     own = settings.executor
+    if devices and own.concurrency > 1:
+        raise UsageError("jobs that get a device run one at a time: use --jobs 1")
     address = Address(host=own.host, port=own.port, certificate=certificate, key=key)
     setup = _setup(settings, devices)
     service = Service(address=address, token=_token(settings), state=_state(settings), setup=setup)
@@ -188,7 +190,7 @@ def status_verb(key: str | None, wait: bool, as_json: bool, **flags: Any) -> int
         f"{health.concurrency} at a time."
     )
     for state in jobs:
-        click.echo(_line(state))
+        click.echo(line_of(state))
     return 0
 
 
@@ -207,7 +209,7 @@ def logs_verb(key: str, stderr: bool, follow: bool, as_json: bool, **flags: Any)
         options.print_json({"key": key, "stream": stream, "text": text})
         return 0
     for part in parts:
-        _print(part)
+        print_output(part)
     return 0
 
 
@@ -269,6 +271,7 @@ def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
         devices=devices,
         variables=tuple(chosen.variables.items()),
         concurrency=own.concurrency,
+        keep_days=own.keep_days,
         ceiling=Limits(
             deadline_seconds=seconds,
             memory_bytes=memory,
@@ -406,39 +409,12 @@ def _parts(client: ExecutorClient, key: str, stream: str) -> Iterator[bytes]:
 
 def _follow(client: ExecutorClient, key: str) -> None:
     for part in client.follow(key):
-        _print(part)
-
-
-def _print(data: bytes) -> None:
-    """Print untrusted text: no escape sequence may reach the terminal."""
-    text = data.decode(errors="replace")
-    safe = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-    sys.stdout.write(safe)
-    sys.stdout.flush()
+        print_output(part)
 
 
 def _show(state: JobState, as_json: bool, *, final: bool = False) -> int:
     if as_json:
         options.print_json(state)
     else:
-        click.echo(_line(state))
+        click.echo(line_of(state))
     return 1 if final and state.ended and state.state != "done" else 0
-
-
-def _line(state: JobState) -> str:
-    """One line about a job."""
-    said = [f"{state.key}: {state.state}"]
-    if state.failure is not None and state.failure.value != state.state.value:
-        said.append(f"({state.failure})")
-    result = state.result
-    if result is not None:
-        if result.exit_code:
-            said.append(f"exit status {result.exit_code},")
-        said.append(f"{result.duration_seconds:.1f} s")
-        if result.peak_memory_bytes is not None:
-            said.append(f"and {result.peak_memory_bytes / 2**20:.0f} MiB")
-        if result.artifacts:
-            said.append(f"with files: {len(result.artifacts)}")
-    if state.message:
-        said.append(f"- {state.message}")
-    return " ".join(said)

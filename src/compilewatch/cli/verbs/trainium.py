@@ -67,7 +67,7 @@ def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flag
     """Stop the instance if this run started it, and show what it cost.
 
     It is not stopped while the executor that TRAINIUM_ENDPOINT names runs a job of anybody, or
-    cannot be asked (exit status 1); --force stops it nevertheless.
+    does not respond (exit status 1); --force stops it nevertheless.
     """
     operation = _operation(state, flags)
     if not force and operation.started_here():
