@@ -139,7 +139,7 @@ def run_eager(
     return eager, Ran(
         findings=tuple(_formula_findings(state, formulas)),
         numbers={"formulas": float(len(formulas))},
-        detail=f"{len(formulas)} formulas computed beside the code",
+        detail=f"formulas computed beside the code: {len(formulas)}",
     )
 
 
@@ -176,7 +176,9 @@ def trained(result: SandboxResult) -> Ran:
     if result.peak_memory_bytes is not None:
         numbers["peak_memory_mb"] = result.peak_memory_bytes / MIB
     said = "trained on synthetic data in the sandbox of this machine (CPU)"
-    return Ran(findings=(finding,) if finding else (), numbers=numbers, detail=said)
+    labels = {"where": "sandbox"}
+    found = (finding,) if finding else ()
+    return Ran(findings=found, numbers=numbers, detail=said, labels=labels)
 
 
 def ending_of(result: SandboxResult, stage: Stage) -> Finding | None:

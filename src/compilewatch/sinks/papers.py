@@ -111,7 +111,7 @@ def execution_data(
             continue
         keys.append(key)
         dimensions = (
-            ("InstanceType", instance_type if "job" in stage.detail else "local"),
+            ("InstanceType", instance_type if stage.labels.get("where") == "executor" else "local"),
             ("Replies", SCRIPTED if one.scripted else MODEL),
         )
         for name, value in _finite(stage.numbers).items():

@@ -40,6 +40,7 @@ from compilewatch.records.papers import (
     StageOutcome,
     StageResult,
 )
+from compilewatch.report.wording import plural
 from compilewatch.store.papers import PaperFolder, PaperStore
 
 Observer = Callable[[StageResult], None]
@@ -168,7 +169,7 @@ class _Work:
             used, said = offline(plan.dataset)
             return _Made(
                 files=(name,),
-                detail=f"{len(plan.claims)} claims; dataset: {said}",
+                detail=f"{plural(len(plan.claims), 'claim')}; dataset: {said}",
                 labels={"dataset": used, "recommended_dataset": plan.dataset},
                 scripted=call.scripted,
             )
@@ -274,7 +275,7 @@ class _Work:
             return _Made(
                 findings=tuple(found),
                 files=(name,),
-                detail=f"approved, {minor} minor issues" if not found else "",
+                detail=f"approved, {plural(minor, 'minor issue')}" if not found else "",
             )
 
         return review, self._stage(Stage.REVIEW, key, make)
@@ -313,7 +314,7 @@ class _Work:
                 *faithful.check_rubric(generation.source, plan, review),
                 *formulas.findings,
             )
-            claims = f"{len(plan.claims)} claims in structure and review"
+            claims = f"{plural(len(plan.claims), 'claim')} in structure and review"
             if formulas.not_run and not found:
                 why = f"{claims}; formulas were not computed: {formulas.not_run}"
                 return _Made(not_run=why)

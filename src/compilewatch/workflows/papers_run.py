@@ -313,7 +313,9 @@ def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> Ran:
         if result.peak_memory_bytes is not None:
             numbers["peak_memory_mb"] = result.peak_memory_bytes / MIB
     where = f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data"
-    return Ran(findings=(finding,) if finding else (), numbers=numbers, detail=where)
+    labels = {"where": "executor"}
+    found = (finding,) if finding else ()
+    return Ran(findings=found, numbers=numbers, detail=where, labels=labels)
 
 
 def _job_finding(state: JobState, stderr: bytes) -> Finding | None:

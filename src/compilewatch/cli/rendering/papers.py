@@ -20,6 +20,7 @@ from compilewatch.records.papers import (
     StageOutcome,
     StageResult,
 )
+from compilewatch.report.wording import plural
 from compilewatch.workflows.papers_view import Preflight
 
 STYLES = {
@@ -95,7 +96,8 @@ def print_summaries(summaries: Sequence[PaperSummary], root: Path) -> None:
     console().print(table)
     usd = sum(one.spent.usd for one in summaries)
     requests = sum(one.spent.requests for one in summaries)
-    click.echo(f"{len(summaries)} papers, {requests} requests, ${usd:.4f}; {root}")
+    counts = f"{plural(len(summaries), 'paper')}, {plural(requests, 'request')}"
+    click.echo(f"{counts}, ${usd:.4f}; {root}")
     if any(one.scripted for one in summaries):
         click.echo("Results marked as scripted come from prepared replies, not from a model.")
 
@@ -132,7 +134,8 @@ def print_check(summary: PaperSummary, folder: Path) -> None:
     spent = summary.spent
     out.print(
         plain(
-            f"  {summary.state}; {summary.repairs} repairs, {spent.requests} requests, "
+            f"  {summary.state}; {plural(summary.repairs, 'repair')}, "
+            f"{plural(spent.requests, 'request')}, "
             f"{spent.input_tokens:,} + {spent.output_tokens:,} tokens, {_usd(summary)} USD; "
             f"model {summary.model or 'none'}, dataset {summary.dataset or 'none'}"
         )
@@ -147,14 +150,14 @@ def _finding(finding: Finding) -> str:
 def print_generation(generation: Generation, findings: Sequence[Finding]) -> None:
     """The code with its provenance as comments."""
     scripted = ", scripted" if generation.scripted else ""
-    click.echo(f"# {generation.paper}, version {generation.number}, {generation.id}")
-    click.echo(
+    lines = [
+        f"# {generation.paper}, version {generation.number}, {generation.id}",
         f"# model {generation.model}{scripted}, paper {generation.paper_sha256[:12]}, "
-        f"prompt {generation.prompt_sha256[:12]}, rules {generation.rules_sha256[:12]}"
-    )
-    for finding in findings:
-        click.echo(f"# {finding.stage}: {_finding(finding)}")
-    console().print(plain(generation.source))
+        f"prompt {generation.prompt_sha256[:12]}, rules {generation.rules_sha256[:12]}",
+        *(f"# {finding.stage}: {_finding(finding)}" for finding in findings),
+        generation.source,
+    ]
+    console().print(plain("\n".join(lines)))
 
 
 def print_preflight(found: Preflight) -> None:
