@@ -6,6 +6,7 @@ attempt, and `papers.calls` decides about others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +19,13 @@ from compilewatch.papers import Availability, CallError, Prompt, Reply
 READ_TIMEOUT_SECONDS = 600.0
 """The first use of a schema can take minutes, and a long module too."""
 
-TEMPERATURE = 0.0
-
 _TRANSIENT = aws.BUSY | {
     *("ModelNotReadyException", "ModelTimeoutException", "ServiceUnavailableException"),
     *("InternalServerException", "ModelErrorException", "TooManyRequestsException"),
 }
+_PROFILE = re.compile(r"^(?:us|eu|ap|apac|jp|au|ca|sa|us-gov|global)\.(?=[a-z0-9-]+\.)")
+"""The region in the id of an inference profile."""
+
 _MAY_BE_PAID = frozenset({"ModelTimeoutException", "ModelErrorException"})
 
 
@@ -62,7 +64,8 @@ class BedrockProvider:
                 modelId=self.model,
                 system=[{"text": prompt.system}],
                 messages=[{"role": "user", "content": [{"text": prompt.text}]}],
-                inferenceConfig={"maxTokens": prompt.max_tokens, "temperature": TEMPERATURE},
+                # No temperature: newer models reject sampling parameters.
+                inferenceConfig={"maxTokens": prompt.max_tokens},
                 outputConfig={
                     "textFormat": {
                         "type": "json_schema",
@@ -80,8 +83,9 @@ class BedrockProvider:
         try:
             client = aws.client("bedrock", **self._arguments)
             if self.model:
-                found = client.get_foundation_model(modelIdentifier=self.model)["modelDetails"]
-                return (_availability(found),)
+                base = foundation_model(self.model)
+                found = client.get_foundation_model(modelIdentifier=base)["modelDetails"]
+                return (_availability(found, by_profile=base != self.model),)
             listed = client.list_foundation_models(byOutputModality="TEXT")["modelSummaries"]
         except (exceptions.BotoCoreError, exceptions.ClientError) as error:
             raise self._error(error) from None
@@ -151,8 +155,13 @@ def _advice(code: str, message: str) -> str:
     return ""
 
 
-def _availability(details: Mapping[str, Any]) -> Availability:
-    """How a model can be used now. Those that need an inference profile are used by its id."""
+def foundation_model(model: str) -> str:
+    """The id of the model behind an inference profile, `us.anthropic.…` or its ARN."""
+    return _PROFILE.sub("", model.rpartition("/")[2])
+
+
+def _availability(details: Mapping[str, Any], *, by_profile: bool = False) -> Availability:
+    """How a model can be used now. Some are used by the id of an inference profile only."""
     cycle = details.get("modelLifecycle", {})
     ends = cycle.get("endOfLifeTime")
     kinds = details.get("inferenceTypesSupported", [])
@@ -160,7 +169,7 @@ def _availability(details: Mapping[str, Any]) -> Availability:
     why = ""
     if status == "LEGACY":
         why = "it is being retired: choose an active one"
-    elif "ON_DEMAND" not in kinds:
+    elif "ON_DEMAND" not in kinds and not by_profile:
         why = (
             "it needs an inference profile: use the profile's id, such as us." + details["modelId"]
         )
