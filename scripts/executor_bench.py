@@ -1,4 +1,4 @@
-"""The benchmarks of the executor: jobs under kills of the service, and the cost of a sandbox."""
+"""The benchmarks of the executor: kills of the service, hostile jobs, and a sandbox's cost."""
 
 from __future__ import annotations
 
@@ -53,6 +53,42 @@ def executor_kills(output: Path) -> dict[str, Any]:
         "completed_twice": twice,
         "wall_seconds": round(time.monotonic() - begun, 1),
         "within": ended == JOBS and twice == 0,
+    }
+
+
+HOSTILE = """
+import os
+for _ in range(60):
+    if os.fork() == 0:
+        break
+while True:
+    print("x" * 10000)
+"""
+
+
+def executor_health(output: Path) -> dict[str, Any]:
+    """`GET /health` while two hostile jobs use all that they may for six seconds: 1 s."""
+    made = Executor(output / "health", "--jobs", "2")
+    made.state.parent.mkdir(parents=True, exist_ok=True)
+    made.start()
+    seconds = []
+    try:
+        client = made.client()
+        limits = Limits(deadline_seconds=6.0)
+        for key in ("a", "b"):
+            files = {"main.py": HOSTILE}
+            client.submit(key, JobRequest(files=files, title=key, limits=limits))
+        while not all(client.status(key).ended for key in ("a", "b")):
+            begun = time.monotonic()
+            made.health()
+            seconds.append(time.monotonic() - begun)
+    finally:
+        made.end()
+    return {
+        "calls": len(seconds),
+        "median_ms": round(statistics.median(seconds) * 1000, 1),
+        "slowest_ms": round(max(seconds) * 1000, 1),
+        "within": max(seconds) < 1.0,
     }
 
 

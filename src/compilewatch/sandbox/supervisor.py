@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -54,7 +55,7 @@ START_SECONDS = 30.0
 ADDRESS_SPACE_BYTES = 24 * 2**30
 """At least; XLA maps 6 GB that it never uses, and a low limit breaks OpenBLAS."""
 
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 class Collected:
@@ -106,6 +107,13 @@ def lock_down() -> None:
     os.umask(0o077)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent decides, by closing standard input
+
+
+def end_with_parent(libc: ctypes.CDLL, parent: int) -> None:
+    """Let the kernel kill this new process when its parent ends; exec(2) keeps the setting."""
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # the parent ended before the call
+        os._exit(1)
 
 
 class Supervisor:
@@ -184,6 +192,8 @@ class Supervisor:
             user=self.uid,
             group=self.uid,
             extra_groups=None if self.uid is None else [],
+            # bubblewrap does the same, but only some milliseconds after its start.
+            preexec_fn=partial(end_with_parent, ctypes.CDLL(None), os.getpid()),
         )
         for descriptor in (out_w, err_w, results_w, info_w, block, go, payload, rules):
             os.close(descriptor)

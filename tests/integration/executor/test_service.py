@@ -259,5 +259,5 @@ while True:
         begun = time.monotonic()
         assert executor.health()["status"] == "ok"
         slowest = max(slowest, time.monotonic() - begun)
-    assert slowest < 5.0  # one second on an idle machine, as docs/executor.md says
+    assert slowest < 5.0  # `make bench ARGS=executor_health` holds it to one
     assert all(client.status(f"busy-{n}").failure is FailureCode.DEADLINE for n in range(2))

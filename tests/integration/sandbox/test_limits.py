@@ -16,7 +16,7 @@ import pytest
 
 from compilewatch import sandbox
 from compilewatch.errors import SandboxError
-from compilewatch.sandbox import Ending, Limits, probe
+from compilewatch.sandbox import Ending, Limits, probe, seccomp
 from compilewatch.sandbox import bubblewrap as bwrap
 from compilewatch.sandbox.supervised import Supervised
 from tests.integration.sandbox.test_attacks import marked
@@ -106,7 +106,7 @@ def test_whenever_the_supervisor_is_killed_nothing_is_left(shown: Path) -> None:
     killed = set()
     for number in range(20):
         supervised = Supervised(run)
-        time.sleep(0.04 + 0.012 * number)
+        time.sleep(0.08 + 0.012 * number)
         supervised._process.kill()
         killed.add(str(supervised._process.pid))
         with pytest.raises(SandboxError, match="ended early"):
@@ -177,6 +177,11 @@ print(json.dumps([done.stdout, done.stderr]))
     assert stderr == ""
     assert "unreviewed code cannot be confined" in stdout
     assert len(stdout.splitlines()) == 1
+
+
+def test_the_filter_is_a_program_that_is_wider_for_a_device() -> None:
+    assert len(seccomp.program()) % 8 == 0
+    assert seccomp.program(any_ioctl=True) != seccomp.program()
 
 
 def test_a_path_that_the_sandbox_could_not_read_is_named(tmp_path: Path) -> None:

@@ -149,11 +149,6 @@ def test_ubuntus_denial_comes_with_the_command_that_changes_it(
     assert "apparmor_parser -r" in bubblewrap.advice("loopback: Failed RTM_NEWADDR")
 
 
-def test_the_filter_can_be_made_and_is_wider_for_a_device() -> None:
-    assert len(seccomp.program()) % 8 == 0
-    assert seccomp.program(any_ioctl=True) != seccomp.program()
-
-
 def test_a_missing_libseccomp_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seccomp, "LIBRARY", "libnothing.so.9")
     with pytest.raises(SandboxError, match="sudo apt install libseccomp2"):
