@@ -9,6 +9,7 @@ from typing import Protocol
 
 from compilewatch.errors import LauncherError
 from compilewatch.records import Environment, Request, Result, Tier
+from compilewatch.records.papers import UNREVIEWED
 
 LAUNCHERS: dict[str, str] = {
     "local": "compilewatch.launchers.local.launcher:LocalLauncher",
@@ -38,10 +39,6 @@ class Running:
     name: str
     doing: str
     seconds: float
-
-
-UNREVIEWED = "papers"
-"""The source of generated code, which runs in `launchers.confined` only."""
 
 
 def by_environment(

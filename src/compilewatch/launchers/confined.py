@@ -29,7 +29,6 @@ from compilewatch.records import (
     Depth,
     Environment,
     ErrorRecord,
-    FactoryBuild,
     ModelSpec,
     Phase,
     Request,
@@ -37,18 +36,14 @@ from compilewatch.records import (
     Status,
     Tier,
 )
+from compilewatch.records.papers import GENERATED_MODULE, SOURCE_FILE
 from compilewatch.sandbox.policy import (
-    JOB_FOLDER,
     MIB,
     OUTPUT_FOLDER,
     Ending,
     Limits,
     SandboxResult,
 )
-
-MODULE = "generated"
-SOURCE_FILE = "source_file"
-"""The field of a model's provenance that names the file with its code."""
 
 _PACKAGE = Path(compilewatch.__file__).parent
 _LAST_LINE = 300
@@ -60,16 +55,6 @@ _STATUSES: dict[Ending, Status] = {
     Ending.DISK_FILES: Status.CRASHED,
     Ending.CANCELLED: Status.CRASHED,
 }
-
-
-def build_of(source_sha256: str) -> FactoryBuild:
-    """How a generated model is built: by a module that exists inside of the sandbox only."""
-    return FactoryBuild(
-        factory=f"{MODULE}:model",
-        inputs=f"{MODULE}:inputs",
-        path=JOB_FOLDER,
-        source_sha256=source_sha256,
-    )
 
 
 class ConfinedLauncher:
@@ -125,7 +110,7 @@ def evaluate(request: Request, used: Interpreter) -> Result:
         ],
         files={
             START_FILE: msgspec.json.encode(start),
-            f"{MODULE}.py": Path(request.model.provenance[SOURCE_FILE]).read_bytes(),
+            f"{GENERATED_MODULE}.py": Path(request.model.provenance[SOURCE_FILE]).read_bytes(),
         },
         limits=Limits(
             deadline_seconds=request.deadlines.total_seconds,

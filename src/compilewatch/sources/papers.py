@@ -11,10 +11,17 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import SourceError
-from compilewatch.launchers import UNREVIEWED
-from compilewatch.launchers.confined import SOURCE_FILE, build_of
-from compilewatch.records import ModelSpec
-from compilewatch.records.papers import Generation, Stage, StageOutcome, StageResult
+from compilewatch.records import FactoryBuild, ModelSpec
+from compilewatch.records.papers import (
+    GENERATED_MODULE,
+    SOURCE_FILE,
+    UNREVIEWED,
+    Generation,
+    Stage,
+    StageOutcome,
+    StageResult,
+)
+from compilewatch.sandbox.policy import JOB_FOLDER
 from compilewatch.store.papers import PaperFolder, PaperStore
 
 CHECKED = (Stage.STATIC, Stage.REVIEW, Stage.EAGER, Stage.FAITHFUL)
@@ -59,7 +66,13 @@ def generated_spec(
     return ModelSpec(
         source=UNREVIEWED,
         name=generation.paper,
-        build=build_of(generation.id),
+        # The module exists inside of the sandbox only.
+        build=FactoryBuild(
+            factory=f"{GENERATED_MODULE}:model",
+            inputs=f"{GENERATED_MODULE}:inputs",
+            path=JOB_FOLDER,
+            source_sha256=generation.id,
+        ),
         architecture=f"generation:{generation.id[:12]}",
         family="paper",
         task="paper",
