@@ -29,6 +29,7 @@ from compilewatch.papers.execution import (
 from compilewatch.papers.metric_lines import last_values, points_of
 from compilewatch.papers.prices import price_of
 from compilewatch.papers.rules import load_rules
+from compilewatch.plan.keys import target_sha256
 from compilewatch.plan.placement import place
 from compilewatch.plan.requests import check_targets, plan, targets_of
 from compilewatch.records import Environment, Mode, Phase, Request, Result, Status
@@ -136,12 +137,13 @@ class Sweeper:
 
     @property
     def identity(self) -> str:
-        """Targets and the environment; a change of either is a new question to the compiler."""
+        """Targets with their code, and the environment: a change of either can change a verdict."""
         try:
             known = [environment.digest for environment in self.launcher.environments()]
         except LauncherError as error:
             known = [str(error)]
-        return digest([sorted(self.targets), known])
+        code = {name: target_sha256(name.partition(":")[0]) for name in sorted(self.targets)}
+        return digest([code, known])
 
     def run(self, generation: Generation, folder: PaperFolder) -> Ran:
         file = _file_of(generation, folder)
