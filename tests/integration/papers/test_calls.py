@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.errors import ProviderError
+from compilewatch.errors import ProviderError, SandboxError
 from compilewatch.papers import Reply
 from compilewatch.papers.calls import Budget
 from compilewatch.papers.providers.wire import Dropped, Failure, Response
@@ -193,3 +193,33 @@ def test_no_prompt_contains_binary_data(tmp_path: Path) -> None:
         texts = [str(body["messages"]) + str(body["system"]) for body in server.requests]
     assert texts
     assert not [text for text in texts if "%PDF-" in text or "\ufffd" in text]
+
+
+def test_without_a_sandbox_nothing_runs_and_nothing_is_passed(tmp_path: Path) -> None:
+    class Unconfined(FakeRunner):
+        def check(self) -> None:
+            raise SandboxError("bubblewrap is missing: apt-get install bubblewrap")
+
+    world.write_papers(tmp_path / "papers", 1)
+    papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
+    runner, sweeper, executor = Unconfined(), FakeChecker(), FakeChecker()
+    with world.served() as (server, provider):
+        (one,) = world.pipeline(
+            tmp_path,
+            provider,
+            tmp_path / "papers",
+            papers,
+            runner=runner,
+            sweeper=sweeper,
+            executor=executor,
+        ).run(papers)
+        assert (runner.runs, sweeper.runs, executor.runs) == (0, 0, 0)
+        assert (one.state, one.findings) == ("incomplete", ())
+        outcomes = {stage.stage: stage for stage in one.stages}
+        for stage in (Stage.EAGER, Stage.FAITHFUL, Stage.SWEEP, Stage.EXECUTE):
+            assert outcomes[stage].outcome is StageOutcome.NOT_RUN
+            assert "bubblewrap" in outcomes[stage].detail
+        # Once the machine can confine code, the run continues without a request.
+        sent = len(server.requests)
+        (again,) = world.pipeline(tmp_path, provider, tmp_path / "papers", papers).run(papers)
+        assert (again.state, len(server.requests)) == ("passed", sent)
