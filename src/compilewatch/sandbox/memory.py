@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ unit does systemd leave the cgroups to us."""
 CGROUPS = Path("/sys/fs/cgroup")
 TICK_SECONDS = 0.02
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_V1 = ("memory", "pids")
 _FOLDERS = ("job", "tmp", "dev/shm")
 
 
@@ -30,6 +32,10 @@ class Guard(Protocol):
 
     def prefix(self) -> list[str]:
         """What is put before the command that starts the sandbox."""
+        ...
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """What this process starts meanwhile is held from its birth. Raises OSError."""
         ...
 
     def hold(self, pid: int) -> None:
@@ -69,7 +75,8 @@ class CgroupV2:
         if place.name != DELEGATED:
             raise LookupError(place.name)
         (place.parent / "cgroup.subtree_control").write_text("+memory +pids")
-        _remove_old(place.parent)
+        remove_old(place.parent)
+        self.own = place
         self.folder = place.parent / _new_name()
         self.folder.mkdir()
         for name, value in (
@@ -82,6 +89,9 @@ class CgroupV2:
 
     def prefix(self) -> list[str]:
         return []
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        return _moved((self.folder, self.own))
 
     def hold(self, pid: int) -> None:
         (self.folder / "cgroup.procs").write_text(str(pid))
@@ -109,11 +119,9 @@ class CgroupV1:
     def __init__(self, limits: Limits) -> None:
         name = _new_name()
         paths = dict(_memberships())
-        self.memory, self.tasks = (
-            CGROUPS / each / paths[each].lstrip("/") / name for each in ("memory", "pids")
-        )
+        self.memory, self.tasks = (CGROUPS / each / paths[each].lstrip("/") / name for each in _V1)
         for folder in (self.memory, self.tasks):
-            _remove_old(folder.parent)
+            remove_old(folder.parent)
         self.memory.mkdir()
         try:
             self.tasks.mkdir()
@@ -128,6 +136,9 @@ class CgroupV1:
 
     def prefix(self) -> list[str]:
         return []
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        return _moved(*((folder, folder.parent) for folder in (self.memory, self.tasks)))
 
     def hold(self, pid: int) -> None:
         for folder in (self.memory, self.tasks):
@@ -166,6 +177,9 @@ class SystemdScope:
         # bubblewrap's own variables can be read inside, in /proc/1/environ.
         return [*made, "/usr/bin/env", "-i"]
 
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def hold(self, pid: int) -> None:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         path = next(line.split(":", 2)[2] for line in lines if line.startswith("0::"))
@@ -199,6 +213,9 @@ class Watcher:
 
     def prefix(self) -> list[str]:
         return []
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def hold(self, pid: int) -> None:
         self.pid = pid
@@ -280,12 +297,36 @@ def _new_name() -> str:
     return f"compilewatch-{os.getpid()}-{uuid.uuid4().hex}"
 
 
-def _remove_old(place: Path) -> None:
-    """Remove the cgroups of supervisors that were killed before they could."""
+@contextlib.contextmanager
+def _moved(*pairs: tuple[Path, Path]) -> Iterator[None]:
+    """Move this process into the first cgroup of each pair, and back into the second."""
+    try:
+        for there, _ in pairs:
+            (there / "cgroup.procs").write_text(str(os.getpid()))
+        yield
+    finally:
+        for _, back in pairs:
+            (back / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def clean_up() -> None:
+    """End what supervisors left that were killed before they could."""
+    with contextlib.suppress(OSError, LookupError):
+        known = dict(_memberships())
+        places = [CGROUPS / each / known[each].lstrip("/") for each in _V1 if each in known]
+        for place in (*places, (CGROUPS / known.get("", "/").lstrip("/")).parent):
+            remove_old(place)
+
+
+def remove_old(place: Path) -> None:
+    """End and remove the sandboxes of a cgroup whose supervisors have ended."""
     for folder in place.glob("compilewatch-*-*"):
-        if not Path("/proc", folder.name.split("-")[1]).exists():
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        if Path("/proc", folder.name.split("-")[1]).exists():
+            continue
+        for pid in _pids(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _remove(folder)
 
 
 def _remove(folder: Path) -> None:

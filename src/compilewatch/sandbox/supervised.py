@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import SandboxError
+from compilewatch.sandbox import memory
 from compilewatch.sandbox.frames import receive_frame, send_frame
 from compilewatch.sandbox.policy import Run, SandboxResult
 
@@ -57,6 +58,8 @@ class Supervised:
             result = msgspec.msgpack.decode(receive_frame(self._process.stdout), type=SandboxResult)
         except (EOFError, msgspec.MsgspecError):
             self._process.kill()
+            self._process.wait()
+            memory.clean_up()
             said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
             raise SandboxError(
                 f"the supervisor of a sandbox ended early: {said[-1] if said else 'no message'}"

@@ -181,20 +181,21 @@ class Supervisor:
         command += bubblewrap.arguments(
             run, inner, seccomp_fd=rules, info_fd=info_w, block_fd=block
         )
-        process = subprocess.Popen(
-            command,
-            stdin=go,
-            stdout=out_w,
-            stderr=err_w,
-            env={},
-            cwd="/",
-            pass_fds=(results_w, payload, rules, info_w, block),
-            user=self.uid,
-            group=self.uid,
-            extra_groups=None if self.uid is None else [],
-            # bubblewrap does the same, but only some milliseconds after its start.
-            preexec_fn=partial(end_with_parent, ctypes.CDLL(None), os.getpid()),
-        )
+        with self.guard.inside():
+            process = subprocess.Popen(
+                command,
+                stdin=go,
+                stdout=out_w,
+                stderr=err_w,
+                env={},
+                cwd="/",
+                pass_fds=(results_w, payload, rules, info_w, block),
+                user=self.uid,
+                group=self.uid,
+                extra_groups=None if self.uid is None else [],
+                # bubblewrap does the same, but only some milliseconds after its start.
+                preexec_fn=partial(end_with_parent, ctypes.CDLL(None), os.getpid()),
+            )
         for descriptor in (out_w, err_w, results_w, info_w, block, go, payload, rules):
             os.close(descriptor)
         # To the end: bubblewrap dies of a closed pipe and strands its child.
