@@ -16,7 +16,7 @@ FROM jenkins/ssh-agent:8.9.0-jdk21 AS base
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        ca-certificates g++ git make python3 python3-dev python3-venv \
+        bubblewrap ca-certificates g++ git libseccomp2 make python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 FROM base AS wheels

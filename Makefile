@@ -9,7 +9,7 @@ export TORCH_INDEX PYTHON
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup setup-dev sweep pipeline test test-all coverage test-pythons mutants quality format
+.PHONY: help setup setup-dev sweep papers pipeline test test-all coverage test-pythons mutants quality format
 .PHONY: generate docs bench lock clean
 
 help: ## show this list
@@ -23,6 +23,10 @@ setup-dev:
 
 sweep: setup ## check the 25 most used architectures with Dynamo and write a report (ARGS=... for more)
 	@$(BIN)/compilewatch sweep $(ARGS)
+
+papers: setup ## run the shipped papers through every stage on prepared replies, and write a report
+	@$(BIN)/compilewatch papers run --random --max-papers 100 --folder inputs/papers/library --provider scripted $(ARGS)
+	@$(BIN)/compilewatch papers publish
 
 pipeline: ## run every stage of the Jenkins job locally, without Jenkins (SHARDS=4 TARGETS=... for more)
 	@scripts/pipeline.sh
@@ -51,7 +55,7 @@ quality: setup-dev ## lint, format, types, spelling, links, generated files, the
 	$(BIN)/python -m scripts.check_links
 	$(BIN)/python scripts/generate.py --check
 	$(BIN)/python -m dashboards.build --check
-	scripts/groovy_lint.sh
+	scripts/groovy_lint.sh Jenkinsfile stack/jenkins/papers.Jenkinsfile
 	$(BIN)/python -m scripts.check_alloy
 	scripts/check_stack.sh
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml

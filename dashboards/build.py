@@ -17,6 +17,7 @@ from dashboards.health import health
 from dashboards.model import model
 from dashboards.overview import overview
 from dashboards.panels import Json
+from dashboards.papers import papers
 from dashboards.public import public
 from dashboards.reasons import reasons
 from dashboards.targets import targets
@@ -29,6 +30,7 @@ DASHBOARDS: tuple[Callable[[], Json], ...] = (
     targets,
     cost,
     health,
+    papers,
     public,
 )
 

@@ -15,11 +15,12 @@ TITLES = {
     "compilewatch-targets": "Targets",
     "compilewatch-cost": "Compile cost",
     "compilewatch-health": "Monitor health",
+    "compilewatch-papers": "Papers",
     "compilewatch-public": "Public overview",
 }
 """uid -> title; the uids are fixed, since bookmarks and links name them."""
 
-OVERVIEW, MODEL, REASONS, TARGETS, COST, HEALTH, PUBLIC = TITLES
+OVERVIEW, MODEL, REASONS, TARGETS, COST, HEALTH, PAPERS, PUBLIC = TITLES
 
 SHARED = ("prometheus_datasource", "source", "target", "mode")
 """Variables that every dashboard but the public one has, and every link passes on."""
@@ -83,7 +84,7 @@ def dashboard(
         "schemaVersion": 42,
         "time": {"from": since, "to": "now"},
         "timezone": "browser",
-        "annotations": {"list": [VERSIONS]},
+        "annotations": {"list": [] if uid == PAPERS else [VERSIONS]},
         "templating": {"list": list(variables)},
         "links": [*_navigation(uid), *pages],
         "panels": place(lines),

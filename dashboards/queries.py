@@ -37,6 +37,12 @@ def of_mode(metric: str, *matchers: str) -> str:
     return of_group(metric, 'mode=~"$mode"', *matchers)
 
 
+def of_papers(metric: str, *matchers: str) -> str:
+    """A metric about papers."""
+    chosen = ['job="compilewatch_papers"', 'replies=~"$replies"', *matchers]
+    return metric + "{" + ", ".join(chosen) + "}"
+
+
 def log(*matchers: str) -> str:
     """Lines of events: a stream selector; further matchers are of labels."""
     return _braced('service_name="compilewatch"', *matchers)

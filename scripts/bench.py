@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from compilewatch.sinks.loki import LokiSink
 from compilewatch.sinks.pushgateway import PushgatewaySink
 from compilewatch.store import RunFolder
+from scripts.executor_bench import executor_health, executor_kills, sandbox_cost
 from scripts.overview_bench import overview_queries
 from tests import factories, recorded, services
 from tests.doubles.loki import loki
@@ -240,6 +241,9 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "publish_scale": publish_scale,
     "overview_queries": overview_queries,
     "loki_10k": loki_10k,
+    "executor_kills": executor_kills,
+    "executor_health": executor_health,
+    "sandbox_cost": sandbox_cost,
 }
 
 

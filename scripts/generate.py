@@ -19,6 +19,8 @@ from compilewatch import records
 from compilewatch.cli import VERBS, group
 from compilewatch.config.settings import FILE, SECTIONS, TYPES, Settings, value_of
 from compilewatch.events import EVENTS, LABELS, MEANINGS
+from compilewatch.papers.prices import ModelPrices
+from compilewatch.papers.rules import Rules
 from compilewatch.plan.expectations import Expectations
 from compilewatch.sinks.metric_definitions import metrics_page
 from compilewatch.sources.hub.pulled import PulledList
@@ -40,7 +42,7 @@ RECORD_MODULES = (
         "details.export",
         "details.performance",
     ),
-    *("details.xla", "details.neuron", "results", "runs"),
+    *("details.xla", "details.neuron", "results", "runs", "papers"),
 )
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
@@ -52,6 +54,8 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "overrides": (Overrides, "inputs/overrides/*.toml"),
     "pulled": (PulledList, "inputs/pulled/models.toml"),
     "remote_code": (RemoteCode, "inputs/remote_code.toml"),
+    "model_prices": (ModelPrices, "inputs/papers/prices.toml"),
+    "paper_rules": (Rules, "inputs/papers/rules.toml"),
     "trainium_prices": (Prices, "inputs/trainium_prices.toml"),
 }
 """Name of the schema -> the struct that reads the file, and the file."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lints the Jenkinsfile: scripts/groovy_lint.sh [--home]
+# Lints the Jenkinsfile, or the files that are named: scripts/groovy_lint.sh [--home]
 #
 # Installs npm-groovy-lint, pinned, into the user's cache folder once; it needs Node 20 and Java 17,
 # and contains Groovy, which the harness of tests/jenkins runs on. --home only prints its folder.

@@ -4,8 +4,9 @@
 # prints one line with its decision, for the journal.
 #
 # Work is: any process of the agent's user that is not the agent's own plumbing (its sshd session,
-# Jenkins' remoting, systemd's user manager); neuronx-cc and compilewatch, whoever runs them; and an
-# SSH session of any other user. An idle Jenkins connection is not work.
+# Jenkins' remoting, systemd's user manager); neuronx-cc and compilewatch, whoever runs them (a job of
+# the executor is a process of compilewatch; the service that waits for jobs is not work); and an SSH
+# session of any other user. An idle Jenkins connection is not work.
 #
 # IDLE_MINUTES    0 switches it off (default 60)
 # IDLE_USER       the agent's user (default jenkins)
@@ -52,6 +53,7 @@ work=$(printf '%s\n' "$processes" | awk -v user="$user" '
     if (name ~ /@/ && name !~ ("^" user "@notty")) { print line; exit }
     next
   }
+  line ~ /compilewatch executor serve/ { next }
   line ~ /neuronx-cc/ { print line; exit }
   line ~ /(^|[ \/])compilewatch([ .]|$)/ && line !~ /remoting\.jar/ { print line; exit }
   owner == user && line !~ /remoting\.jar/ && line !~ /^(\/[^ ]*\/)?systemd --user/ &&

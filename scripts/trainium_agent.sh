@@ -2,7 +2,7 @@
 # Turns a fresh Neuron instance (Ubuntu 24.04, preferably the Neuron base DLAMI) into an agent of Jenkins:
 #
 #   sudo scripts/trainium_agent.sh --key 'ssh-ed25519 AAAA... jenkins' [--user NAME]
-#        [--idle-minutes N] [--source URL] [--dry-run]
+#        [--idle-minutes N] [--source URL] [--executor-port N] [--dry-run]
 #
 # Installs drivers and tools of the Neuron SDK, unless they are installed; Java for the Jenkins agent; an
 # unprivileged user who can log in with that key only; a checkout of compilewatch with its environment
@@ -14,6 +14,8 @@
 #   --user NAME         the agent's user (jenkins, as in stack/jenkins)
 #   --idle-minutes N    shut down after this many minutes without work; 0: never (60)
 #   --source URL        where compilewatch is cloned from (the checkout that contains this script)
+#   --executor-port N   also install the executor (docs/executor.md) as a unit that listens on this port, with
+#                       a token and a certificate of its own, and what its sandbox needs
 #   --dry-run           print the steps without running them; needs neither root nor an instance
 #
 # TORCH_INDEX, an index of CPU builds of torch, is passed to scripts/setup.sh.
@@ -23,7 +25,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 root=${ROOT:-}
-user=jenkins key='' minutes=60 source=$here dry=''
+user=jenkins key='' minutes=60 source=$here dry='' executor_port=''
 torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 neuron_repository=https://apt.repos.neuron.amazonaws.com
 
@@ -43,6 +45,7 @@ while [ $# -gt 0 ]; do
   --user) value "$1" $# && user=$2 && shift ;;
   --idle-minutes) value "$1" $# && minutes=$2 && shift ;;
   --source) value "$1" $# && source=$2 && shift ;;
+  --executor-port) value "$1" $# && executor_port=$2 && shift ;;
   -h | --help)
     sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
     exit 0
@@ -60,6 +63,8 @@ check() {
     die "--key is not a public SSH key of one line"
   [[ $user =~ ^[a-z][a-z0-9_-]{0,31}$ ]] || die "--user: $user is not a valid user name"
   [ "$user" != root ] || die "--user: the agent runs without privileges"
+  [[ -z $executor_port || $executor_port =~ ^[1-9][0-9]{3,4}$ ]] ||
+    die "--executor-port: $executor_port is not a port above 1023"
   [[ $minutes =~ ^[0-9]+$ ]] || die "--idle-minutes: $minutes is not an integer"
   # shellcheck source=/dev/null
   if [ -r "$root/etc/os-release" ]; then . "$root/etc/os-release"; fi
@@ -106,6 +111,9 @@ packages() {
   step "packages"
   # Jenkins 2.555 and later need Java 21 on agents too.
   local wanted=(git openjdk-21-jre-headless python3-venv) missing=() name
+  if [ -n "$executor_port" ]; then
+    wanted+=(bubblewrap libseccomp2 apparmor-profiles openssl)
+  fi
   if [ ! -x "$root/opt/aws/neuron/bin/neuron-ls" ]; then
     # As AWS documents it; a Neuron DLAMI already has all this.
     if [ ! -s "$root/etc/apt/keyrings/neuron.gpg" ]; then
@@ -172,6 +180,59 @@ worker() {
   as_user compilewatch/.venv/bin/compilewatch env create neuron
 }
 
+executor() {
+  step "the executor on port $executor_port"
+  # Ubuntu 24.04 denies user namespaces to programs without a profile.
+  local profile=/etc/apparmor.d/bwrap-userns-restrict place=/etc/compilewatch
+  if [ ! -e "$root$profile" ]; then
+    run mkdir -p "$root/etc/apparmor.d"
+    run install -m644 "$root/usr/share/apparmor/extra-profiles/bwrap-userns-restrict" "$root$profile"
+    run apparmor_parser -r "$root$profile"
+  fi
+  run mkdir -p -m 755 "$root$place"
+  if [ ! -s "$root$place/executor.token" ]; then
+    run sh -c "umask 077 && openssl rand -hex 32 >$root$place/executor.token"
+  fi
+  if [ ! -s "$root$place/executor.key" ]; then
+    run sh -c "umask 077 && openssl req -x509 -newkey rsa:3072 -nodes -days 3650 \
+      -subj /CN=compilewatch-executor -addext subjectAltName=DNS:$(hostname),DNS:localhost,IP:127.0.0.1 \
+      -keyout $root$place/executor.key -out $root$place/executor.crt 2>/dev/null"
+  fi
+  # systemd hands the secrets over, so that only root can read their files.
+  file 644 /etc/systemd/system/compilewatch-executor.service <<EOF
+[Unit]
+Description=Executor of compilewatch: runs submitted code in sandboxes
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+User=$user
+StateDirectory=compilewatch-executor
+StateDirectoryMode=0700
+WorkingDirectory=/home/$user/compilewatch
+LoadCredential=token:$place/executor.token
+LoadCredential=certificate:$place/executor.crt
+LoadCredential=key:$place/executor.key
+ExecStart=/home/$user/compilewatch/.venv/bin/compilewatch executor serve --host 0.0.0.0 --port $executor_port --environment neuron --state /var/lib/compilewatch-executor --token-file %d/token --certificate %d/certificate --key %d/key
+# A cgroup for each job: the service itself lives in the subgroup.
+Delegate=yes
+DelegateSubgroup=service
+# Neither the service nor a job needs the credentials of the instance.
+IPAddressDeny=169.254.169.254
+NoNewPrivileges=yes
+KillMode=mixed
+TimeoutStopSec=60
+Restart=on-failure
+RestartSec=5
+
+[Install]
+WantedBy=multi-user.target
+EOF
+  run systemctl daemon-reload
+  run systemctl enable compilewatch-executor.service
+  run systemctl restart compilewatch-executor.service
+}
+
 idle() {
   step "shut down after $minutes minutes without work"
   file 755 /usr/local/sbin/compilewatch-idle <"$here/scripts/idle_shutdown.sh"
@@ -204,6 +265,7 @@ home=$root/home/$user
 packages
 account
 worker
+if [ -n "$executor_port" ]; then executor; fi
 idle
 step "done"
 cat <<EOF
@@ -213,3 +275,10 @@ directory /home/$user/agent. Before that, on this machine, as $user:
 The instance must stop, not terminate, when it shuts itself down (EC2's default):
 docs/trainium.md explains how to check that.
 EOF
+if [ -n "$executor_port" ]; then
+  cat <<EOF
+Clients of the executor: TRAINIUM_ENDPOINT=https://$(hostname):$executor_port, the token in
+/etc/compilewatch/executor.token and the certificate in /etc/compilewatch/executor.crt. Open the port
+for the controller only.
+EOF
+fi

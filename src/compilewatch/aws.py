@@ -60,17 +60,24 @@ def client(
     profile: str = "",
     endpoint_url: str = "",
     attempts: int = 1,
+    credentials: tuple[str, str] | None = None,
     **config: Any,
 ) -> Any:
     """Return a boto3 client in a new session, so that it uses the current credentials.
 
     Args:
+        credentials: key id and secret, for a server that is not AWS; None: those of this machine.
         attempts: total number of attempts of botocore; 1 leaves retries to the caller.
         config: arguments of `botocore.config.Config`.
 
     Raises the errors of botocore, which `explain` explains, and ValueError for an invalid endpoint.
     """
-    session = boto3.Session(profile_name=profile or None, region_name=region or None)
+    session = boto3.Session(
+        profile_name=profile or None,
+        region_name=region or None,
+        aws_access_key_id=credentials[0] if credentials else None,
+        aws_secret_access_key=credentials[1] if credentials else None,
+    )
     retries = {"mode": "standard", "total_max_attempts": attempts}
     return session.client(
         service,

@@ -94,6 +94,31 @@ class TrainiumUnavailableError(TrainiumError):
     exit_status = 1
 
 
+class ProviderError(CompilewatchError):
+    """A language model cannot be used: no credentials, no access, no such model."""
+
+
+class SandboxError(CompilewatchError):
+    """This machine cannot confine unreviewed code, so that it is not run."""
+
+
+class ExecutorError(CompilewatchError):
+    """The executor rejects a call, or another service has its address.
+
+    `code` is that of `executor.protocol.ErrorCode`, or empty.
+    """
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ExecutorUnavailableError(ExecutorError):
+    """The executor cannot be reached or has not finished in time; try again later."""
+
+    exit_status = 1
+
+
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:
     """Return a suggestion such as `; did you mean 'dynamo'?`, or "" if no name is similar.
 

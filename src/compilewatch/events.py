@@ -25,6 +25,7 @@ from compilewatch.records import (
 )
 from compilewatch.records.clock import now
 from compilewatch.records.labels import mode_label_value, reason_label
+from compilewatch.records.papers import StageResult
 
 LABELS = ("event", "level", "source", "device", "target", "mode")
 
@@ -91,6 +92,12 @@ MEANINGS: dict[str, str] = {
     "sink": "the sink that did not accept the run",
     "wall_seconds": "wall-clock time of the run",
     "statuses": "number of results by status",
+    "paper": "id of the paper",
+    "stage": "stage of the papers pipeline: `find` to `execute`",
+    "outcome": "`passed`, `failed` or `not_run`",
+    "finding": "class of the first finding, such as `unfaithful`; null: nothing is wrong",
+    "generation": "SHA-256 of the version of the code; null: the stage is about none",
+    "scripted": "whether the code comes from prepared replies instead of a model",
     "regressions": "number of regressions from the baseline",
     "fixed": "number of models and targets that are fixed since the baseline",
 }
@@ -235,6 +242,37 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
     baseline: str | None
 
 
+class PaperStageEnded(Event, frozen=True, kw_only=True, tag="paper_stage_ended"):
+    """A stage of a paper ended. `run` is empty, and `ts` is when the stage ended."""
+
+    paper: str
+    stage: str
+    outcome: str
+    finding: str | None
+    generation: str | None
+    scripted: bool
+    detail: str
+
+
+def paper_stage(result: StageResult) -> PaperStageEnded:
+    """The event of a line of a paper's journal: the same each time it is made."""
+    finding = result.findings[0] if result.findings else None
+    return PaperStageEnded(
+        ts=result.at,
+        level="warning" if finding else "info",
+        run="",
+        source="papers",
+        device="cpu",
+        paper=result.paper,
+        stage=result.stage.value,
+        outcome=result.outcome.value,
+        finding=finding.kind.value if finding else None,
+        generation=result.generation,
+        scripted=result.scripted,
+        detail=finding.evidence if finding else result.detail,
+    )
+
+
 EVENTS: tuple[type[Event], ...] = (
     RunStarted,
     RunResumed,
@@ -246,6 +284,7 @@ EVENTS: tuple[type[Event], ...] = (
     SinkFailed,
     RunInterrupted,
     RunFinished,
+    PaperStageEnded,
 )
 
 METADATA = tuple(

@@ -19,4 +19,20 @@ pipelineJob('compilewatch') {
     }
 }
 
+pipelineJob('papers') {
+    description('Research papers to checked, compiled and executed code; by hand unless PAPERS_SCHEDULE is set. See docs/papers.md.')
+    definition {
+        cpsScm {
+            scm {
+                git {
+                    remote { url(repository) }
+                    branch(branchName)
+                }
+            }
+            scriptPath('stack/jenkins/papers.Jenkinsfile')
+            lightweight(false)
+        }
+    }
+}
+
 queue('compilewatch')

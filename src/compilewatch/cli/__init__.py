@@ -35,7 +35,9 @@ VERBS: dict[str, str] = {
     "list-targets": "list the compile targets and which of them this machine can run",
     "env": "create, list and check the environments that workers run in",
     "neuron": "compile captured HLO modules with the compiler of the Neuron SDK, if installed",
+    "papers": "write code for research papers with a language model, check it, compile it",
     "trainium": "start the Trainium instance, stop it, and show what it costs",
+    "executor": "run unreviewed code in sandboxes: the service, and commands that submit jobs",
     "doctor": "show what this machine can run, what is missing and which command installs it",
 }
 

@@ -40,7 +40,7 @@ output = click.option(
     "--output", "output_dir", metavar="DIR", help="The folder of stored runs (outputs)."
 )
 source = click.option(
-    "--source", metavar="NAME", help="auto, library, hub, manifest (default auto)."
+    "--source", metavar="NAME", help="auto, library, hub, manifest, papers (default auto)."
 )
 fresh = click.option(
     "--fresh", is_flag=True, help="Check the environments again, even if they have not changed."
@@ -182,11 +182,12 @@ def choose_models(
         popularity=Path(settings.popularity_file),
         cache=settings.cache_folder,
         transformers=root,
+        outputs=Path(settings.output_dir),
     )
     chosen, sentence = choose_source(settings.source, heads=settings.heads, places=places)
     if names is None and families is None and not every:
         # All models of a team's own list are selected; of thousands, only the most used ones.
-        top = top or (None if chosen.name in ("manifest", "chaos") else settings.top)
+        top = top or (None if chosen.name in ("manifest", "chaos", "papers") else settings.top)
     others = other_sources(places) if names is not None else ()
     specs = select(
         chosen.models(),
@@ -289,6 +290,11 @@ def one_request(
         raise UsageError("this command is about one device: name one with --device")
     asked = settings.environments[0] if len(settings.environments) == 1 else None
     (spec,), _ = choose_models(settings, names=[model], python_path=folders, environment=asked)
+    if spec.source == "papers":
+        raise UsageError(
+            f"{spec.name} is generated code, which only runs in the sandbox: use `compilewatch "
+            "sweep --source papers`, `compilewatch papers check` or `compilewatch papers show`"
+        )
     if folders and not isinstance(spec.build, FactoryBuild):
         raise UsageError("--python-path applies to your own models: ./FILE.py or MODULE:FACTORY")
     if inputs_file is not None:

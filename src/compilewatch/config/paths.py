@@ -21,6 +21,7 @@ class Places:
     popularity: Path | None = None
     cache: Path | None = None
     transformers: Path | None = None
+    outputs: Path | None = None
 
 
 def inputs_folder() -> Path:

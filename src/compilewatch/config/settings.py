@@ -17,7 +17,10 @@ import msgspec
 from msgspec import Meta
 
 from compilewatch.config.sections import (
+    CloudWatchSettings,
+    ExecutorSettings,
     LokiSettings,
+    PapersSettings,
     PublishSettings,
     PushgatewaySettings,
     S3Settings,
@@ -41,6 +44,13 @@ PATHS = {
     "neuron_operators_file": "neuron_operators.toml",
     "expectations_file": "expectations.toml",
     "trainium.prices_file": "trainium_prices.toml",
+    "papers.folder": "papers/library",
+    "papers.rules_file": "papers/rules.toml",
+    "papers.prices_file": "papers/prices.toml",
+    "papers.replies_dir": "papers/replies",
+    "executor.token_file": "",
+    "executor.certificates": "",
+    "executor.state": "",
 }
 """Settings that are paths, and their default names in the folder `inputs`."""
 
@@ -81,6 +91,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     s3: S3Settings = S3Settings()
     publish: PublishSettings = PublishSettings()
     trainium: TrainiumSettings = TrainiumSettings()
+    papers: PapersSettings = PapersSettings()
+    cloudwatch: CloudWatchSettings = CloudWatchSettings()
+    executor: ExecutorSettings = ExecutorSettings()
     deadlines: Deadlines = Deadlines()
 
     @property

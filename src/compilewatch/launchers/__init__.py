@@ -9,6 +9,7 @@ from typing import Protocol
 
 from compilewatch.errors import LauncherError
 from compilewatch.records import Environment, Request, Result, Tier
+from compilewatch.records.papers import UNREVIEWED
 
 LAUNCHERS: dict[str, str] = {
     "local": "compilewatch.launchers.local.launcher:LocalLauncher",
@@ -41,14 +42,20 @@ class Running:
 
 
 def by_environment(
-    requests: Iterable[Request], names: Iterable[str], who: str
+    requests: Iterable[Request], names: Iterable[str], who: str, *, confined: bool = False
 ) -> dict[str, list[Request]]:
     """Return the requests of each of these environments: those of each device together, in order.
 
-    Raises LauncherError for a request in another environment; `who` is the subject of the message.
+    Raises LauncherError for a request in another environment (`who` is the subject of the message),
+    and for generated code, unless the launcher is `confined`.
     """
     found: dict[str, list[Request]] = {name: [] for name in names}
     for request in requests:
+        if request.model.source == UNREVIEWED and not confined:
+            raise LauncherError(
+                f"{request.model.name} is generated code, which only runs in the sandbox of this "
+                "machine: use `compilewatch sweep --source papers` with the launcher local"
+            )
         name = request.target.environment
         if name not in found:
             raise LauncherError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from compilewatch.config.settings import Settings
@@ -37,9 +37,12 @@ class LokiSink:
         self._emitter = Emitter(settings.loki.url, auth=auth, limits=(min(2.0, limit), limit))
 
     def publish(self, view: RunView, files: RunFiles) -> str:
-        path = files.path(f"logs/{view.run.id}.jsonl")
+        return self.send(_records(files.path(f"logs/{view.run.id}.jsonl")))
+
+    def send(self, records: Iterable[LineRecord]) -> str:
+        """Send records and return one line about them; see the class for what it raises."""
         sent, rejected, why = 0, 0, ""
-        entries = (self._emitter.entry(r, r.getMessage()) for r in _records(path))
+        entries = (self._emitter.entry(r, r.getMessage()) for r in records)
         try:
             for batch in batches(entries):
                 try:
@@ -57,6 +60,11 @@ class LokiSink:
         if why:
             raise SinkError(f"{why} ({sent} lines were sent, of {rejected} some or all rejected)")
         return f"{self._emitter.where}: {sent} lines"
+
+
+def send_lines(settings: Settings, lines: Iterable[bytes]) -> str:
+    """Send events that are not in the log of a run."""
+    return LokiSink(settings).send(filter(None, map(log_record, lines)))
 
 
 def _records(path: Path) -> Iterator[LineRecord]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from compilewatch.analysis.rows import Layer
 from compilewatch.neuron.error_classes import KINDS
 from compilewatch.records import ChangeKind, Phase, Status
+from compilewatch.records.papers import FindingClass, Stage, StageOutcome
 
 
 class Group(StrEnum):
@@ -16,12 +17,14 @@ class Group(StrEnum):
     TARGET = "target"
     RUN = "run"
     PUBLISHER = "publisher"
+    PAPERS = "papers"
 
 
 GROUP_LABELS: dict[Group, tuple[str, ...]] = {
     Group.TARGET: ("source", "target"),
     Group.RUN: ("source",),
     Group.PUBLISHER: (),
+    Group.PAPERS: ("replies",),
 }
 """Group -> the labels of its Pushgateway grouping key, which come first in every sample."""
 
@@ -274,6 +277,60 @@ DEFINITIONS: tuple[Definition, ...] = (
         ("sink",),
         Group.PUBLISHER,
     ),
+    Definition(
+        "compilewatch_paper_stages",
+        "Stored papers by stage of the pipeline and outcome of the stage.",
+        ("stage", "outcome"),
+        Group.PAPERS,
+    ),
+    Definition(
+        "compilewatch_papers",
+        "Stored papers: passed every stage, failed one, or incomplete (a stage was not run).",
+        ("state",),
+        Group.PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_findings",
+        "Stored papers with a finding of this class in the last version of their code.",
+        ("finding",),
+        Group.PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_verdicts",
+        "Generated models by compile target and status.",
+        ("target", "status"),
+        Group.PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_repairs",
+        "Stored papers by the number of repairs of their code.",
+        ("repairs",),
+        Group.PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_requests",
+        "Requests to the language model for all stored papers.",
+        (),
+        Group.PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_tokens",
+        "Tokens of these requests.",
+        ("direction",),
+        Group.PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_usd",
+        "US dollars that these requests cost, by the reviewed prices; absent if one is unknown.",
+        (),
+        Group.PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_success_usd",
+        "US dollars divided by the papers that passed every stage; absent if none did.",
+        (),
+        Group.PAPERS,
+    ),
 )
 
 
@@ -291,7 +348,8 @@ def metrics_page() -> str:
         "evaluated disappear. There is one group for each source and target (`target`) and one for",
         "each source (`run`: metrics about all targets of its latest run), both with the job",
         "`compilewatch`. One more group has the job `compilewatch_publisher` (`publisher`: the",
-        "state of publication itself; not in the file).",
+        "state of publication itself; not in the file), and two have the job `compilewatch_papers`",
+        "(`papers`: what became of the stored papers, by the origin of the code).",
         "",
         "`compile_breaks_total` has the type counter because of its name, but starts again with",
         "every run: query it with `sum by (model, commit, reason) (compile_breaks_total)`, not",
@@ -321,6 +379,13 @@ LABELS: dict[str, str] = {
     "status": ", ".join(f"`{status}`" for status in Status),
     "phase": ", ".join(f"`{phase}`" for phase in Phase),
     "sink": "`pushgateway`, `loki`, `s3`",
+    "replies": "where the code of papers comes from: `model`, or `scripted` (prepared replies)",
+    "stage": "a stage of the papers pipeline: " + ", ".join(f"`{stage}`" for stage in Stage),
+    "outcome": ", ".join(f"`{outcome}`" for outcome in StageOutcome),
+    "state": "`passed`, `failed`, `incomplete`",
+    "finding": ", ".join(f"`{kind}`" for kind in FindingClass),
+    "repairs": "`0` to `3`",
+    "direction": "`input` or `output`",
     "kind": ", ".join(f"`{kind}`" for kind in ChangeKind),
     "cache": "`cold` or `warm`",
     "where": "`captured` (inside a graph) or `eager`",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.client
 import urllib.error
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -26,6 +26,7 @@ from compilewatch.sinks.metric_definitions import GROUP_LABELS, Group
 from compilewatch.sinks.prometheus import Sample, groups, registry
 
 JOB = "compilewatch"
+PAPERS_JOB = "compilewatch_papers"
 PUBLISHER_JOB = "compilewatch_publisher"
 
 MESSAGE_CHARACTERS = 300
@@ -56,6 +57,16 @@ class PushgatewaySink:
             self._gateway.replace(JOB, dict(zip(names, key, strict=True)), registry(samples))
         series = sum(map(len, found.values()))
         return f"pushgateway: {series:,} series in {len(found)} groups at {self._gateway.address}"
+
+
+def push_papers(settings: Settings, groups: Mapping[str, Sequence[Sample]]) -> str:
+    """Replace the groups of papers, by the origin of their code. Raises SinkError."""
+    gateway = _Gateway(settings)
+    names = GROUP_LABELS[Group.PAPERS]
+    for replies, samples in groups.items():
+        gateway.replace(PAPERS_JOB, dict(zip(names, (replies,), strict=True)), registry(samples))
+    series = sum(map(len, groups.values()))
+    return f"pushgateway: {series:,} series in {len(groups)} groups at {gateway.address}"
 
 
 def push_health(settings: Settings, health: Mapping[str, Health]) -> None:

@@ -10,6 +10,7 @@ SOURCES: dict[str, str] = {
     "library": "compilewatch.sources.transformers.source:LibrarySource",
     "hub": "compilewatch.sources.hub.source:HubSource",
     "manifest": "compilewatch.sources.manifest:ManifestSource",
+    "papers": "compilewatch.sources.papers:PapersSource",
     "chaos": "compilewatch.sources.chaos:ChaosSource",
 }
 

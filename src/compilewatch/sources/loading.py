@@ -52,6 +52,8 @@ def choose_source(
         return source, f"Models of the Hub in {pulled}, pulled {found.pulled_at}{cut}."
     if name == "manifest":
         return source, f"Models of {getattr(source, 'path', places.manifest)}."
+    if name == "papers":
+        return source, "Models that were generated from papers; each runs in a sandbox of its own."
     return source, f"Models of the source {name}."
 
 
@@ -73,5 +75,6 @@ def _made(name: str, heads: str, places: Places) -> Source:
         },
         "hub": {"path": places.pulled, "transformers": root},
         "manifest": {"path": places.manifest, "transformers": root},
+        "papers": {"outputs": places.outputs},
     }
     return source_class(name)(**arguments.get(name, {}))

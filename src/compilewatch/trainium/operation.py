@@ -108,6 +108,11 @@ class Operation:
             state = "stopped" if wait else "stopping"
             return msgspec.structs.replace(report, state=state)
 
+    def started_here(self) -> bool:
+        """Whether this run has started an instance and not stopped it."""
+        known = session.read(self._state)
+        return known is not None and known.started
+
     def status(self) -> Report:
         """Report the current state. Starts and stops nothing."""
         known = session.read(self._state)

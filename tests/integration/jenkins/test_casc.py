@@ -193,8 +193,12 @@ def test_jobs_are_seeded_and_plugins_pinned(casc: dict[str, Any]) -> None:
     assert "stack/jenkins/jobs.groovy /usr/share/compilewatch/" in docker
     assert "runSetupWizard=false" in docker
     script = (FOLDER / "jobs.groovy").read_text(encoding="utf-8")
-    (name,) = re.findall(r"pipelineJob\('([^']+)'\)", script)
-    assert f"queue('{name}')" in script
+    names = re.findall(r"pipelineJob\('([^']+)'\)", script)
+    assert names == ["compilewatch", "papers"]
+    # A build of `papers` costs money, so that only people or PAPERS_SCHEDULE start one.
+    assert re.findall(r"queue\('([^']+)'\)", script) == ["compilewatch"]
+    for path in re.findall(r"scriptPath\('([^']+)'\)", script):
+        assert (ROOT / path).is_file()
     plugins = (FOLDER / "plugins.txt").read_text(encoding="utf-8").splitlines()
     assert plugins == sorted(plugins)
     assert all(re.fullmatch(r"[a-z-]+:[0-9][\w.-]*", line) for line in plugins)

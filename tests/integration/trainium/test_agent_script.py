@@ -14,6 +14,8 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8= jenkins@controller"
 DOUBLES = {
     "apt-get": "",
     "systemctl": "",
+    "install": "",
+    "apparmor_parser": "",
     "useradd": 'mkdir -p "$ROOT/home/jenkins" && touch "$ROOT/made"',
     # Nothing of AWS's is installed yet, all of Ubuntu's is.
     "dpkg-query": """
@@ -185,6 +187,32 @@ def test_without_the_sdk_it_is_installed_first(instance: Instance) -> None:
     assert sources.read_text().endswith("repos.neuron.amazonaws.com noble main\n")
     (installed,) = [call for call in instance.calls() if call.startswith("apt-get install")]
     assert installed.endswith("aws-neuronx-dkms aws-neuronx-runtime-lib aws-neuronx-tools")
+
+
+def test_the_executor_is_installed_as_a_unit_with_secrets_of_its_own(instance: Instance) -> None:
+    instance.has_sdk()
+    done = instance.make("--executor-port", "8443")
+    assert done.returncode == 0, done.stderr
+    unit = instance.root / "etc" / "systemd" / "system" / "compilewatch-executor.service"
+    text = unit.read_text()
+    for expected in (
+        "User=jenkins",
+        "--port 8443 --environment neuron",
+        "--token-file %d/token",
+        "Delegate=yes\nDelegateSubgroup=service",
+        "IPAddressDeny=169.254.169.254",
+    ):
+        assert expected in text
+    secrets = instance.root / "etc" / "compilewatch"
+    token = secrets / "executor.token"
+    assert len(token.read_text().strip()) == 64
+    for name in ("token", "key"):
+        assert (secrets / f"executor.{name}").stat().st_mode & 0o077 == 0
+    assert any(call.startswith("apparmor_parser -r") for call in instance.calls())
+    again = instance.make("--executor-port", "8443")
+    assert "compilewatch-executor.service is up to date" in again.stdout
+    assert len(token.read_text().strip()) == 64
+    assert instance.make("--executor-port", "80").returncode == 2
 
 
 def test_a_user_with_privileges_is_refused(instance: Instance) -> None:

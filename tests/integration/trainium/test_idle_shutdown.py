@@ -26,6 +26,7 @@ jenkins  java -jar remoting.jar -workDir /home/jenkins/agent -jar-cache /home/x
 jenkins  /usr/lib/openssh/sftp-server
 root      /bin/sh /usr/local/sbin/compilewatch-idle
 ubuntu    -bash
+jenkins  /home/jenkins/compilewatch/.venv/bin/python .venv/bin/compilewatch executor serve --port 1
 """
 """An idle instance to which a Jenkins controller is connected (and a screen left behind)."""
 

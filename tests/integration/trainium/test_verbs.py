@@ -65,6 +65,16 @@ def test_up_status_down(world: World) -> None:
     assert stopped.stdout.startswith(f"{name} is stopped. Running costs $1.34375 an hour")
 
 
+def test_the_instance_of_an_executor_that_cannot_be_asked_is_not_stopped(world: World) -> None:
+    assert run(world, "up").returncode == 0
+    down = run(world, "down", TRAINIUM_ENDPOINT=f"http://127.0.0.1:{world.sshd.port}")
+    assert down.returncode == 2, down.stdout
+    assert "is not an executor of compilewatch" in down.stderr
+    assert len(down.stderr.splitlines()) == 1
+    forced = run(world, "down", "--force", TRAINIUM_ENDPOINT="http://127.0.0.1:1")
+    assert "is stopped" in forced.stdout, forced.stderr
+
+
 def test_what_was_running_is_said_to_be_left(world: World) -> None:
     world.put("running")
     state = str(world.folder / "build.json")

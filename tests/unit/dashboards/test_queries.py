@@ -69,7 +69,7 @@ def test_every_metric_is_shown_somewhere() -> None:
 def test_every_selector_is_of_compilewatch(query: Query) -> None:
     for selector in selectors(query):
         jobs = [one.value for one in selector.matchers.matchers if one.name == "job"]
-        own = ["compilewatch"], ["compilewatch_publisher"]
+        own = ["compilewatch"], ["compilewatch_publisher"], ["compilewatch_papers"]
         assert jobs in own or selector.name == "ALERTS", selector.name
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from packaging.version import Version
 
-from compilewatch import environments
+from compilewatch import environments, sandbox
 from compilewatch.cli import options
 from compilewatch.cli.worker_call import working
 from compilewatch.config.settings import Settings, load_settings
@@ -252,6 +252,20 @@ def _tools() -> Iterator[Check]:
         )
 
 
+def _sandbox() -> Check:
+    """Whether code that nobody has reviewed can be confined here."""
+    try:
+        sandbox.check()
+    except CompilewatchError as error:
+        return Check(
+            name="sandbox",
+            state="note",
+            fact="generated code and jobs of the executor do not run",
+            advice=str(error),
+        )
+    return Check(name="sandbox", state="ok", fact="bubblewrap holds against the attacks tried")
+
+
 def _hub(settings: Settings) -> Iterator[Check]:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     token = (
@@ -292,6 +306,7 @@ def command(as_json: bool, online: bool, fresh: bool) -> int:
         *_machine(settings),
         _outputs(settings),
         *_tools(),
+        _sandbox(),
         *_hub(settings),
     ]
     if as_json:

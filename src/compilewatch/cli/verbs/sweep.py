@@ -59,7 +59,12 @@ def local_launcher(
 
 @contextlib.contextmanager
 def launcher_of(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
-    """The launcher that the settings name, closed at the end."""
+    """The launcher that the settings name, closed at the end; for generated code the sandbox."""
+    if settings.source == "papers":
+        from compilewatch.launchers.confined import ConfinedLauncher
+
+        yield ConfinedLauncher(1, tuple(names), cache=settings.cache_folder)
+        return
     if settings.launcher == "local":
         with local_launcher(settings, names) as launcher:
             yield launcher

@@ -11,6 +11,7 @@ import click
 from compilewatch.cli import options
 from compilewatch.config.paths import cache_folder
 from compilewatch.config.settings import load_settings
+from compilewatch.errors import TrainiumUnavailableError
 
 if TYPE_CHECKING:
     from compilewatch.trainium.operation import Operation, Report
@@ -63,8 +64,21 @@ def up_verb(state: Path | None, as_json: bool, **flags: Any) -> int:
 @click.option("--wait/--no-wait", default=True, help="Wait until it has stopped (default).")
 @_which
 def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flags: Any) -> int:
-    """Stop the instance if this run started it, and show what it cost."""
-    return _show(_operation(state, flags).down(force=force, wait=wait), as_json)
+    """Stop the instance if this run started it, and show what it cost.
+
+    It is not stopped while the executor that TRAINIUM_ENDPOINT names runs a job of anybody, or
+    does not respond (exit status 1); --force stops it nevertheless.
+    """
+    operation = _operation(state, flags)
+    if not force and operation.started_here():
+        from compilewatch.cli.verbs.executor import reason_to_keep_running
+
+        reason = reason_to_keep_running()
+        if reason is not None:
+            raise TrainiumUnavailableError(
+                f"the instance keeps running, because {reason}; --force stops it"
+            )
+    return _show(operation.down(force=force, wait=wait), as_json)
 
 
 @command.command("status")

@@ -65,7 +65,7 @@ def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda:
         else:
             _keep_freed_memory()
         os.chdir(folder)  # files that model code writes to the current folder go here
-        _evaluate(start, folder, prepare)
+        evaluate(start, folder, prepare)
         code = 0
     finally:
         if code:
@@ -73,7 +73,8 @@ def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda:
         os._exit(code)
 
 
-def _evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
+def evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
+    """Evaluate one request and write its phases and its result into `folder`."""
     marks: list[tuple[Phase, float]] = []
     mark = _marker(folder, marks)
     mark(Phase.SETUP)

@@ -1,0 +1,1 @@
+"""The executor: a service that runs submitted code in sandboxes, and its client."""

@@ -1,0 +1,87 @@
+"""The Trainium instance of an executor: started when there is work, stopped when nobody has any."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from compilewatch.errors import ExecutorError, ExecutorUnavailableError
+from compilewatch.executor.client import ExecutorClient
+from compilewatch.executor.protocol import ErrorCode
+from compilewatch.trainium.operation import Operation
+
+WAIT_SECONDS = 3600.0
+POLL_SECONDS = 15.0
+
+
+@contextlib.contextmanager
+def running(
+    operation: Operation,
+    client: ExecutorClient,
+    say: Callable[[str], None],
+    *,
+    wait_seconds: float = WAIT_SECONDS,
+    poll_seconds: float = POLL_SECONDS,
+) -> Iterator[None]:
+    """Start the instance for the time of the context, and stop it if this started it.
+
+    It is not stopped while a job of anybody runs or waits: that is waited for, and after
+    `wait_seconds` the instance is left to its own idle timer.
+    """
+    ours = operation.up().started_by_run
+    try:
+        client.health()
+        yield
+    finally:
+        if ours:
+            _leave(operation, client, say, wait_seconds, poll_seconds)
+        else:
+            operation.down()
+
+
+def _leave(
+    operation: Operation,
+    client: ExecutorClient,
+    say: Callable[[str], None],
+    wait_seconds: float,
+    poll_seconds: float,
+) -> None:
+    until = time.monotonic() + wait_seconds
+    while True:
+        reason = hold(client)
+        if reason is None:
+            _stop(operation, client)
+            return
+        if time.monotonic() > until:
+            say(f"the instance keeps running, because {reason}; it stops itself when it is idle")
+            return
+        say(f"the instance is stopped later, because {reason}")
+        time.sleep(poll_seconds)
+
+
+def _stop(operation: Operation, client: ExecutorClient) -> None:
+    """Stop the instance; if it keeps running, its service takes jobs again."""
+    stopped = False
+    try:
+        stopped = operation.down().action != "left"
+    finally:
+        if not stopped:
+            with contextlib.suppress(ExecutorError):
+                client.undrain()
+
+
+def hold(client: ExecutorClient) -> str | None:
+    """Let the service take no more jobs. Returns why the instance must not be stopped, else None.
+
+    A service that does not respond is not idle.
+    """
+    try:
+        client.drain()
+    except ExecutorUnavailableError as error:
+        return str(error)
+    except ExecutorError as error:
+        if error.code != ErrorCode.CONFLICT:
+            raise
+        return str(error)
+    return None

@@ -1,0 +1,1 @@
+"""Language models. Each speaks Bedrock's Converse API over HTTP."""

@@ -1,0 +1,1 @@
+"""A real executor service, and its client."""

@@ -1,0 +1,1 @@
+"""Hostile scripts in a real sandbox."""

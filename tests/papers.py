@@ -1,0 +1,156 @@
+"""Papers, prepared replies and a pipeline without torch, for tests of the papers workflow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from compilewatch.config.sections import PapersSettings
+from compilewatch.papers import Query, Reply
+from compilewatch.papers.calls import Budget, Caller
+from compilewatch.papers.execution import Ran
+from compilewatch.papers.libraries.folder import FolderLibrary
+from compilewatch.papers.prices import ModelPrice
+from compilewatch.papers.providers.bedrock import BedrockProvider
+from compilewatch.papers.providers.scripted import _reply
+from compilewatch.papers.providers.wire import ConverseServer, Response
+from compilewatch.papers.rules import load_rules
+from compilewatch.records.papers import Generation, Paper
+from compilewatch.sandbox.policy import Ending, Limits, SandboxResult
+from compilewatch.store.papers import PaperFolder, PaperStore
+from compilewatch.workflows.papers import Observer, Pipeline
+
+INPUTS = Path(__file__).parents[1] / "inputs" / "papers"
+REPLIES = INPUTS / "replies"
+PRICE = ModelPrice(
+    model="tested",
+    input_usd=3.0,
+    output_usd=15.0,
+    date=__import__("datetime").date(2026, 1, 1),
+    source="a test",
+)
+
+
+class FakeRunner:
+    """Says that generated code ran and that its formulas hold; runs nothing."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def check(self) -> None:
+        pass
+
+    def run(self, files: dict[str, str], limits: Limits) -> SandboxResult:
+        self.runs += 1
+        formulas = msgspec.json.decode(files["request.json"])["formulas"]
+        state = {
+            "phase": "done",
+            "parameters": 7,
+            "checks": [{"claim": claim, "ok": True} for claim in formulas],
+        }
+        found = {"result.json": msgspec.json.encode(state)}
+        return SandboxResult(ending=Ending.EXITED, exit_code=0, files=found)
+
+
+class FakeChecker:
+    """A sweep or execution that passes."""
+
+    identity = "fake"
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def run(self, generation: Generation, folder: PaperFolder) -> Ran:
+        self.runs += 1
+        return Ran(detail="passed", numbers={"training_loss": 1.0})
+
+
+def write_papers(folder: Path, count: int) -> None:
+    """Papers of some hundred characters each, which differ."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        text = f"# Gates of kind {number}\n\n" + f"A gate of kind {number} weighs a branch. " * 12
+        (folder / f"paper-{number:02}.md").write_text(text)
+
+
+def reply(role: str, number: int = 0, paper: str = "gated-residual", tokens: int = 500) -> Reply:
+    """A prepared reply of one of the shipped papers."""
+    text = _reply(REPLIES / paper, role, number)
+    assert text is not None
+    return Reply(text=text, stop_reason="end_turn", input_tokens=tokens, output_tokens=tokens)
+
+
+def respond(model: str, body: dict[str, Any]) -> Response:
+    """Reply to every request as if it were about the paper gated-residual."""
+    labels = body["requestMetadata"]
+    return reply(labels["role"], int(labels["number"]))
+
+
+@contextmanager
+def served(
+    respond: Callable[[str, dict[str, Any]], Response] = respond, *, read_timeout: float = 5.0
+) -> Iterator[tuple[ConverseServer, BedrockProvider]]:
+    """A server with the wire format of Bedrock, and the real client of it."""
+    server = ConverseServer(respond)
+    provider = BedrockProvider(
+        "tested",
+        region="us-east-1",
+        endpoint_url=server.url,
+        credentials=("a", "b"),
+        read_timeout_seconds=read_timeout,
+    )
+    yield server, provider
+    provider.close()
+    server.close()
+
+
+def library(folder: Path, cache: Path) -> FolderLibrary:
+    return FolderLibrary(PapersSettings(folder=str(folder)), cache=cache)
+
+
+def papers_of(folder: Path, cache: Path, count: int) -> tuple[Paper, ...]:
+    return library(folder, cache).find(Query(max_papers=count))
+
+
+_RUNS = itertools.count()
+
+
+def pipeline(
+    outputs: Path,
+    provider: Any,
+    folder: Path,
+    papers: tuple[Paper, ...],
+    *,
+    budget: Budget = Budget(),  # noqa: B008  (it is immutable)
+    observer: Observer = lambda _: None,
+    runner: Any = None,
+    sweeper: Any = None,
+    executor: Any = None,
+) -> Pipeline:
+    """A pipeline whose parts that run code are fakes."""
+    store = PaperStore(outputs)
+    caller = Caller(
+        ledger=store.ledger,
+        provider=provider,
+        rules=load_rules(INPUTS / "rules.toml"),
+        price=PRICE,
+        budget=budget,
+        papers=frozenset(paper.id for paper in papers),
+        run=f"run {next(_RUNS)}",
+        sleep=lambda _: None,
+    )
+    return Pipeline(
+        store=store,
+        library=library(folder, outputs / "cache"),
+        caller=caller,
+        runner=runner or FakeRunner(),
+        sweeper=sweeper or FakeChecker(),
+        executor=executor or FakeChecker(),
+        max_paper_tokens=10_000,
+        observer=observer,
+    )

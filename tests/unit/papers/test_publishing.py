@@ -1,0 +1,188 @@
+"""Metrics of many papers: few series, within the limits of AWS, and no value spoils another."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from compilewatch.analysis.papers import summarise_paper
+from compilewatch.config.settings import Settings
+from compilewatch.papers.metric_lines import last_values, points_of
+from compilewatch.records.papers import (
+    Finding,
+    FindingClass,
+    PaperSummary,
+    Stage,
+    StageOutcome,
+    StageResult,
+)
+from compilewatch.report.papers import render
+from compilewatch.sinks import cloudwatch
+from compilewatch.sinks.papers import execution_data, paper_groups
+from compilewatch.store.papers import PaperStore
+from compilewatch.workflows import papers_publish
+
+
+def summary(number: int, **numbers: float) -> PaperSummary:
+    """A paper that was executed, with numbers of its execution."""
+    paper, version = f"paper {number}", f"{number:064}"
+    journal = [
+        StageResult(
+            paper=paper,
+            stage=stage,
+            key=f"{stage} {number}",
+            outcome=StageOutcome.PASSED,
+            at=f"2026-11-22T10:{number % 60:02}:00.000000000Z",
+            generation=version if stage not in (Stage.FIND, Stage.READ, Stage.PLAN) else None,
+            numbers=numbers if stage is Stage.EXECUTE else {},
+            labels={"dynamo": "pass", "export": "error"} if stage is Stage.SWEEP else {},
+            scripted=number % 2 == 0,
+        )
+        for stage in Stage
+    ]
+    return summarise_paper(journal, ())
+
+
+FULL = {
+    "training_loss": 1.5,
+    "test_accuracy": 50.0,
+    "execution_time_seconds": 3.0,
+    "execution_success": 1.0,
+    "peak_memory_mb": 200.0,
+    "estimated_cost_usd": 0.01,
+}
+PAPERS = [summary(number, **FULL) for number in range(500)]
+
+
+def test_500_papers_are_few_metrics_in_cloudwatch() -> None:
+    data, keys = execution_data(PAPERS, "trn1.2xlarge")
+    assert len(keys) == 500
+    assert len({(datum.name, datum.dimensions) for datum in data}) <= 40
+    assert sum(len(datum.values) for datum in data) == 500 * len(FULL)
+    assert max(len(datum.values) for datum in data) <= 150
+    assert not [d for datum in data for d in datum.dimensions if "paper" in d[1]]
+
+
+def test_a_value_that_is_no_number_is_lost_alone() -> None:
+    data, _ = execution_data(
+        [summary(1, **FULL | {"training_loss": math.nan, "peak_memory_mb": math.inf})], "x"
+    )
+    assert {datum.name for datum in data} == FULL.keys() - {"training_loss", "peak_memory_mb"}
+
+
+def test_1001_data_are_two_requests_within_a_megabyte() -> None:
+    (datum, *_), _ = execution_data(PAPERS[:1], "x")
+    assert [len(batch) for batch in cloudwatch.batches([datum] * 1001)] == [1000, 1]
+    wide = execution_data([PAPERS[1]] * 150, "x")[0][0]
+    assert all(len(batch) < 1000 for batch in cloudwatch.batches([wide] * 1001))
+
+
+def test_publishing_again_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+
+    def put(_: object, data: list[object]) -> str:
+        sent.append(len(data))
+        return "sent"
+
+    monkeypatch.setattr(cloudwatch, "put", put)
+    store = PaperStore(tmp_path)
+    for _ in range(2):
+        papers_publish._watch(Settings(), store, PAPERS[:3])
+    assert len(sent) == 1
+    papers_publish._watch(Settings(), store, PAPERS[:4])
+    assert len(sent) == 2
+
+
+def test_prepared_replies_never_count_as_those_of_a_model() -> None:
+    groups = paper_groups(PAPERS[:4])
+    for replies in ("model", "scripted"):
+        states = [s for s in groups[replies] if s[0] == "compilewatch_papers"]
+        assert states == [("compilewatch_papers", (replies, "passed"), 2.0)]
+
+
+def test_not_run_is_not_passed() -> None:
+    journal = PAPERS[1].stages[:6]
+    one = summarise_paper(journal, ())
+    assert one.state == "incomplete"
+    assert one.stages[-1].outcome is StageOutcome.NOT_RUN
+
+
+def test_an_earlier_version_does_not_count_for_the_last_one() -> None:
+    stages = {stage.stage: stage for stage in PAPERS[1].stages}
+    newer = StageResult(
+        paper="paper 1",
+        stage=Stage.GENERATE,
+        key="newer",
+        outcome=StageOutcome.PASSED,
+        at="",
+        generation="newer",
+        numbers={"version": 1.0},
+    )
+    found = Finding(kind=FindingClass.DISALLOWED, stage=Stage.STATIC, evidence="import os")
+    static = StageResult(
+        paper="paper 1",
+        stage=Stage.STATIC,
+        key="newer",
+        outcome=StageOutcome.FAILED,
+        at="",
+        generation="newer",
+        findings=(found,),
+    )
+    one = summarise_paper([*stages.values(), newer, static], ())
+    assert (one.state, one.repairs) == ("failed", 1)
+    assert one.findings == (found,)
+    assert one.stages[list(Stage).index(Stage.SWEEP)].outcome is StageOutcome.NOT_RUN
+
+
+def test_the_page_shows_each_paper_and_escapes_what_models_wrote() -> None:
+    finding = Finding(
+        kind=FindingClass.UNFAITHFUL, stage=Stage.FAITHFUL, evidence="<script>alert(1)</script>"
+    )
+    stages = [
+        StageResult(
+            paper="p",
+            stage=s.stage,
+            key=s.key,
+            outcome=StageOutcome.FAILED if s.stage is Stage.FAITHFUL else s.outcome,
+            at=s.at,
+            generation=s.generation,
+            findings=(finding,) if s.stage is Stage.FAITHFUL else (),
+        )
+        for s in PAPERS[1].stages
+    ]
+    pages = dict(render([PAPERS[0], summarise_paper(stages, ())], ()))
+    text = pages["index.html"].decode()
+    assert "not the paper&#39;s contribution" in text
+    assert "<script>" not in text
+    assert 'id="paper 0"' in text
+
+
+STDOUT = """Epoch 1/2, Loss: 2.5
+METRICS: {"step": 1, "training_loss": 2.0, "bad name!": 1, "x": true, "y": "z"}
+METRICS: {"epoch": 2, "training_loss": NaN}
+METRICS: {"epoch": 2, "training_loss": 1.0, "test_accuracy": 61.5}
+METRICS: [1]
+METRICS: {"""
+
+
+def test_metric_lines_are_parsed_as_untrusted_data() -> None:
+    points = points_of(STDOUT)
+    assert [(point.step, point.values) for point in points] == [
+        (1, {"training_loss": 2.0}),
+        (2, {"training_loss": 1.0, "test_accuracy": 61.5}),
+    ]
+    assert last_values(points)["initial_training_loss"] == 2.0
+    assert last_values(points)["final_training_loss"] == 1.0
+
+
+def test_epoch_lines_count_where_there_are_no_metric_lines() -> None:
+    points = points_of("Epoch 1/2 - Loss: 2.5\nEpoch 2/2 Loss: 1.25\nTest Accuracy: 40.5%")
+    assert last_values(points) == {
+        "training_loss": 1.25,
+        "test_accuracy": 40.5,
+        "initial_training_loss": 2.5,
+        "final_training_loss": 1.25,
+    }
+    assert len(points_of('METRICS: {"a": 1}\n' * 5000)) == 1000
