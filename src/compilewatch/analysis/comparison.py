@@ -9,7 +9,7 @@ environments they are compared by place alone: versions of torch name one cause 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -19,6 +19,7 @@ from compilewatch.records import (
     Change,
     ChangeKind,
     ConfigBuild,
+    Dtype,
     Environment,
     GraphBreak,
     Result,
@@ -114,7 +115,8 @@ def between_environments(
     """
     old, new = names
     held = list(after)
-    olds, news = _within(baseline, before, old), _within(run, held, new)
+    olds = _held(baseline, before, old, "in environment", _environment)
+    news = _held(run, held, new, "in environment", _environment)
     # Under one name, so that a target of both is one target.
     sides = [
         msgspec.structs.replace(
@@ -130,6 +132,22 @@ def between_environments(
         sides[1] = msgspec.structs.replace(sides[1], planned=len(news))
     compared = compare(sides[0], moved(olds, new), sides[1], news, by_place=True)
     return sides[0], sides[1], compared
+
+
+def between_devices(
+    baseline: Run, before: Iterable[Result], run: Run, after: Iterable[Result], names: Pair
+) -> Comparison:
+    """Compare what `baseline` found for one device with what `run` found for another.
+
+    Models and targets are matched without device and type of weights. Raises UsageError where one
+    has no result for its device.
+    """
+    old, new = names
+    olds = list(_on_device(_held(baseline, before, old, "for device", _device), new))
+    news = list(_on_device(_held(run, after, new, "for device", _device), new))
+    compared = compare(baseline, olds, run, news, by_place=True)
+    differ = (*_differ("device", old, new), *compared.differences)
+    return replace(compared, differences=differ)
 
 
 def judge(
@@ -245,23 +263,40 @@ class _Causes:
         return tuple(lines)
 
 
-def _within(run: Run, results: Iterable[Result], name: str) -> list[Result]:
+def _held(
+    run: Run, results: Iterable[Result], name: str, what: str, of: Callable[[Target], str]
+) -> list[Result]:
+    """The results whose target has this environment or device. Raises UsageError for none."""
     held = list(results)
-    found = [result for result in held if result.request.target.environment == name]
+    found = [result for result in held if of(result.request.target) == name]
     if not found:
-        known = sorted({result.request.target.environment for result in held})
-        raise UsageError(
-            f"run {run.id} has no result in environment {name!r}; it has: {', '.join(known)}"
-        )
+        known = sorted({of(result.request.target) for result in held})
+        raise UsageError(f"run {run.id} has no result {what} {name!r}; it has: {', '.join(known)}")
     return found
+
+
+def _environment(target: Target) -> str:
+    return target.environment
+
+
+def _device(target: Target) -> str:
+    return target.device
+
+
+def _on_device(results: Iterable[Result], name: str) -> Iterable[Result]:
+    """As if they were of one device, and of weights of one type."""
+    for result in results:
+        target = msgspec.structs.replace(result.request.target, device=name, dtype=Dtype.CONFIG)
+        request = msgspec.structs.replace(result.request, target=target)
+        yield msgspec.structs.replace(result, request=request)
 
 
 def moved(results: Iterable[Result], name: str) -> Iterable[Result]:
     """Return results as if they were of another environment."""
-    replace = msgspec.structs.replace
     for result in results:
-        target = replace(result.request.target, environment=name)
-        yield replace(result, request=replace(result.request, target=target))
+        target = msgspec.structs.replace(result.request.target, environment=name)
+        request = msgspec.structs.replace(result.request, target=target)
+        yield msgspec.structs.replace(result, request=request)
 
 
 def _judge_verdicts(old: Result, new: Result, by_place: bool) -> tuple[ChangeKind, str] | None:
@@ -269,6 +304,8 @@ def _judge_verdicts(old: Result, new: Result, by_place: bool) -> tuple[ChangeKin
     if worse:
         kind = ChangeKind.REGRESSION if worse > 0 else ChangeKind.FIXED
         return kind, f"{_said(old)} -> {_said(new)}"
+    if old.probed or new.probed:  # then the breaks after the first are not known
+        return _judge_fullgraph(old, new)
     found = _judge_places(old, new) if by_place else _judge_fingerprints(old, new)
     return found or _judge_fullgraph(old, new)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from compilewatch.analysis.summary import downloads_of
-from compilewatch.contract.targets import in_default_environment, target_label
+from compilewatch.contract.targets import device_parts, in_default_environment, target_label
 from compilewatch.records import (
     NOT_RUN,
     ExportDetail,
@@ -47,23 +47,33 @@ _BEFORE_COMPILING = frozenset({Phase.SETUP, Phase.CREATE, Phase.INPUTS, Phase.EA
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How a row was evaluated. `environment` is None where each target was in its default one."""
+    """How a row was evaluated.
+
+    `environment` is None where each target was in its default one. `device` has a device other than
+    the CPU, and a type other than the device's default.
+    """
 
     mode: Mode
     dynamic: bool
     environment: str | None
+    device: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, target: Target) -> Way:
         away = None if in_default_environment(target) else target.environment
-        return cls(mode=target.mode, dynamic=target.dynamic, environment=away)
+        return cls(
+            mode=target.mode,
+            dynamic=target.dynamic,
+            environment=away,
+            device=device_parts(target),
+        )
 
     @property
     def label(self) -> str:
-        """`eval`, `train/dynamic`, `eval@torch-2.9`."""
-        shapes = "/dynamic" if self.dynamic else ""
+        """`eval`, `train/dynamic`, `eval/cuda`, `eval@torch-2.9`."""
+        shapes = ("dynamic",) if self.dynamic else ()
         where = f"@{self.environment}" if self.environment else ""
-        return f"{self.mode.value}{shapes}{where}"
+        return "/".join((self.mode.value, *shapes, *self.device)) + where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +122,7 @@ class TargetReason:
     downloads: int | None
 
 
-def target_order(target: Target) -> tuple[int, str, bool, bool, str]:
+def target_order(target: Target) -> tuple[int, str, bool, tuple[str, ...], bool, str]:
     """Sorts targets by layer, then eval before train, static before dynamic, home before away."""
     names = [layer.value for layer in LAYERS]
     layer = names.index(target.name) if target.name in names else len(names)
@@ -120,6 +130,7 @@ def target_order(target: Target) -> tuple[int, str, bool, bool, str]:
         layer,
         target.mode.value,
         target.dynamic,
+        device_parts(target),
         not in_default_environment(target),
         target.environment,
     )

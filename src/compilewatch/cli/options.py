@@ -20,12 +20,14 @@ from compilewatch.plan.placement import place, wanted
 from compilewatch.plan.requests import check_targets, plan, targets_of
 from compilewatch.records import (
     Depth,
+    Dtype,
     Environment,
     FactoryBuild,
     Mode,
     ModelSpec,
     Request,
     Tier,
+    Variants,
 )
 from compilewatch.records.plans import Options
 from compilewatch.sources.loading import choose_source, other_sources
@@ -54,6 +56,18 @@ tier = click.option(
     type=click.Choice([t.value for t in Tier]),
     help="auto: fake tensors, or real tensors if a model reads values; fake; real.",
 )
+dtype = click.option(
+    "--dtype",
+    type=click.Choice([d.value for d in Dtype]),
+    help="The type of weights and inputs (default: float32 on a CPU, config on a GPU, which is "
+    "what the configuration says).",
+)
+variants = click.option(
+    "--variants",
+    type=click.Choice([v.value for v in Variants]),
+    help="Inputs of models of several media, on Dynamo. main: all media at once; all (default): "
+    "also text alone, and text with each medium; all+decode: also one token with a cache.",
+)
 dynamic = click.option("--dynamic", is_flag=True, default=None, help="Compile with dynamic shapes.")
 
 
@@ -76,7 +90,14 @@ def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
         ),
         dynamic,
+        click.option(
+            "--device",
+            metavar="NAME",
+            help="cpu, or a declared device, which need not be present: cuda, cuda:A100 …",
+        ),
+        dtype,
         depth,
+        variants,
         tier,
         click.option(
             "--environment",
@@ -254,7 +275,10 @@ def one_request(
     folders = tuple(flags.pop("python_path", ()))
     if missing := [folder for folder in folders if not folder.is_dir()]:
         raise UsageError(f"--python-path: the folder {missing[0]} does not exist")
+    flags["devices"] = split(flags.pop("device", None))
     settings = load_settings(flags | {"environments": split(flags.get("environments"))})
+    if len(settings.devices) > 1:
+        raise UsageError("this command is about one device: name one with --device")
     asked = settings.environments[0] if len(settings.environments) == 1 else None
     (spec,), _ = choose_models(settings, names=[model], python_path=folders, environment=asked)
     if folders and not isinstance(spec.build, FactoryBuild):
@@ -269,13 +293,16 @@ def one_request(
         environments=known,
         tier=settings.tier,
         depth=settings.depth,
+        variants=settings.variants,
         deadlines=settings.deadlines,
         memory_limit_bytes=settings.memory_limit_bytes,
         overrides_dir=str(overrides) if overrides.is_dir() else None,
         neuron_operators=str(operators) if operators.is_file() else None,
         inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
     )
-    targets = targets_of([target], [Mode(mode)], bool(dynamic))
+    targets = targets_of(
+        [target], [Mode(mode)], bool(dynamic), devices=settings.devices, dtype=settings.named_dtype
+    )
     check_targets(targets)
     check_backends(targets, settings)
     placed = place(targets, settings.environments, known)

@@ -24,7 +24,7 @@ from compilewatch.config.sections import (
     TrainiumSettings,
 )
 from compilewatch.errors import ConfigError, did_you_mean
-from compilewatch.records import Deadlines, Depth, Mode, Tier
+from compilewatch.records import Deadlines, Depth, Dtype, Mode, Tier, Variants
 
 FILE = "compilewatch.toml"
 PREFIX = "COMPILEWATCH_"
@@ -61,8 +61,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     targets: Annotated[tuple[str, ...], Meta(min_length=1)] = ("dynamo",)
     modes: Annotated[tuple[Mode, ...], Meta(min_length=1)] = (Mode.EVAL,)
     dynamic: bool = False
+    devices: Annotated[tuple[str, ...], Meta(min_length=1)] = ("cpu",)
+    dtype: Literal["default", "config", "float32", "bfloat16", "float16"] = "default"
     depth: Depth = Depth.FULL
     tier: Tier = Tier.AUTO
+    variants: Variants = Variants.ALL
     baseline: str = "auto"
     sinks: tuple[str, ...] = ("html", "junit", "metrics_file")
     inputs: str = "inputs"
@@ -83,6 +86,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def cache_folder(self) -> Path | None:
         """The folder of environments and scans; None means the user's cache folder."""
         return Path(self.cache) if self.cache else None
+
+    @property
+    def named_dtype(self) -> Dtype | None:
+        """The type of weights; None means the default of each device."""
+        return None if self.dtype == "default" else Dtype(self.dtype)
 
     @property
     def memory_limit_bytes(self) -> int:

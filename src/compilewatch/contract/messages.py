@@ -212,8 +212,10 @@ class Script(Record, frozen=True, kw_only=True):
 class Readiness(Record, frozen=True, kw_only=True):
     """What each registered target lacks in an environment, None where it can run.
 
-    `backends` are those of `torch.compile` there.
+    `backends` are those of `torch.compile` there; `no_cuda` says why no CUDA device can be declared
+    there, None if one can.
     """
 
     missing: dict[str, str | None]
     backends: tuple[str, ...] = ()
+    no_cuda: str | None = None

@@ -11,7 +11,18 @@ from collections.abc import Mapping
 import msgspec
 
 from compilewatch.errors import UsageError
-from compilewatch.records import DEFAULT_ENVIRONMENT, Deadlines, Mode, Record, Target
+from compilewatch.records import (
+    DEFAULT_ENVIRONMENT,
+    Deadlines,
+    Dtype,
+    Mode,
+    Record,
+    Target,
+    Variants,
+)
+
+CPU = "cpu"
+"""The device of a target unless another one is named."""
 
 
 class TargetEntry(Record, frozen=True, kw_only=True):
@@ -31,6 +42,9 @@ class TargetEntry(Record, frozen=True, kw_only=True):
         single_graph: whether the target captures a model as one graph or rejects it, so that the
             number of graphs has no meaning.
         reads_neuron_operators: whether results depend on `inputs/neuron_operators.toml`.
+        captures_for_devices: whether it captures models for a device that is only declared. Such a
+            target generates no code.
+        evaluates_variants: whether it evaluates each input variant of a model.
         files: files and folders, relative to the package, that can change a result of this target
             besides `COMMON_FILES`. Their content is part of the key. A test compares them with the
             modules that the implementation imports.
@@ -46,11 +60,14 @@ class TargetEntry(Record, frozen=True, kw_only=True):
     compile_deadline: str = "compile_seconds"
     single_graph: bool = False
     reads_neuron_operators: bool = False
+    captures_for_devices: bool = False
+    evaluates_variants: bool = False
     files: tuple[str, ...] = ()
 
 
 COMMON_FILES = (
     "contract/failures.py",
+    "worker/device",
     "worker/example_inputs",
     "worker/model",
     "worker/phases.py",
@@ -58,6 +75,7 @@ COMMON_FILES = (
     "worker/process/frame_stack.py",
     "worker/subject.py",
     "worker/targets/__init__.py",
+    "worker/variants.py",
 )
 """Files and folders, relative to the package, that can change a result of any target."""
 
@@ -71,6 +89,8 @@ _INDUCTOR = (
 TARGETS: dict[str, TargetEntry] = {
     "dynamo": TargetEntry(
         implementation="compilewatch.worker.targets.dynamo.target:DynamoTarget",
+        captures_for_devices=True,
+        evaluates_variants=True,
         files=(_DYNAMO,),
     ),
     "export": TargetEntry(
@@ -83,6 +103,7 @@ TARGETS: dict[str, TargetEntry] = {
             "compilewatch.worker.targets.export.target",
         ),
         single_graph=True,
+        captures_for_devices=True,
         files=_EXPORT,
     ),
     "inductor": TargetEntry(
@@ -171,6 +192,11 @@ def deadlines_of(target: str, deadlines: Deadlines) -> Deadlines:
     )
 
 
+def variants_of(target: str, variants: Variants) -> Variants:
+    """Return which input variants a target evaluates."""
+    return variants if entry(target).evaluates_variants else Variants.MAIN
+
+
 def in_default_environment(target: Target) -> bool:
     """Whether a target is in its default environment."""
     return target.environment == default_environment(target.name)
@@ -179,25 +205,43 @@ def in_default_environment(target: Target) -> bool:
 def target_label(target: Target) -> str:
     """Return the label of a target as it is printed: `dynamo`, `dynamo/train`.
 
-    A selected backend follows the name: `neuron:trn2`. An environment other than the default one
-    follows at the end: `dynamo/train@torch-2.9`. Dynamic shapes: `dynamo/eval/dynamic`.
+    A selected backend follows the name: `neuron:trn2`. A device other than the CPU and a type other
+    than the device's default follow: `dynamo/cuda:A100/float16`. An environment other than the
+    default one follows at the end: `dynamo/train@torch-2.9`. Dynamic shapes: `dynamo/eval/dynamic`.
     """
     parts = [f"{target.name}:{target.backend}" if target.backend else target.name]
     if target.mode is not Mode.EVAL or target.dynamic:
         parts.append(target.mode.value)
     if target.dynamic:
         parts.append("dynamic")
-    return "/".join(parts) + _environment_suffix(target)
+    return "/".join((*parts, *device_parts(target))) + _environment_suffix(target)
 
 
 def target_label_value(target: Target) -> str:
-    """Return the label `target` of metrics: `dynamo`, `dynamo:inductor`, `dynamo@nightly`.
+    """Return the label `target` of metrics: `dynamo`, `dynamo:inductor`, `dynamo/cuda@nightly`.
 
-    A selected backend and an environment other than the default are included; the mode is a
-    separate label.
+    A selected backend, a device other than the CPU and an environment other than the default are
+    included; the mode is a separate label.
     """
     backend = f":{target.backend}" if target.backend else ""
-    return target.name + backend + _environment_suffix(target)
+    parts = (target.name + backend, *device_parts(target))
+    return "/".join(parts) + _environment_suffix(target)
+
+
+def device_parts(target: Target) -> tuple[str, ...]:
+    """Return a device other than the CPU, and a type other than the device's default."""
+    device = () if target.device == CPU else (target.device,)
+    dtype = () if target.dtype is default_dtype(target.device) else (target.dtype.value,)
+    return device + dtype
+
+
+def default_dtype(device: str) -> Dtype:
+    """Return the type of weights on a device unless one is named.
+
+    GPUs run models in the type of their configuration; on a CPU, float32 is the type that every
+    operator has.
+    """
+    return Dtype.FLOAT32 if device == CPU else Dtype.CONFIG
 
 
 def _environment_suffix(target: Target) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from compilewatch.errors import LauncherError
-from compilewatch.records import Environment, Request, Result
+from compilewatch.records import Environment, Request, Result, Tier
 
 LAUNCHERS: dict[str, str] = {
     "local": "compilewatch.launchers.local.launcher:LocalLauncher",
@@ -43,7 +43,7 @@ class Running:
 def by_environment(
     requests: Iterable[Request], names: Iterable[str], who: str
 ) -> dict[str, list[Request]]:
-    """Return the requests of each of these environments, in order.
+    """Return the requests of each of these environments: those of each device together, in order.
 
     Raises LauncherError for a request in another environment; `who` is the subject of the message.
     """
@@ -56,7 +56,17 @@ def by_environment(
                 f"{who} {', '.join(found) or 'none'}"
             )
         found[name].append(request)
-    return found
+    return {name: sorted(group, key=device_of_worker) for name, group in found.items()}
+
+
+def device_of_worker(request: Request) -> tuple[str, bool]:
+    """Return the device that a worker must have to evaluate a request, and whether it is real.
+
+    A worker can declare one device. The device of a request in the tier `real` must be present.
+    """
+    if request.device is None:
+        return "", False
+    return request.device.name, request.tier is Tier.REAL
 
 
 class Launcher(Protocol):

@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.contract.targets import COMMON_FILES, entry
+from compilewatch.contract.devices import declared
+from compilewatch.contract.targets import COMMON_FILES, entry, variants_of
 from compilewatch.errors import ConfigError
 from compilewatch.records import (
     HARNESS_VERSION,
@@ -30,6 +31,7 @@ from compilewatch.records import (
     ModelSpec,
     Target,
     Tier,
+    Variants,
 )
 from compilewatch.records.digests import digest
 
@@ -111,6 +113,7 @@ def request_key(
     environment: Environment | None,
     tier: Tier,
     depth: Depth,
+    variants: Variants = Variants.MAIN,
     overrides: Iterable[dict[str, Any]] = (),
     inputs_file: Path | None = None,
     operators_file: Path | None = None,
@@ -124,12 +127,14 @@ def request_key(
     """
     target_options = msgspec.structs.asdict(target)
     del target_options["environment"]
+    target_options["device"] = declared(target.device)
     return digest(
         {
             "build": _build_identity(spec),
             "target": target_options,
             "tier": tier,
             "depth": depth,
+            "variants": variants_of(target.name, variants),
             "environment": _environment_identity(environment),
             "overrides": overrides_for(spec, overrides),
             "inputs": _file_sha256(inputs_file) if inputs_file is not None else None,

@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from compilewatch.contract.targets import deadlines_of, entry
+from compilewatch.contract.devices import canonical, check_device, declared
+from compilewatch.contract.targets import CPU, deadlines_of, default_dtype, entry, variants_of
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
 from compilewatch.plan.keys import read_overrides, request_key
 from compilewatch.plan.placement import needs
 from compilewatch.records import (
+    Dtype,
     Environment,
     ErrorRecord,
     Mode,
@@ -64,6 +66,7 @@ def plan(
             environment=environment,
             tier=options.tier,
             depth=options.depth,
+            variants=options.variants,
             overrides=overrides,
             inputs_file=Path(inputs_file) if inputs_file else None,
             operators_file=_operators_file(target, options),
@@ -97,12 +100,31 @@ def pairs(
                 yield found, target
 
 
-def targets_of(names: Iterable[str], modes: Iterable[Mode], dynamic: bool) -> tuple[Target, ...]:
-    """Return every target in every mode, without duplicates. `neuron:trn2` selects a backend."""
+def targets_of(
+    names: Iterable[str],
+    modes: Iterable[Mode],
+    dynamic: bool,
+    *,
+    devices: Iterable[str] = (CPU,),
+    dtype: Dtype | None = None,
+) -> tuple[Target, ...]:
+    """Return every target in every mode for every device, without duplicates.
+
+    `neuron:trn2` selects a backend. `dtype` None means the default of each device. Raises
+    UsageError for an unknown device.
+    """
     made = (
-        Target(name=name, backend=backend or None, mode=mode, dynamic=dynamic)
+        Target(
+            name=name,
+            backend=backend or None,
+            mode=mode,
+            dynamic=dynamic,
+            device=device,
+            dtype=dtype or default_dtype(device),
+        )
         for name, _, backend in (text.partition(":") for text in names)
         for mode in modes
+        for device in map(canonical, devices)
     )
     return tuple(dict.fromkeys(made))
 
@@ -131,7 +153,7 @@ def _check(specs: Sequence[ModelSpec], targets: Sequence[Target]) -> None:
 
 
 def check_targets(targets: Sequence[Target]) -> None:
-    """Raise UsageError if there is no target, or if a name or a backend is unknown."""
+    """Raise UsageError if there is no target, or for a name, backend or device that it lacks."""
     if not targets:
         raise UsageError("no targets to check models on: name at least one with --targets")
     for target in targets:
@@ -141,6 +163,7 @@ def check_targets(targets: Sequence[Target]) -> None:
                 f"{target.name} has no backend {target.backend!r}; "
                 f"known: {', '.join(known) or 'none'}"
             )
+        check_device(target)
 
 
 def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Request:
@@ -148,8 +171,10 @@ def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Req
         model=spec,
         target=target,
         key=key,
+        device=declared(target.device),
         tier=options.tier,
         depth=options.depth,
+        variants=variants_of(target.name, options.variants),
         deadlines=deadlines_of(target.name, options.deadlines),
         memory_limit_bytes=options.memory_limit_bytes,
         inputs_file=options.inputs_file or spec.inputs_file,

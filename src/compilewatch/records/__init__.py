@@ -19,11 +19,13 @@ from compilewatch.records.base import (
     AttemptCode,
     ChangeKind,
     Depth,
+    Dtype,
     Mode,
     Phase,
     Record,
     Status,
     Tier,
+    Variants,
 )
 from compilewatch.records.breaks import (
     ErrorRecord,
@@ -54,6 +56,7 @@ from compilewatch.records.details.xla import (
     OpenXla,
     XlaDetail,
 )
+from compilewatch.records.devices import DeclaredDevice
 from compilewatch.records.requests import (
     DEFAULT_ENVIRONMENT,
     Build,
@@ -70,6 +73,7 @@ from compilewatch.records.results import (
     Attempt,
     Result,
     TensorSummary,
+    VariantResult,
 )
 from compilewatch.records.runs import (
     Change,
@@ -93,10 +97,12 @@ __all__ = [
     "ClassBuild",
     "ConfigBuild",
     "Deadlines",
+    "DeclaredDevice",
     "Depth",
     "Details",
     "DraftExport",
     "DraftFailure",
+    "Dtype",
     "Environment",
     "ErrorRecord",
     "ExportDetail",
@@ -127,5 +133,7 @@ __all__ = [
     "Target",
     "TensorSummary",
     "Tier",
+    "VariantResult",
+    "Variants",
     "XlaDetail",
 ]

@@ -70,6 +70,27 @@ class Depth(StrEnum):
     REDUCED = "reduced"
 
 
+class Dtype(StrEnum):
+    """The type of weights and inputs; `config` is what the model's configuration says."""
+
+    CONFIG = "config"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Variants(StrEnum):
+    """Which of a model's input variants are evaluated.
+
+    `main`: all media at once. `all`: also text alone, and text with one medium. `all+decode`: also
+    one token after a prefill, with a dynamic and with a static cache.
+    """
+
+    MAIN = "main"
+    ALL = "all"
+    ALL_DECODE = "all+decode"
+
+
 class AttemptCode(StrEnum):
     """Why a request ran again.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from compilewatch.records.base import SCHEMA_VERSION, Depth, Record, Tier
+from compilewatch.records.base import SCHEMA_VERSION, Depth, Record, Tier, Variants
 from compilewatch.records.requests import Deadlines, Request
 from compilewatch.records.results import Result
 from compilewatch.records.runs import Environment
@@ -55,6 +55,7 @@ class Options(Record, frozen=True, kw_only=True):
     environments: tuple[Environment, ...]
     tier: Tier = Tier.AUTO
     depth: Depth = Depth.FULL
+    variants: Variants = Variants.MAIN
     deadlines: Deadlines = Deadlines()
     memory_limit_bytes: int = 8 * 2**30
     overrides_dir: str | None = None

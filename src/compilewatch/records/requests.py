@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from compilewatch.records.base import Depth, Mode, Phase, Record, Tier
+from compilewatch.records.base import Depth, Dtype, Mode, Phase, Record, Tier, Variants
+from compilewatch.records.devices import DeclaredDevice
 
 
 class ClassBuild(Record, frozen=True, kw_only=True, tag="class"):
@@ -90,7 +91,8 @@ class Target(Record, frozen=True, kw_only=True):
     """A compile target with its options and the environment in which it runs.
 
     `backend` None means the default backend of the target. `environment` is part of what a result
-    is about: one run may evaluate a model on the same target in two environments.
+    is about: one run may evaluate a model on the same target in two environments. `device` is the
+    device that the model's tensors are on: `cpu`, `cuda`, or `cuda:NAME` (`contract.devices`).
     """
 
     name: str = "dynamo"
@@ -98,6 +100,8 @@ class Target(Record, frozen=True, kw_only=True):
     dynamic: bool = False
     backend: str | None = None
     environment: str = DEFAULT_ENVIRONMENT
+    device: str = "cpu"
+    dtype: Dtype = Dtype.FLOAT32
 
 
 class Deadlines(Record, frozen=True, kw_only=True):
@@ -127,14 +131,16 @@ class Request(Record, frozen=True, kw_only=True):
     part of it, because they can only prevent a result. `inputs_file` is a file of saved inputs
     (`.toml` or `.safetensors`), `overrides_dir` the folder of reviewed input overrides and
     `neuron_operators` the file of operators that neuronx-cc is documented to reject; all three are
-    absolute paths.
+    absolute paths. `device` describes the declared device of the target; None for the CPU.
     """
 
     model: ModelSpec
     target: Target
     key: str
+    device: DeclaredDevice | None = None
     tier: Tier = Tier.AUTO
     depth: Depth = Depth.FULL
+    variants: Variants = Variants.MAIN
     deadlines: Deadlines = Deadlines()
     memory_limit_bytes: int = 8 * 2**30
     inputs_file: str | None = None

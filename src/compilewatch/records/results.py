@@ -42,6 +42,29 @@ class Attempt(Record, frozen=True, kw_only=True):
     durations: dict[str, float] = {}
 
 
+class VariantResult(Record, frozen=True, kw_only=True):
+    """What one input variant of a model gave, such as `text` or `text+image`.
+
+    A variant that could not be built or run without the compiler has the status `unsupported`.
+    `inputs` are its example inputs, empty if they could not be made.
+    """
+
+    name: str
+    status: Status
+    detail: str = ""
+    graphs: int | None = None
+    graph_breaks: int | None = None
+    ops: int | None = None
+    fullgraph: FullgraphVerdict | None = None
+    breaks: tuple[GraphBreak, ...] = ()
+    inputs: tuple[TensorSummary, ...] = ()
+
+    @property
+    def is_verdict(self) -> bool:
+        """Whether it is a verdict of the compiler."""
+        return self.status in (Status.PASS, Status.GRAPH_BREAK, Status.ERROR)
+
+
 class Result(Record, frozen=True, kw_only=True):
     """The outcome of a request. A number that was not measured is None, never zero.
 
@@ -51,7 +74,11 @@ class Result(Record, frozen=True, kw_only=True):
     captured graph, in order, and `graph_ends` is the index in `breaks` of the break that ended each
     graph (-1 for none). Both cover only the first graphs and are empty in runs of earlier versions.
     `durations` maps phases to seconds. `reused_from` is the run from which this result was taken.
-    `artifacts` are paths relative to the folder of the run.
+    `artifacts` are paths relative to the folder of the run. `dtype` is the type of the model's
+    weights, None in runs of earlier versions. `probed` means that only the first graph break was
+    looked for, because the model cannot run without values on a device that is only declared.
+    `variants` are the results of all input variants if there is more than one; `variant` is the
+    worst of them, which everything else in the result is about.
     """
 
     request: Request
@@ -84,6 +111,10 @@ class Result(Record, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     started_at: str = ""
     environment_digest: str = ""
+    dtype: str | None = None
+    probed: bool = False
+    variant: str = ""
+    variants: tuple[VariantResult, ...] = ()
     reused_from: str | None = None
     expectation: str | None = None
 

@@ -120,6 +120,7 @@ def _environment() -> jinja2.Environment:
         wording.history_words,
         wording.message,
         wording.attempt_words,
+        wording.tensor_words,
         wording.cell_words,
         wording.cause_words,
         wording.why,

@@ -19,10 +19,11 @@ from compilewatch.records import (
     OpenXla,
     Performance,
     Result,
+    VariantResult,
     XlaDetail,
 )
 from compilewatch.records.labels import reason_label
-from compilewatch.report.wording import memory, plural, seconds
+from compilewatch.report.wording import memory, plural, quantity, reason_title, seconds
 
 Fact = tuple[str, str]
 
@@ -56,6 +57,8 @@ def details(result: Result) -> tuple[Section, ...]:
     """The sections that a result has something to say in."""
     found = result.details
     sections: list[Section] = []
+    if result.variants:
+        sections.append(_variants(result))
     if isinstance(found, ExportDetail):
         sections.append(_export(found))
     elif isinstance(found, Performance):
@@ -67,6 +70,37 @@ def details(result: Result) -> tuple[Section, ...]:
     if result.numerics is not None:
         sections.append(_numerics(result.numerics))
     return tuple(section for section in sections if section.facts or section.listings)
+
+
+def _variants(result: Result) -> Section:
+    """Every input variant; what the page says elsewhere is about the first of the worst ones."""
+    rows = tuple(
+        (
+            f"{each.name} *" if each.name == result.variant else each.name,
+            each.status.value.replace("_", " ") if each.is_verdict else "not evaluated",
+            quantity(each.graphs),
+            quantity(each.graph_breaks),
+            _accepted(each),
+            reason_title(each.breaks[0]) if each.breaks else "" if each.is_verdict else each.detail,
+        )
+        for each in result.variants
+    )
+    return Section(
+        title="Input variants",
+        listings=(
+            Listing(
+                title="* is the worst one, which everything else here is about",
+                columns=("Variant", "Result", "Graphs", "Breaks", "fullgraph", "First reason"),
+                rows=rows,
+            ),
+        ),
+    )
+
+
+def _accepted(variant: VariantResult) -> str:
+    if variant.fullgraph is None:
+        return ""
+    return "accepted" if variant.fullgraph.accepted else "rejected"
 
 
 def _facts(*pairs: tuple[str, str | None]) -> tuple[Fact, ...]:

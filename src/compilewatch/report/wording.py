@@ -10,11 +10,12 @@ from enum import StrEnum
 
 from compilewatch.analysis import summary
 from compilewatch.analysis.rows import Cell, TargetReason
-from compilewatch.contract.targets import in_default_environment, target_label
+from compilewatch.contract.targets import CPU, default_dtype, in_default_environment, target_label
 from compilewatch.records import (
     Attempt,
     ChangeKind,
     Depth,
+    Dtype,
     Environment,
     GraphBreak,
     Mode,
@@ -205,6 +206,14 @@ def message(result: Result) -> str:
     return text if len(text) <= MESSAGE_CHARACTERS else text[: MESSAGE_CHARACTERS - 1] + "…"
 
 
+def tensor_words(result: Result) -> str:
+    """`fake tensors`, `fake bfloat16 tensors on cuda (NVIDIA H100 80GB HBM3)`."""
+    dtype = f"{result.dtype} " if result.dtype not in (None, Dtype.FLOAT32) else ""
+    device = result.request.device
+    where = f" on {result.request.target.device} ({device.product})" if device is not None else ""
+    return f"{result.tier.value} {dtype}tensors{where}"
+
+
 def attempt_words(attempt: Attempt) -> str:
     """`error in eager, fake unsupported: in eager, … aten._local_scalar_dense.default`."""
     code = attempt.code.value.replace("_", " ")
@@ -360,6 +369,11 @@ def commands(request: Request) -> tuple[str, str, str]:
         sweep += " --dynamic"
     if not in_default_environment(request.target):
         sweep += f" --environments {request.target.environment}"
+    device = ""
+    if request.target.device != CPU:
+        device += f" --device {request.target.device}"
+    if request.target.dtype is not default_dtype(request.target.device):
+        device += f" --dtype {request.target.dtype.value}"
     if request.depth is not Depth.FULL:
         sweep += f" --depth {request.depth.value}"
     target = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
@@ -369,7 +383,7 @@ def commands(request: Request) -> tuple[str, str, str]:
         else f" --environment {request.target.environment}"
     )
     return (
-        f"compilewatch reproduce {name}{where}",
-        f"compilewatch explain {name}{target}{where}",
-        f"{sweep} --fresh",
+        f"compilewatch reproduce {name}{device}{where}",
+        f"compilewatch explain {name}{target}{device}{where}",
+        f"{sweep}{device} --fresh",
     )

@@ -38,6 +38,7 @@ from compilewatch.worker.targets import (
 )
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from compilewatch.worker.model.overrides import Overrides
@@ -58,13 +59,18 @@ FAKE_ERRORS = frozenset(
 """Names of PyTorch's exceptions that only fake tensors raise; their modules vary by version."""
 
 
+DEVICES_MIXED = "Expected all tensors to be on the same device"
+
+
 @dataclass(kw_only=True)
 class _Progress:
     """What is known so far; the result of a request that fails contains it too."""
 
     phase: Phase = Phase.SETUP
     depth: Depth = Depth.FULL
+    probing: bool = False
     parameters: int | None = None
+    dtype: str | None = None
     inputs: tuple[TensorSummary, ...] = ()
     strategy: str = ""
     started_at: str = field(
@@ -107,10 +113,12 @@ def _run(
     enter: Callable[[Phase], None],
     progress: _Progress,
 ) -> Outcome:
+    from compilewatch.worker.device.subjects import on_declared_device, on_real_device
     from compilewatch.worker.example_inputs import summarize
     from compilewatch.worker.model.overrides import load_overrides
     from compilewatch.worker.model.resolve import build_model
     from compilewatch.worker.subject import Subject
+    from compilewatch.worker.variants import run_variants, variants_of
 
     enter(Phase.SETUP)
     target, fake_mode = _set_up(request, tier)
@@ -118,6 +126,7 @@ def _run(
     enter(Phase.CREATE)
     built = build_model(request, fake_mode, overrides)
     progress.depth, progress.parameters = built.depth, built.parameters
+    progress.dtype = _dtype_of(built.module)
     built.module.train(request.target.mode is Mode.TRAIN)
     enter(Phase.INPUTS)
     inputs = _inputs(built, request, overrides, fake_mode)
@@ -130,10 +139,40 @@ def _run(
         artifacts=folder / "artifacts",
         enter=enter,
     )
+    if _uses_real_device(request):
+        subject = on_real_device(subject)
     enter(Phase.EAGER)
     _eager(subject)
     enter(Phase.COMPILE)
-    return target.run(subject)
+    if probes(request, tier):
+        progress.probing = True
+        return target.probe(on_declared_device(subject))
+
+    def make(without: frozenset[str]) -> ExampleInputs:
+        return _inputs(built, request, overrides, fake_mode, without)
+
+    others = variants_of(subject, make)
+    outcome, progress.inputs = run_variants(subject, others, target.run, _eager)
+    return outcome
+
+
+def probes(request: Request, tier: Tier) -> bool:
+    """Whether this is the second attempt for a declared device, whose tensors cannot be real.
+
+    The model is built small and with real tensors on the CPU, which can make example inputs and run
+    in eager mode; then its tensors become fake ones of the device, and only the compiler runs.
+    """
+    return request.device is not None and tier is Tier.REAL and request.tier is Tier.AUTO
+
+
+def _uses_real_device(request: Request) -> bool:
+    return request.device is not None and request.tier is Tier.REAL
+
+
+def _dtype_of(module: nn.Module) -> str | None:
+    types = (p.dtype for p in module.parameters() if p.dtype.is_floating_point)
+    found = next(types, None)
+    return str(found).removeprefix("torch.") if found is not None else None
 
 
 def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode | None]:
@@ -141,6 +180,7 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
     import numpy
     import torch
 
+    from compilewatch.worker.device import torch_device
     from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 
     random.seed(SEED)
@@ -164,7 +204,32 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
         _check_backend(backend)
     if tier not in target.tiers:
         raise FakeUnsupportedError(f"{target.name} runs the compiled code")
-    return target, InputAwareFakeMode() if tier is Tier.FAKE else None
+    if request.device is not None:
+        _declare(request)
+    return target, InputAwareFakeMode(torch_device(request.device)) if tier is Tier.FAKE else None
+
+
+def _declare(request: Request) -> None:
+    """Prepare the device of a request. Raises UnsupportedError if it cannot be had here."""
+    import torch
+
+    from compilewatch.worker.device import DeviceUnavailableError, declare, trains
+
+    assert request.device is not None
+    if _uses_real_device(request):
+        if not torch.cuda.is_available():
+            raise UnsupportedError(
+                "real tensors on cuda need a CUDA device, and this machine has none: "
+                "--tier auto needs none"
+            )
+        return
+    try:
+        declare(request.device)
+    except DeviceUnavailableError as error:
+        raise UnsupportedError(str(error)) from None
+    missing = trains(request.device) if request.target.mode is Mode.TRAIN else None
+    if missing is not None:
+        raise UnsupportedError(missing)
 
 
 def _check_backend(name: str) -> None:
@@ -179,7 +244,11 @@ def _check_backend(name: str) -> None:
 
 
 def _inputs(
-    built: BuiltModel, request: Request, overrides: Overrides, fake_mode: FakeTensorMode | None
+    built: BuiltModel,
+    request: Request,
+    overrides: Overrides,
+    fake_mode: FakeTensorMode | None,
+    without: frozenset[str] = frozenset(),
 ) -> ExampleInputs:
     from compilewatch.worker.example_inputs import make_inputs
     from compilewatch.worker.subject import ExampleInputs
@@ -191,7 +260,7 @@ def _inputs(
         chaos.misbehave(build.behaviour, Phase.INPUTS)
         with fake_mode if fake_mode is not None else nullcontext():
             return ExampleInputs(strategy="chaos", kwargs=chaos.example_kwargs())
-    return make_inputs(built.module, built.config, request, overrides, fake_mode)
+    return make_inputs(built.module, built.config, request, overrides, fake_mode, without=without)
 
 
 def _eager(subject: Subject) -> None:
@@ -217,12 +286,28 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
             detail = f"needs the package {error.package}, which is not in this environment"
     elif record.code == "out_of_memory":
         status = Status.OOM
+    if isinstance(error, UnsupportedError):  # a sentence of ours, not an error of the model
+        return ChildResult(
+            result=_result(request, tier, progress, Outcome(status=status, detail=str(error)))
+        )
     outcome = Outcome(status=status, detail=detail, error=record)
     result = _result(request, tier, progress, outcome)
-    suspected = status is Status.ERROR and tier is Tier.FAKE and request.tier is Tier.AUTO
-    if suspected and _fake_is_to_blame(error, record, progress.phase):
-        return ChildResult(result=result, fake_failure=f"in {progress.phase}, {detail}")
+    fake = tier is Tier.FAKE or progress.probing
+    if status is Status.ERROR and fake and _fake_is_to_blame(error, record, progress.phase):
+        if tier is Tier.FAKE and request.tier is Tier.AUTO:
+            return ChildResult(result=result, fake_failure=f"in {progress.phase}, {detail}")
+        if request.device is not None:
+            return ChildResult(result=_limit_of_fake_tensors(result))
     return ChildResult(result=result)
+
+
+def _limit_of_fake_tensors(result: Result) -> Result:
+    """The result of a failure that a device which is only declared may have caused: no verdict."""
+    return msgspec.structs.replace(
+        result,
+        status=Status.UNSUPPORTED,
+        detail=f"fake tensors of {result.request.target.device} cannot show it: {result.detail}",
+    )
 
 
 def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -> bool:
@@ -232,6 +317,8 @@ def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -
     """
     if isinstance(error, CompilewatchError | SyntaxError) or record.code == "missing_package":
         return False
+    if phase is Phase.EAGER and DEVICES_MIXED in record.message:
+        return False  # fake tensors know their devices
     if phase in (Phase.CREATE, Phase.INPUTS, Phase.EAGER):
         return True
     return any(
@@ -244,8 +331,9 @@ def _result(request: Request, tier: Tier, progress: _Progress, outcome: Outcome)
     return Result(
         request=request,
         phase=progress.phase,
-        tier=tier,
+        tier=Tier.FAKE if progress.probing else tier,
         depth=progress.depth,
+        dtype=progress.dtype,
         parameters=progress.parameters,
         inputs=progress.inputs,
         inputs_strategy=progress.strategy,

@@ -1,7 +1,8 @@
 """Writes a script of plain PyTorch that shows a model's verdict without compilewatch.
 
 The script builds the model as the real tier does (reduced size, seeded), so that it runs on any
-machine. It contains the configuration and the inputs as source code.
+machine, or on any with a CUDA device if the request is about one. It contains the configuration and
+the inputs as source code.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
-from compilewatch.contract.messages import ARTIFACTS_FOLDER
+from compilewatch.contract.messages import ARTIFACTS_FOLDER, ChildResult
 from compilewatch.contract.targets import target_label
 from compilewatch.records import ConfigBuild, Depth, FactoryBuild, Mode, Request, Result, Tier
 from compilewatch.worker import phases
@@ -143,6 +144,9 @@ def expected_source(result: Result) -> str:
     if not result.is_verdict or result.graphs is None:
         said = f"no verdict, {result.status} in {result.phase}: {one_line_of(result.detail)}"
         return f'print("expected:", {said!r})\nprint("got:     ", got)'
+    if result.probed:
+        said = f"{result.status}, {result.detail}"
+        return f'print("expected:", {said!r})\nprint("got:     ", got)'
     places: Counter[str] = Counter()
     for each in result.breaks:
         places[f"{each.file.rpartition('/')[2]}:{each.line}"] += each.occurrences
@@ -160,14 +164,29 @@ def one_line_of(text: str) -> str:
 
 
 def captured(request: Request) -> Result:
-    """The result of compilewatch for what the script evaluates: Dynamo with real tensors."""
+    """The result of compilewatch for what the script evaluates: Dynamo with real tensors.
+
+    A device is only declared, so its tensors are fake; if the model cannot run on them, the first
+    break is looked for.
+    """
     target = msgspec.structs.replace(request.target, name="dynamo", backend=None)
+    real = request.device is None
     changed = msgspec.structs.replace(
-        request, target=target, tier=Tier.REAL, depth=Depth.REDUCED, keep_artifacts=False
+        request,
+        target=target,
+        tier=Tier.REAL if real else Tier.AUTO,
+        depth=Depth.REDUCED,
+        keep_artifacts=False,
     )
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
         (Path(folder) / ARTIFACTS_FOLDER).mkdir()
-        return phases.evaluate(changed, Tier.REAL, Path(folder), lambda _: None).result
+        found: ChildResult | None = None
+        for tier in (Tier.REAL,) if real else (Tier.FAKE, Tier.REAL):
+            found = phases.evaluate(changed, tier, Path(folder), lambda _: None)
+            if found.fake_failure is None:
+                break
+        assert found is not None
+        return found.result
 
 
 def tensor_source(tensor: torch.Tensor) -> str:
@@ -239,6 +258,22 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
     ]
 
 
+DEVICE = """
+if not torch.cuda.is_available():
+    print("this script needs a CUDA device, and torch sees none here", file=sys.stderr)
+    sys.exit(2)
+move = lambda value: value.to("cuda") if torch.is_tensor(value) else value
+model = model.to("cuda")
+args, kwargs = tree_map(move, (args, kwargs))
+"""
+
+
+def dtype_source(module: torch.nn.Module) -> list[str]:
+    """A line that converts the model to its type of weights, if that is not float32."""
+    found = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.float32)
+    return [f"model = model.to({found})"] if found is not torch.float32 else []
+
+
 def script(request: Request) -> str:
     """The complete script for one request (its tier should be `real`)."""
     overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
@@ -259,13 +294,15 @@ def script(request: Request) -> str:
         "",
         "import torch",
         "import torch._dynamo",
-        "from torch.utils._pytree import tree_leaves",
+        "from torch.utils._pytree import tree_leaves, tree_map",
         "",
         "torch.manual_seed(0)",
         *model_source(request, built.module, built.config),
+        *dtype_source(built.module),
         "model.train()" if train else "model.eval().requires_grad_(False)",
         "",
         inputs_source(inputs),
+        *(DEVICE.splitlines() if request.device is not None else ()),
         body,
         expected_source(captured(request)),
         "",

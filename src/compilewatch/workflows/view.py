@@ -10,6 +10,7 @@ import msgspec
 
 from compilewatch.analysis.changed_breaks import changed_breaks
 from compilewatch.analysis.comparison import (
+    between_devices,
     between_environments,
     compare,
     default_baseline,
@@ -92,6 +93,24 @@ def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> 
         results=held,
         changes=compared.changes,
         baseline=baseline,
+        differences=compared.differences,
+        notes=tuple(dict.fromkeys([*base.damaged, *stored.damaged])),
+    )
+
+
+def view_between_devices(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> RunView:
+    """The differences between what `base` found for one device and `stored` for another.
+
+    Both may be the same run. Raises UsageError if a run has no result for its device.
+    """
+    results = stored.results()
+    compared = between_devices(base.run, base.results(), stored.run, results, names)
+    held = tuple(r for r in results if r.request.target.device == names[1])
+    return RunView(
+        run=msgspec.structs.replace(stored.run, planned=len(held)),
+        results=held,
+        changes=compared.changes,
+        baseline=base.run,
         differences=compared.differences,
         notes=tuple(dict.fromkeys([*base.damaged, *stored.damaged])),
     )

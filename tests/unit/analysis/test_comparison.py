@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from compilewatch.analysis.comparison import (
     Comparison,
+    between_devices,
     between_environments,
     compare,
     default_baseline,
@@ -22,6 +23,7 @@ from compilewatch.records import (
     ChangeKind,
     ConfigBuild,
     Depth,
+    Dtype,
     Environment,
     FullgraphVerdict,
     GraphBreak,
@@ -460,3 +462,35 @@ def test_what_an_environment_lacks_is_removed_unless_the_run_is_incomplete(
     assert [(c.kind, c.model) for c in found.changes] == [(kind, "Gone")]
     _, _, found = between_environments(both, results, both, results, ("new", "old"))
     assert [(c.kind, c.model) for c in found.changes] == [(ChangeKind.NEW, "Gone")]
+
+
+def _on(device: str, **fields: Any) -> Result:
+    dtype = Dtype.FLOAT32 if device == "cpu" else Dtype.CONFIG
+    return result(target=Target(device=device, dtype=dtype), **fields)
+
+
+def test_between_devices_a_target_is_one_whatever_its_device_and_type() -> None:
+    both = [_on("cpu", breaks=(A,)), _on("cuda"), _on("cuda:T4", breaks=(A, B))]
+    found = between_devices(run("1"), both, run("1"), both, ("cpu", "cuda"))
+    (change,) = found.changes
+    assert (change.kind, change.before, change.after) == (
+        ChangeKind.FIXED,
+        Status.GRAPH_BREAK,
+        Status.PASS,
+    )
+    assert found.differences[0] == "device cpu -> cuda"
+    worse = between_devices(run("1"), both, run("1"), both, ("cpu", "cuda:T4"))
+    assert [c.kind for c in worse.changes] == [ChangeKind.REGRESSION]
+
+
+def test_between_devices_a_device_without_results_is_one_line() -> None:
+    with pytest.raises(UsageError, match="no result for device 'cuda'; it has: cpu"):
+        between_devices(run("1"), [_on("cpu")], run("1"), [_on("cpu")], ("cpu", "cuda"))
+
+
+def test_breaks_that_a_probe_did_not_look_for_are_not_gone() -> None:
+    complete = result(breaks=(A, B))
+    probed = result(breaks=(A,), probed=True)
+    assert judge(complete, probed) is None
+    assert judge(probed, complete) is None
+    assert judge(PASS, probed) is not None

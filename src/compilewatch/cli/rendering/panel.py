@@ -93,7 +93,7 @@ def _title(result: Result) -> Text:
 
 
 def _figures(result: Result) -> Text:
-    said = [f"{result.tier.value} tensors", f"{result.depth.value} depth"]
+    said = [wording.tensor_words(result), f"{result.depth.value} depth"]
     if result.graphs is not None:
         said.append(plural(result.graphs, "graph"))
     if result.graph_breaks is not None:

@@ -53,13 +53,14 @@ def changes_table(view: RunView) -> RenderableType:
         f"{name:9}{run.id}  {run.source}, {run.state}, {plural(run.planned, 'request')} planned"
         for name, run in (("baseline", view.baseline), ("run", view.run))
     ]
-    notes = [plain(f"note: {note}", "yellow") for note in _oddities(view.baseline, view.run)]
+    notes = [plain(f"note: {note}", "yellow") for note in _oddities(view, view.baseline)]
     return spaced([plain("\n".join(sides)), *notes, _compared(view), *_change_tables(view, {})])
 
 
-def _oddities(baseline: Run, run: Run) -> Iterable[str]:
+def _oddities(view: RunView, baseline: Run) -> Iterable[str]:
     """The reasons why a comparison says less than it seems to."""
-    if baseline.id == run.id and baseline.environments == run.environments:
+    run = view.run
+    if baseline.id == run.id and not view.differences and baseline.environments == run.environments:
         yield "a run is compared with itself, so nothing can differ"
     if baseline.source != run.source:
         yield f"the sources differ: {baseline.source} and {run.source}"

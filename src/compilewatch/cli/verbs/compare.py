@@ -15,6 +15,7 @@ from compilewatch.cli.rendering.pieces import console, spaced
 from compilewatch.cli.rendering.tables import changes_table
 from compilewatch.cli.verbs.sweep import local_launcher, print_view
 from compilewatch.config.settings import Settings, load_settings
+from compilewatch.contract.devices import canonical
 from compilewatch.errors import UsageError
 from compilewatch.records import Result
 from compilewatch.records.views import RunView
@@ -23,7 +24,7 @@ from compilewatch.store import Store
 from compilewatch.workflows.attribute import Corner, Side, attribute_changes
 from compilewatch.workflows.bisect import preparing
 from compilewatch.workflows.versions import Evaluator
-from compilewatch.workflows.view import view, view_between
+from compilewatch.workflows.view import view, view_between, view_between_devices
 
 
 @click.command("compare")
@@ -33,6 +34,11 @@ from compilewatch.workflows.view import view, view_between
     "--environments",
     metavar="A,B",
     help="Compare environment A of BASE with environment B of RUN (or of BASE without RUN).",
+)
+@click.option(
+    "--devices",
+    metavar="A,B",
+    help="Compare device A of BASE with device B of RUN (or of BASE without RUN).",
 )
 @click.option(
     "--attribute",
@@ -56,6 +62,7 @@ def command(
     environments: str | None,
     attributing: bool,
     limit: int,
+    devices: str | None,
     fail_on: conditions.Conditions,
     output_dir: str | None,
     as_json: bool,
@@ -63,21 +70,28 @@ def command(
     """Show what changed from run BASE to RUN (the latest by default).
 
     A regression is reported only if both runs have a verdict. --environments shows which verdicts
-    differ between two environments, such as two versions of torch.
+    differ between two environments, such as two versions of torch, and --devices those that differ
+    between two devices, such as cpu,cuda.
 
     --attribute evaluates the models whose verdict changed with the old torch and the new
     Transformers, and the reverse, in environments that are created when they are needed.
     """
     settings = load_settings({"output_dir": output_dir})
     store = Store(Path(settings.output_dir))
-    names = options.split(environments)
+    if environments is not None and devices is not None:
+        raise UsageError("give either --environments or --devices")
+    if attributing and devices is not None:
+        raise UsageError("--attribute compares versions: omit --devices")
     before = store.open(base)
-    if names is None:
-        seen = view(store, store.open(run or "latest"), baseline=before)
-    elif len(names) == 2:
-        seen = view_between(before, store.open(run or base), (names[0], names[1]))
+    names: tuple[str, str] | None = None
+    if environments is not None:
+        names = _two(environments, "--environments", "default,torch-2.9")
+        seen = view_between(before, store.open(run or base), names)
+    elif devices is not None:
+        old, new = map(canonical, _two(devices, "--devices", "cpu,cuda"))
+        seen = view_between_devices(before, store.open(run or base), (old, new))
     else:
-        raise UsageError("--environments takes two names, such as default,torch-2.9")
+        seen = view(store, store.open(run or "latest"), baseline=before)
     if attributing:
         olds: Iterable[Result] = before.results()
         if names is not None:
@@ -93,6 +107,14 @@ def command(
     else:
         console().print(changes_table(seen))
     return conditions.exit_status(seen, fail_on)
+
+
+def _two(text: str, option: str, example: str) -> tuple[str, str]:
+    """The two names of an option. Raises UsageError for fewer or more."""
+    names = options.split(text) or []
+    if len(names) != 2:
+        raise UsageError(f"{option} takes two names, such as {example}")
+    return names[0], names[1]
 
 
 def _attributions(

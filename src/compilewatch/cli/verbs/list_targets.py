@@ -11,14 +11,19 @@ from compilewatch.cli import options
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.worker_call import readiness
 from compilewatch.config.settings import Settings, load_settings
-from compilewatch.contract.targets import TARGETS
+from compilewatch.contract.devices import CUDA
+from compilewatch.contract.messages import Readiness
+from compilewatch.contract.targets import CPU, TARGETS
 from compilewatch.errors import InterpreterError
 from compilewatch.plan.placement import needs, place
 from compilewatch.records import Environment, Record, Target
 
 
 class Listed(Record, frozen=True, kw_only=True):
-    """One target in the environment that a sweep would use; `why` it cannot run there."""
+    """One target in the environment that a sweep would use; `why` it cannot run there.
+
+    `dynamo/cuda` is the target for a CUDA device, which need not be present.
+    """
 
     target: str
     environment: str
@@ -30,23 +35,27 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[Listed, 
     """Every registered target. Each environment is checked once, or its stored facts are used."""
     cache = settings.cache_folder
     known: list[Environment] = []
-    missing: dict[str, dict[str, str | None]] = {}
+    ready: dict[str, Readiness] = {}
     broken: dict[str, str] = {}
     for name in options.environments_for(TARGETS, settings):
         try:
             known.append(environments.describe(name, cache, fresh=fresh))
-            missing[name] = readiness(name, cache, fresh=fresh).missing
+            ready[name] = readiness(name, cache, fresh=fresh)
         except InterpreterError as error:
             broken[name] = f"{error}; see: compilewatch env check {name}"
     named = [name for name in settings.environments if name not in broken]
-    placed = place([Target(name=name) for name in TARGETS], named, known)
+    targets = [Target(name=name) for name in TARGETS]
+    devices = [Target(name=n, device=CUDA) for n, e in TARGETS.items() if e.captures_for_devices]
     found = []
-    for target in placed:
+    for target in place([*targets, *devices], named, known):
         name = target.environment
         why: str | None = broken.get(name) or needs(target)
-        if name in missing:
-            why = missing[name].get(target.name)
-        found.append(Listed(target=target.name, environment=name, runs=not why, why=why or ""))
+        if name in ready:
+            why = ready[name].missing.get(target.name)
+            if target.device == CUDA:
+                why = why or ready[name].no_cuda
+        label = target.name if target.device == CPU else f"{target.name}/{target.device}"
+        found.append(Listed(target=label, environment=name, runs=not why, why=why or ""))
     return tuple(found)
 
 

@@ -133,7 +133,15 @@ def _near(path: Path) -> Path:
 )
 @click.option("--modes", metavar="A,B", help="eval, train (default eval).")
 @options.dynamic
+@click.option(
+    "--device",
+    "devices",
+    metavar="A,B",
+    help="cpu (default), or declared devices, which need not be present: cuda, cuda:A100 …",
+)
+@options.dtype
 @options.depth
+@options.variants
 @options.tier
 @click.option("--jobs", type=click.IntRange(min=1), help="Parallel jobs (default: one per core).")
 @click.option(
@@ -193,10 +201,17 @@ def command(
         flags["depth"] = Depth.REDUCED.value
     flags |= {"targets": _targets(targets), "modes": options.split(modes)}
     flags["environments"] = options.split(environments)
+    flags["devices"] = options.split(flags["devices"])
     settings = load_settings(flags)
     store = Store(Path(settings.output_dir))
     part = parse_shard(shard) if shard else None
-    targets_asked = targets_of(settings.targets, settings.modes, settings.dynamic)
+    targets_asked = targets_of(
+        settings.targets,
+        settings.modes,
+        settings.dynamic,
+        devices=settings.devices,
+        dtype=settings.named_dtype,
+    )
     if resumed is None and settings.launcher == "local":
         check_targets(targets_asked)
         check_backends(targets_asked, settings)

@@ -1,6 +1,7 @@
-"""Runs requests on this machine: a warm server per environment, a forked child per request.
+"""Runs requests on this machine: a warm server per environment and device, a child per request.
 
-Environments run one after the other, so that two imports of torch never compete for memory. Only
+Environments, and devices within them, run one after the other, so that two imports of torch never
+compete for memory. Only
 transient failures are retried: the server died or hung, no process could be forked, or a child was
 killed by a signal. A request that was running when its server died is retried without any other
 request beside it, so that the request that caused the failure is found, and no other is blamed.
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import Self
 
@@ -38,10 +39,19 @@ from compilewatch.contract.messages import (
 )
 from compilewatch.environments import describe, forget, interpreter
 from compilewatch.errors import LauncherError
-from compilewatch.launchers import Completed, Running, by_environment
+from compilewatch.launchers import Completed, Running, by_environment, device_of_worker
 from compilewatch.launchers.local.server import ServerProcess
 from compilewatch.launchers.local.task import GRACE_SECONDS, Ending, Task
-from compilewatch.records import Attempt, AttemptCode, Environment, Request, Result, Status, Tier
+from compilewatch.records import (
+    Attempt,
+    AttemptCode,
+    DeclaredDevice,
+    Environment,
+    Request,
+    Result,
+    Status,
+    Tier,
+)
 
 MOST_SERVER_DEATHS = 5
 """The number of deaths in a row, without a finished child in between, that are tolerated."""
@@ -107,8 +117,8 @@ class LocalLauncher:
         """See `Launcher.run`. Closing the generator early ends the server and its children."""
         groups = by_environment(requests, self._names, "this launcher has")
         for name, group in groups.items():
-            if group:
-                self._batch = _Batch(self, name, deque(group), scratch.resolve())
+            for _, part in groupby(group, key=device_of_worker):
+                self._batch = _Batch(self, name, deque(part), scratch.resolve())
                 yield from self._batch.run()
 
     def running(self) -> list[Running]:
@@ -126,20 +136,38 @@ class LocalLauncher:
             self._described[name] = describe(name, self._cache)
         return self._described[name]
 
-    def server(self, name: str, targets: Iterable[str] = ()) -> ServerProcess:
-        """The running server of an environment. If there is none, it is started for `targets`."""
-        if self._server is not None and (self._server.name != name or not self._server.alive):
+    def server(
+        self,
+        name: str,
+        targets: Iterable[str] = (),
+        *,
+        device: DeclaredDevice | None = None,
+        real_device: bool = False,
+    ) -> ServerProcess:
+        """The running server of an environment and device.
+
+        If there is none, it is started for `targets`.
+        """
+        if self._server is not None and not self._server.suits(name, device, real_device):
             self.close()
         if self._server is None:
             chosen = interpreter(name, self._cache)
             self._server = ServerProcess(
-                name, chosen, self.jobs, self._timeout_seconds, targets, single=self._single
+                name,
+                chosen,
+                self.jobs,
+                self._timeout_seconds,
+                targets,
+                single=self._single,
+                device=device,
+                real_device=real_device,
             )
         return self._server
 
     def warn_if_slow(self, server: ServerProcess) -> None:
         """Log once per environment that its server cannot fork."""
-        if self._warn and server.threads > 1 and server.name not in self._warned:
+        expected = server.threads == 1 or server.real_device
+        if self._warn and not expected and server.name not in self._warned:
             self._warned.add(server.name)
             _log.warning(cannot_fork(server.name, server.threads))
 
@@ -159,7 +187,7 @@ class LocalLauncher:
 
 
 class _Batch:
-    """The requests of one environment in one run."""
+    """The requests of one environment and device in one run."""
 
     def __init__(
         self, launcher: LocalLauncher, name: str, requests: deque[Request], scratch: Path
@@ -168,6 +196,8 @@ class _Batch:
         self.name = name
         self.requests = requests
         self.targets = sorted({request.target.name for request in requests})
+        self.device = requests[0].device
+        self.real_device = device_of_worker(requests[0])[1]
         self.scratch = scratch
         self.retries: deque[Task] = deque()
         self.sent: dict[int, Task] = {}
@@ -188,7 +218,9 @@ class _Batch:
 
     def _completed(self) -> Iterator[Completed]:
         while self.requests or self.retries or self.sent:
-            server = self.launcher.server(self.name, self.targets)
+            server = self.launcher.server(
+                self.name, self.targets, device=self.device, real_device=self.real_device
+            )
             self._send_next(server)
             for report in server.receive(POLL_SECONDS if self.sent else 0.0):
                 self._take(report)

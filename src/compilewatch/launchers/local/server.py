@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterable
@@ -9,10 +10,10 @@ from collections.abc import Iterable
 import msgspec
 
 from compilewatch.contract.messages import Order, Ping, Ready, Report
-from compilewatch.environments import Interpreter, worker_command, worker_variables
+from compilewatch.environments import CPU_ONLY, Interpreter, worker_command, worker_variables
 from compilewatch.errors import LauncherError
 from compilewatch.launchers.peer import Peer
-from compilewatch.records import Environment
+from compilewatch.records import DeclaredDevice, Environment
 
 START_SECONDS = 180.0
 """The limit for the imports: a cold disk is slow, but a later start is not to be expected."""
@@ -29,7 +30,8 @@ class ServerProcess:
     starts a new process for each request.
 
     `ping_timeout_seconds` is how long a reply to a ping may take before the server counts as hung.
-    The server imports in advance what `targets` need; with `single`, what one request needs.
+    The server imports in advance what `targets` need; with `single`, what one request needs. Its
+    children evaluate for `device` (None: the CPU), which is declared, or present if `real_device`.
     """
 
     def __init__(
@@ -41,8 +43,12 @@ class ServerProcess:
         targets: Iterable[str] = (),
         *,
         single: bool = False,
+        device: DeclaredDevice | None = None,
+        real_device: bool = False,
     ) -> None:
         self.name = environment
+        self.device = device
+        self.real_device = real_device
         self.ping_timeout_seconds = ping_timeout_seconds
         self.environment: Environment | None = None
         self.threads = 1
@@ -51,14 +57,29 @@ class ServerProcess:
         command = worker_command(chosen, "server", "--jobs", str(jobs))
         command += ["--environment", environment, "--device", chosen.device]
         command += ["--targets", ",".join(targets), *(["--single"] if single else [])]
+        variables = worker_variables(chosen)
+        if real_device:
+            # CUDA cannot be used in a fork of a process that has asked for its devices.
+            command.append("--no-forks")
+            for name in CPU_ONLY:
+                variables.pop(name, None)
+                if name in os.environ:
+                    variables[name] = os.environ[name]
+        elif device is not None:
+            command += ["--declare", msgspec.json.encode(device).decode()]
         try:
-            self._peer = Peer(command, worker_variables(chosen))
+            self._peer = Peer(command, variables)
         except OSError as error:
             raise LauncherError(
                 f"environment {environment!r}: {chosen.path} cannot be started: {error.strerror}"
             ) from None
         self._heard_at = self._started_at = time.monotonic()
         self._pinged_at: float | None = None
+
+    def suits(self, environment: str, device: DeclaredDevice | None, real_device: bool) -> bool:
+        """Whether it is alive and can evaluate requests for this environment and device."""
+        asked = (environment, device, real_device)
+        return self.alive and (self.name, self.device, self.real_device) == asked
 
     def age_seconds(self) -> float:
         """The time since its start."""

@@ -58,8 +58,12 @@ def make_inputs(
     request: Request,
     overrides: Overrides,
     fake_mode: FakeTensorMode | None,
+    *,
+    without: frozenset[str] = frozenset(),
 ) -> ExampleInputs:
     """Return the arguments of one forward call of `module`; fake if `fake_mode` is given.
+
+    Arguments in `without` are not made, unless they are in a saved file or of a factory.
 
     A saved file of the request has precedence, then the callable of a factory, then overrides and
     rules. Without `fake_mode`, inputs have real values even if the module is fake.
@@ -75,7 +79,7 @@ def make_inputs(
     if isinstance(build, FactoryBuild) and build.inputs is not None:
         made = factory_inputs(build)
     else:
-        made = _derive(module, config, request, overrides, fake_mode)
+        made = _derive(module, config, request, overrides, fake_mode, without)
     return made if fake_mode is None else to_fake(made, fake_mode)
 
 
@@ -85,6 +89,7 @@ def _derive(
     request: Request,
     overrides: Overrides,
     fake_mode: FakeTensorMode | None,
+    without: frozenset[str],
 ) -> ExampleInputs:
     context = Context(
         module=module,
@@ -94,6 +99,7 @@ def _derive(
         required_rules=REQUIRED_RULES,
         fallback=generic.required_argument,
         train=request.target.mode is Mode.TRAIN,
+        dropped=without,
     )
     tier = Tier.REAL if fake_mode is None else Tier.FAKE
     apply_overrides(context, overrides, request, tier)

@@ -53,7 +53,8 @@ def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: 
         settings = msgspec.convert({k: v for k, v in tables.items() if k in SETTINGS}, Settings)
         _apply_settings(ctx, settings)
         for name, spec in tables.items():
-            if name not in SETTINGS and name in ctx.signature.parameters:
+            usable = name in ctx.signature.parameters and name not in ctx.dropped
+            if name not in SETTINGS and usable:
                 ctx.values[name] = from_spec(name, spec, _resolver(ctx), ctx.dtype)
     except (msgspec.ValidationError, InputsError) as error:
         raise ConfigError(f"inputs/overrides: {request.model.name}: {error}") from None
@@ -73,7 +74,7 @@ def check_inputs(table: dict[str, Any]) -> None:
 
 
 def _apply_settings(ctx: Context, settings: Settings) -> None:
-    ctx.dropped = frozenset(settings.drop)
+    ctx.dropped |= frozenset(settings.drop)
     ctx.batch = settings.batch or ctx.batch
     ctx.length = settings.sequence
     ctx.features = dict(settings.features)

@@ -1,7 +1,7 @@
 """Runs a model's constructor without its weights, or with real but deterministic weights.
 
 In the fake tier, the constructor runs on the meta device, like Transformers' own `from_pretrained`,
-and every tensor is then replaced by a fake one on the CPU. A constructor that cannot run on meta
+and every tensor is then replaced by a fake one. A constructor that cannot run on meta
 (it reads a value of a tensor that it made there) runs on real CPU memory, and its tensors are
 replaced too.
 """
@@ -17,7 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from compilewatch.worker.model.fake_mode import InputAwareFakeMode
+from compilewatch.worker.model.fake_mode import CPU, InputAwareFakeMode
 
 SEED = 0
 """Seed of every real initialisation: the same request has the same weights."""
@@ -30,7 +30,7 @@ Construct = Callable[[], nn.Module]
 
 
 def construct_fake(construct: Construct, fake_mode: FakeTensorMode) -> nn.Module:
-    """Run a constructor without allocating weights; all tensors become fake, on the CPU."""
+    """Run a constructor without allocating weights; all tensors become fake (see `to_fake`)."""
     try:
         module = construct_meta(construct)
     except (RuntimeError, NotImplementedError):
@@ -68,40 +68,46 @@ def construct_real(construct: Construct) -> nn.Module:
 
 
 def to_fake(module: nn.Module, fake_mode: FakeTensorMode) -> nn.Module:
-    """Replace every tensor of a module by a fake one on the CPU, in place.
+    """Replace every tensor of a module by a fake one, in place.
 
-    This applies to parameters, buffers and tensors in plain attributes (also in lists, tuples and
-    dicts). A shared tensor stays shared, so that tied weights stay tied. Integers that the
-    constructor computed on real memory keep their values, because they are sizes and positions.
+    Parameters and buffers are on the device of the mode. As after `module.to(device)`, tensors in
+    plain attributes (also in lists, tuples and dicts) are on the CPU, unless they are parameters.
+    A shared tensor stays shared, so that tied weights stay tied. Integers that the constructor
+    computed on real memory keep their values, because they are sizes and positions.
     """
-    memo: dict[int, torch.Tensor] = {}
+    home = getattr(fake_mode, "device", CPU)
+    memo: dict[tuple[int, torch.device], torch.Tensor] = {}
     keep_alive: list[torch.Tensor] = []  # ids stay unique while their tensors live
 
-    def fake(tensor: torch.Tensor) -> torch.Tensor:
+    def fake(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         if isinstance(tensor, FakeTensor):
             return tensor
-        if id(tensor) not in memo:
+        device = home if isinstance(tensor, nn.Parameter) else device
+        key = (id(tensor), device)
+        if key not in memo:
             keep_alive.append(tensor)
-            memo[id(tensor)] = _fake_of(tensor, fake_mode)
-        return memo[id(tensor)]
+            memo[key] = _fake_of(tensor, fake_mode, device)
+        return memo[key]
 
     for submodule in module.modules():
         for tensors in (submodule._parameters, submodule._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None:
-                    tensors[name] = fake(tensor)
+                    tensors[name] = fake(tensor, home)
         for name, value in submodule.__dict__.items():
             if name not in ("_parameters", "_buffers", "_modules"):
-                submodule.__dict__[name] = _map_tensors(value, fake)
+                submodule.__dict__[name] = _map_tensors(value, lambda tensor: fake(tensor, CPU))
     return module
 
 
-def _fake_of(tensor: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
+def _fake_of(tensor: torch.Tensor, fake_mode: FakeTensorMode, device: torch.device) -> torch.Tensor:
     whole = not (tensor.is_floating_point() or tensor.is_complex())
     if whole and tensor.device.type == "cpu" and isinstance(fake_mode, InputAwareFakeMode):
-        return fake_mode.known(tensor)
+        return fake_mode.known(tensor, device)
     with fake_mode:
-        made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+        made = torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device
+        )
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(made, requires_grad=tensor.requires_grad)
     return made

@@ -21,6 +21,17 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves
 
+from compilewatch.worker.model.known_values import (
+    NOT_FOLDED,
+    fold,
+    involves_other_device,
+    on_cpu,
+    placed,
+    values_hidden,
+)
+
+CPU = torch.device("cpu")
+
 KNOWN_ELEMENTS = 2**22
 """Maximum number of elements of a constructed tensor whose value is kept."""
 
@@ -60,15 +71,28 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
     Assertions are assumed to hold: `torch._check_tensor_all` only reads a value to decide whether
     to raise, so an unknown value counts as true.
 
+    `device` is where `known` puts tensors. On another device than the CPU, values are kept and
+    computed on the CPU (`known_values`), since the device need not exist.
+
     Dynamo traces with its own fake mode; `values_shown` describes how it treats known values.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = CPU) -> None:
         super().__init__(allow_non_fake_inputs=True)
+        self.device = device
 
-    def known(self, value: Tensor) -> FakeTensor:
-        """Make a real tensor fake and keep its value, which the caller may no longer use."""
-        if isinstance(value, FakeTensor) or not self.may_turn_const(value):
+    def known(self, value: Tensor, device: torch.device | None = None) -> FakeTensor:
+        """Make a real tensor fake, on a device (by default that of this mode), and keep its value.
+
+        The caller may no longer use the value.
+        """
+        device = device or self.device
+        if isinstance(value, FakeTensor):
+            return value if value.fake_mode is self else self.from_tensor(value)
+        keep = self.may_turn_const(value)
+        if device.type != "cpu":
+            return placed(self, value, device, keep_value=keep)
+        if not keep:
             return self.from_tensor(value)
         return self.fake_tensor_converter.from_real_tensor(self, value, make_constant=True)
 
@@ -94,11 +118,27 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
             # Dynamo evaluates constants below its own mode, where this mode must change nothing.
             leaves = tree_leaves((args, kwargs))
             if not any(isinstance(leaf, FakeTensor) for leaf in leaves):
-                return _real(func, args, kwargs)
+                return _real(func, *on_cpu(args, kwargs))
             return super().dispatch(func, types, args, kwargs)
         if func in _CONSTRUCTORS:
             return self._constructed(func, types, args, kwargs)
+        if self.device.type != "cpu":
+            return self._dispatch_elsewhere(func, types, args, kwargs)
         return self._faked(func, types, args, kwargs)
+
+    def _dispatch_elsewhere(
+        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Dispatch where tensors may be on another device than the CPU."""
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
+        if not involves_other_device(tensors, kwargs):
+            return self._faked(func, types, args, kwargs)
+        if func not in _UNINITIALISED:
+            folded = fold(self, func, args, kwargs, tensors)
+            if folded is not NOT_FOLDED:
+                return folded
+        with values_hidden(self, func, tensors, args, kwargs):
+            return self._faked(func, types, args, kwargs)
 
     def _faked(
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -118,9 +158,9 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         made = super().dispatch(func, types, args, kwargs)
-        if made.numel() > KNOWN_ELEMENTS or made.device.type != "cpu":
+        if made.numel() > KNOWN_ELEMENTS or made.device.type not in ("cpu", self.device.type):
             return made
-        return self.known(_real(func, args, kwargs))
+        return self.known(_real(func, *on_cpu(args, kwargs)), made.device)
 
     def _positions(self, indices: Sequence[Any]) -> list[Any]:
         """Replace known masks by the positions that they select, so that sizes are known."""
@@ -132,7 +172,7 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
                 continue
             with no_dispatch():
                 positions = value.nonzero(as_tuple=True)
-            found += [self.known(position) for position in positions]
+            found += [self.known(position, index.device) for position in positions]
         return found
 
 
@@ -154,6 +194,7 @@ def values_shown() -> Iterator[None]:
 
     def shown(self: Any, fake_mode: Any, t: Tensor, *args: Any, **kwargs: Any) -> Any:
         foreign = isinstance(t, FakeTensor) and t.fake_mode is not fake_mode
+        foreign = foreign and t.device.type == "cpu"  # a value is on the CPU, its tensor may not be
         value = t.constant if foreign and kwargs.get("source") is not None else None
         return convert(self, fake_mode, t if value is None else value, *args, **kwargs)
 

@@ -14,12 +14,14 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from compilewatch.contract.targets import default_dtype
 from compilewatch.errors import ConfigError
 from compilewatch.records import (
     ChaosBuild,
     ClassBuild,
     ConfigBuild,
     Depth,
+    Dtype,
     FactoryBuild,
     Request,
     Tier,
@@ -81,6 +83,9 @@ def build_model(
             module = _with_weights(build, request)
     elif isinstance(build, FactoryBuild):
         module = _call_factory(build)
+        dtype = request.target.dtype
+        if dtype not in (Dtype.CONFIG, default_dtype(request.target.device)):
+            module = module.to(getattr(torch, dtype.value))
     else:
         module = _chaos(build)
     if fake_mode is not None:
@@ -132,11 +137,13 @@ def _from_configuration(
     model_class, config = resolve(request, named)
     matching = overrides.matching(Scope(model_class.__name__, config.model_type, tier, depth, mode))
     config = fit_config(model_class, config, tier, depth, matching)
-    construct = _constructor(model_class, config)
+    dtype = _dtype(request, config)
+    construct = _constructor(model_class, config, dtype)
     if fake_mode is None:
         return _built(construct_real(construct), None, depth)
     module = construct_fake(construct, fake_mode)
-    if _groups_experts(module):
+    free = request.device is None or request.target.dtype is Dtype.CONFIG
+    if free and dtype is torch.float32 and _groups_experts(module):
         # Such models are published in bfloat16. The fake kernel of _grouped_mm in torch 2.13
         # accepts no other type; that in 2.15 also accepts float32, but for float32 Transformers
         # compiles a fallback that is not used in deployments (`_can_use_grouped_mm` of
@@ -144,6 +151,21 @@ def _from_configuration(
         construct = _constructor(model_class, config, torch.bfloat16)
         module = construct_fake(construct, fake_mode)
     return _built(module, fake_mode, depth)
+
+
+def _dtype(request: Request, config: Any) -> torch.dtype:
+    """The type of weights that the request names, or that the configuration or a part of it has."""
+    wanted = request.target.dtype
+    if wanted is not Dtype.CONFIG:
+        named: torch.dtype = getattr(torch, wanted.value)
+        return named
+    parts = (config, *(part for part in vars(config).values() if hasattr(part, "model_type")))
+    for part in parts:
+        found = getattr(part, "dtype", None)
+        found = getattr(torch, found, None) if isinstance(found, str) else found
+        if isinstance(found, torch.dtype) and found.is_floating_point:
+            return found
+    return torch.float32
 
 
 def _groups_experts(module: nn.Module) -> bool:
@@ -162,7 +184,7 @@ def _with_weights(build: ConfigBuild, request: Request) -> nn.Module:
         weights_source(build),
         config=config,
         revision=request.model.revision if build.repo else None,
-        dtype=torch.float32,
+        dtype=_dtype(request, config),
         trust_remote_code=build.trust_remote_code,
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.contract.devices import devices
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.messages import MadeInputs, Readiness, Script
 from compilewatch.contract.targets import TARGETS
@@ -57,7 +58,15 @@ def readiness() -> Readiness:
             missing[name] = one_line(error)
     import torch._dynamo
 
-    return Readiness(missing=missing, backends=tuple(torch._dynamo.list_backends(exclude_tags=())))
+    from compilewatch.worker.device import DeviceUnavailableError, declare
+
+    backends = tuple(torch._dynamo.list_backends(exclude_tags=()))
+    no_cuda: str | None = None
+    try:
+        declare(devices()[0])
+    except DeviceUnavailableError as error:
+        no_cuda = str(error)
+    return Readiness(missing=missing, backends=backends, no_cuda=no_cuda)
 
 
 def call(verb: str) -> Record:

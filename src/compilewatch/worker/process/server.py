@@ -1,11 +1,12 @@
 """The warm server: imports once, then forks a child for each request.
 
-`worker.process.server --channel FD --jobs N --environment NAME --device DEVICE --targets A,B`,
-started by a launcher with one end of a socket pair as FD; the messages are those of
-`contract.messages`. The server always has a single thread, because a fork copies only the thread
-that calls it. If the imports leave more than one thread, a fork is not safe; then the server starts
-a new process for each request, which imports torch itself. No failure of a child ends the server.
-When the launcher ends, the server ends all its children.
+`worker.process.server --channel FD --jobs N --environment NAME --device DEVICE --targets A,B` (and
+`--declare JSON` for children that evaluate on a declared device) is started by a launcher with one
+end of a socket pair as FD; the messages are those of `contract.messages`. The server always has a
+single thread, because a fork copies only the thread that calls it. If the imports leave more than
+one thread, a fork is not safe; then the server starts a new process for each request, which imports
+torch itself. No failure of a child ends the server. When the launcher ends, the server ends all its
+children.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from compilewatch.contract.messages import (
     Start,
     Started,
 )
+from compilewatch.records import DeclaredDevice
 
 _orders = msgspec.json.Decoder(Order)
 
@@ -230,6 +232,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--targets", default="", help="comma-separated targets to import modules for"
     )
+    parser.add_argument("--declare", help="a DeclaredDevice as JSON, on which children evaluate")
+    parser.add_argument("--no-forks", action="store_true", help="start a process per request")
     parser.add_argument("--single", action="store_true", help="there will be only one request")
     options = parser.parse_args(arguments)
     channel = socket.socket(fileno=options.channel)
@@ -255,10 +259,11 @@ def _serve(channel: socket.socket, options: argparse.Namespace) -> int:
     from compilewatch.worker.process.describe import describe
 
     gc.disable()  # imports create little garbage; collecting it repeatedly costs time
-    warmup.warm_up(filter(None, options.targets.split(",")), single=options.single)
+    device = options.declare and msgspec.json.decode(options.declare, type=DeclaredDevice)
+    warmup.warm_up(filter(None, options.targets.split(",")), single=options.single, device=device)
     child.become_subreaper()
     threads = _threads()
-    server = Server(channel, options.jobs, forks=threads == 1)
+    server = Server(channel, options.jobs, forks=threads == 1 and not options.no_forks)
     # The objects that exist now never become garbage. Without this call, a collection in a child
     # would touch, and therefore copy, every page of them.
     if not options.single:

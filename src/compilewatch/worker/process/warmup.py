@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 
 from compilewatch.contract.targets import entry
+from compilewatch.records import DeclaredDevice
 
 MODULES = (
     "torch._dynamo",
@@ -76,21 +77,27 @@ Dynamo tokenizes the file of each node to find the name of its function
 """
 
 
-def warm_up(targets: Iterable[str] = (), *, single: bool = False) -> None:
+def warm_up(
+    targets: Iterable[str] = (), *, single: bool = False, device: DeclaredDevice | None = None
+) -> None:
     """Import torch and transformers, compile a tiny model, and reset the compiler's state.
 
     `targets` are the targets of the requests to come. Only torch itself must work; any other
     failure is written to stderr and makes children slower, but does not change results. For a
     `single` request, only the modules that every request needs are imported: the others are worth
-    their time only if many children share them.
+    their time only if many children share them. A `device` is declared first; a child says why if
+    that is not possible.
     """
     import_modules(targets, MODULES_OF_EACH if single else None)
     try:
         _fix_verbosity()
-        _start_autograd()
+        if device is None:
+            _start_autograd()
+        else:
+            _declare(device)
         if not single:
             _name_functions()
-            compile_something()
+            compile_something(device)
     except Exception:  # noqa: BLE001  (a broken compiler is a finding of the children)
         sys.stderr.write("warm-up: the first compile failed\n")
         traceback.print_exc()
@@ -134,6 +141,13 @@ def _start_autograd() -> None:
     torch.ones((), requires_grad=True).backward()
 
 
+def _declare(device: DeclaredDevice) -> None:
+    from compilewatch.worker.device import DeviceUnavailableError, declare
+
+    with contextlib.suppress(DeviceUnavailableError):
+        declare(device)
+
+
 def _fix_verbosity() -> None:
     """Make `config.verbose` a plain attribute: Dynamo reads it at each bytecode instruction.
 
@@ -154,11 +168,16 @@ def _name_functions() -> None:
             funcname_cache.get_funcname(file, 1)
 
 
-def compile_something() -> None:
-    """Execute the code whose modules, tables and caches are created at first use."""
+def compile_something(device: DeclaredDevice | None = None) -> None:
+    """Execute the code whose modules, tables and caches are created at first use.
+
+    For a declared device, there is no backward: it would start a thread for each device.
+    """
     import torch
     from torch import nn
     from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from compilewatch.worker.device import torch_device
 
     def tiny() -> tuple[nn.Module, torch.Tensor]:
         module = nn.Sequential(nn.Embedding(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU())
@@ -166,9 +185,12 @@ def compile_something() -> None:
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         module, tokens = tiny()
+        module, tokens = module.to(torch_device(device)), tokens.to(torch_device(device))
         torch.compile(module, backend="eager")(tokens)
         torch._dynamo.explain(module)(tokens)
     torch._dynamo.reset()
+    if device is not None:
+        return
     # Real tensors: AOTAutograd of torch 2.9 rejects fake tensors of another mode than Dynamo's.
     module, tokens = tiny()
     captured = torch.compile(module.train(), backend="aot_eager_default_partitioner")

@@ -15,6 +15,7 @@ from compilewatch.records import (
     Numerics,
     Status,
     Tier,
+    VariantResult,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class Outcome:
     details: Details | None = None
     error: ErrorRecord | None = None
     artifacts: tuple[str, ...] = ()
+    probed: bool = False
+    variant: str = ""
+    variants: tuple[VariantResult, ...] = ()
 
 
 class CompileTarget(Protocol):
@@ -71,9 +75,27 @@ class CompileTarget(Protocol):
         """
         ...
 
+    def probe(self, subject: Subject) -> Outcome:
+        """Return what can be said of a model that cannot run on its fake tensors.
+
+        Only called for targets that capture for declared devices, with fake tensors. No code of the
+        model may run outside of the compiler. Raises FakeUnsupportedError as `run` does.
+        """
+        return self.run(subject)
+
 
 class FakeUnsupportedError(Exception):
     """The model reads a value that fake tensors do not have; real tensors may work."""
+
+
+def check_device_not_needed(subject: Subject, text: str) -> None:
+    """Raise FakeUnsupportedError if a message says that the declared device was needed itself."""
+    from compilewatch.worker.device import DEVICE_NEEDED
+
+    if subject.fake_mode is not None and subject.request.device is not None:
+        found = DEVICE_NEEDED.search(text)
+        if found is not None:
+            raise FakeUnsupportedError(f"an operator needs the device itself ({found[0]})")
 
 
 def load_target(name: str) -> CompileTarget:

@@ -88,8 +88,9 @@ def capture(
     """Compile `module` as `torch.compile(module, backend=backend)` does, and let `call` call it.
 
     The counts are those of `torch._dynamo.explain`, which makes the same call with a backend that
-    counts, but accepts neither `dynamic` nor another backend. With `trace_folder`, the structured
-    trace is also written there, as with `TORCH_TRACE`. Exceptions of the compiler propagate.
+    counts, but accepts neither `dynamic` nor another backend. With the backend `stop`, the capture
+    ends with the first graph. With `trace_folder`, the structured trace is also written there, as
+    with `TORCH_TRACE`. Exceptions of the compiler propagate.
     """
     found = Capture()
 
@@ -112,8 +113,20 @@ def capture(
         recorder, guard_export_fn=count_guards, dynamic=dynamic or None
     )(module)
     with _listening(found), _written(trace_folder):
-        call(optimized)
+        try:
+            call(optimized)
+        except Stopped:
+            found.log.frames_stopped = 1
     return found
+
+
+class Stopped(BaseException):
+    """Ends a capture when the first graph is there; not an Exception, which Dynamo would wrap."""
+
+
+def stop(_graph: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
+    """A backend that ends the capture."""
+    raise Stopped
 
 
 @contextmanager
@@ -153,7 +166,7 @@ def _listening(found: Capture) -> Iterator[None]:
         logger.setLevel(level)
         trace_log.removeHandler(listener)
         frames = counters["frames"]
-        found.log.frames_given_up = frames["total"] - frames["ok"]
+        found.log.frames_given_up = frames["total"] - frames["ok"] - found.log.frames_stopped
         found.log.cuts_counted = sum(counters["graph_break"].values())
         found.skip_reasons = tuple(getattr(eval_frame, "get_skip_reasons", tuple)())
 

@@ -94,7 +94,9 @@ class BreakLog:
 
     reports: dict[CompileId, list[BreakReport]] = field(default_factory=dict)
     frames_given_up: int = 0
-    """`counters["frames"]`: total minus ok."""
+    """`counters["frames"]`: total minus ok, without `frames_stopped`."""
+    frames_stopped: int = 0
+    """Frames whose compilation the backend `stop` ended."""
     give_ups_reported: int = 0
     cuts_counted: int = 0
     """Sum of `counters["graph_break"]`."""

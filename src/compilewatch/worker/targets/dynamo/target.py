@@ -9,6 +9,7 @@ with `.item()` can have a graph break and yet be accepted.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -41,12 +42,19 @@ from compilewatch.records import (
 )
 from compilewatch.worker.model.fake_mode import values_shown
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import (
+    CompileTarget,
+    FakeUnsupportedError,
+    Outcome,
+    check_device_not_needed,
+)
 from compilewatch.worker.targets.dynamo import trace_log
 from compilewatch.worker.targets.dynamo.capture import (
     Backend,
     Capture,
+    Stopped,
     capture,
+    stop,
     type_names,
     unmeasured_guards,
 )
@@ -111,11 +119,47 @@ class DynamoTarget(CompileTarget):
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             trace_log.discard(subject.artifacts)
             return _failed(subject, error)
+        return self._outcome(subject, found, _fullgraph(subject, found))
+
+    def probe(self, subject: Subject) -> Outcome:
+        """Look for the first graph break without running anything that was compiled.
+
+        The capture ends with the first graph. A frame that Dynamo leaves to eager mode without a
+        graph counts as a break, if `fullgraph=True` says why.
+        """
+        subject.enter(Phase.COMPILE)
+        found, error = _capture_first_graph(subject)
+        _raise_if_out_of_memory(error)
+        fullgraph, rejection = _compile_fullgraph(subject, stop)
+        if found is not None and (found.log.breaks() or found.is_single_graph):
+            return self._outcome(subject, found, fullgraph, probed=True)
+        if rejection is None:
+            raise FakeUnsupportedError(
+                f"no graph before eager code failed: {one_line(error)}"
+                if error is not None
+                else "Dynamo left the model to eager mode, which needs values"
+            ) from error
+        breaks = _rejected(subject, rejection)
+        return self._outcome(subject, found or Capture(), fullgraph, breaks, probed=True)
+
+    def _outcome(
+        self,
+        subject: Subject,
+        found: Capture,
+        fullgraph: FullgraphVerdict,
+        breaks: tuple[GraphBreak, ...] = (),
+        *,
+        probed: bool = False,
+    ) -> Outcome:
+        keep = subject.request.keep_artifacts
         model = _forward_of(subject.module)
-        breaks = found.log.breaks(model) or _nothing_captured(subject, found)
+        breaks = breaks or found.log.breaks(model) or _nothing_captured(subject, found)
+        for each in breaks:
+            check_device_not_needed(subject, each.reason)
         outcome = Outcome(
             status=Status.GRAPH_BREAK if breaks else Status.PASS,
-            detail=_detail(found.graphs, breaks),
+            detail=_detail(found.graphs, breaks, probed=probed),
+            probed=probed,
             graphs=found.graphs,
             graph_breaks=sum(each.occurrences for each in breaks),
             distinct_breaks=len(breaks),
@@ -124,7 +168,7 @@ class DynamoTarget(CompileTarget):
             guards=found.guards,
             graph_ops=tuple(found.graph_ops[:GRAPHS_KEPT]),
             graph_ends=found.log.ends(found.captured[:GRAPHS_KEPT], breaks, model),
-            fullgraph=_fullgraph(subject, found),
+            fullgraph=fullgraph,
             breaks=breaks,
         )
         return _with_artifacts(subject, outcome) if keep else outcome
@@ -186,33 +230,63 @@ def _fullgraph(subject: Subject, found: Capture) -> FullgraphVerdict:
     """
     if found.is_single_graph and found.alone:
         return FullgraphVerdict(accepted=True, derived=True)
-    return _probe(subject)
+    return _compile_fullgraph(subject)[0]
 
 
-def _probe(subject: Subject) -> FullgraphVerdict:
+def _capture_first_graph(subject: Subject) -> tuple[Capture | None, Exception | None]:
+    """Capture up to the first graph; of a failure before it, return the error."""
+
+    try:
+        with _tensors(subject):
+            found = capture(
+                lambda module: _call(subject, module),
+                subject.module,
+                backend=stop,
+                dynamic=subject.request.target.dynamic,
+            )
+    except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
+        return None, error
+    return found, None
+
+
+def _rejected(subject: Subject, error: Exception) -> tuple[GraphBreak, ...]:
+    """Return the reason why `fullgraph=True` rejects a model as a graph break."""
+    message = _message(error)
+    frames = user_stack(getattr(error, "real_stack", None) or ())
+    place = (place_of(frames) if frames else None) or _forward_of(subject.module)
+    cause = classify(message, type_names(error))
+    return (graph_break(cause, shorten_paths(message), place, frames or (place,)),)
+
+
+def _compile_fullgraph(
+    subject: Subject, backend: Backend | str = "eager"
+) -> tuple[FullgraphVerdict, Exception | None]:
+    """Compile with `fullgraph=True` and return the verdict, and the error of a rejection."""
     torch._dynamo.reset()
     training = subject.request.target.mode is Mode.TRAIN
     gradients: AbstractContextManager[Any] = nullcontext() if training else torch.no_grad()
     compiled = torch.compile(
         subject.module,
         fullgraph=True,
-        backend="eager",
+        backend=backend,
         dynamic=subject.request.target.dynamic or None,
     )
     try:
-        with _tensors(subject), gradients:
+        with _tensors(subject), gradients, contextlib.suppress(Stopped):
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
     except Exception as error:  # of the compiler and of the model's code
         _raise_if_out_of_memory(error)
+        check_device_not_needed(subject, "\n".join(map(str, _chain(error))))
         if not _settled(subject, error):
             raise FakeUnsupportedError(f"under fullgraph: {one_line(error)}") from error
         message = _message(error)
-        return FullgraphVerdict(
+        verdict = FullgraphVerdict(
             accepted=False,
             code=classify(message, type_names(error)).code,
             reason=shorten_paths(message),
         )
-    return FullgraphVerdict(accepted=True)
+        return verdict, error
+    return FullgraphVerdict(accepted=True), None
 
 
 def _failed(subject: Subject, error: Exception) -> Outcome:
@@ -223,6 +297,7 @@ def _failed(subject: Subject, error: Exception) -> Outcome:
     _raise_if_out_of_memory(error)
     if isinstance(error, FakeUnsupportedError):
         raise error
+    check_device_not_needed(subject, "\n".join(map(str, _chain(error))))
     if not _settled(subject, error):
         raise FakeUnsupportedError(one_line(error)) from error
     training = subject.request.target.mode is Mode.TRAIN
@@ -231,7 +306,7 @@ def _failed(subject: Subject, error: Exception) -> Outcome:
     record = compiler_error(error)
     if training and record.code in ("backend_error", "runtime_error"):
         record = msgspec.structs.replace(record, code=AOT_AUTOGRAD)
-    verdict = _probe(subject) if _by_compiler(error) else None
+    verdict = _compile_fullgraph(subject)[0] if _by_compiler(error) else None
     return Outcome(status=Status.ERROR, detail=one_line(error), error=record, fullgraph=verdict)
 
 
@@ -277,9 +352,9 @@ def _chain(error: BaseException) -> list[BaseException]:
     return [*causes(error), *(causes(inner) if inner is not None else ())]
 
 
-def _raise_if_out_of_memory(error: BaseException) -> None:
+def _raise_if_out_of_memory(error: BaseException | None) -> None:
     """Raise if memory ran out, because that says nothing about the model."""
-    for cause in _chain(error):
+    for cause in _chain(error) if error is not None else ():
         if error_code(cause) == "out_of_memory":
             raise cause
 
@@ -338,10 +413,12 @@ def _with_artifacts(subject: Subject, outcome: Outcome) -> Outcome:
     return replace(outcome, artifacts=kept, detail=detail)
 
 
-def _detail(graphs: int, breaks: tuple[GraphBreak, ...]) -> str:
+def _detail(graphs: int, breaks: tuple[GraphBreak, ...], *, probed: bool) -> str:
     if not breaks:
         return "one graph"
     total = sum(each.occurrences for each in breaks)
+    if probed:
+        return f"breaks: {total} or more, because the capture ended with the first graph"
     return f"graphs {graphs}, breaks {total} ({len(breaks)} distinct)"
 
 

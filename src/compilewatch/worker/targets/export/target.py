@@ -43,7 +43,12 @@ from compilewatch.records import (
 )
 from compilewatch.worker.model.state import preserved
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import (
+    CompileTarget,
+    FakeUnsupportedError,
+    Outcome,
+    check_device_not_needed,
+)
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
 from compilewatch.worker.targets.export.draft import draft_export
 
@@ -212,6 +217,7 @@ def _gradients(subject: Subject) -> AbstractContextManager[Any]:
 
 def _blame_fake_tensors(subject: Subject, error: ErrorRecord) -> None:
     """Raise FakeUnsupportedError if real tensors may work and are allowed."""
+    check_device_not_needed(subject, error.message)
     if subject.fake_mode is None or subject.request.tier is Tier.FAKE:
         return
     if error.code in _VALUE_CODES:

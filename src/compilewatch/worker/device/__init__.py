@@ -1,0 +1,56 @@
+"""A CUDA device that torch believes to be present, so that fake tensors can be on it.
+
+Everything here changes this process only, and relies on internals of torch that are checked first:
+where they differ, nothing is changed and `DeviceUnavailableError` says what is missing.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from compilewatch.records import DeclaredDevice
+
+DEVICE_NEEDED = re.compile(
+    r"Found no NVIDIA driver|CUDA driver|Cannot access accelerator device|from the 'CUDA' backend"
+    r"|missing kernel for cuda"
+)
+"""What torch says where a kernel or a driver of the device is needed, which it is not."""
+
+
+class DeviceUnavailableError(Exception):
+    """This build of torch cannot hold fake tensors of the device; the argument says why."""
+
+
+_declared: list[DeclaredDevice] = []
+
+
+def declare(device: DeclaredDevice) -> None:
+    """Let this process see one CUDA device with these properties, and no other accelerator.
+
+    A process can declare one device; declaring it again does nothing. Raises DeviceUnavailableError
+    if this build of torch lacks what is needed, and RuntimeError for a second device.
+    """
+    if _declared:
+        if _declared[0] != device:
+            raise RuntimeError(f"this process has declared {_declared[0].name} already")
+        return
+    from compilewatch.worker.device import constants, cuda_functions, cuda_internals
+
+    cuda_internals.install()
+    cuda_functions.install(device)
+    constants.install()
+    _declared.append(device)
+
+
+def torch_device(device: DeclaredDevice | None) -> torch.device:
+    """Return the device of a request's tensors."""
+    return torch.device("cpu") if device is None else torch.device("cuda", 0)
+
+
+def trains(device: DeclaredDevice | None) -> str | None:
+    """Return None if a backward can be traced on the device here, otherwise what is missing."""
+    if device is None or torch.version.cuda is not None:
+        return None
+    return "training on a CUDA device needs a CUDA build of torch: compilewatch env create cuda"

@@ -1,0 +1,168 @@
+"""What Python code learns about the declared device: the functions of `torch.cuda`.
+
+The code of each function is replaced, not the function: Dynamo's tables know functions by identity,
+and aliases such as `from torch.cuda import is_available` stay valid. A replacement sees the globals
+of `torch.cuda`, so the properties are stored there.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.cuda.graphs
+import torch.cuda.random
+from torch._dynamo import device_interface
+
+from compilewatch.records import DeclaredDevice
+from compilewatch.worker.device import DeviceUnavailableError
+
+
+@dataclass(frozen=True)
+class Properties:
+    """The attributes of `torch.cuda.get_device_properties` that code of models reads."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    is_integrated: bool = False
+    is_multi_gpu_board: bool = False
+    warp_size: int = 32
+    max_threads_per_multi_processor: int = 2048
+    regs_per_multiprocessor: int = 65536
+    gcnArchName: str = ""  # noqa: N815  (torch's name)
+
+
+def install(device: DeclaredDevice) -> None:
+    """Let `torch.cuda` describe this device. Raises DeviceUnavailableError for another torch."""
+    major, minor = device.capability
+    properties = Properties(
+        name=device.product,
+        major=major,
+        minor=minor,
+        total_memory=device.memory_bytes,
+        multi_processor_count=device.multiprocessors,
+    )
+    found = [(_function(module, name), made) for module, name, made in _replacements()]
+    for module in (torch.cuda, torch.cuda.random, torch.cuda.graphs):
+        vars(module)["_declared_properties"] = properties
+        vars(module)["_declared_bfloat16"] = device.bfloat16
+    for function, made in found:
+        function.__code__ = made.__code__
+        function.__defaults__ = made.__defaults__
+        function.__kwdefaults__ = made.__kwdefaults__
+    device_interface.init_device_reg()
+    for name in ("cuda", "cuda:0"):
+        device_interface.register_interface_for_device(name, device_interface.CudaInterface)
+
+
+def _function(module: types.ModuleType, name: str) -> types.FunctionType:
+    found = getattr(module, name, None)
+    found = getattr(found, "__wrapped__", found)
+    if not isinstance(found, types.FunctionType) or found.__closure__:
+        raise DeviceUnavailableError(
+            f"torch {torch.__version__}: {module.__name__}.{name} is not a plain function, so no "
+            "device can be declared; torch 2.13 to 2.15 can"
+        )
+    return found
+
+
+def _replacements() -> list[tuple[types.ModuleType, str, Callable[..., Any]]]:
+    cuda: list[Callable[..., Any]] = [
+        is_available,
+        device_count,
+        current_device,
+        get_device_capability,
+        get_device_properties,
+        get_device_name,
+        is_bf16_supported,
+        is_initialized,
+        _lazy_init,
+        synchronize,
+        set_device,
+    ]
+    made: list[tuple[types.ModuleType, str, Callable[..., Any]]] = [
+        (torch.cuda, function.__name__, function) for function in cuda
+    ]
+    made.append((torch.cuda.memory, "empty_cache", empty_cache))
+    made.append((torch.cuda.random, "get_rng_state", get_rng_state))
+    made.append((torch.cuda.random, "set_rng_state", set_rng_state))
+    made.append((torch.cuda.graphs, "is_current_stream_capturing", is_current_stream_capturing))
+    # True would make Dynamo use the current stream of the accelerator, which does not exist.
+    made.append((torch.accelerator, "is_available", no_accelerator))
+    return made
+
+
+# The code of the functions below runs with the globals of the modules of torch.
+
+# ruff: noqa: ARG001, F821
+# mypy: disable-error-code="name-defined"
+
+
+def is_available() -> bool:
+    return True
+
+
+def device_count() -> int:
+    return 1
+
+
+def current_device() -> int:
+    return 0
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    return _declared_properties.major, _declared_properties.minor
+
+
+def get_device_properties(device: Any = None) -> Properties:
+    return _declared_properties  # type: ignore[no-any-return]
+
+
+def get_device_name(device: Any = None) -> str:
+    return _declared_properties.name  # type: ignore[no-any-return]
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    return _declared_bfloat16 or including_emulation
+
+
+def is_initialized() -> bool:
+    return False
+
+
+def _lazy_init() -> None:
+    return None
+
+
+def synchronize(device: Any = None) -> None:
+    return None
+
+
+def set_device(device: Any) -> None:
+    return None
+
+
+def empty_cache() -> None:
+    return None
+
+
+def get_rng_state(device: Any = "cuda") -> Any:
+    return torch.get_rng_state()
+
+
+def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
+    return None
+
+
+def is_current_stream_capturing() -> bool:
+    return False
+
+
+def no_accelerator() -> bool:
+    return False

@@ -1,0 +1,118 @@
+"""What C++ needs of a CUDA device when fake tensors are on it: a guard, and whether it was used.
+
+Tried with torch 2.13 and 2.15. Nothing here runs code of CUDA or needs its driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, addressof, c_int64, c_void_p, cast
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from compilewatch.worker.device import DeviceUnavailableError
+
+_GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
+_HOOKS = "_ZN2at6detail12getCUDAHooksEv"
+_HOOKS_TABLE = "_ZTVN2at18CUDAHooksInterfaceE"
+_HAS_CONTEXT = "_ZNK2at18CUDAHooksInterface17hasPrimaryContextEa"
+_IS_BUILT = "_ZNK2at24AcceleratorHooksInterface7isBuiltEv"
+
+_CUDA = 1
+"""`c10::DeviceType::CUDA` (c10/core/DeviceType.h), an index of the registry of guards."""
+
+_DEVICE_TYPES = 22
+_HAS_CONTEXT_SLOT, _IS_BUILT_SLOT = 4, 2
+"""Positions in the table of virtual functions of `at::CUDAHooksInterface`, which begins with two
+destructors (ATen/detail/AcceleratorHooksInterface.h)."""
+
+_HOOKS_SLOTS = 80
+"""At least the number of virtual functions of `at::CUDAHooksInterface`."""
+
+
+def install() -> None:
+    """Install torch's guard for fake devices, and hooks that deny that a device was used.
+
+    Raises DeviceUnavailableError, before anything is changed, if this torch is not as expected.
+    """
+    libraries = Path(torch.__file__).parent / "lib"
+    try:
+        core = ctypes.CDLL(str(libraries / "libc10.so"))
+        cpu = ctypes.CDLL(str(libraries / "libtorch_cpu.so"))
+        guards = (c_void_p * _DEVICE_TYPES).in_dll(core, _GUARDS)
+        table = (c_void_p * _HOOKS_SLOTS).in_dll(cpu, _HOOKS_TABLE)
+        hooks = cpu[_HOOKS]
+    except (OSError, ValueError, AttributeError) as error:
+        raise _differs(str(error)) from None
+    if not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
+        raise _differs("torch._C._ensureCUDADeviceGuardSet is missing")
+    if not isinstance(vars(FakeTensorMode).get("avoid_device_init"), property | bool):
+        raise _differs("FakeTensorMode.avoid_device_init is missing")
+    _check_hooks(cpu, table)
+    _install_guard(guards)
+    if torch.version.cuda is not None:
+        _deny_contexts(hooks, table)
+    # It is computed from `torch.cuda.is_available()`, which is about to say yes. Values of fake
+    # tensors must stay on the CPU.
+    FakeTensorMode.avoid_device_init = True
+
+
+def _check_hooks(cpu: ctypes.CDLL, table: Any) -> None:
+    """Raise DeviceUnavailableError if the virtual functions are not where they are expected."""
+    for symbol, slot in ((_HAS_CONTEXT, _HAS_CONTEXT_SLOT), (_IS_BUILT, _IS_BUILT_SLOT)):
+        try:
+            address = cast(cpu[symbol], c_void_p).value
+        except AttributeError:
+            continue  # inline functions are not exported by every compiler
+        if table[2 + slot] != address:  # two words precede the functions of a table
+            raise _differs(f"{symbol} is not virtual function {slot}")
+
+
+def _install_guard(guards: Any) -> None:
+    """Let torch replace the guard for CUDA by its own for fake devices (`FakeGuardImpl`).
+
+    It does so for a guard that reports no device: the one of a CUDA build without a driver. A CPU
+    build has none, so an object is put there of which every function returns 0.
+    """
+    if not guards[_CUDA]:
+        zero = CFUNCTYPE(c_int64, c_void_p)(lambda _: 0)
+        functions = (c_void_p * 64)(*[cast(zero, c_void_p).value] * 64)
+        guard = (c_void_p * 1)(addressof(functions))
+        _keep(zero, functions, guard)
+        guards[_CUDA] = addressof(guard)
+    before = guards[_CUDA]
+    torch._C._ensureCUDADeviceGuardSet()
+    if guards[_CUDA] == before and torch.version.cuda is None:
+        guards[_CUDA] = None
+        raise _differs("the guard for fake devices was not installed")
+
+
+def _deny_contexts(hooks: Any, base: Any) -> None:
+    """Let `hasPrimaryContext` say no; in a CUDA build without a driver, it raises.
+
+    The backward of autograd calls it for each device. The object gets a copy of its table in which
+    `isBuilt` of the base class, which returns false, takes the place of the function.
+    """
+    hooks.restype = c_void_p
+    instance = cast(hooks(), POINTER(c_void_p))
+    table = (c_void_p * _HOOKS_SLOTS).from_address(instance[0])
+    copied = (c_void_p * _HOOKS_SLOTS)(*table)
+    copied[_HAS_CONTEXT_SLOT] = base[2 + _IS_BUILT_SLOT]
+    _keep(copied)
+    instance[0] = addressof(copied)
+
+
+def _keep(*objects: Any) -> None:
+    """Never free these objects: C++ uses them until the process has ended, after Python has."""
+    for each in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+
+
+def _differs(what: str) -> DeviceUnavailableError:
+    return DeviceUnavailableError(
+        f"torch {torch.__version__} cannot hold fake CUDA tensors without a device ({what}); "
+        "torch 2.13 to 2.15 on Linux can"
+    )

@@ -1,0 +1,44 @@
+"""Moves a model that was built on the CPU, with its inputs, to the device of its request."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from compilewatch.worker.device import torch_device
+from compilewatch.worker.example_inputs.files import to_fake as fake_inputs
+from compilewatch.worker.model.construct import to_fake
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode
+from compilewatch.worker.subject import Subject
+
+
+def on_declared_device(subject: Subject) -> Subject:
+    """Replace the real tensors of a subject by fake ones on the declared device of its request."""
+    mode = InputAwareFakeMode(torch_device(subject.request.device))
+    return dataclasses.replace(
+        subject,
+        module=to_fake(subject.module, mode),
+        inputs=fake_inputs(subject.inputs, mode),
+        fake_mode=mode,
+    )
+
+
+def on_real_device(subject: Subject) -> Subject:
+    """Move the tensors of a subject to the CUDA device of this machine."""
+    device = torch_device(subject.request.device)
+
+    def moved(value: torch.Tensor) -> torch.Tensor:
+        return value.to(device)
+
+    inputs = subject.inputs
+    tree_map_only = torch.utils._pytree.tree_map_only
+    return dataclasses.replace(
+        subject,
+        module=subject.module.to(device),
+        inputs=dataclasses.replace(
+            inputs,
+            args=tree_map_only(torch.Tensor, moved, inputs.args),
+            kwargs=tree_map_only(torch.Tensor, moved, inputs.kwargs),
+        ),
+    )

@@ -1,0 +1,65 @@
+"""Example inputs for one step of generation: one token, with the cache of a prefill."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from compilewatch.errors import InputsError
+from compilewatch.worker.subject import ExampleInputs, Subject
+
+SPARE_TOKENS = 8
+"""Number of tokens that fit into a static cache after the prefill."""
+
+
+def decode_variants(subject: Subject) -> dict[str, Callable[[], ExampleInputs]]:
+    """Return how to make the inputs of a decoder for one token, by variant.
+
+    Only models that generate text with a decoder alone have such variants.
+    """
+    parameters = inspect.signature(subject.module.forward).parameters
+    generates = getattr(subject.module, "can_generate", lambda: False)()
+    given = subject.inputs.kwargs
+    if not generates or "past_key_values" not in parameters or "input_ids" not in given:
+        return {}
+    if "decoder_input_ids" in parameters:
+        return {}
+    return {
+        "decode-dynamic-cache": partial(_decode, subject, static=False),
+        "decode-static-cache": partial(_decode, subject, static=True),
+    }
+
+
+def _decode(subject: Subject, *, static: bool) -> ExampleInputs:
+    """Run the prefill, and return its cache with one more token.
+
+    Raises InputsError if the model returns no cache; errors of the model propagate.
+    """
+    from transformers.cache_utils import DynamicCache, StaticCache
+
+    config: Any = subject.module.config
+    given = {k: v for k, v in subject.inputs.kwargs.items() if k != "labels"}
+    length = int(given["input_ids"].shape[1])
+    with torch.no_grad(), subject.tensors():
+        cache = (
+            StaticCache(config=config, max_cache_len=length + SPARE_TOKENS)
+            if static
+            else DynamicCache(config=config)
+        )
+        made = subject.module(**given, past_key_values=cache, use_cache=True)
+        cache = getattr(made, "past_key_values", None)
+        if cache is None:
+            raise InputsError("the model returns no cache")
+        kwargs: dict[str, Any] = {
+            "input_ids": given["input_ids"][:, -1:],
+            "past_key_values": cache,
+            "use_cache": True,
+        }
+        mask = given.get("attention_mask")
+        if mask is not None:
+            kwargs["attention_mask"] = torch.cat([mask, mask[:, -1:]], dim=1)
+    return ExampleInputs(strategy="decode", kwargs=kwargs)

@@ -1,0 +1,116 @@
+"""Models whose verdict depends on the device, or that only a device can run."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def inputs() -> tuple[torch.Tensor, ...]:
+    return (torch.arange(12.0).view(3, 4),)
+
+
+class _Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.aside = torch.ones(4)  # `module.to` leaves it on the CPU
+
+
+class ByCapability(_Model):
+    """Breaks on old devices only: their fallback logs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0):
+            torch._dynamo.graph_break()
+        return self.layer(x)
+
+
+class ByDevice(_Model):
+    """Breaks on the CPU only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.cuda.is_available() or x.device.type == "cpu":
+            torch._dynamo.graph_break()
+        return self.layer(x)
+
+
+class AcrossDevices(_Model):
+    """Fails in eager mode on every device but the CPU."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.aside
+
+
+class Moves(_Model):
+    """Moves what was left on the CPU to the device of its input, in the graph."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.aside.to(x.device)
+
+
+class ReadsInput(_Model):
+    """Breaks at a value of its input, which eager code needs to continue."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = int((x > 5).sum().item())
+        return self.layer(x)[:, : max(1, count - 4)]
+
+
+class ReadsWeights(_Model):
+    """Breaks at a value that fake tensors do not have, so that only a probe answers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if y.sum() > 0:
+            y = y + 1
+        return y * 2
+
+
+class Scalars(_Model):
+    """Collects elements of a device tensor, which torch reads below its dispatcher."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return self.layer(x) + torch.tensor([x[0, 0], x[0, 1]], device=x.device).sum()
+
+
+class Constant(_Model):
+    """Makes an empty constant on the device, as caches of Transformers do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat(
+            [torch.tensor([], dtype=x.dtype, device=x.device), self.layer(x).flatten()]
+        )
+
+
+def by_capability() -> nn.Module:
+    return ByCapability()
+
+
+def by_device() -> nn.Module:
+    return ByDevice()
+
+
+def across_devices() -> nn.Module:
+    return AcrossDevices()
+
+
+def moves() -> nn.Module:
+    return Moves()
+
+
+def reads_input() -> nn.Module:
+    return ReadsInput()
+
+
+def reads_weights() -> nn.Module:
+    return ReadsWeights()
+
+
+def scalars() -> nn.Module:
+    return Scalars()
+
+
+def constant() -> nn.Module:
+    return Constant()

@@ -1,0 +1,238 @@
+"""A worker that declares a CUDA device answers as one that has it would."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compilewatch import environments
+from compilewatch.contract.devices import declared
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import (
+    Dtype,
+    FactoryBuild,
+    Mode,
+    ModelSpec,
+    Phase,
+    Request,
+    Result,
+    Status,
+    Target,
+    Tier,
+)
+from tests.sharing import jobs
+
+pytestmark = [pytest.mark.torch]
+
+CASES = Path(__file__).parents[3] / "cases"
+DEVICES = ("cpu", "cuda", "cuda:T4")
+MODELS = (
+    "by_capability",
+    "by_device",
+    "across_devices",
+    "moves",
+    "reads_input",
+    "reads_weights",
+    "scalars",
+    "constant",
+)
+
+Key = tuple[str, str, str, Mode, Tier]
+Get = Callable[..., Result]
+
+
+def _request(name: str, target: Target, tier: Tier = Tier.AUTO) -> Request:
+    build = FactoryBuild(
+        factory=f"for_devices:{name}", path=str(CASES), inputs="for_devices:inputs"
+    )
+    return Request(
+        model=ModelSpec(source="test", name=name, build=build),
+        target=target,
+        key=f"{name}-{target.name}-{target.device}-{target.mode}-{tier}".ljust(16, "-"),
+        device=declared(target.device),
+        tier=tier,
+        keep_artifacts=False,
+    )
+
+
+def _requests() -> list[Request]:
+    asked = [_request(name, Target(device=device)) for name in MODELS for device in DEVICES]
+    train = Target(device="cuda", mode=Mode.TRAIN)
+    asked += [_request(name, train) for name in ("moves", "reads_weights")]
+    export = Target(name="export", device="cuda")
+    asked += [_request(name, export) for name in ("constant", "across_devices")]
+    asked += [_request("reads_weights", Target(device="cuda"), Tier.FAKE)]
+    asked += [_request("moves", Target(device="cuda"), Tier.REAL)]
+    asked += [_request("moves", Target(device="cuda", dtype=Dtype.FLOAT16))]
+    return asked
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, Result]:
+    """Every request, by model, target, device, mode and tier."""
+    with LocalLauncher(jobs()) as launcher:
+        done = list(launcher.run(_requests(), tmp_path_factory.mktemp("scratch")))
+    found: dict[Key, Result] = {}
+    for each in done:
+        request = each.result.request
+        target = request.target
+        device = f"{target.device}/{target.dtype}" if target.dtype != "float32" else target.device
+        found[(request.model.name, target.name, device, target.mode, request.tier)] = each.result
+    return found
+
+
+@pytest.fixture
+def of(results: dict[Key, Result]) -> Get:
+    def get(
+        name: str,
+        device: str = "cuda",
+        target: str = "dynamo",
+        mode: Mode = Mode.EVAL,
+        tier: Tier = Tier.AUTO,
+    ) -> Result:
+        return results[(name, target, device, mode, tier)]
+
+    return get
+
+
+def test_the_capability_of_the_device_decides(of: Get) -> None:
+    assert [of("by_capability", device).status for device in DEVICES] == [
+        Status.PASS,
+        Status.PASS,
+        Status.GRAPH_BREAK,
+    ]
+
+
+def test_a_break_of_the_cpu_alone_is_not_one_of_the_device(of: Get) -> None:
+    assert [of("by_device", device).status for device in DEVICES] == [
+        Status.GRAPH_BREAK,
+        Status.PASS,
+        Status.PASS,
+    ]
+
+
+def test_mixed_devices_fail_in_eager_mode_as_on_a_device(of: Get) -> None:
+    assert of("across_devices", "cpu").status is Status.PASS
+    failed = of("across_devices")
+    assert (failed.status, failed.phase) == (Status.ERROR, Phase.EAGER)
+    assert "same device" in failed.detail
+    assert of("moves").status is Status.PASS
+
+
+def test_values_of_inputs_are_known_on_the_device(of: Get) -> None:
+    on_cpu, on_device = of("reads_input", "cpu"), of("reads_input")
+    assert not on_device.probed
+    assert [b.fingerprint for b in on_device.breaks] == [b.fingerprint for b in on_cpu.breaks]
+    assert on_device.graphs == on_cpu.graphs
+
+
+def test_a_probe_gives_the_first_reason_where_values_are_missing(of: Get) -> None:
+    on_cpu, probed = of("reads_weights", "cpu"), of("reads_weights")
+    assert not on_cpu.probed
+    assert (probed.probed, probed.status, probed.tier) == (True, Status.GRAPH_BREAK, Tier.FAKE)
+    assert [b.fingerprint for b in probed.breaks] == [on_cpu.breaks[0].fingerprint]
+    assert probed.unattributed == 0
+    assert probed.attempts[0].code == "fake_unsupported"
+    assert "or more" in probed.detail
+    assert of("scalars").breaks[0].code == of("scalars", "cpu").breaks[0].code
+
+
+def test_without_a_second_attempt_there_is_no_verdict(of: Get) -> None:
+    alone = of("reads_weights", tier=Tier.FAKE)
+    assert alone.status is Status.UNSUPPORTED
+    assert not alone.is_verdict
+    assert "fake tensors of cuda cannot show it" in alone.detail
+
+
+def test_real_tensors_need_a_real_device(of: Get) -> None:
+    import torch
+
+    real = of("moves", tier=Tier.REAL)
+    if torch.cuda.is_available():
+        assert real.status is Status.PASS
+    else:
+        assert real.status is Status.UNSUPPORTED
+        assert "need a CUDA device" in real.detail
+
+
+def test_the_type_of_weights_is_the_one_asked_for(of: Get) -> None:
+    assert of("moves", "cuda/float16").dtype == "float16"
+    assert of("moves").dtype == "float32"
+
+
+def test_training_is_captured_on_the_device_by_a_cuda_build(of: Get) -> None:
+    import torch
+
+    trained = of("moves", mode=Mode.TRAIN)
+    if torch.version.cuda is None:
+        assert trained.status is Status.UNSUPPORTED
+        assert "env create cuda" in trained.detail
+    else:
+        assert trained.status is Status.PASS
+        assert of("reads_weights", mode=Mode.TRAIN).breaks[0].gb_id == "GB0170"
+
+
+def test_export_computes_constants_of_the_device(of: Get) -> None:
+    assert of("constant", target="export").status is Status.PASS
+    assert of("across_devices", target="export").phase is Phase.EAGER
+
+
+KNOWN_VALUES = """
+import torch
+from compilewatch.contract.devices import declared
+from compilewatch.worker.device import declare
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode
+
+declare(declared("cuda"))
+device = torch.device("cuda", 0)
+mode = InputAwareFakeMode(device)
+ids = mode.known(torch.arange(12).view(2, 6))
+with mode:
+    weight = torch.empty(5, 5, device="cuda")
+    assert (ids * 2)[1, 3].item() == 18 and (ids * 2).device == device
+    mask = ids > 3
+    assert tuple(ids[mask].shape) == (8,) and ids[mask].device == device
+    assert tuple(mask.nonzero().shape) == (8, 2)
+    assert ids.cpu()[0, 1].item() == 1 and ids.cpu().device.type == "cpu"
+    assert torch.tensor([1, 2], device="cuda").tolist() == [1, 2]
+    assert torch.tensor([1, 2]).cuda().tolist() == [1, 2]
+    counted = torch.arange(3, device="cuda")
+    rest = counted[1:]
+    rest += 5
+    assert counted.tolist() == [0, 6, 7]
+    counted.add_(weight[0, :3].long())
+    for unknown in (counted, rest):  # what was written to an alias is not known either
+        try:
+            unknown.tolist()
+        except Exception as error:
+            assert type(error).__name__ == "DataDependentOutputException"
+        else:
+            raise AssertionError("a stale value")
+    try:
+        torch.cat([ids, torch.arange(12).view(2, 6)])
+    except Exception as error:
+        assert "same device" in str(error)
+    else:
+        raise AssertionError("devices were mixed")
+    assert (ids + torch.tensor(3)).device == device  # a number may be on the CPU
+    repeated = torch.repeat_interleave(torch.arange(2, device="cuda"), torch.tensor([2, 3]).cuda())
+    assert tuple(repeated.shape) == (5,)
+print("as on a device")
+"""
+
+
+def test_known_values_behave_as_on_a_device() -> None:
+    """Takes a few seconds: a process can declare one device, so it needs one of its own."""
+    chosen = environments.interpreter("default")
+    done = subprocess.run(
+        [sys.executable, "-c", KNOWN_VALUES],
+        env=environments.worker_variables(chosen),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "as on a device" in done.stdout, done.stderr[-2000:]
