@@ -23,6 +23,7 @@ from compilewatch.records import (
     Run,
     Target,
     Tier,
+    Variants,
 )
 from compilewatch.workflows.bisect import Prepare
 from compilewatch.workflows.versions import Evaluator
@@ -85,6 +86,7 @@ class Corner:
     target: Target
     depth: Depth
     tier: Tier
+    variants: Variants
 
 
 def attribute_changes(
@@ -127,8 +129,8 @@ def _case(base: Side, side: Side, change: Change) -> _Case:
     before, after = base.environment(change.target), side.environment(change.target)
     if before is None or after is None or not (before.transformers and after.transformers):
         case.problem = "a run does not say what its environment has"
-    elif (old.request.depth, old.request.tier) != (new.request.depth, new.request.tier):
-        case.problem = "the two runs differ in depth or tier"
+    elif _how(old) != _how(new):
+        case.problem = "the two runs differ in depth, tier or variants of inputs"
     elif old.request.model.build != new.request.model.build:
         case.problem = "the model is built otherwise: its configuration or source changed"
     else:
@@ -166,7 +168,13 @@ def _corner(case: _Case, versions: Versions) -> Corner:
     request = case.new.request
     # Which of the environments runs it is found later, from the versions.
     target = msgspec.structs.replace(request.target, environment=Target().environment)
-    return Corner(versions=versions, target=target, depth=request.depth, tier=request.tier)
+    depth, tier, variants = _how(case.new)
+    return Corner(versions=versions, target=target, depth=depth, tier=tier, variants=variants)
+
+
+def _how(result: Result) -> tuple[Depth, Tier, Variants]:
+    request = result.request
+    return request.depth, request.tier, request.variants
 
 
 def _evaluate(
@@ -179,7 +187,9 @@ def _evaluate(
         for case in members:
             case.problem = str(error)
         return
-    settings = msgspec.structs.replace(evaluator.settings, depth=corner.depth, tier=corner.tier)
+    settings = msgspec.structs.replace(
+        evaluator.settings, depth=corner.depth, tier=corner.tier, variants=corner.variants
+    )
     specs = [case.spec(corner.versions) for case in members]
     answers = replace(evaluator, settings=settings).evaluate(specs, corner.target, environment)
     for case, spec in zip(members, specs, strict=True):

@@ -54,7 +54,12 @@ class Report(Record, frozen=True, kw_only=True):
 @click.option("--target", default="dynamo", show_default=True, help="The compile target.")
 @click.option("--mode", type=click.Choice([m.value for m in Mode]), default=Mode.EVAL.value)
 @options.dynamic
+@click.option(
+    "--device", metavar="NAME", help="cpu, or a declared device, which need not be present: cuda."
+)
+@options.dtype
 @options.depth
+@options.variants
 @options.tier
 @click.option(
     "--lines",
@@ -76,6 +81,7 @@ def command(
     target: str,
     mode: str,
     dynamic: bool | None,
+    device: str | None,
     lines: int,
     as_json: bool,
     **flags: Any,
@@ -87,10 +93,14 @@ def command(
     torch with others of the same torch. Results are stored, so that a search that was interrupted
     continues where it was. The exit status is 3 if the result of --good or --bad is not known.
     """
-    settings = load_settings(flags | {"jobs": 1})
+    settings = load_settings(flags | {"devices": options.split(device), "jobs": 1})
     other = _other(settings, package, torch, transformers)
-    (asked,) = targets_of([target], [Mode(mode)], bool(dynamic))
-    check_targets([asked])
+    targets = targets_of(
+        [target], [Mode(mode)], bool(dynamic), devices=settings.devices, dtype=settings.named_dtype
+    )
+    check_targets(targets)
+    if len(targets) > 1:
+        raise UsageError("this command is about one device: name one with --device")
     versions = candidates(package, good, bad)
     evaluator = Evaluator(
         store=Store(Path(settings.output_dir)),
@@ -111,7 +121,7 @@ def command(
         console(stderr=True).print(evaluated_line(package, found, number, limit))
 
     found = bisect(
-        Question(model=model, target=asked, package=package, other=other),
+        Question(model=model, target=targets[0], package=package, other=other),
         versions,
         evaluator,
         choose=choose,
