@@ -93,9 +93,9 @@ class Fix:
 class Leverage:
     """The fixes of a run on some targets, best first.
 
-    `broken` counts the models with a graph break, `unknown` those of them with a break that torch
-    gives no reason for, which no fix is known for. `left` counts the models that still break after
-    all fixes listed.
+    `broken` counts the models with a graph break, `unknown` those of them whose breaks are not all
+    known: torch gave no reason for one, or only the first was looked for. `left` counts the models
+    that still break after all fixes listed.
     """
 
     by: By
@@ -249,7 +249,7 @@ def _by_model(results: Iterable[Result], by: By) -> dict[str, Places]:
     found: dict[str, Places] = {}
     for result in results:
         places = found.setdefault(result.request.model.name, {})
-        for each in result.breaks:
+        for each in breaks_of(result):
             key = cause_key(each, by) or UNKNOWN_CAUSE
             places.setdefault(key, set()).add((each.file, each.function))
     return found
@@ -269,6 +269,12 @@ def _counterpart(result: Result) -> tuple[str, str, str | None, str, bool]:
     return name, target.name, target.backend, target.mode.value, target.dynamic
 
 
+def breaks_of(result: Result) -> tuple[GraphBreak, ...]:
+    """The breaks of a result and of all input variants; of one that both name, only the first."""
+    every = (*result.breaks, *(each for found in result.variants for each in found.breaks))
+    return tuple({(each.fingerprint, each.line): each for each in reversed(every)}.values())[::-1]
+
+
 def cause_key(graph_break: GraphBreak, by: By) -> str | None:
     """The key of a break's cause; None where torch gave no reason."""
     if graph_break.code == UNKNOWN_CAUSE:
@@ -285,7 +291,9 @@ class _Causes:
         of_model: defaultdict[str, set[str | None]] = defaultdict(set)
         for result in results:
             name = result.request.model.name
-            for each in result.breaks:
+            if result.probed and result.breaks:
+                of_model[name].add(None)  # only its first break was looked for
+            for each in breaks_of(result):
                 self.models[name] = result.request.model
                 key = cause_key(each, by)
                 of_model[name].add(key)

@@ -299,8 +299,8 @@ def leverage_notes(found: Leverage) -> tuple[str, ...]:
     ]
     if found.unknown:
         notes.append(
-            f"{plural(found.unknown, 'model')} cannot be ranked: PyTorch gave no reason for one of "
-            "their breaks."
+            f"{plural(found.unknown, 'model')} cannot be ranked, because not all causes of their "
+            "breaks are known."
         )
     if rest := found.left - found.unknown:
         notes.append(f"{plural(rest, 'model')} would need steps that are not listed.")

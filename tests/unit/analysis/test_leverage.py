@@ -14,7 +14,7 @@ from compilewatch.analysis.leverage import (
     cured_by,
     leverage,
 )
-from compilewatch.records import Mode, Status, Target
+from compilewatch.records import Mode, Status, Target, VariantResult
 from tests.factories import graph_break, result
 
 SHARED = graph_break("helper", file="transformers/utils/import_utils.py", line=7)
@@ -90,6 +90,18 @@ def test_a_break_without_a_reason_is_no_fix_and_its_model_never_cured() -> None:
     assert (found.broken, found.unknown, found.left) == (2, 1, 1)
     assert steps(found) == [((SHARED.fingerprint,), ("B",), True)]
     assert cause_key(SILENT, By.ID) is None
+
+
+def test_a_model_whose_first_break_alone_was_looked_for_is_not_ranked() -> None:
+    found = leverage([result("A", breaks=(SHARED,), probed=True), result("B", breaks=(SHARED,))])
+    assert (found.unknown, steps(found)) == (1, [((SHARED.fingerprint,), ("B",), True)])
+    assert found.fixes[0].affected == 2
+
+
+def test_every_input_variant_has_to_be_without_breaks() -> None:
+    text = VariantResult(name="text", status=Status.GRAPH_BREAK, breaks=(SHARED, BRANCH))
+    found = leverage([result("A", breaks=(SHARED,), variants=(text,))])
+    assert [len(fix.causes) for fix in found.fixes] == [2]
 
 
 def test_a_model_counts_once_and_needs_all_of_its_modes() -> None:

@@ -34,7 +34,7 @@ def test_what_is_left_out_is_said() -> None:
     silent = factories.graph_break("?", None, code="unattributed")
     results = (*BROKEN, factories.result("D", breaks=(silent,)))
     text = piped(fixes_table(leverage(results, top=1)))
-    assert "1 model cannot be ranked: PyTorch gave no reason for one of their breaks." in text
+    assert "1 model cannot be ranked, because not all causes of their breaks are known." in text
     assert "1 model would need steps that are not listed." in text
 
 
