@@ -6,7 +6,6 @@ A number that was not measured is None, never zero.
 from __future__ import annotations
 
 from compilewatch.records.base import Mode, Phase, Record, Status
-from compilewatch.records.breaks import StackFrame
 from compilewatch.records.details.numerics import Numerics
 from compilewatch.records.results import TensorSummary
 
@@ -289,9 +288,8 @@ class Samples(Record, frozen=True, kw_only=True):
 
 
 class ProfileFailure(Record, frozen=True, kw_only=True):
-    """Why a step of a profile ended without a value. `stack` is the place in the model's code."""
+    """Why a step of a profile ended without a value."""
 
     status: Status
     phase: Phase
     detail: str
-    stack: tuple[StackFrame, ...] = ()

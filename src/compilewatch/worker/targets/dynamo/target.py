@@ -111,7 +111,7 @@ class DynamoTarget(CompileTarget):
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             trace_log.discard(subject.artifacts)
             return _failed(subject, error)
-        model = _forward_of(subject.module)
+        model = forward_of(subject.module)
         breaks = found.log.breaks(model) or _nothing_captured(subject, found)
         outcome = Outcome(
             status=Status.GRAPH_BREAK if breaks else Status.PASS,
@@ -317,11 +317,11 @@ def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...
         return ()
     said = "\n".join(found.skip_reasons) or "Dynamo did not report why."
     reason = f"Dynamo captured {found.graphs} graphs. Frames that it skipped:\n{said}"
-    place = _forward_of(subject.module)
+    place = forward_of(subject.module)
     return (graph_break(Cause(code=SKIPPED_FRAME), reason, place, (place,)),)
 
 
-def _forward_of(module: torch.nn.Module) -> StackFrame:
+def forward_of(module: torch.nn.Module) -> StackFrame:
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     if code is None:  # not implemented in Python
         return StackFrame(file=UNKNOWN, line=0, function=type(module).__name__)
