@@ -5,7 +5,7 @@ A number that was not measured is None, never zero.
 
 from __future__ import annotations
 
-from compilewatch.records.base import Mode, Phase, Record, Status
+from compilewatch.records.base import Phase, Record, Status
 from compilewatch.records.details.numerics import Numerics
 from compilewatch.records.results import TensorSummary
 
@@ -233,13 +233,12 @@ class InferenceOptions(Record, frozen=True, kw_only=True):
     batch_sizes: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
     dtype: str = "float32"
     threads: int = 1
-    max_length: int = 512
+    max_length: int = 128
     size: str = "full"
     warmup: int = 3
     runs: int = 10
     rounds: int = 10
     max_seconds: float = 20.0
-    mode: Mode = Mode.EVAL
 
 
 class InferenceProfile(Record, frozen=True, kw_only=True, tag_field="kind", tag="inference"):

@@ -17,7 +17,6 @@ from compilewatch.worker.model.resolve import BuiltModel
 from compilewatch.worker.subject import ExampleInputs
 
 BATCH = "batch"
-SEQUENCE = "sequence"
 
 
 def make_batch(
@@ -29,7 +28,7 @@ def make_batch(
     they derive in the wanted size; the rows of a person's own inputs are repeated.
     """
     made = make_inputs(
-        built.module, built.config, request, overrides, None, **_sizes(batch, length)
+        built.module, built.config, request, overrides, None, batch=batch, length=length
     )
     rows = rows_of(made)
     if rows is None:
@@ -63,10 +62,6 @@ def tokens_of(inputs: ExampleInputs) -> int | None:
         if isinstance(value, torch.Tensor) and value.dim() >= 2:
             return int(value.shape[1])
     return None
-
-
-def _sizes(batch: int, length: int | None) -> dict[str, Any]:
-    return {"batch": batch, "length": length}
 
 
 def _is_own(request: Request) -> bool:

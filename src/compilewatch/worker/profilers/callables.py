@@ -9,6 +9,7 @@ import torch
 import torch._dynamo
 
 from compilewatch.contract.profiling import Prepare
+from compilewatch.errors import UsageError
 from compilewatch.records import GraphBreak
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo.capture import Capture, capture, unmeasured_guards
@@ -180,6 +181,10 @@ class Xla(Eager):
             name: value.cpu() if isinstance(value, torch.Tensor) else value
             for name, value in found.items()
         }
+
+    def compiled(self, module: Any) -> Any:
+        del module
+        raise UsageError("only eager and inductor are called with inputs of another shape")
 
     def graphs(self) -> int | None:
         return int(self._device.compiled_graphs())

@@ -8,7 +8,9 @@ import click
 
 from compilewatch.errors import did_you_mean
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "infer": "measure how fast models run on each target, and what their graph breaks cost",
+}
 """Each command is `command` in the module of this package that has its name."""
 
 
