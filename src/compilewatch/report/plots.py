@@ -73,6 +73,8 @@ def batch_size_comparison(profile: InferenceProfile) -> bytes:
             axis.axhline(1, color=COLOURS[EAGER], linewidth=1, linestyle="--")
         if logarithmic:
             axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:,g}")
+            axis.yaxis.set_minor_formatter("{x:,g}")
         else:
             low, high = axis.get_ylim()
             axis.set_ylim(0 if title != "Speed-up over eager mode" else min(low, 0.9), high * 1.05)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from compilewatch.records.profiles import Accuracy, BatchPoint, BreakCost, Cure
 
+SECONDS_FROM = 10.0
+"""From here on, times are in seconds."""
+
 
 def milliseconds(seconds: float | None) -> str:
-    """`0.081 ms`, `12.4 ms`, `1,250 ms`."""
+    """`0.081 ms`, `12.4 ms`, `1,250 ms`, `22.4 s`."""
     if seconds is None:
         return "–"
+    if seconds >= SECONDS_FROM:
+        return f"{seconds:,.1f} s"
     value = seconds * 1e3
     digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 1000 else 0
     return f"{value:,.{digits}f} ms"
