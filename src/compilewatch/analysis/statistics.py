@@ -148,7 +148,7 @@ def apart(before: Rounds, after: Rounds) -> Judgement:
         return Judgement(verdict=Verdict.UNCLEAR, reason="nothing was measured on one side")
     ratios = [math.log(b / a) for a in old for b in new if a > 0 and b > 0]
     # The shift of Hodges and Lehmann: the median over all pairs.
-    ratio = math.exp(_median(ratios)) if ratios else None
+    ratio = math.exp(middle(ratios)) if ratios else None
     fewest = min(len(old), len(new))
     if fewest < APART_ROUNDS or ratio is None:
         reason = f"{fewest} rounds on one side, {APART_ROUNDS} are needed"
@@ -185,10 +185,11 @@ def _judged(
 
 def _interval(changes: Sequence[float]) -> tuple[float, float, float]:
     low, high = median_interval(changes)
-    return math.exp(_median(changes)), math.exp(low), math.exp(high)
+    return math.exp(middle(changes)), math.exp(low), math.exp(high)
 
 
-def _median(values: Sequence[float]) -> float:
+def middle(values: Sequence[float]) -> float:
+    """The median of plain values."""
     import numpy
 
     return float(numpy.median(values))

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from compilewatch.analysis import profiling
+from compilewatch.analysis.profile_comparison import PointChange, ProfileComparison
+from compilewatch.analysis.statistics import Verdict
 from compilewatch.cli.rendering.pieces import console, plain, plain_table, spaced
 from compilewatch.records.profiles import EAGER, BatchPoint, InferenceProfile, TargetProfile
 from compilewatch.report import profile_words as words
@@ -86,6 +88,53 @@ def _breaks(profile: InferenceProfile) -> RenderableType | None:
     if len(point.breaks) > BREAKS_SHOWN:
         table.add_row("", plain(f"and {len(point.breaks) - BREAKS_SHOWN} more"), "")
     return table
+
+
+VERDICT_STYLES = {
+    Verdict.SLOWER: "red",
+    Verdict.FASTER: "green",
+    Verdict.SAME: "",
+    Verdict.UNCLEAR: "dim",
+}
+
+
+def comparison_table(found: ProfileComparison) -> RenderableType:
+    """What changed between two profiles, and what may be the cause."""
+    parts: list[RenderableType] = [plain(f"{found.model}: {found.before} -> {found.after}")]
+    if found.obstacle:
+        parts.append(plain(f"not compared: {found.obstacle}", "yellow"))
+    elif found.points:
+        measure = found.points[0].measure
+        table = plain_table("Target", "Batch", f"Before ({measure})", "After", "Change", gap=2)
+        for heading in ("Against eager", "Memory", "Verdict"):
+            table.add_column(heading, overflow="fold")
+        for column in table.columns[1:7]:
+            column.justify = "right"
+        for point in found.points:
+            table.add_row(*_comparison_row(point))
+        parts.append(table)
+    if found.differences:
+        parts.append(plain("Also different: " + "; ".join(found.differences)))
+    else:
+        parts.append(plain("The software and the machine are the same."))
+    return spaced(parts)
+
+
+def _comparison_row(point: PointChange) -> tuple[RenderableType, ...]:
+    judged = point.judgement
+    before, after = point.memory_before_bytes, point.memory_after_bytes
+    memory = f"{(after - before) / before:+.1%}" if before and after else "–"
+    said = judged.verdict.value + (f": {judged.reason}" if judged.reason else "")
+    return (
+        plain(point.target),
+        str(point.batch_size),
+        words.milliseconds(point.before_seconds),
+        words.milliseconds(point.after_seconds),
+        f"{judged.ratio - 1:+.1%}" if judged.ratio else "–",
+        f"{point.relative - 1:+.1%}" if point.relative else "–",
+        memory,
+        plain(said, VERDICT_STYLES[judged.verdict]),
+    )
 
 
 class ProfileProgress:

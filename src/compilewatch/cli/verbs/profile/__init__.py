@@ -10,6 +10,7 @@ from compilewatch.errors import did_you_mean
 
 COMMANDS: dict[str, str] = {
     "infer": "measure how fast models run on each target, and what their graph breaks cost",
+    "compare": "say which of two profiles is faster, beyond noise",
 }
 """Each command is `command` in the module of this package that has its name."""
 
