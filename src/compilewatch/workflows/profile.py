@@ -224,6 +224,8 @@ class Inference:
         try:
             prepared = found.ask(order, orders.Prepared)
             found.prepared = prepared
+            if self.job.data is not None:
+                self.job.data.classes(prepared.labels)  # find an unknown label now
             if texts:
                 return found
             self.prepared = self.prepared or prepared
