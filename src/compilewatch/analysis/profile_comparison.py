@@ -10,46 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from compilewatch.analysis import statistics
-from compilewatch.analysis.statistics import Judgement, Rounds, Verdict
-from compilewatch.records import Record
-from compilewatch.records.profiles import EAGER, BatchPoint, InferenceProfile, Samples
+from compilewatch.analysis.statistics import Rounds
+from compilewatch.records.profiles import (
+    EAGER,
+    BatchPoint,
+    InferenceProfile,
+    PointChange,
+    ProfileComparison,
+    Samples,
+)
 
 Series = dict[tuple[str, int], Samples]
 
 SAME_OPTIONS = ("dtype", "threads", "size", "max_length")
 """Options that two profiles must share to be compared."""
-
-
-class PointChange(Record, frozen=True, kw_only=True):
-    """One target at one batch size, in two profiles.
-
-    `measure` says which time was compared. `relative` is the change relative to eager mode, each
-    measured in turns with it: where it is near 1, eager mode changed as much.
-    """
-
-    target: str
-    batch_size: int
-    judgement: Judgement
-    measure: str
-    before_seconds: float | None = None
-    after_seconds: float | None = None
-    relative: float | None = None
-    memory_before_bytes: int | None = None
-    memory_after_bytes: int | None = None
-
-
-class ProfileComparison(Record, frozen=True, kw_only=True):
-    """Two profiles of one model. `obstacle` says why no times were compared, if so."""
-
-    model: str
-    before: str
-    after: str
-    differences: tuple[str, ...]
-    points: tuple[PointChange, ...]
-    obstacle: str = ""
-
-    def of(self, verdict: Verdict) -> tuple[PointChange, ...]:
-        return tuple(each for each in self.points if each.judgement.verdict is verdict)
 
 
 def compare_profiles(

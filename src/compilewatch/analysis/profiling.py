@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from compilewatch.analysis import statistics
-from compilewatch.analysis.statistics import Rounds, Verdict
+from compilewatch.analysis.statistics import Rounds
 from compilewatch.contract.profiling import Segmented
 from compilewatch.records import Status
 from compilewatch.records.profiles import (
@@ -18,6 +18,7 @@ from compilewatch.records.profiles import (
     InferenceProfile,
     Segments,
     TargetProfile,
+    Verdict,
 )
 
 OWN_CALL = ""

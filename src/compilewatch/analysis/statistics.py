@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from enum import StrEnum
 
-from compilewatch.records import Record
-from compilewatch.records.profiles import Timing
+from compilewatch.records.profiles import Judgement, Timing, Verdict
 
 Rounds = Sequence[Sequence[float]]
 """Measured values by round, in the order of time."""
@@ -37,28 +35,6 @@ IN_TURNS_CHANGE = 0.02
 APART_CHANGE = 0.07
 """Changes below these ratios are not reported, however certain: code that did not change moves by
 as much when it is laid out differently, and between two days the clock of a CPU does."""
-
-
-class Verdict(StrEnum):
-    SLOWER = "slower"
-    FASTER = "faster"
-    SAME = "same"
-    UNCLEAR = "unclear"
-
-
-class Judgement(Record, frozen=True, kw_only=True):
-    """What two series of rounds say about each other.
-
-    `ratio` is the time after divided by the time before, with its interval at 95 %. `unclear` means
-    that no claim is possible, and `reason` says why.
-    """
-
-    verdict: Verdict
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    p_value: float | None = None
-    reason: str = ""
 
 
 def timing(wall: Rounds, cpu: Rounds) -> Timing:

@@ -5,6 +5,8 @@ A number that was not measured is None, never zero.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from compilewatch.records.base import Phase, Record, Status
 from compilewatch.records.details.numerics import Numerics
 from compilewatch.records.results import TensorSummary
@@ -292,3 +294,57 @@ class ProfileFailure(Record, frozen=True, kw_only=True):
     status: Status
     phase: Phase
     detail: str
+
+
+class Verdict(StrEnum):
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    UNCLEAR = "unclear"
+
+
+class Judgement(Record, frozen=True, kw_only=True):
+    """What two series of rounds say about each other.
+
+    `ratio` is the time after divided by the time before, with its interval at 95 %. `unclear` means
+    that no claim is possible, and `reason` says why.
+    """
+
+    verdict: Verdict
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    p_value: float | None = None
+    reason: str = ""
+
+
+class PointChange(Record, frozen=True, kw_only=True):
+    """One target at one batch size, in two profiles.
+
+    `measure` says which time was compared. `relative` is the change relative to eager mode, each
+    measured in turns with it: where it is near 1, eager mode changed as much.
+    """
+
+    target: str
+    batch_size: int
+    judgement: Judgement
+    measure: str
+    before_seconds: float | None = None
+    after_seconds: float | None = None
+    relative: float | None = None
+    memory_before_bytes: int | None = None
+    memory_after_bytes: int | None = None
+
+
+class ProfileComparison(Record, frozen=True, kw_only=True):
+    """Two profiles of one model. `obstacle` says why no times were compared, if so."""
+
+    model: str
+    before: str
+    after: str
+    differences: tuple[str, ...]
+    points: tuple[PointChange, ...]
+    obstacle: str = ""
+
+    def of(self, verdict: Verdict) -> tuple[PointChange, ...]:
+        return tuple(each for each in self.points if each.judgement.verdict is verdict)

@@ -59,7 +59,7 @@ class ProfileFolder:
         self.root = root
         self.place = place
         self.path = root / place
-        self.scratch = root / f".scratch-{os.getpid()}"
+        self.scratch = root / f".scratch-profile-{os.getpid()}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.scratch.mkdir(exist_ok=True)
@@ -118,6 +118,26 @@ def append_profile(path: Path, profile: InferenceProfile) -> None:
         sync_folder(path.parent)
     except OSError as error:
         raise failed("write", path, error) from None
+
+
+def adopt_profiles(source: Path, target: Path) -> None:
+    """Copy the profiles of one run into another, with their files, as links where possible."""
+    for each in read_profiles(source)[0]:
+        folder = target / each.profile.place
+        if folder.exists():
+            continue  # of another shard, or of a part that is merged twice
+        try:
+            shutil.copytree(each.folder, folder, copy_function=_linked)
+        except OSError as error:
+            raise failed("write", folder, error) from None
+        append_profile(target / PROFILES_FILE, each.profile)
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def read_profiles(root: Path) -> tuple[tuple[StoredProfile, ...], tuple[str, ...]]:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from compilewatch.analysis import scores, statistics
-from compilewatch.analysis.statistics import Verdict
 from compilewatch.contract import profiling as orders
 from compilewatch.launchers.local.profiler import SubjectError
-from compilewatch.records.profiles import EAGER, Accuracy, BreakCost, Cure, Generation
+from compilewatch.records.profiles import EAGER, Accuracy, BreakCost, Cure, Generation, Verdict
 from compilewatch.sources.labelled import LabelledTexts
 
 if TYPE_CHECKING:

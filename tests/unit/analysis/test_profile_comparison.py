@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.analysis.profile_comparison import ProfileComparison, compare_profiles
-from compilewatch.analysis.statistics import Verdict
-from compilewatch.records.profiles import InferenceOptions
+from compilewatch.analysis.profile_comparison import compare_profiles
+from compilewatch.records.profiles import InferenceOptions, ProfileComparison, Verdict
 from tests import profiled
 
 

@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from compilewatch.analysis import statistics
-from compilewatch.analysis.statistics import Verdict
+from compilewatch.records.profiles import Verdict
 
 
 def series(seed: int, count: int) -> list[float]:

@@ -76,6 +76,7 @@ def test_the_summary_has_its_sections(files: dict[str, bytes]) -> None:
         assert part in text
 
 
+@pytest.mark.process  # matplotlib asks the system for its fonts, once
 def test_both_pictures_are_made_and_neither_without_a_measurement() -> None:
     made = dict(plots.plots(profiled.profile()[0]))
     assert set(made) == {"plots/batch_size_comparison.png", "plots/metrics_heatmap.png"}

@@ -11,10 +11,16 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from compilewatch.analysis import profiling
-from compilewatch.analysis.profile_comparison import PointChange, ProfileComparison
-from compilewatch.analysis.statistics import Verdict
 from compilewatch.cli.rendering.pieces import console, plain, plain_table, spaced
-from compilewatch.records.profiles import EAGER, BatchPoint, InferenceProfile, TargetProfile
+from compilewatch.records.profiles import (
+    EAGER,
+    BatchPoint,
+    InferenceProfile,
+    PointChange,
+    ProfileComparison,
+    TargetProfile,
+    Verdict,
+)
 from compilewatch.report import profile_words as words
 from compilewatch.report.profile_files import answers, facts
 

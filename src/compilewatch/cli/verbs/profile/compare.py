@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from compilewatch.analysis.profile_comparison import compare_profiles
-from compilewatch.analysis.statistics import Verdict
 from compilewatch.cli import options
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.profiles import comparison_table
 from compilewatch.config.settings import load_settings
+from compilewatch.records.profiles import Verdict
 from compilewatch.store.profiles import open_profile
 
 FOUND = 1
