@@ -20,6 +20,7 @@ from compilewatch.cli import VERBS, group
 from compilewatch.config.settings import FILE, SECTIONS, TYPES, Settings, value_of
 from compilewatch.events import EVENTS, LABELS, MEANINGS
 from compilewatch.plan.expectations import Expectations
+from compilewatch.records.profiles import PROFILE_VERSION
 from compilewatch.sinks.metric_definitions import metrics_page
 from compilewatch.sources.hub.pulled import PulledList
 from compilewatch.sources.hub.source import RemoteCode
@@ -32,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 RECORD_MODULES = (
     *("base", "requests", "breaks", "details.numerics", "details.export", "details.performance"),
-    *("details.xla", "details.neuron", "results", "runs"),
+    *("details.xla", "details.neuron", "results", "runs", "profiles"),
 )
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
@@ -61,7 +62,11 @@ def cli_page() -> str:
         assert command is not None
         child = click.Context(command, info_name=verb, parent=context, terminal_width=100)
         lines.append(f"## {verb}\n\n```\n{command.get_help(child)}\n```\n")
-        for name, part in getattr(command, "commands", {}).items():
+        if not isinstance(command, click.Group):
+            continue
+        for name in command.list_commands(child):
+            part = command.get_command(child, name)
+            assert part is not None
             inner = click.Context(part, info_name=name, parent=child, terminal_width=100)
             lines.append(f"### {verb} {name}\n\n```\n{part.get_help(inner)}\n```\n")
     return "\n".join(lines)
@@ -104,7 +109,8 @@ def records_page() -> str:
     enums = [each for each in found if issubclass(each, StrEnum)]
     lines = [
         "# Records\n",
-        f"Versions: results {records.RESULT_VERSION}, runs {records.RUN_VERSION}, other files "
+        f"Versions: results {records.RESULT_VERSION}, runs {records.RUN_VERSION}, "
+        f"profiles {PROFILE_VERSION}, other files "
         f"{records.SCHEMA_VERSION}. A field that is null was not measured.\n",
     ]
     for enum in enums:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+
+import msgspec
 
 from compilewatch.analysis import profiling
+from compilewatch.analysis.profile_comparison import compare_profiles
 from compilewatch.analysis.profiling import Measurement
 from compilewatch.records import Numerics, Status
 from compilewatch.records.profiles import (
@@ -23,6 +27,7 @@ from compilewatch.records.profiles import (
     Software,
     TargetProfile,
 )
+from compilewatch.records.views import RunView
 
 SIZES = (1, 4, 8)
 MACHINE = Machine(cpu="Test CPU", cores=2, memory_bytes=8 * 2**30, system="Linux x86_64")
@@ -127,6 +132,23 @@ def profile(
         tokens_per_sample=32,
     )
     return found, tuple(samples)
+
+
+def with_everything(view: RunView) -> RunView:
+    """The run with a profile that has every figure, and that is slower than the baseline."""
+    before, samples = profile()
+    after, others = profile(1.3, seed=1)
+    target = after.targets[1]
+    best = msgspec.structs.replace(
+        target.points[-1],
+        break_even_calls_cold=100.0,
+        break_even_calls_warm=10.0,
+        latency=msgspec.structs.replace(target.points[-1].latency, p99_seconds=0.1),
+    )
+    target = msgspec.structs.replace(target, points=(*target.points[:-1], best))
+    after = msgspec.structs.replace(after, targets=(after.targets[0], target), downloads=1000)
+    change = compare_profiles(before, samples, after, others)
+    return replace(view, profiles=(after,), profile_changes=(change,))
 
 
 def _point(target: str, size: int, samples: Samples) -> BatchPoint:
