@@ -139,11 +139,13 @@ def with_everything(view: RunView) -> RunView:
     before, samples = profile()
     after, others = profile(1.3, seed=1)
     target = after.targets[1]
+    latency = target.points[-1].latency
+    assert latency is not None
     best = msgspec.structs.replace(
         target.points[-1],
         break_even_calls_cold=100.0,
         break_even_calls_warm=10.0,
-        latency=msgspec.structs.replace(target.points[-1].latency, p99_seconds=0.1),
+        latency=msgspec.structs.replace(latency, p99_seconds=0.1),
     )
     target = msgspec.structs.replace(target, points=(*target.points[:-1], best))
     after = msgspec.structs.replace(after, targets=(after.targets[0], target), downloads=1000)

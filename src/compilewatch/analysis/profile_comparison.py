@@ -37,7 +37,7 @@ def compare_profiles(
     olds, news = _by_point(before_samples), _by_point(after_samples)
     points = () if obstacle else tuple(_changes(before, olds, after, news))
     if not obstacle and not points:
-        obstacle = "they have no target and batch size in common, or their raw values are gone"
+        obstacle = "they have no target and batch size in common, or their raw values were deleted"
     return ProfileComparison(
         model=after.model,
         before=before.id,

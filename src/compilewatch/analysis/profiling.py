@@ -1,4 +1,4 @@
-"""What measured values of a model say: points, costs of breaks, and the answers people look for."""
+"""What measured values of a model say: points, costs of breaks, and the main findings."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ class BreakCost(Record, frozen=True, kw_only=True):
 class Cure(Record, frozen=True, kw_only=True):
     """What a setting of torch.compile that prevents graph breaks saves, measured in turns.
 
-    `cured` are the fingerprints of the breaks that are gone. The interval is that of the saving for
-    each call, at 95 %; `certain` is whether it excludes zero.
+    `cured` are the fingerprints of the breaks that it prevents. The interval is that of the saving
+    for each call, at 95 %; `certain` is whether a signed-rank test confirms it.
     """
 
     setting: str

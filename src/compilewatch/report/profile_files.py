@@ -161,7 +161,7 @@ def summary_report(profile: InferenceProfile) -> str:
     lines.append(_columns(heading))
     for target in profile.targets:
         lines += [_columns(_cells(target, point)) for point in target.points]
-    lines += ["", "Answers", "-" * 70]
+    lines += ["", "Findings", "-" * 70]
     lines += [f"{name:<22}{value}" for name, value in answers(profile)]
     lines += [f"Note: {note}" for note in profile.notes]
     return "\n".join(lines) + "\n"

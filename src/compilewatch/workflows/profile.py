@@ -75,7 +75,7 @@ class Inference:
         self._numbers = iter(range(1, 1_000_000))
         self.done = 0.0
 
-    # --- the whole ---------------------------------------------------------------------------
+    # --- the complete profile ----------------------------------------------------------------
 
     def run(self, profile_id: str, place: str = ".") -> InferenceProfile:
         """Measure everything and return the profile; nothing is stored but traces."""

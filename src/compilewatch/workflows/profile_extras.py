@@ -107,7 +107,7 @@ def _measured(profile: Inference, base: Running, cured: Running, setting: str) -
 
 
 def evaluate(profile: Inference, data: LabelledTexts) -> Iterator[tuple[str, Accuracy]]:
-    """Classify the whole file on eager mode and on Inductor, and score both."""
+    """Classify the complete file on eager mode and on Inductor, and score both."""
     predicted: dict[str, list[int]] = {}
     targets = [t for t in profile.options.targets if t in (EAGER, "inductor")]
     for target in targets:

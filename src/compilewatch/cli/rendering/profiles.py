@@ -1,4 +1,4 @@
-"""Profiles in the terminal: the table that people compare, and the answers."""
+"""Profiles in the terminal: the table that people compare, and the main findings."""
 
 from __future__ import annotations
 
