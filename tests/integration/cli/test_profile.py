@@ -97,7 +97,9 @@ def test_inputs_without_a_batch_dimension_are_one_sample(
         "def build():\n    return Pair()\n"
     )
     inputs = tmp_path / "pair.toml"
-    inputs.write_text("schema = 1\n[inputs.x]\nvalues = [1.0, 2.0, 3.0]\n[inputs.y]\nvalues = [4.0, 5.0]\n")
+    inputs.write_text(
+        "schema = 1\n[inputs.x]\nvalues = [1.0, 2.0, 3.0]\n[inputs.y]\nvalues = [4.0, 5.0]\n"
+    )
     done = compilewatch(
         *("profile", "infer", "./net.py:build", *FAST),
         *("--targets", "eager", "--inputs", "pair.toml"),
