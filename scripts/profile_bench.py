@@ -86,7 +86,7 @@ def against_timer() -> dict[str, Any]:
 
 def against_itself() -> dict[str, Any]:
     """How often a thing counts as slower than itself, and how often 10 % more work is found."""
-    matrix = torch.randn(96, 96)
+    matrix = torch.randn(64, 64)
 
     def work(count: int) -> Call:
         def call() -> None:
@@ -97,8 +97,8 @@ def against_itself() -> dict[str, Any]:
 
     same = more = 0
     for _ in range(COMPARISONS):
-        same += statistics.in_turns(*in_turns(work(20), work(20))).verdict is Verdict.SLOWER
-        more += statistics.in_turns(*in_turns(work(20), work(22))).verdict is Verdict.SLOWER
+        same += statistics.in_turns(*in_turns(work(20), work(20), 3)).verdict is Verdict.SLOWER
+        more += statistics.in_turns(*in_turns(work(20), work(22), 3)).verdict is Verdict.SLOWER
     return {
         "comparisons": COMPARISONS,
         "slower_than_itself": same / COMPARISONS,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.conftest import Compilewatch
+from tests.integration.cli.conftest import PROGRAM, Compilewatch
 
 pytestmark = pytest.mark.torch
 
@@ -33,6 +35,24 @@ def build():
 
 """
 FAST = ("--batch-sizes", "1,4", "--rounds", "8", "--runs", "2", "--max-seconds", "2")
+
+
+@pytest.fixture
+def compilewatch(tmp_path: Path) -> Compilewatch:
+    """The program in a folder of the test's own: profiling starts servers with torch."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(PROGRAM), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | {"NO_COLOR": "1"} | more,
+            timeout=300,
+        )
+
+    return run
 
 
 @pytest.fixture
