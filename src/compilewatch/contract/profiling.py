@@ -129,7 +129,7 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
 
 
 class Prepared(Record, frozen=True, kw_only=True, tag="prepared"):
-    """`batch_size` differs from the requested one for inputs that have no batch dimension.
+    """`batch_size` is that of the inputs; `is_fixed` says that no other one can be made.
 
     `labels` are the names of the classes of a classifier, by index.
     """
@@ -141,6 +141,7 @@ class Prepared(Record, frozen=True, kw_only=True, tag="prepared"):
     inputs: tuple[TensorSummary, ...]
     strategy: str
     batch_size: int
+    is_fixed: bool = False
     tokens_per_sample: int | None = None
     generates: bool = False
     labels: tuple[str, ...] = ()

@@ -160,11 +160,7 @@ class Inference:
     def _refused(self, target: str, size: int) -> BatchPoint | None:
         """Why a batch size is not tried, from what smaller ones ended with."""
         earlier = self.points[target]
-        if (
-            self.prepared is not None
-            and earlier
-            and earlier[0].batch_size != self.options.batch_sizes[0]
-        ):
+        if earlier and self.prepared is not None and self.prepared.is_fixed:
             return BatchPoint(
                 batch_size=size,
                 status=Status.UNSUPPORTED,

@@ -21,10 +21,10 @@ BATCH = "batch"
 
 def make_batch(
     built: BuiltModel, request: Request, overrides: Overrides, batch: int, length: int | None
-) -> tuple[ExampleInputs, int]:
+) -> tuple[ExampleInputs, int | None]:
     """Return inputs of `batch` rows, and how many rows they have.
 
-    Inputs without a batch dimension are returned as they are and count as one row. Rules make what
+    Inputs without a batch dimension are returned as they are, with None. Rules make what
     they derive in the wanted size; the rows of a person's own inputs are repeated.
     """
     made = make_inputs(
@@ -32,7 +32,7 @@ def make_batch(
     )
     rows = rows_of(made)
     if rows is None:
-        return made, 1
+        return made, None
     if rows != batch and _is_own(request):
         return _with_rows(made, rows, batch), batch
     return made, rows

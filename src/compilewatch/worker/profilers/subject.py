@@ -124,7 +124,7 @@ class Subject:
         if isinstance(build, ConfigBuild) and build.weights:
             huggingface_hub.constants.HF_HUB_OFFLINE = False
 
-    def _prepared(self, built: BuiltModel, rows: int, load_seconds: float) -> Prepared:
+    def _prepared(self, built: BuiltModel, rows: int | None, load_seconds: float) -> Prepared:
         from compilewatch.worker.example_inputs import summarize
 
         module, inputs = self.built.module, self.built.inputs
@@ -137,7 +137,8 @@ class Subject:
             model_bytes=sum(t.numel() * t.element_size() for t in (*parameters, *buffers)),
             inputs=summarize(inputs),
             strategy=inputs.strategy,
-            batch_size=rows,
+            batch_size=rows or 1,
+            is_fixed=rows != self.order.batch_size,
             tokens_per_sample=batches.tokens_of(inputs),
             generates=_generates(module),
             labels=_labels(built.config),
