@@ -17,6 +17,7 @@ from dashboards.health import health
 from dashboards.model import model
 from dashboards.overview import overview
 from dashboards.panels import Json
+from dashboards.profiles import profiles
 from dashboards.public import public
 from dashboards.reasons import reasons
 from dashboards.targets import targets
@@ -28,6 +29,7 @@ DASHBOARDS: tuple[Callable[[], Json], ...] = (
     reasons,
     targets,
     cost,
+    profiles,
     health,
     public,
 )

@@ -95,7 +95,7 @@ def test_a_profile_from_the_command_to_the_comparison(
         "report.html",
     } <= names
     assert not any("scratch" in name for name in names)
-    rows = list(csv.DictReader((folder / "detailed_metrics.csv").open()))
+    rows = list(csv.DictReader((folder / "detailed_metrics.csv").read_text().splitlines()))
     assert [(row["target"], row["batch_size"]) for row in rows] == [
         ("eager", "4"),
         ("inductor", "4"),

@@ -29,6 +29,8 @@ OTHER_WORDS = {
     "never published": "the publisher reports for itself, without a run",
     "unknown": "a source that knows no downloads",
     "downloads unknown": "a source that knows no downloads",
+    "not profiled": "only a run with --profile has profiles",
+    "none, or not compared": "only what is slower than a baseline has a series",
     "not measured": "targets that run no compiled code have no speed-up",
     "not seen": "a reason was chosen, so that something ran",
     "not seen, or downloads unknown": "a source that knows no downloads",
