@@ -15,7 +15,7 @@ from compilewatch.records.profiles import EAGER, InferenceOptions, ProfileCompar
 from compilewatch.store import StoredRun
 from compilewatch.store.profiles import PREFIX, ProfileFolder, read_profiles
 from compilewatch.workflows.profile import profile_model
-from compilewatch.workflows.profile_parts import Job, Observer, Profilers
+from compilewatch.workflows.profile_parts import Job, Observer, Profilers, Silent
 
 OPTIONS = InferenceOptions(
     targets=(EAGER, "inductor"),
@@ -69,7 +69,8 @@ def profile_run(
                 name = request.model.name
                 folder = ProfileFolder(root, f"{FOLDER}/{safe_name(name)}")
                 job = Job(request=request, options=OPTIONS)
-                profile_model(job, profilers, folder, observer, f"{PREFIX}{run_id}")
+                observer.on_step(f"{name} ({count + 1} of {len(requests)})", 0.0)
+                profile_model(job, profilers, folder, Silent(), f"{PREFIX}{run_id}")
                 count += 1
     except LauncherError as error:
         left = len(requests) - count

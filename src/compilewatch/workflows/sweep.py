@@ -136,6 +136,7 @@ def _profiled(progress: RunInProgress, observer: Observer | None) -> RunView:
     """Profile the models that the run asks for, and end the run."""
     writer = progress.writer
     notes: tuple[str, ...] = ()
+    seconds = writer.wall_seconds()  # profiles are no overhead of the evaluation
     if most := writer.run.settings.get("profiled"):
         notes = profile_run(
             writer.path,
@@ -145,7 +146,7 @@ def _profiled(progress: RunInProgress, observer: Observer | None) -> RunView:
             observer or Silent(),
             progress.settings.cache_folder,
         )
-    seen = progress.finish()
+    seen = progress.finish(wall_seconds=seconds)
     return replace(seen, notes=(*seen.notes, *notes))
 
 
