@@ -5,11 +5,15 @@ BIN := .venv/bin
 ARGS ?=
 export TORCH_INDEX PYTHON
 
+# A real architecture, small enough for two minutes: two of BERT's layers in full width.
+PROFILED := BertModel --size reduced --batch-sizes 1,4,8 --max-length 32 --max-seconds 6 --trace
+
 # Processes that run tests: two share the work of a laptop's cores, and more take memory for torch.
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup setup-dev sweep papers pipeline test test-all coverage test-pythons mutants quality format
+.PHONY: help setup setup-dev sweep papers profile profile-clean pipeline test test-all coverage
+.PHONY: test-pythons mutants quality format
 .PHONY: generate docs bench lock clean
 
 help: ## show this list
@@ -27,6 +31,12 @@ sweep: setup ## check the 25 most used architectures with Dynamo and write a rep
 papers: setup ## run the shipped papers through every stage on prepared replies, and write a report
 	@$(BIN)/compilewatch papers run --random --max-papers 100 --folder inputs/papers/library --provider scripted $(ARGS)
 	@$(BIN)/compilewatch papers publish
+
+profile: setup ## measure a small BERT in eager mode and compiled, with report, pictures and trace
+	@$(BIN)/compilewatch profile infer $(if $(ARGS),$(ARGS),$(PROFILED))
+
+profile-clean: ## delete stored profiles (of runs, `compilewatch prune` deletes them)
+	rm -rf outputs/profile-* outputs/latest-profile
 
 pipeline: ## run every stage of the Jenkins job locally, without Jenkins (SHARDS=4 TARGETS=... for more)
 	@scripts/pipeline.sh

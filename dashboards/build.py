@@ -18,6 +18,7 @@ from dashboards.model import model
 from dashboards.overview import overview
 from dashboards.panels import Json
 from dashboards.papers import papers
+from dashboards.profiles import profiles
 from dashboards.public import public
 from dashboards.reasons import reasons
 from dashboards.targets import targets
@@ -29,6 +30,7 @@ DASHBOARDS: tuple[Callable[[], Json], ...] = (
     reasons,
     targets,
     cost,
+    profiles,
     health,
     papers,
     public,

@@ -14,13 +14,14 @@ TITLES = {
     "compilewatch-reasons": "Reasons",
     "compilewatch-targets": "Targets",
     "compilewatch-cost": "Compile cost",
+    "compilewatch-profiles": "Profiles",
     "compilewatch-health": "Monitor health",
     "compilewatch-papers": "Papers",
     "compilewatch-public": "Public overview",
 }
 """uid -> title; the uids are fixed, since bookmarks and links name them."""
 
-OVERVIEW, MODEL, REASONS, TARGETS, COST, HEALTH, PAPERS, PUBLIC = TITLES
+OVERVIEW, MODEL, REASONS, TARGETS, COST, PROFILES, HEALTH, PAPERS, PUBLIC = TITLES
 
 SHARED = ("prometheus_datasource", "source", "target", "mode")
 """Variables that every dashboard but the public one has, and every link passes on."""

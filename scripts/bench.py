@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,30 @@ def loki_10k(output: Path) -> dict[str, Any]:
     return {"wall_seconds": round(wall, 2), "limit_seconds": 10, "lost": lost, "within": within}
 
 
+def profile(output: Path) -> dict[str, Any]:
+    """What `make profile` runs, after its set-up: 2 minutes."""
+    wall, found = compilewatch(
+        *("profile", "infer", "BertModel", "--size", "reduced", "--batch-sizes", "1,4,8"),
+        *("--max-length", "32", "--max-seconds", "6", "--trace", "--output", str(output)),
+    )
+    files = set(found["files"])
+    return {
+        "wall_seconds": round(wall, 1),
+        "limit_seconds": 120,
+        "files": len(files),
+        "within": wall <= 120 and {"report.html", "profiler_traces/trace.json"} <= files,
+    }
+
+
+def profile_bench(name: str, output: Path) -> dict[str, Any]:
+    """One function of `profile_bench`, in a process of its own."""
+    del output
+    command = [sys.executable, "-m", "scripts.profile_bench", name]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "help_latency": help_latency,
     "deepseek_v3": deepseek_v3,
@@ -244,6 +269,11 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "executor_kills": executor_kills,
     "executor_health": executor_health,
     "sandbox_cost": sandbox_cost,
+    "profile": profile,
+    "profile_timer": partial(profile_bench, "timer"),
+    "profile_itself": partial(profile_bench, "itself"),
+    "profile_traced": partial(profile_bench, "traced"),
+    "profile_waits": partial(profile_bench, "waits"),
 }
 
 

@@ -22,6 +22,7 @@ from compilewatch.events import EVENTS, LABELS, MEANINGS
 from compilewatch.papers.prices import ModelPrices
 from compilewatch.papers.rules import Rules
 from compilewatch.plan.expectations import Expectations
+from compilewatch.records.profiles import PROFILE_VERSION
 from compilewatch.sinks.metric_definitions import metrics_page
 from compilewatch.sources.hub.pulled import PulledList
 from compilewatch.sources.hub.source import RemoteCode
@@ -42,7 +43,7 @@ RECORD_MODULES = (
         "details.export",
         "details.performance",
     ),
-    *("details.xla", "details.neuron", "results", "runs", "papers"),
+    *("details.xla", "details.neuron", "results", "runs", "profiles", "papers"),
 )
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
@@ -73,7 +74,11 @@ def cli_page() -> str:
         assert command is not None
         child = click.Context(command, info_name=verb, parent=context, terminal_width=100)
         lines.append(f"## {verb}\n\n```\n{command.get_help(child)}\n```\n")
-        for name, part in getattr(command, "commands", {}).items():
+        if not isinstance(command, click.Group):
+            continue
+        for name in command.list_commands(child):
+            part = command.get_command(child, name)
+            assert part is not None
             inner = click.Context(part, info_name=name, parent=child, terminal_width=100)
             lines.append(f"### {verb} {name}\n\n```\n{part.get_help(inner)}\n```\n")
     return "\n".join(lines)
@@ -116,7 +121,8 @@ def records_page() -> str:
     enums = [each for each in found if issubclass(each, StrEnum)]
     lines = [
         "# Records\n",
-        f"Versions: results {records.RESULT_VERSION}, runs {records.RUN_VERSION}, other files "
+        f"Versions: results {records.RESULT_VERSION}, runs {records.RUN_VERSION}, "
+        f"profiles {PROFILE_VERSION}, other files "
         f"{records.SCHEMA_VERSION}. A field that is null was not measured.\n",
     ]
     for enum in enums:

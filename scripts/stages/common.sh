@@ -10,6 +10,7 @@
 # ENVIRONMENTS        A,B: run in each of these; torch-2.9.0 is created with that version of torch
 # SHARDS              number of parts of the sweep (2)
 # BASELINE            auto, none or the id of a run (auto)
+# PROFILE             how many of the most used models of each part get an inference profile (none)
 # FAIL_ON_REGRESSION  true: the stage `compare` ends with status 1 on a regression (true)
 # FRESH               true: ignore stored results and evaluate every model again (false)
 # TRAINIUM            true: start the Trainium instance and run the Neuron target on it (false)

@@ -8,4 +8,5 @@ part=${1:?which part? scripts/stages/sweep.sh 1}
 select_models
 if [ -n "${TARGETS:-}" ]; then selection+=(--targets "$TARGETS"); fi
 if [ -n "${ENVIRONMENTS:-}" ]; then selection+=(--environments "$ENVIRONMENTS"); fi
+if [ -n "${PROFILE:-}" ]; then selection+=(--profile "$PROFILE"); fi
 sweep_part "$build/shards/$part.tar.gz" "${selection[@]}" --shard "$part/$shards"

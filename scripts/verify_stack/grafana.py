@@ -18,6 +18,20 @@ from scripts.verify_stack.services import Stack
 
 Json = dict[str, Any]
 
+PROFILE_PANELS = (
+    "Profiled models by target and batch size",
+    "Latency by batch size",
+    "Throughput by batch size",
+    "Memory by batch size",
+    "Share of a call",
+    "Worth fixing first",
+    "Least speed-up",
+    "Calls until compiling has paid",
+    "Slower models",
+    "Comparisons by verdict",
+    "Stability",
+)
+
 MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
     ("compilewatch-cost", "Outliers"): "no model of the three is far slower than before",
     ("compilewatch-cost", "Least speed-up"): "speed is not measured by a sweep",
@@ -26,6 +40,9 @@ MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
     ("compilewatch-health", "Problems of the monitor"): "nothing went wrong",
     ("compilewatch-overview", "Changed families"): "nothing changed since the baseline",
     ("compilewatch-overview", "Changed models"): "nothing changed since the baseline",
+    **dict.fromkeys(
+        [("compilewatch-profiles", title) for title in PROFILE_PANELS], "the sweep does not profile"
+    ),
     ("compilewatch-targets", "Neuron failures by class"): "Neuron does not run",
     ("compilewatch-targets", "XLA fallbacks and expected Neuron failures"): "XLA does not run",
 }

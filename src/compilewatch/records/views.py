@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from compilewatch.records import Change, Phase, Result, Run, Status, Target
+from compilewatch.records.profiles import InferenceProfile, ProfileComparison
 
 
 class Earlier(NamedTuple):
@@ -36,7 +37,8 @@ class RunView:
     `history` is what earlier runs found, oldest first, by model name and target label; `trend` ends
     with this run and has those before it that planned the same. `before` holds the baseline's
     results that `changes` are about, or whose breaks are at other code now. All three are empty
-    where nothing is stored.
+    where nothing is stored. `profiles` are the inference profiles of the run, `profile_changes` how
+    they differ from those of the baseline.
     """
 
     run: Run
@@ -48,3 +50,5 @@ class RunView:
     history: Mapping[tuple[str, str], tuple[Earlier, ...]] = field(default_factory=dict)
     trend: tuple[TrendPoint, ...] = ()
     before: Mapping[tuple[str, Target], Result] = field(default_factory=dict)
+    profiles: tuple[InferenceProfile, ...] = ()
+    profile_changes: tuple[ProfileComparison, ...] = ()

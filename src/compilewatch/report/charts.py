@@ -26,6 +26,16 @@ MID_TONES = {
     "no_verdict": "#8a6d5c",
     "not_run": "#8b95a1",
 }
+PROFILE_TONES = {
+    "graph": "#4a86c5",
+    "python": "#d9534f",
+    "guard": "#d08a17",
+    "operators": "#a36ad0",
+    "eager": "#6b7c8d",
+    "inductor": "#d0691e",
+    "xla": "#2f7fb5",
+}
+"""Parts of a call and targets, which keep these colours on either background."""
 STYLE = """
 text { fill: #39424e; }
 .faint { fill: #667080; }
@@ -62,27 +72,27 @@ def stacked_bars(title: str, bars: Sequence[Bar], legend: dict[str, str], width:
     described = "; ".join(
         f"{bar.label}: " + ", ".join(f"{n} {legend[c]}" for c, n in bar.parts if n) for bar in bars
     )
-    legend_rows = _legend_layout(legend, width)
+    legend_rows = legend_layout(legend, width)
     top = len(legend_rows) * 20 + 8
-    svg = _document(title, described, width, top + row * len(bars) + 4)
+    svg = document(title, described, width, top + row * len(bars) + 4)
     for line, entries in enumerate(legend_rows):
         for x, name in entries:
-            _rect(svg, x, line * 20 + 3, 10, 10, name)
-            _text(svg, x + 15, line * 20 + 12, legend[name])
+            rectangle(svg, x, line * 20 + 3, 10, 10, name)
+            text_at(svg, x + 15, line * 20 + 12, legend[name])
     labels = max((len(bar.label) for bar in bars), default=0) * GLYPH_WIDTH + 10
     figures = max((len(str(bar.total)) for bar in bars), default=0) * 7.5 + 8
     scale = (width - labels - figures) / max((bar.total for bar in bars), default=1)
     for index, bar in enumerate(bars):
         y = top + index * row
-        _text(svg, labels - 8, y + bar_height - 3, bar.label, anchor="end")
+        text_at(svg, labels - 8, y + bar_height - 3, bar.label, anchor="end")
         x = labels
         for name, count in bar.parts:
             if count:
-                rect = _rect(svg, x, y, max(count * scale - 0.6, 0.8), bar_height, name)
+                rect = rectangle(svg, x, y, max(count * scale - 0.6, 0.8), bar_height, name)
                 ET.SubElement(rect, "title").text = f"{bar.label}: {count} {legend[name]}"
                 x += count * scale
-        _text(svg, x + 5, y + bar_height - 3, str(bar.total), css="faint")
-    return _bytes(svg)
+        text_at(svg, x + 5, y + bar_height - 3, str(bar.total), css="faint")
+    return encoded(svg)
 
 
 def trend(title: str, points: Sequence[tuple[str, float]], width: int) -> bytes:
@@ -92,32 +102,38 @@ def trend(title: str, points: Sequence[tuple[str, float]], width: int) -> bytes:
     """
     height, left, bottom, top = 150, 48, 26, 18
     described = "; ".join(f"{label}: {share:.1%}" for label, share in points)
-    svg = _document(title, described, width, height)
+    svg = document(title, described, width, height)
     floor = min(math.floor(min(share for _, share in points) * 10) / 10, 0.9)
     scale = (height - bottom - top) / (1 - floor)
     for tick in (floor, (floor + 1) / 2, 1.0):
         y = top + (1 - tick) * scale
-        box = {"x1": str(left), "x2": str(width), "y1": _n(y), "y2": _n(y)}
+        box = {"x1": str(left), "x2": str(width), "y1": rounded(y), "y2": rounded(y)}
         faint = {"stroke": "#808080", "stroke-opacity": "0.4", "class": "grid"}
         ET.SubElement(svg, "line", {**box, **faint})
-        _text(svg, left - 8, y + 4, f"{tick:.0%}", anchor="end", css="faint")
+        text_at(svg, left - 8, y + 4, f"{tick:.0%}", anchor="end", css="faint")
     step = (width - left - 24) / max(len(points) - 1, 1)
     places = [
         (left + 12 + index * step, top + (1 - share) * scale)
         for index, (_, share) in enumerate(points)
     ]
-    line = {"points": " ".join(f"{_n(x)},{_n(y)}" for x, y in places), "fill": "none"}
+    line = {"points": " ".join(f"{rounded(x)},{rounded(y)}" for x, y in places), "fill": "none"}
     ET.SubElement(svg, "polyline", {**line, "stroke": MID_TONES["pass"], "stroke-width": "2"})
     for (x, y), (label, share) in zip(places, points, strict=True):
-        dot = {"cx": _n(x), "cy": _n(y), "r": "3.5", "fill": MID_TONES["pass"], "class": "pass"}
+        dot = {
+            "cx": rounded(x),
+            "cy": rounded(y),
+            "r": "3.5",
+            "fill": MID_TONES["pass"],
+            "class": "pass",
+        }
         ET.SubElement(ET.SubElement(svg, "circle", dot), "title").text = f"{label}: {share:.1%}"
     (first, _), (last, _) = points[0], points[-1]
-    _text(svg, left, height - 6, first, css="faint")
-    _text(svg, width - 2, height - 6, last, anchor="end", css="faint")
-    return _bytes(svg)
+    text_at(svg, left, height - 6, first, css="faint")
+    text_at(svg, width - 2, height - 6, last, anchor="end", css="faint")
+    return encoded(svg)
 
 
-def _legend_layout(legend: dict[str, str], width: int) -> list[list[tuple[float, str]]]:
+def legend_layout(legend: dict[str, str], width: int) -> list[list[tuple[float, str]]]:
     rows: list[list[tuple[float, str]]] = [[]]
     x = 0.0
     for name, label in legend.items():
@@ -130,14 +146,14 @@ def _legend_layout(legend: dict[str, str], width: int) -> list[list[tuple[float,
     return rows
 
 
-def _document(title: str, description: str, width: int, height: float) -> ET.Element:
+def document(title: str, description: str, width: int, height: float) -> ET.Element:
     svg = ET.Element(
         "svg",
         {
             "xmlns": SVG,
-            "viewBox": f"0 0 {width} {_n(height)}",
+            "viewBox": f"0 0 {width} {rounded(height)}",
             "width": str(width),
-            "height": _n(height),
+            "height": rounded(height),
             "role": "img",
             "font-family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
             "font-size": str(FONT_SIZE),
@@ -149,24 +165,38 @@ def _document(title: str, description: str, width: int, height: float) -> ET.Ele
     return svg
 
 
-def _rect(
+def rectangle(
     parent: ET.Element, x: float, y: float, width: float, height: float, name: str
 ) -> ET.Element:
-    box = {"x": _n(x), "y": _n(y), "width": _n(width), "height": _n(height), "rx": "1.5"}
-    return ET.SubElement(parent, "rect", {**box, "fill": MID_TONES[name], "class": name})
+    box = {
+        "x": rounded(x),
+        "y": rounded(y),
+        "width": rounded(width),
+        "height": rounded(height),
+        "rx": "1.5",
+    }
+    return ET.SubElement(
+        parent, "rect", {**box, "fill": (MID_TONES | PROFILE_TONES)[name], "class": name}
+    )
 
 
-def _text(
+def text_at(
     parent: ET.Element, x: float, y: float, text: str, *, anchor: str = "start", css: str = ""
 ) -> None:
-    place = {"x": _n(x), "y": _n(y), "text-anchor": anchor, "fill": "#808080", "class": css}
+    place = {
+        "x": rounded(x),
+        "y": rounded(y),
+        "text-anchor": anchor,
+        "fill": "#808080",
+        "class": css,
+    }
     ET.SubElement(parent, "text", place).text = text
 
 
-def _n(number: float) -> str:
+def rounded(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".")
 
 
-def _bytes(svg: ET.Element) -> bytes:
+def encoded(svg: ET.Element) -> bytes:
     body: bytes = ET.tostring(svg, encoding="utf-8")
     return body + b"\n"

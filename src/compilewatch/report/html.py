@@ -89,13 +89,13 @@ def _charts(report: pages.Report) -> Iterator[tuple[str, bytes]]:
 
 
 def _page(template: str, report: pages.Report, **values: Any) -> bytes:
-    text = _environment().get_template(template).render(report=report, **values)
+    text = environment().get_template(template).render(report=report, **values)
     return text.encode()
 
 
 @cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
+def environment() -> jinja2.Environment:
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("compilewatch.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -144,8 +144,8 @@ def _environment() -> jinja2.Environment:
         target_label,
         moment,
     ):
-        environment.filters[function.__name__] = function
-    environment.globals |= {
+        made.filters[function.__name__] = function
+    made.globals |= {
         "OUTCOMES": OUTCOME_LABELS,
         "MEANINGS": wording.OUTCOME_MEANINGS,
         "terms": terms,
@@ -154,7 +154,7 @@ def _environment() -> jinja2.Environment:
         "STATUS_CLASSES": STATUS_CLASSES,
         "version": compilewatch.__version__,
     }
-    return environment
+    return made
 
 
 def _printable(value: object) -> object:

@@ -48,6 +48,7 @@ class Definition(NamedTuple):
 
 
 MODEL = ("model", "family", "mode")
+PROFILED = ("model", "family", "target")
 
 DEFINITIONS: tuple[Definition, ...] = (
     Definition(
@@ -260,6 +261,71 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition("compilewatch_run_duration_seconds", "Wall-clock time of the run.", group=Group.RUN),
     Definition(
+        "compilewatch_latency_seconds",
+        "Time of one call of a profiled model; the quantile 0.99 is absent without 662 samples.",
+        (*PROFILED, "batch_size", "quantile"),
+        Group.RUN,
+    ),
+    Definition(
+        "compilewatch_throughput_samples_per_second",
+        "Samples per second of a profiled model, from the median of its calls.",
+        (*PROFILED, "batch_size"),
+        Group.RUN,
+    ),
+    Definition(
+        "compilewatch_profile_memory_bytes",
+        "Peak resident memory of a process that makes one call of a profiled model.",
+        (*PROFILED, "batch_size"),
+        Group.RUN,
+    ),
+    Definition(
+        "compilewatch_profile_speedup_ratio",
+        "Latency in eager mode divided by that of the target, from rounds in turns; absent where "
+        "the numbers differ.",
+        (*PROFILED, "batch_size"),
+        Group.RUN,
+    ),
+    Definition(
+        "compilewatch_break_cost_ratio",
+        "Share of a call that the graph breaks of a profiled model cost, at its smallest batch "
+        "size; 0 without graph breaks.",
+        PROFILED,
+        Group.RUN,
+    ),
+    Definition(
+        "compilewatch_break_cost_downloads",
+        "The same share times the downloads of the model: it ranks what is worth fixing.",
+        PROFILED,
+        Group.RUN,
+    ),
+    Definition(
+        "compilewatch_break_even_calls",
+        "Calls after which compiling has paid, with empty (cold) and filled (warm) caches; absent "
+        "where it never does.",
+        (*PROFILED, "cache"),
+        Group.RUN,
+    ),
+    Definition(
+        "compilewatch_profiles",
+        "Profiled models by target: stable, unstable (the rounds differ by more than 10 %), or "
+        "failed.",
+        ("target", "stability"),
+        Group.RUN,
+    ),
+    Definition(
+        "compilewatch_profile_changes",
+        "Batch sizes of profiled models by verdict against the baseline, beyond noise; absent "
+        "without a baseline.",
+        ("target", "verdict"),
+        Group.RUN,
+    ),
+    Definition(
+        "compilewatch_profile_slower_ratio",
+        "CPU time divided by that of the baseline, of a model that is slower beyond noise.",
+        PROFILED,
+        Group.RUN,
+    ),
+    Definition(
         "compilewatch_spooled_publications",
         "Runs that wait to be published because a sink was unavailable or rejected them.",
         ("sink",),
@@ -373,6 +439,10 @@ LABELS: dict[str, str] = {
     "commit": "the model's revision on the Hub, empty for a model without one",
     "reason": "the break's ID and type in PyTorch's registry (`GB0170 Data-dependent branching`), "
     "or a short code",
+    "batch_size": "the rows of a batch, a number",
+    "quantile": "`0.5` or `0.99`",
+    "stability": "`stable`, `unstable`, `failed`",
+    "verdict": "`slower`, `faster`, `same`, `unclear`",
     "target": "a target such as `dynamo`; followed by `:backend` if a backend was selected, and by "
     "`@environment` if it is not the target's default environment",
     "mode": "`eval` or `train`, with `/dynamic` for dynamic shapes",

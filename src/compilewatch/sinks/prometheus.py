@@ -35,7 +35,7 @@ from compilewatch.records import (
 )
 from compilewatch.records.labels import mode_label_value, reason_label
 from compilewatch.records.views import RunView
-from compilewatch.sinks import RunFiles
+from compilewatch.sinks import RunFiles, profile_metrics
 from compilewatch.sinks.metric_definitions import DEFINITIONS
 
 Sample = tuple[str, tuple[str, ...], float]
@@ -339,6 +339,7 @@ def _of_run(view: RunView) -> Iterator[Sample]:
         mode = f"{way.mode.value}/dynamic" if way.dynamic else way.mode.value
         labels = (layer.value, mode, way.environment or "")
         yield "compilewatch_first_failing_layer", labels, models
+    yield from profile_metrics.samples(view)
 
 
 def _timestamp(time: str | None) -> float | None:

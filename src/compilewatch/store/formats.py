@@ -21,12 +21,18 @@ from compilewatch.records import (
     Run,
 )
 from compilewatch.records.plans import Plan
+from compilewatch.records.profiles import PROFILE_VERSION, InferenceProfile
 
-T = TypeVar("T", Run, Result, Plan)
+T = TypeVar("T", Run, Result, Plan, InferenceProfile)
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
-VERSIONS: dict[type, int] = {Run: RUN_VERSION, Result: RESULT_VERSION, Plan: SCHEMA_VERSION}
+VERSIONS: dict[type, int] = {
+    Run: RUN_VERSION,
+    Result: RESULT_VERSION,
+    Plan: SCHEMA_VERSION,
+    InferenceProfile: PROFILE_VERSION,
+}
 
 
 def _result_2(values: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +68,7 @@ class _Version(msgspec.Struct):
 
 _PROBE = msgspec.json.Decoder(_Version)
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (Run, Result, Plan)
+    kind: msgspec.json.Decoder(kind) for kind in VERSIONS
 }
 
 

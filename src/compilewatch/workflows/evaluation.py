@@ -38,6 +38,10 @@ class Observer(Protocol):
         """Called for each request that was run; `done` counts all requests with a result by now."""
         ...
 
+    def on_step(self, what: str, done: float) -> None:
+        """Called for each step of a profile, after the results, with its finished share."""
+        ...
+
 
 class Silent:
     """An observer that ignores everything."""
@@ -47,6 +51,9 @@ class Silent:
 
     def on_result(self, result: Result, done: int, total: int) -> None:
         del result, done, total
+
+    def on_step(self, what: str, done: float) -> None:
+        del what, done
 
 
 class Evaluation:

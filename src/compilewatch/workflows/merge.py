@@ -18,6 +18,7 @@ from compilewatch.records.plans import Plan
 from compilewatch.records.views import RunView
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
+from compilewatch.store.profiles import adopt_profiles
 from compilewatch.workflows.finish import RunInProgress
 from compilewatch.workflows.publish import load_sinks
 
@@ -51,6 +52,8 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
             expectations=load_expectations(Path(settings.expectations_file)),
         )
         results = writer.adopt(list(newest.values()))
+        for stored in parts:
+            adopt_profiles(stored.path, writer.path)
         skipped = sum(r.status is Status.SKIPPED for r in results)
         writer.events([progress.author.started(reused=0, skipped=skipped, duplicates=0)])
         progress.log_results(results)

@@ -7,6 +7,7 @@ at the end is read from the store.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
 from compilewatch.workflows.evaluation import Evaluation, Observer, Silent
 from compilewatch.workflows.finish import RunInProgress
+from compilewatch.workflows.profile_run import profile_run
 from compilewatch.workflows.publish import load_sinks
 
 
@@ -48,6 +50,7 @@ def sweep(
     fresh: bool = False,
     own: Own | None = None,
     observer: Observer | None = None,
+    profiled: int = 0,
 ) -> RunView:
     """Evaluate every model on every target and return the stored run, compared and published.
 
@@ -55,7 +58,8 @@ def sweep(
     environments; `own` says which of `specs` an environment has if it does not have them all.
 
     `selection` says how `specs` were chosen: runs with the same selection are compared by default.
-    With `fresh`, existing results are not reused. Invalid settings (an unknown baseline, sink or
+    With `fresh`, existing results are not reused. `profiled` models that compiled also get an
+    inference profile, the most used ones. Invalid settings (an unknown baseline, sink or
     environment) raise before anything runs. KeyboardInterrupt, LauncherError and StoreError leave
     an interrupted run in the store and propagate.
     """
@@ -82,6 +86,7 @@ def sweep(
             "variants": options.variants.value,
             "tier": options.tier.value,
             "fresh": fresh,
+            **({"profiled": profiled} if profiled else {}),
             "target_sha256": _target_digests(placed),
         },
         shard=str(shard) if shard is not None else None,
@@ -94,7 +99,7 @@ def sweep(
             store=store, writer=writer, settings=settings, expectations=expectations
         )
         Evaluation(progress, made, launcher, observer or Silent()).run()
-        return progress.finish()
+        return _profiled(progress, observer)
 
 
 def resume(
@@ -126,7 +131,25 @@ def resume(
             store=store, writer=writer, settings=settings, expectations=expectations
         )
         Evaluation(progress, made, launcher, observer or Silent(), results).run()
-        return progress.finish()
+        return _profiled(progress, observer)
+
+
+def _profiled(progress: RunInProgress, observer: Observer | None) -> RunView:
+    """Profile the models that the run asks for, and end the run."""
+    writer = progress.writer
+    notes: tuple[str, ...] = ()
+    seconds = writer.wall_seconds()  # profiles are no overhead of the evaluation
+    if most := writer.run.settings.get("profiled"):
+        notes = profile_run(
+            writer.path,
+            writer.run.id,
+            StoredRun(writer.path).results(),
+            most,
+            observer or Silent(),
+            progress.settings.cache_folder,
+        )
+    seen = progress.finish(wall_seconds=seconds)
+    return replace(seen, notes=(*seen.notes, *notes))
 
 
 def options_of(settings: Settings, environments: Iterable[Environment]) -> Options:

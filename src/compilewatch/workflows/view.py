@@ -25,6 +25,8 @@ from compilewatch.records import AttemptCode, Change, Phase, Result, Run, Status
 from compilewatch.records.views import Earlier, RunView, TrendPoint
 from compilewatch.report import wording
 from compilewatch.store import Store, StoredRun
+from compilewatch.store.profiles import read_profiles
+from compilewatch.workflows.profile_run import compared_with, slower_notes
 
 RUNS_SHOWN = 20
 """The number of runs in a history or a trend, including the run itself."""
@@ -63,13 +65,24 @@ def view(
     except StoreError as error:
         history, trend = {}, ()
         notes.append(f"the history of earlier runs cannot be read: {error}")
-    seen = RunView(run=run, results=results, history=history, trend=trend)
+    profiles, damaged = read_profiles(stored.path)
+    notes += damaged
+    seen = RunView(
+        run=run,
+        results=results,
+        history=history,
+        trend=trend,
+        profiles=tuple(each.profile for each in profiles),
+    )
     if other is None:
         return replace(seen, notes=tuple(notes))
     compared = compare(other.run, other.results(), run, results)
     notes += (f"baseline: {line}" for line in other.damaged)
+    profile_changes = compared_with(stored, other) if profiles else ()
+    notes += slower_notes(profile_changes)
     return replace(
         seen,
+        profile_changes=profile_changes,
         changes=compared.changes,
         baseline=other.run,
         differences=compared.differences,

@@ -21,7 +21,7 @@ from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from dashboards.queries import FAILED, STALE_SECONDS
 from dashboards.states import STATES
-from tests import example_run, factories, services
+from tests import example_run, factories, profiled, services
 from tests.reading import (
     DASHBOARDS,
     INTERVALS,
@@ -73,7 +73,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("services")
     with services.pushgateway(folder) as gateway:
         settings = factories.settings(pushgateway_url=gateway.url, publish_retry_seconds=0.0)
-        for view in (example_run.view(*example_run.row()), manifest()):
+        library = profiled.with_everything(example_run.view(*example_run.row()))
+        for view in (library, manifest()):
             PushgatewaySink(settings).publish(view, RunFolder(folder / "none"))
         last = factories.run().started_at
         push_health(settings, {"pushgateway": Health(spooled=0, failed=0, last=last)})

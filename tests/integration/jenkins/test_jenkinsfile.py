@@ -176,7 +176,7 @@ def test_the_stages_of_a_green_build(answers: Answers) -> None:
     assert pipeline["triggers"] == {"cron": "H 3 * * *"}
     assert pipeline["parameters"] == [
         *("SOURCE", "TOP", "TASKS", "FAMILIES", "TARGETS", "MODES", "SHARDS", "ENVIRONMENTS"),
-        *("BASELINE", "FAIL_ON_REGRESSION", "TRAINIUM", "FRESH"),
+        *("BASELINE", "PROFILE", "FAIL_ON_REGRESSION", "TRAINIUM", "FRESH"),
     ]
     assert events(answer, "junit")[0]["skipMarkingBuildUnstable"] is True
     assert events(answer, "archiveArtifacts")[0]["fingerprint"] is True

@@ -30,6 +30,8 @@ OTHER_WORDS = {
     "unknown": "a source that knows no downloads, or a model without a reviewed price",
     "no success, or unknown": "a cost per success needs a success and prices",
     "downloads unknown": "a source that knows no downloads",
+    "not profiled": "only a run with --profile has profiles",
+    "none, or not compared": "only what is slower than a baseline has a series",
     "not measured": "targets that run no compiled code have no speed-up",
     "not seen": "a reason was chosen, so that something ran",
     "not seen, or downloads unknown": "a source that knows no downloads",

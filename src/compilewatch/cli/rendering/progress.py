@@ -178,6 +178,11 @@ class ProgressBar:
         line.append_text(plain(first_reason(result).partition("\n")[0], "dim"))
         self._print(line)
 
+    def on_step(self, what: str, done: float) -> None:
+        """See `Observer`: a line for each model that is profiled."""
+        if done == 0:
+            self._print(plain(f"profiling {what}"))
+
     def _print(self, line: Text) -> None:
         # Always one line: on a terminal, what exceeds its width is cut off.
         self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)

@@ -178,6 +178,16 @@ def _near(path: Path) -> Path:
     shell_complete=completion.runs,
     help="Compare with RUN, auto (default) or none.",
 )
+@click.option(
+    "--profile",
+    "profiled",
+    type=click.IntRange(min=1),
+    is_flag=False,
+    flag_value=10,
+    default=None,
+    metavar="[N]",
+    help="Also profile inference of the N most used models that compile (10 without a number).",
+)
 @conditions.option
 @options.output
 @options.as_json
@@ -193,6 +203,7 @@ def command(
     fresh: bool,
     resumed: str | None,
     shard: str | None,
+    profiled: int | None,
     fail_on: conditions.Conditions,
     as_json: bool,
     **flags: Any,
@@ -263,6 +274,7 @@ def command(
                     fresh=fresh,
                     own=chosen.own,
                     observer=bar,
+                    profiled=profiled or 0,
                 )
     except KeyboardInterrupt:
         click.echo(

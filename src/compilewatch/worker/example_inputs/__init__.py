@@ -25,7 +25,7 @@ from compilewatch.worker.example_inputs import (
     vision,
 )
 from compilewatch.worker.example_inputs.applied import apply_overrides
-from compilewatch.worker.example_inputs.context import Context, Rule
+from compilewatch.worker.example_inputs.context import BATCH, Context, Rule
 from compilewatch.worker.example_inputs.dynamic import dynamic_shapes
 from compilewatch.worker.example_inputs.factory import factory_inputs
 from compilewatch.worker.example_inputs.files import inputs_to_toml, load_inputs_file, to_fake
@@ -60,13 +60,16 @@ def make_inputs(
     fake_mode: FakeTensorMode | None,
     *,
     without: frozenset[str] = frozenset(),
+    batch: int = BATCH,
+    length: int | None = None,
 ) -> ExampleInputs:
     """Return the arguments of one forward call of `module`; fake if `fake_mode` is given.
 
     Arguments in `without` are not made, unless they are in a saved file or of a factory.
 
     A saved file of the request has precedence, then the callable of a factory, then overrides and
-    rules. Without `fake_mode`, inputs have real values even if the module is fake.
+    rules. Without `fake_mode`, inputs have real values even if the module is fake. Rules make
+    `batch` rows and texts of `length` tokens, unless an override says otherwise.
 
     Raises InputsError if the forward needs an argument that nothing makes, or if a file or callable
     is wrong, and ConfigError for a malformed override. If a rule calls the model (how many features
@@ -79,7 +82,7 @@ def make_inputs(
     if isinstance(build, FactoryBuild) and build.inputs is not None:
         made = factory_inputs(build)
     else:
-        made = _derive(module, config, request, overrides, fake_mode, without)
+        made = _derive(module, config, request, overrides, fake_mode, without, batch, length)
     return made if fake_mode is None else to_fake(made, fake_mode)
 
 
@@ -90,6 +93,8 @@ def _derive(
     overrides: Overrides,
     fake_mode: FakeTensorMode | None,
     without: frozenset[str],
+    batch: int,
+    length: int | None,
 ) -> ExampleInputs:
     context = Context(
         module=module,
@@ -100,9 +105,12 @@ def _derive(
         fallback=generic.required_argument,
         train=request.target.mode is Mode.TRAIN,
         dropped=without,
+        batch=batch,
     )
     tier = Tier.REAL if fake_mode is None else Tier.FAKE
     apply_overrides(context, overrides, request, tier)
+    if context.length is None:
+        context.limit_length(length)
     for name in context.signature.parameters:
         context.value(name)
     missing = tuple(n for n in context.signature.required if n not in context.values)

@@ -91,6 +91,12 @@ class Context:
         positions = self.number("max_position_embeddings", kind="text", default=SEQUENCE)
         return min(SEQUENCE, positions) if positions > 1 else SEQUENCE
 
+    def limit_length(self, length: int | None) -> None:
+        """Make texts of `length` tokens, or of as many as the model has positions; None: usual."""
+        if length is not None:
+            positions = self.number("max_position_embeddings", kind="text", default=length)
+            self.length = min(length, positions) if positions > 1 else length
+
     def uses(self, strategy: str) -> None:
         """Record a strategy; the first one comes first in the name."""
         self.strategies[strategy] = None

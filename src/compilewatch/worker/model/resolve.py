@@ -65,19 +65,24 @@ class BuiltModel:
 
 
 def build_model(
-    request: Request, fake_mode: FakeTensorMode | None, overrides: Overrides
+    request: Request,
+    fake_mode: FakeTensorMode | None,
+    overrides: Overrides,
+    *,
+    full_size: bool = False,
 ) -> BuiltModel:
     """Build the model of a request: with fake tensors, or without `fake_mode` with small real ones.
 
     In the fake tier, the request determines the depth, and the width is that of the configuration.
-    In the real tier, both are reduced, and the initialisation is real and seeded. Models with real
-    weights and models of factories are not changed and have their full depth. Raises
-    MissingPackageError or UnknownArchitectureError; errors of a constructor or factory propagate.
+    In the real tier, both are reduced (not with `full_size`), and the initialisation is real and
+    seeded. Models with real weights and models of factories are not changed and have their full
+    depth. Raises MissingPackageError or UnknownArchitectureError; errors of a constructor or
+    factory propagate.
     """
     build = request.model.build
     if isinstance(build, ClassBuild) or (isinstance(build, ConfigBuild) and not build.weights):
         with _missing_packages_named():
-            return _from_configuration(request, fake_mode, overrides)
+            return _from_configuration(request, fake_mode, overrides, full_size=full_size)
     if isinstance(build, ConfigBuild):
         with _missing_packages_named():
             module = _with_weights(build, request)
@@ -124,10 +129,12 @@ def _constructor(model_class: Any, config: Any, dtype: torch.dtype = torch.float
 
 
 def _from_configuration(
-    request: Request, fake_mode: FakeTensorMode | None, overrides: Overrides
+    request: Request, fake_mode: FakeTensorMode | None, overrides: Overrides, *, full_size: bool
 ) -> BuiltModel:
     tier = Tier.REAL if fake_mode is None else Tier.FAKE
     depth = Depth.REDUCED if tier is Tier.REAL else request.depth
+    if full_size:
+        depth = Depth.FULL
     mode = request.target.mode
     build = request.model.build
     named: list[Override] = []
@@ -136,7 +143,8 @@ def _from_configuration(
         named = overrides.matching(Scope(build.class_name, model_type, tier, depth, mode))
     model_class, config = resolve(request, named)
     matching = overrides.matching(Scope(model_class.__name__, config.model_type, tier, depth, mode))
-    config = fit_config(model_class, config, tier, depth, matching)
+    # Nothing is narrowed in the fake tier.
+    config = fit_config(model_class, config, Tier.FAKE if full_size else tier, depth, matching)
     dtype = _dtype(request, config)
     construct = _constructor(model_class, config, dtype)
     if fake_mode is None:

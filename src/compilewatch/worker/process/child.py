@@ -54,12 +54,8 @@ def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda:
     """
     code = NO_RESULT
     try:
-        os.setsid()
-        _die_with_parent(server_pid)
         folder = Path(start.folder)
-        _redirect_output(folder)
-        _reset_signals()
-        _limit_resources(start.request.memory_limit_bytes)
+        become_child(folder, server_pid, start.request.memory_limit_bytes)
         if start.tier is Tier.FAKE:
             _leave_garbage()
         else:
@@ -71,6 +67,15 @@ def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda:
         if code:
             sys.excepthook(*sys.exc_info())
         os._exit(code)
+
+
+def become_child(folder: Path, server_pid: int, memory_limit_bytes: int) -> None:
+    """Give this process a session, output files and limits, and let it end with its server."""
+    os.setsid()
+    _die_with_parent(server_pid)
+    _redirect_output(folder)
+    _reset_signals()
+    _limit_resources(memory_limit_bytes)
 
 
 def evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:

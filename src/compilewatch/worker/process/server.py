@@ -238,12 +238,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     channel = socket.socket(fileno=options.channel)
     channel.set_inheritable(False)
-    with _own_temporary_folder():
+    with own_temporary_folder():
         return _serve(channel, options)
 
 
 @contextlib.contextmanager
-def _own_temporary_folder() -> Iterator[None]:
+def own_temporary_folder() -> Iterator[None]:
     """A temporary folder for the server and its children, which is deleted with the server.
 
     `import torch` creates a temporary folder, and a killed child leaves its compiler's cache; both

@@ -88,7 +88,7 @@ class InductorTarget(CompileTarget):
         # numbers as in eager mode, because dropout could not be compared otherwise.
         with config.patch(compile_threads=1, fallback_random=True):
             try:
-                _prepare_tool_chain()
+                prepare_tool_chain()
             except Exception as error:  # noqa: BLE001  (any error of a broken tool chain)
                 compiler_failure(error, CODES)
                 detail = f"the C++ compiler cannot build for torch: {one_line(error)}"
@@ -97,7 +97,7 @@ class InductorTarget(CompileTarget):
                 return _Measurement(subject).outcome()
 
 
-def _prepare_tool_chain() -> None:
+def prepare_tool_chain() -> None:
     """Compile something small in torch's own cache, where later requests find it."""
 
     def double(value: torch.Tensor) -> torch.Tensor:

@@ -160,7 +160,7 @@ class DynamoTarget(CompileTarget):
         probed: bool = False,
     ) -> Outcome:
         keep = subject.request.keep_artifacts
-        model = _forward_of(subject.module)
+        model = forward_of(subject.module)
         breaks = breaks or found.log.breaks(model) or _nothing_captured(subject, found)
         for each in breaks:
             check_device_not_needed(subject, each.reason)
@@ -263,7 +263,7 @@ def _rejected(subject: Subject, error: Exception) -> tuple[GraphBreak, ...]:
     """Return the reason why `fullgraph=True` rejects a model as a graph break."""
     message = _message(error)
     frames = user_stack(getattr(error, "real_stack", None) or ())
-    place = (place_of(frames) if frames else None) or _forward_of(subject.module)
+    place = (place_of(frames) if frames else None) or forward_of(subject.module)
     cause = classify(message, type_names(error))
     return (graph_break(cause, shorten_paths(message), place, frames or (place,)),)
 
@@ -402,11 +402,11 @@ def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...
         return ()
     said = "\n".join(found.skip_reasons) or "Dynamo did not report why."
     reason = f"Dynamo captured {found.graphs} graphs. Frames that it skipped:\n{said}"
-    place = _forward_of(subject.module)
+    place = forward_of(subject.module)
     return (graph_break(Cause(code=SKIPPED_FRAME), reason, place, (place,)),)
 
 
-def _forward_of(module: torch.nn.Module) -> StackFrame:
+def forward_of(module: torch.nn.Module) -> StackFrame:
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     if code is None:  # not implemented in Python
         return StackFrame(file=UNKNOWN, line=0, function=type(module).__name__)

@@ -1,0 +1,61 @@
+"""The page of a profile: script-free HTML with SVG charts, in the style of a run's report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import resources
+
+from compilewatch.analysis import profiling
+from compilewatch.records import GraphBreak
+from compilewatch.records.profiles import BreakCost, InferenceProfile, Samples
+from compilewatch.report import profile_words as words
+from compilewatch.report.html import CHART_WIDTHS, environment, source_code
+from compilewatch.report.profile_charts import PANELS, charts
+from compilewatch.report.profile_files import answers, facts, operators_of
+
+PAGE = "report.html"
+OPERATORS_SHOWN = 15
+
+
+def render(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, content) of the page and of everything that it shows; the page comes last."""
+    yield "report.css", resources.files(__package__).joinpath("report.css").read_bytes()
+    made = dict(charts(profile, samples, CHART_WIDTHS))
+    yield from made.items()
+    point = next((p for t in profile.targets for p in t.points if p.breaks), None)
+    operators = sorted(operators_of(profile), key=lambda o: -o.self_cpu_seconds)
+    text = (
+        environment()
+        .get_template("profile.html")
+        .render(
+            profile=profile,
+            facts=facts(profile),
+            answers=answers(profile),
+            panels=[p for p in PANELS if f"charts/{p.name}.svg" in made],
+            has_call="charts/call.svg" in made,
+            has_spread="charts/spread.svg" in made,
+            best=profiling.fastest(profile),
+            costly=point,
+            sources={cost.fingerprint: _source(cost) for cost in point.breaks} if point else {},
+            operators=operators[:OPERATORS_SHOWN],
+            operator_seconds=sum(o.self_cpu_seconds for o in operators),
+            words=words,
+        )
+    )
+    yield PAGE, text.encode()
+
+
+def _source(cost: BreakCost) -> str:
+    """The lines around a break, with its own marked."""
+    return source_code(
+        GraphBreak(
+            code=cost.code,
+            reason=cost.reason,
+            fingerprint=cost.fingerprint,
+            file=cost.file,
+            line=cost.line,
+            function=cost.function,
+            source_start=cost.source_start,
+            source=cost.source,
+        )
+    )
