@@ -22,6 +22,7 @@ VERBS: dict[str, str] = {
     "explain": "check one model now and show its graph breaks with their source lines",
     "pull": "fetch the list of the Hub's most used models and pin their revisions",
     "inputs": "show, or save for editing, the example inputs of a model",
+    "profile": "measure latency, throughput and memory, and what graph breaks cost",
     "show": "show the stored results of a model",
     "runs": "list the stored runs",
     "compare": "show what changed between two runs",
