@@ -14,8 +14,8 @@ from compilewatch.records.training import (
     StageTimes,
     Step,
     TrainingMetrics,
+    TrainingProfile,
 )
-from compilewatch.store.training import StoredTraining
 
 LEAST_STEPS = 5
 """Steady steps below which shares and spreads say little."""
@@ -51,17 +51,17 @@ ADVICE: dict[Stage, str] = {
 }
 
 
-def times_of(profile: StoredTraining) -> StageTimes:
+def times_of(profile: TrainingProfile) -> StageTimes:
     """Return the stage times, computed from the steps: those of a running profile, too."""
     return stage_times(profile.steps, profile.config.warm_up_steps)
 
 
-def metrics_of(profile: StoredTraining) -> TrainingMetrics:
+def metrics_of(profile: TrainingProfile) -> TrainingMetrics:
     """Return the metrics, computed from the steps."""
     return metrics(profile.steps, profile.config.warm_up_steps)
 
 
-def findings(profile: StoredTraining) -> tuple[Finding, ...]:
+def findings(profile: TrainingProfile) -> tuple[Finding, ...]:
     """Return everything that deserves attention, what concerns the profile itself first."""
     found = [*_about_profile(profile)]
     counted = steady(profile.steps, profile.config.warm_up_steps)
@@ -71,19 +71,19 @@ def findings(profile: StoredTraining) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def top_operators(profile: StoredTraining, count: int = 10) -> tuple[OperatorStat, ...]:
+def top_operators(profile: TrainingProfile, count: int = 10) -> tuple[OperatorStat, ...]:
     """Return the operators with the most time of their own, without steps and stages."""
     rows = [row for row in profile.operators or () if row.name not in ANNOTATIONS]
     rows.sort(key=lambda row: -(row.self_cpu_time_us + row.self_device_time_us))
     return tuple(rows[:count])
 
 
-def explanation(profile: StoredTraining) -> tuple[str, ...]:
+def explanation(profile: TrainingProfile) -> tuple[str, ...]:
     """Return sentences that say what dominates."""
     return tuple(_explained(profile))
 
 
-def _explained(profile: StoredTraining) -> Iterator[str]:
+def _explained(profile: TrainingProfile) -> Iterator[str]:
     times, figures = times_of(profile), metrics_of(profile)
     stage = dominant_stage(times)
     if stage is None or times.step is None:
@@ -109,7 +109,7 @@ def _explained(profile: StoredTraining) -> Iterator[str]:
         yield f"Operators with the most time of their own in the traced steps: {said}."
 
 
-def _about_profile(profile: StoredTraining) -> Iterator[Finding]:
+def _about_profile(profile: TrainingProfile) -> Iterator[Finding]:
     steps = len(profile.steps)
     if profile.state == "running":
         yield Finding(
@@ -154,7 +154,7 @@ def _about_profile(profile: StoredTraining) -> Iterator[Finding]:
         )
 
 
-def _about_time(profile: StoredTraining, counted: Sequence[Step]) -> Iterator[Finding]:
+def _about_time(profile: TrainingProfile, counted: Sequence[Step]) -> Iterator[Finding]:
     times, figures = times_of(profile), metrics_of(profile)
     if figures.losses_not_finite:
         yield Finding(
@@ -182,7 +182,8 @@ def _about_time(profile: StoredTraining, counted: Sequence[Step]) -> Iterator[Fi
     if middle > 0 and (high - low) / middle > SPREAD:
         yield Finding(
             code=FindingCode.UNSTABLE,
-            found=f"step times vary: interquartile range {(high - low) / middle:.0%} of the median",
+            found="step times vary: the middle half of them spreads over "
+            f"{(high - low) / middle:.2g} times the median",
             advice="run on an idle machine, pin threads, or pad batches to equal shapes",
         )
     ratio = figures.cpu_ratio

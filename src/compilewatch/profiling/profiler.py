@@ -124,7 +124,8 @@ class Profiler:
         try:
             stage = Stage(name)
         except ValueError:
-            hint = did_you_mean(str(name), Stage) or f"; known: {', '.join(Stage)}"
+            known = [each.value for each in Stage]
+            hint = did_you_mean(str(name), known) or f"; known: {', '.join(known)}"
             self._problem(f"no stage {name!r}, which counts as other{hint}")
             stage = Stage.OTHER
         return _StageContext(self, stage)
@@ -211,6 +212,7 @@ class Profiler:
                     self._quietly("the trace cannot be written", self._save_trace)
             value = self._quietly("the loss cannot be read", lambda: _number(loss))
             finite = value is None or math.isfinite(value)
+            size = self._quietly("`samples` cannot be read", lambda: _count(samples))
             step = Step(
                 index=index,
                 at_seconds=self._step_began,
@@ -219,7 +221,7 @@ class Profiler:
                 stages=stages,
                 overhead_seconds=time.perf_counter() - ended,
                 epoch=self._epoch,
-                samples=int(samples) if samples is not None else None,
+                samples=size,
                 loss=value if finite else None,
                 loss_finite=finite,
                 resident_bytes=resident_bytes(),
@@ -335,6 +337,10 @@ def _number(loss: Any) -> float | None:
     if loss is None:
         return None
     return float(loss.detach() if hasattr(loss, "detach") else loss)
+
+
+def _count(samples: int | None) -> int | None:
+    return int(samples) if samples is not None else None
 
 
 def _device_peak() -> int | None:

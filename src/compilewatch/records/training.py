@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from compilewatch.records.base import Record
 
@@ -225,3 +227,24 @@ class OperatorStat(Record, frozen=True, kw_only=True):
     device_time_total_us: float
     self_cpu_memory_bytes: float
     cpu_memory_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingProfile:
+    """A training profile in its current state.
+
+    `state` is `running`, `incomplete` (its process ended without a summary), `finished` or
+    `failed` (the training raised). `torn` says whether an incomplete last line was left out.
+    `stage_times` and `metrics` are None until the profile ends.
+    """
+
+    path: Path
+    state: str
+    config: TrainingConfig
+    steps: tuple[Step, ...]
+    torn: bool = False
+    summary: TrainingSummary | None = None
+    stage_times: StageTimes | None = None
+    metrics: TrainingMetrics | None = None
+    operators: tuple[OperatorStat, ...] | None = None
+    has_trace: bool = False

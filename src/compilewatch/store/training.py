@@ -11,7 +11,6 @@ import hashlib
 import io
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +33,7 @@ from compilewatch.records.training import (
     Step,
     TrainingConfig,
     TrainingMetrics,
+    TrainingProfile,
     TrainingSummary,
 )
 from compilewatch.store.runs import is_locked
@@ -46,27 +46,6 @@ TAIL_BYTES = 1 << 20
 
 class DamagedProfileError(StoreError):
     """A file of a profile contradicts the format; the message names the file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredTraining:
-    """A training profile in its current state.
-
-    `state` is `running`, `incomplete` (its process ended without a summary), `finished` or
-    `failed` (the training raised). `torn` says whether an incomplete last line was left out.
-    `stage_times` and `metrics` are None until the profile ends.
-    """
-
-    path: Path
-    state: str
-    config: TrainingConfig
-    steps: tuple[Step, ...]
-    torn: bool = False
-    summary: TrainingSummary | None = None
-    stage_times: StageTimes | None = None
-    metrics: TrainingMetrics | None = None
-    operators: tuple[OperatorStat, ...] | None = None
-    has_trace: bool = False
 
 
 def is_training(path: Path) -> bool:
@@ -119,7 +98,7 @@ def tail(path: Path) -> tuple[Step, ...]:
     return tuple(_steps(lines[1:] if start else lines, file_path))
 
 
-def read_training(path: Path) -> StoredTraining:
+def read_training(path: Path) -> TrainingProfile:
     """Read a profile completely.
 
     Raises StoreError if a newer compilewatch wrote it or a file cannot be read, and
@@ -139,7 +118,7 @@ def read_training(path: Path) -> StoredTraining:
         if torn:
             raise DamagedProfileError(f"{path / STEPS_FILE}: its last line is cut off")
         _check_written(path, summary, len(steps))
-    return StoredTraining(
+    return TrainingProfile(
         path=path,
         state=state,
         config=config,
@@ -207,7 +186,8 @@ def check_trace(path: Path) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
     events = trace.get("traceEvents") if isinstance(trace, dict) else trace
-    complete = [e for e in events or () if isinstance(e, dict) and e.get("ph") == "X"]
+    listed = events if isinstance(events, list) else ()
+    complete = [e for e in listed if isinstance(e, dict) and e.get("ph") == "X"]
     if not complete:
         raise DamagedProfileError(f"{path}: a trace without events")
     for event in complete:

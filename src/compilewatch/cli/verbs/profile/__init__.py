@@ -8,7 +8,9 @@ import click
 
 from compilewatch.errors import did_you_mean
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "check": "validate the files of profiles, explain what dominates, recommend",
+}
 """Each command is `command` in the module of this package that has its name."""
 
 
