@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from compilewatch.records.base import Depth, Mode, Phase, Record, Tier
+from compilewatch.records.training import TrainingOptions
 
 
 class ClassBuild(Record, frozen=True, kw_only=True, tag="class"):
@@ -127,7 +128,8 @@ class Request(Record, frozen=True, kw_only=True):
     part of it, because they can only prevent a result. `inputs_file` is a file of saved inputs
     (`.toml` or `.safetensors`), `overrides_dir` the folder of reviewed input overrides and
     `neuron_operators` the file of operators that neuronx-cc is documented to reject; all three are
-    absolute paths.
+    absolute paths. With `training`, the model is trained for a profile instead, and the result only
+    says whether that worked.
     """
 
     model: ModelSpec
@@ -141,3 +143,4 @@ class Request(Record, frozen=True, kw_only=True):
     overrides_dir: str | None = None
     neuron_operators: str | None = None
     keep_artifacts: bool = True
+    training: TrainingOptions | None = None

@@ -9,6 +9,7 @@ import click
 from compilewatch.errors import did_you_mean
 
 COMMANDS: dict[str, str] = {
+    "train": "measure training steps, eager and compiled side by side",
     "check": "validate the files of profiles, explain what dominates, recommend",
 }
 """Each command is `command` in the module of this package that has its name."""
