@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "runs": "list the stored runs",
     "compare": "show what changed between two runs",
     "merge": "join the runs of a sweep's shards into one run",
+    "monitor": "serve a local page about runs and profiles, which follows those that run",
     "report": "write the report, junit.xml and metrics of a stored run again",
     "publish": "send a stored run to the configured Pushgateway, Loki and S3",
     "prune": "delete stored runs that newer ones have superseded",

@@ -117,7 +117,7 @@ def create(
     InterpreterError; the log is in the environment's folder.
     """
     folder = environment_folder(name, cache)
-    with _locked(folder):
+    with locked(folder):
         stamp, wanted = read_stamp(name, cache), recipe.digest
         chosen = made_interpreter(name, cache)
         if stamp is not None and stamp.recipe == wanted:
@@ -125,14 +125,14 @@ def create(
                 return describe_interpreter(name, chosen), False
         with contextlib.suppress(FileNotFoundError):
             (folder / STAMP_FILE).unlink()
-        if not _runs(chosen.path):
+        if not runs(chosen.path):
             shutil.rmtree(folder / "venv", ignore_errors=True)
             observer(f"Creating {folder / 'venv'}")
-            _run_step(name, folder, [python or sys.executable, "-m", "venv", "venv"], observer)
+            run_step(name, folder, [python or sys.executable, "-m", "venv", "venv"], observer)
         for arguments in _installs(recipe):
             command = [chosen.path, "-m", "pip", "install", "--disable-pip-version-check"]
-            _run_step(name, folder, [*command, *arguments], observer)
-        _run_step(name, folder, [chosen.path, "-m", "pip", "check"], observer)
+            run_step(name, folder, [*command, *arguments], observer)
+        run_step(name, folder, [chosen.path, "-m", "pip", "check"], observer)
         made = describe_interpreter(name, chosen)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         stamp = Stamp(name=name, recipe=wanted, created=now, python=made.python)
@@ -152,7 +152,7 @@ def _installs(recipe: Recipe) -> Iterator[list[str]]:
     yield [*further, recipe.torch, "-r", str(recipe.requirements)]
 
 
-def _run_step(name: str, folder: Path, command: list[str], observer: Observer) -> None:
+def run_step(name: str, folder: Path, command: list[str], observer: Observer) -> None:
     """Run one step; each line of its output goes to the observer and to the log."""
     # Packages on the PYTHONPATH of the calling shell would count as installed.
     own = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
@@ -202,7 +202,7 @@ def _logged(
     return step.returncode
 
 
-def _runs(python: str) -> bool:
+def runs(python: str) -> bool:
     """Whether an interpreter exists, runs and has pip."""
     try:
         command = [python, "-m", "pip", "--version"]
@@ -212,7 +212,7 @@ def _runs(python: str) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Lock the environment's folder and create it if needed: two checkouts share one cache."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
