@@ -15,10 +15,16 @@ import msgspec
 
 from compilewatch import environments
 from compilewatch.config.settings import Settings
-from compilewatch.contract.messages import Readiness
+from compilewatch.contract.messages import CapturedProfile, NeuronCapture, Readiness
 from compilewatch.contract.targets import entry
 from compilewatch.environments.facts import remembered
-from compilewatch.errors import InputsError, InterpreterError, LauncherError, UsageError
+from compilewatch.errors import (
+    CompilerError,
+    InputsError,
+    InterpreterError,
+    LauncherError,
+    UsageError,
+)
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.plan.placement import wanted
 from compilewatch.records import ChaosBuild, ModelSpec, Record, Request, Status, Target, Tier
@@ -53,6 +59,22 @@ def call_worker(verb: str, request: Request, kind: type[T], cache: Path | None =
     if done.returncode != 0:
         raise InputsError(f"{request.model.name}: {_last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=kind)
+
+
+def capture_on_neuron(order: NeuronCapture, cache: Path | None = None) -> CapturedProfile:
+    """Run `neuron-profile` of `worker.process.oneshot`, with the variables of this shell.
+
+    Raises CompilerError with the message of the failure.
+    """
+    chosen = environments.interpreter(order.request.target.environment, cache)
+    seconds = order.request.deadlines.total_seconds
+    try:
+        done = _oneshot(chosen, "neuron-profile", msgspec.json.encode(order), seconds)
+    except subprocess.TimeoutExpired:
+        raise CompilerError(f"the capture did not end within {seconds:g} s") from None
+    if done.returncode != 0:
+        raise CompilerError(f"{order.request.model.name}: {_last_line(done.stderr)}")
+    return msgspec.json.decode(done.stdout, type=CapturedProfile)
 
 
 def try_environment(name: str, cache: Path | None = None) -> Working:

@@ -54,6 +54,7 @@ def create_tool(
     `observer` is called with each line that pip prints. Raises InterpreterError.
     """
     folder, python = tool_folder(name, cache), tool_python(name, cache)
+    wanted = _digest(name)
     with locked(folder):
         if is_ready(name, cache):
             return python
@@ -64,7 +65,7 @@ def create_tool(
         command = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]
         run_step(name, folder, [*command, "-r", str(requirements)], observer)
         run_step(name, folder, [str(python), "-m", "pip", "check"], observer)
-        replace(folder / STAMP_FILE, _digest(name).encode())
+        replace(folder / STAMP_FILE, wanted.encode())
     return python
 
 

@@ -1,8 +1,9 @@
-"""`compilewatch.worker.process.oneshot inputs|reproduce|targets`: one call without a `Result`.
+"""`compilewatch.worker.process.oneshot inputs|reproduce|neuron-profile|targets`: one call.
 
-`inputs` and `reproduce` read a JSON request from standard input; `targets` describes the
-environment itself. Each prints one JSON document to standard output. On failure, the exit status is
-1, and the last line of standard error is the reason.
+`inputs` and `reproduce` read a JSON request from standard input, `neuron-profile` a
+`NeuronCapture`; `targets` describes the environment itself. Each prints one JSON document to
+standard output. On failure, the exit status is 1, and the last line of standard error is the
+reason.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.contract.failures import one_line
-from compilewatch.contract.messages import MadeInputs, Readiness, Script
+from compilewatch.contract.messages import MadeInputs, NeuronCapture, Readiness, Script
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UnknownArgumentsError
 from compilewatch.records import Mode, Record, Request, Tier
@@ -64,6 +65,10 @@ def call(verb: str) -> Record:
     """Run a verb, which may read a request from standard input."""
     if verb == "targets":
         return readiness()
+    if verb == "neuron-profile":
+        from compilewatch.worker.profilers.neuron import capture
+
+        return capture(msgspec.json.decode(sys.stdin.buffer.read(), type=NeuronCapture))
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     return call_with(verb, request)
 

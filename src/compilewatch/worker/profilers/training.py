@@ -10,7 +10,6 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 from compilewatch.contract.failures import error_record, one_line
-from compilewatch.contract.targets import target_label
 from compilewatch.profiling import Profiler
 from compilewatch.records import Phase, Status
 from compilewatch.records.training import Stage, TrainingOptions
@@ -34,7 +33,8 @@ def train(subject: Subject, options: TrainingOptions) -> Outcome:
     The first step, which compiles, is in the phase `compile`, the others are in `profile`.
     """
     request = subject.request
-    label = target_label(request.target) if options.compiled else EAGER
+    target = request.target
+    label = ":".join(filter(None, (target.name, target.backend))) if options.compiled else EAGER
     profiler = Profiler(
         options.out,
         warm_up=options.warm_up,

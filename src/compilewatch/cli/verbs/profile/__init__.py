@@ -11,6 +11,7 @@ from compilewatch.errors import did_you_mean
 COMMANDS: dict[str, str] = {
     "train": "measure training steps, eager and compiled side by side",
     "check": "validate the files of profiles, explain what dominates, recommend",
+    "neuron": "capture, view and summarise profiles with the tools of the Neuron SDK",
 }
 """Each command is `command` in the module of this package that has its name."""
 
