@@ -20,9 +20,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from compilewatch.monitor.view import Monitor
+from compilewatch.records.plans import Plan
 from compilewatch.sinks.loki import LokiSink
 from compilewatch.sinks.pushgateway import PushgatewaySink
-from compilewatch.store import RunFolder
+from compilewatch.store import RunFolder, Store
 from scripts.overview_bench import overview_queries
 from tests import factories, recorded, services
 from tests.doubles.loki import loki
@@ -226,6 +228,33 @@ def loki_10k(output: Path) -> dict[str, Any]:
     return {"wall_seconds": round(wall, 2), "limit_seconds": 10, "lost": lost, "within": within}
 
 
+def monitor_500(output: Path) -> dict[str, Any]:
+    """The monitor's view of 500 stored runs of 200 results: each tab under 1 s, first call too."""
+    store = Store(output / "monitor")
+    results = [factories.result(f"Model{number}") for number in range(200)]
+    for _ in range(500):
+        made = factories.run("", state="running", planned=len(results), wall_seconds=None)
+        with store.create_run(made, Plan(requests=(), skipped=(), digest="plan")) as writer:
+            writer.append(results)
+            writer.finish("finished")
+    monitor = Monitor(store.root)
+    walls = []
+    for _ in range(5):
+        started = time.monotonic()
+        entries = monitor.entries()
+        walls.append(time.monotonic() - started)
+        started = time.monotonic()
+        monitor.details(entries[0])
+        monitor.artifacts(entries[0])
+        walls.append(time.monotonic() - started)
+    return {
+        "wall_seconds_most": round(max(walls), 3),
+        "limit_seconds": 1,
+        "runs": len(entries),
+        "within": max(walls) <= 1,
+    }
+
+
 BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "help_latency": help_latency,
     "deepseek_v3": deepseek_v3,
@@ -240,6 +269,7 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "publish_scale": publish_scale,
     "overview_queries": overview_queries,
     "loki_10k": loki_10k,
+    "monitor_500": monitor_500,
 }
 
 

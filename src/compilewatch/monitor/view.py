@@ -17,11 +17,12 @@ from compilewatch.monitor.sweeps import SweepFigures, SweepReader
 from compilewatch.records import Phase, Run, Status
 from compilewatch.records.training import Step, TrainingConfig, TrainingProfile
 from compilewatch.store import Store, StoredRun
-from compilewatch.store.inference_files import is_inference
+from compilewatch.store.inference_files import BASELINE_FILE
 from compilewatch.store.outputs import RUN_ID
 from compilewatch.store.training import find_training, read_config, read_training, state_of, tail
 
-PROFILES = "profiles"
+PROFILES, INFERENCE = "profiles", "profile-"
+"""The folder of training profiles, and the prefix of the folders of inference profiles."""
 
 STEPS_SHOWN = 300
 
@@ -105,7 +106,7 @@ class Monitor:
     # --- the list ---
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return everything, newest first; what cannot be read is left out (see `problems`)."""
+        """Return everything, newest first; what cannot be read is left out."""
         found = [*self._run_entries(), *self._training_entries(), *self._inference_entries()]
         return tuple(sorted(found, key=lambda entry: entry.started_at, reverse=True))
 
@@ -167,19 +168,18 @@ class Monitor:
 
     def _inference_entries(self) -> list[Entry]:
         entries = []
-        for metrics in (self.root / PROFILES).glob("**/baseline_metrics.json"):
-            path = metrics.parent
-            if is_inference(path):
-                begun = path.name
-                entries.append(
-                    Entry(
-                        key=path.relative_to(self.root).as_posix(),
-                        kind="inference",
-                        title=path.name,
-                        state="finished",
-                        started_at=_time_of(begun),
-                    )
+        for metrics in self.root.glob(f"{INFERENCE}*/**/{BASELINE_FILE}"):
+            path = metrics.parent.relative_to(self.root)
+            begun = path.parts[0].removeprefix(INFERENCE)
+            entries.append(
+                Entry(
+                    key=path.as_posix(),
+                    kind="inference",
+                    title="/".join(path.parts[1:]) or begun,
+                    state="finished",
+                    started_at=_time_of(begun),
                 )
+            )
         return entries
 
     # --- one entry ---

@@ -48,6 +48,15 @@ def check_profiles(root: Path) -> tuple[Checked, ...]:
     return found
 
 
+def check_outputs(root: Path) -> tuple[Checked, ...]:
+    """Check the profiles in a folder of outputs, not the runs. Raises UsageError without any."""
+    folders = [root / "profiles", *sorted(root.glob("profile-*"))]
+    found = tuple(each for folder in folders if folder.is_dir() for each in _checked(folder))
+    if not found:
+        raise UsageError(f"{root} contains no profile: `compilewatch profile train` makes one")
+    return found
+
+
 def _checked(root: Path) -> Iterator[Checked]:
     for folder, names, _ in os.walk(root):
         names[:] = sorted(name for name in names if not name.startswith("."))

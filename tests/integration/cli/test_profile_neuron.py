@@ -13,6 +13,27 @@ import pytest
 from tests.doubles import BIN, FOLDER, with_python_path
 from tests.integration.cli.conftest import PROGRAM
 
+TINY = """
+import torch
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.layer(values)
+
+
+def build() -> torch.nn.Module:
+    return Tiny()
+
+
+def inputs() -> tuple[torch.Tensor, ...]:
+    return (torch.ones(3, 4),)
+"""
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -96,8 +117,9 @@ def test_without_the_tools_it_says_what_to_install(run: Run, neff: Path) -> None
 @pytest.mark.xla
 @pytest.mark.parametrize("kind", ["trace", "operator"])
 def test_a_model_is_captured_in_named_blocks(run: Run, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "tiny.py").write_text(TINY)
     done = run(
-        *("capture", "BertModel", "--source", "library", "--environment", "xla", "--json"),
+        *("capture", "./tiny.py:build", "--environment", "xla", "--json"),
         *("--type", kind, "--steps", "3", "--logdir", "logs", "--port", "9013", "--keep-working"),
         PYTHONPATH=with_python_path(FOLDER),
     )

@@ -135,7 +135,7 @@ def test_files_are_listed_and_read_and_none_outside(monitor: Monitor) -> None:
 
 
 def test_an_inference_profile_is_listed(monitor: Monitor) -> None:
-    folder = monitor.root / "profiles" / "20261122-224405-effd"
+    folder = monitor.root / "profile-20261122-224405-effd"
     folder.mkdir(parents=True)
     (folder / "baseline_metrics.json").write_text("{}")
     (entry,) = monitor.entries()

@@ -15,31 +15,36 @@ from rich.text import Text
 from compilewatch.analysis import training
 from compilewatch.cli import options
 from compilewatch.cli.rendering.pieces import console
+from compilewatch.config.settings import load_settings
 from compilewatch.records.training import TrainingProfile
 from compilewatch.report.wording import plural, printable
-from compilewatch.workflows.check_profile import Checked, check_profiles, write_report
+from compilewatch.workflows.check_profile import (
+    Checked,
+    check_outputs,
+    check_profiles,
+    write_report,
+)
 
 STATUS_STYLES = ("green", "yellow", "red")
 
 
 @click.command("check")
-@click.argument(
-    "folder",
-    metavar="DIR",
-    default="outputs/profiles",
-    type=click.Path(path_type=Path),
-)
+@click.argument("folder", metavar="DIR", required=False, type=click.Path(path_type=Path))
+@options.output
 @click.option("--analysis", is_flag=True, help="Explain what dominates, by stage and operator.")
 @click.option("--report", is_flag=True, help="Write check_report.md into each profile's folder.")
 @options.as_json
-def command(*, folder: Path, analysis: bool, report: bool, as_json: bool) -> int:
-    """Validate the profiles in DIR (outputs/profiles), of training and of inference.
+def command(
+    *, folder: Path | None, output_dir: str | None, analysis: bool, report: bool, as_json: bool
+) -> int:
+    """Validate the profiles in DIR, or all in outputs/, of training and of inference.
 
     Each file is read completely: damaged lines, files that contradict each other and traces that no
     viewer would open are found. The exit status is 0 if nothing was found, 1 if there are findings
     (also for a profile that is incomplete or still being written), 2 if a profile is broken.
     """
-    found = check_profiles(folder)
+    root = Path(load_settings({"output_dir": output_dir}).output_dir)
+    found = check_profiles(folder) if folder is not None else check_outputs(root)
     if as_json:
         options.print_json([_as_json(each, analysis) for each in found])
     else:

@@ -40,6 +40,7 @@ def command() -> None:
     metavar="NAME",
     help="The environment with torch_neuronx (default: neuron).",
 )
+@options.depth
 @click.option(
     "--type",
     "profile_type",
