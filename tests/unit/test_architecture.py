@@ -30,7 +30,11 @@ TABLES = {
 SHARED = ("records", "errors", "files", "plugins", "contract", "neuron")
 """Packages that the worker may import beside itself."""
 
-USES_PROFILING = ("compilewatch.worker.profilers.training", "compilewatch.analysis.training")
+USES_PROFILING = (
+    "compilewatch.worker.profilers.training",
+    "compilewatch.worker.profilers.xla_training",
+    "compilewatch.analysis.training",
+)
 """The only modules that may import `profiling`, which is for training scripts of other people."""
 
 NOT_IN_KEYS = {

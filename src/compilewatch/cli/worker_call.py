@@ -27,7 +27,16 @@ from compilewatch.errors import (
 )
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.plan.placement import wanted
-from compilewatch.records import ChaosBuild, ModelSpec, Record, Request, Status, Target, Tier
+from compilewatch.records import (
+    ChaosBuild,
+    ModelSpec,
+    Record,
+    Request,
+    Result,
+    Status,
+    Target,
+    Tier,
+)
 
 T = TypeVar("T")
 
@@ -59,6 +68,21 @@ def call_worker(verb: str, request: Request, kind: type[T], cache: Path | None =
     if done.returncode != 0:
         raise InputsError(f"{request.model.name}: {_last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=kind)
+
+
+def train_alone(request: Request, cache: Path | None = None) -> Result:
+    """Train for a profile in an interpreter of its own, which no server has warmed up.
+
+    Raises InputsError if it does not end within the deadline of all phases.
+    """
+    try:
+        return call_worker("train", request, Result, cache)
+    except subprocess.TimeoutExpired:
+        seconds = request.deadlines.total_seconds
+        raise InputsError(
+            f"{request.model.name}: the training did not end within {seconds:g} s: raise "
+            "deadlines.total_seconds or train fewer steps"
+        ) from None
 
 
 def capture_on_neuron(order: NeuronCapture, cache: Path | None = None) -> CapturedProfile:

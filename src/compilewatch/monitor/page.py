@@ -8,7 +8,7 @@ from typing import Any
 from compilewatch.errors import StoreError
 from compilewatch.monitor.view import TEXT_BYTES, Details, Entry, Monitor
 
-REFRESH_SECONDS = 1.0
+REFRESH_SECONDS = 0.5
 
 TABS = ("Overview", "Timing", "Memory", "Artifacts")
 
@@ -19,7 +19,7 @@ TEXTS = (".json", ".jsonl", ".csv", ".txt", ".md", ".log", ".prom", ".xml", ".ht
 
 
 def show(st: Any, monitor: Monitor) -> None:
-    """Draw the page once. What is live draws itself again each second."""
+    """Draw the page once. What is live draws itself again twice a second."""
     st.title("compilewatch")
     entries = monitor.entries()
     if not entries:
@@ -44,7 +44,7 @@ def show(st: Any, monitor: Monitor) -> None:
 
 
 def _live(st: Any, tab: Any, live: bool, draw: Any) -> None:
-    """Draw into a tab, again each second while the entry is being written."""
+    """Draw into a tab, again twice a second while the entry is being written."""
     with tab:
         st.fragment(draw, run_every=REFRESH_SECONDS if live else None)()
 
@@ -133,12 +133,13 @@ def _timing(st: Any, details: Details | None) -> None:
         rows = [
             {name: row.get(name, 0.0) for name in ("step", *stages)} for row in details.stage_rows
         ]
-        st.area_chart(rows, x="step", y=stages)
+        st.area_chart(rows, x="step", y=stages, stack=True)
         st.subheader("Share of the steady steps")
         st.bar_chart(
             [{"stage": name, "share": share} for name, share in details.shares.items()],
             x="stage",
             y="share",
+            horizontal=True,
         )
     if details.operators:
         st.subheader("Operators of the traced steps")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from compilewatch.records import Depth, Mode, Request, Result, Status, Tier
 from compilewatch.records.training import Finding, StageTimes, TrainingMetrics, TrainingOptions
 from compilewatch.store.training import find_training, read_training
 
-EAGER = "eager"
+EAGER, XLA = "eager", "xla"
 
 SAME_LOSS = 1e-3
 """Relative difference of the losses of the first steps up to which a speed-up is stated."""
@@ -61,13 +61,23 @@ def training_request(request: Request, target: str, options: TrainingOptions) ->
 
 
 def profile_training(
-    requests: Sequence[tuple[str, Request]], launcher: Launcher, scratch: Path
+    requests: Sequence[tuple[str, Request]],
+    launcher: Launcher,
+    scratch: Path,
+    train_alone: Callable[[Request], Result],
 ) -> Iterator[Trained]:
-    """Run the requests, given with their targets, and yield each with what was measured."""
+    """Run the requests, given with their targets, and yield each with what was measured.
+
+    `train_alone` runs those that a warm server's child cannot run.
+    """
     eager: dict[str, Trained] = {}
     for target, request in requests:
-        (completed,) = launcher.run([request], scratch)
-        found = _trained(target, completed.result)
+        if target == XLA:
+            result = train_alone(request)
+        else:
+            (completed,) = launcher.run([request], scratch)
+            result = completed.result
+        found = _trained(target, result)
         if target == EAGER:
             eager[found.model] = found
         yield _compared(found, eager.get(found.model))

@@ -118,5 +118,5 @@ def _train(module: torch.nn.Module, inputs: ExampleInputs, steps: int, blocks: _
                 loss.backward()
             with blocks.named("optimizer_step"):
                 optimizer.step()
-                xm.mark_step()
+        xm.mark_step()  # torch_xla rejects it inside of a named block
     xm.wait_device_ops()

@@ -50,25 +50,33 @@ def train(subject: Subject, options: TrainingOptions) -> Outcome:
     )
     subject.enter(Phase.COMPILE)
     counters.clear()
+    said = ""
     try:
         with ExitStack() as stack:
-            if options.compiled:
+            if options.compiled and target.name == "inductor":
                 from torch._inductor import config
                 from torch._inductor.utils import fresh_cache
 
                 # As the target inductor: no pool of compilers, random numbers as in eager mode.
                 stack.enter_context(config.patch(compile_threads=1, fallback_random=True))
                 stack.enter_context(fresh_cache())
-            _loop(subject, options, stack.enter_context(profiler))
+            stack.enter_context(profiler)
+            if target.name == "xla":
+                from compilewatch.worker.profilers import xla_training
+
+                said = xla_training.loop(subject, options, profiler, batch_size(subject.inputs))
+            else:
+                _loop(subject, options, profiler)
     except Exception as error:  # noqa: BLE001  (the edge to model code and to the compiler)
         record = error_record(error)
         oom = record.code == "out_of_memory"
         detail = str(error) if isinstance(error, NoLossError) else one_line(error)
         return Outcome(status=Status.OOM if oom else Status.ERROR, detail=detail, error=record)
-    graphs = counters["stats"]["unique_graphs"] if options.compiled else None
+    captured = options.compiled and target.name == "inductor"
+    graphs = counters["stats"]["unique_graphs"] if captured else None
     return Outcome(
         status=Status.PASS,
-        detail="; ".join([f"{options.steps} steps", *profiler.problems]),
+        detail="; ".join(filter(None, [f"{options.steps} steps", said, *profiler.problems])),
         graphs=graphs,
     )
 

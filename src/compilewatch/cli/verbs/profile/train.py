@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from compilewatch.cli.conditions import INCOMPLETE
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.verbs.sweep import local_launcher
+from compilewatch.cli.worker_call import train_alone
 from compilewatch.errors import UsageError
 from compilewatch.records import Mode, Status
 from compilewatch.records.training import Stage, TrainingOptions
@@ -25,6 +27,7 @@ from compilewatch.report.wording import printable
 from compilewatch.store.outputs import new_run_id
 from compilewatch.workflows.train_profile import (
     EAGER,
+    XLA,
     Trained,
     profile_training,
     training_request,
@@ -46,7 +49,7 @@ SHOWN = (Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER)
     metavar="A,B",
     default=",".join(TARGETS),
     show_default=True,
-    help="eager, inductor, or inductor:BACKEND, in this order.",
+    help="Some of eager, inductor, inductor:BACKEND and xla, in this order.",
 )
 @click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option(
@@ -91,9 +94,11 @@ def command(
     training did not end.
     """
     chosen = options.split(targets) or []
-    if unknown := [t for t in chosen if t != EAGER and t.partition(":")[0] != "inductor"]:
+    if unknown := [
+        t for t in chosen if t not in (EAGER, XLA) and t.partition(":")[0] != "inductor"
+    ]:
         raise UsageError(
-            f"cannot train on {unknown[0]!r}; known: eager, inductor, inductor:BACKEND"
+            f"cannot train on {unknown[0]!r}; known: eager, inductor, inductor:BACKEND, xla"
         )
     requests = []
     for model in models:
@@ -113,14 +118,16 @@ def command(
     out = Path(settings.output_dir).absolute() / "profiles" / new_run_id()
     wanted = TrainingOptions(out=str(out), steps=steps, warm_up=warmup, trace_steps=trace_steps)
     prepared = [(target, training_request(r, target, wanted)) for target, r in requests]
-    names = tuple(dict.fromkeys(r.target.environment for _, r in prepared))
+    served = (r.target.environment for target, r in prepared if target != XLA)
+    names = tuple(dict.fromkeys(served))
     done: list[Trained] = []
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
         local_launcher(settings, names) as launcher,
         spinner(f"training {', '.join(models)}", launcher),
     ):
-        done.extend(profile_training(prepared, launcher, Path(scratch)))
+        alone = partial(train_alone, cache=settings.cache_folder)
+        done.extend(profile_training(prepared, launcher, Path(scratch), alone))
     if as_json:
         options.print_json([_as_json(each) for each in done])
     else:
