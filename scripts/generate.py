@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 RECORD_MODULES = (
     *("base", "requests", "breaks", "details.numerics", "details.export", "details.performance"),
-    *("details.xla", "details.neuron", "results", "runs"),
+    *("details.xla", "details.neuron", "results", "runs", "training"),
 )
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 

@@ -16,6 +16,7 @@ from compilewatch.errors import StoreError
 from compilewatch.monitor.sweeps import SweepFigures, SweepReader
 from compilewatch.records import Phase, Run, Status
 from compilewatch.records.training import Step, TrainingConfig, TrainingProfile
+from compilewatch.report.wording import plural
 from compilewatch.store import Store, StoredRun
 from compilewatch.store.inference_files import BASELINE_FILE
 from compilewatch.store.outputs import RUN_ID
@@ -127,7 +128,7 @@ class Monitor:
         entry = Entry(
             key=path.name,
             kind="sweep",
-            title=f"{run.source}, {run.planned} requests",
+            title=f"{run.source}, {plural(run.planned, 'request')}",
             state=run.state,
             started_at=run.started_at,
             total=run.planned,
@@ -333,7 +334,7 @@ def _sweep_alerts(entry: Entry, figures: SweepFigures) -> Sequence[Alert]:
         alerts.append(
             Alert(
                 level="info",
-                found=f"graph break in {count} results: {reason}",
+                found=f"graph break in {plural(count, 'result')}: {reason}",
                 advice="see the reason's page of the report for models, lines and a fix",
             )
         )

@@ -163,7 +163,7 @@ def _full() -> int:
 def test_garbage_does_not_stop_the_training(tmp_path: Path) -> None:
     profiler = Profiler(tmp_path)
     with profiler:
-        with profiler.stage("foward"):
+        with profiler.stage("forwar"):
             pass
         profiler.step(loss="low", samples=3)
         profiler.step(loss=object())
@@ -173,7 +173,7 @@ def test_garbage_does_not_stop_the_training(tmp_path: Path) -> None:
     found = stored(profiler)
     assert [step.loss for step in found.steps] == [None, None, None, 1.0]
     assert [step.samples for step in found.steps] == [3, None, None, None]
-    assert "no stage 'foward', which counts as other; did you mean 'forward'?" in profiler.problems
+    assert "no stage 'forwar', which counts as other; did you mean 'forward'?" in profiler.problems
     assert found.summary is not None
     assert found.summary.problems == tuple(profiler.problems)
 
