@@ -5,8 +5,9 @@ A number that was not measured is None, never zero.
 
 from __future__ import annotations
 
-from compilewatch.records.base import Mode, Phase, Record, Status
-from compilewatch.records.breaks import StackFrame
+from enum import StrEnum
+
+from compilewatch.records.base import Phase, Record, Status
 from compilewatch.records.details.numerics import Numerics
 from compilewatch.records.results import TensorSummary
 
@@ -123,8 +124,8 @@ class BreakCost(Record, frozen=True, kw_only=True):
 class Cure(Record, frozen=True, kw_only=True):
     """What a setting of torch.compile that prevents graph breaks saves, measured in turns.
 
-    `cured` are the fingerprints of the breaks that are gone. The interval is that of the saving for
-    each call, at 95 %; `certain` is whether it excludes zero.
+    `cured` are the fingerprints of the breaks that it prevents. The interval is that of the saving
+    for each call, at 95 %; `certain` is whether a signed-rank test confirms it.
     """
 
     setting: str
@@ -234,13 +235,12 @@ class InferenceOptions(Record, frozen=True, kw_only=True):
     batch_sizes: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
     dtype: str = "float32"
     threads: int = 1
-    max_length: int = 512
+    max_length: int = 128
     size: str = "full"
     warmup: int = 3
     runs: int = 10
     rounds: int = 10
     max_seconds: float = 20.0
-    mode: Mode = Mode.EVAL
 
 
 class InferenceProfile(Record, frozen=True, kw_only=True, tag_field="kind", tag="inference"):
@@ -289,9 +289,62 @@ class Samples(Record, frozen=True, kw_only=True):
 
 
 class ProfileFailure(Record, frozen=True, kw_only=True):
-    """Why a step of a profile ended without a value. `stack` is the place in the model's code."""
+    """Why a step of a profile ended without a value."""
 
     status: Status
     phase: Phase
     detail: str
-    stack: tuple[StackFrame, ...] = ()
+
+
+class Verdict(StrEnum):
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    UNCLEAR = "unclear"
+
+
+class Judgement(Record, frozen=True, kw_only=True):
+    """What two series of rounds say about each other.
+
+    `ratio` is the time after divided by the time before, with its interval at 95 %. `unclear` means
+    that no claim is possible, and `reason` says why.
+    """
+
+    verdict: Verdict
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    p_value: float | None = None
+    reason: str = ""
+
+
+class PointChange(Record, frozen=True, kw_only=True):
+    """One target at one batch size, in two profiles.
+
+    `measure` says which time was compared. `relative` is the change relative to eager mode, each
+    measured in turns with it: where it is near 1, eager mode changed as much.
+    """
+
+    target: str
+    batch_size: int
+    judgement: Judgement
+    measure: str
+    before_seconds: float | None = None
+    after_seconds: float | None = None
+    relative: float | None = None
+    memory_before_bytes: int | None = None
+    memory_after_bytes: int | None = None
+
+
+class ProfileComparison(Record, frozen=True, kw_only=True):
+    """Two profiles of one model. `obstacle` says why no times were compared, if so."""
+
+    model: str
+    before: str
+    after: str
+    differences: tuple[str, ...]
+    points: tuple[PointChange, ...]
+    obstacle: str = ""
+
+    def of(self, verdict: Verdict) -> tuple[PointChange, ...]:
+        return tuple(each for each in self.points if each.judgement.verdict is verdict)

@@ -15,8 +15,11 @@ import msgspec
 from compilewatch.errors import StoreError
 from compilewatch.files import failed
 from compilewatch.records.profiles import PROFILE_VERSION
-from compilewatch.records.training import Finding, FindingCode
+from compilewatch.records.training import OPERATORS_FILE, Finding, FindingCode
 from compilewatch.store.training import DamagedProfileError, check_trace
+
+PREFIX, LINE_FILE = "profile-", "profiles.jsonl"
+"""A profile of one model on its own is a folder with this prefix; its line is written last."""
 
 BASELINE_FILE = "baseline_metrics.json"
 REQUIRED = (BASELINE_FILE, "detailed_metrics.csv", "baseline_summary_report.txt")
@@ -40,7 +43,8 @@ def check_inference(path: Path) -> tuple[Finding, ...]:
     found = list(_missing(path))
     for name, check in (
         (BASELINE_FILE, _check_metrics),
-        ("detailed_metrics.csv", _check_table),
+        ("detailed_metrics.csv", lambda path: _check_table(path, "batch_size")),
+        (OPERATORS_FILE, lambda path: _check_table(path, "name")),
         ("baseline_summary_report.txt", _check_text),
         (STACKS, _check_text),
         *((name, _check_png) for name in PLOTS),
@@ -53,6 +57,8 @@ def check_inference(path: Path) -> tuple[Finding, ...]:
 
 def _missing(path: Path) -> Iterator[Finding]:
     missing = [name for name in REQUIRED if not (path / name).exists()]
+    if path.name.startswith(PREFIX) and not (path / LINE_FILE).exists():
+        missing.append(LINE_FILE)
     if missing:
         yield Finding(
             code=FindingCode.INCOMPLETE,
@@ -86,13 +92,13 @@ def _check_metrics(path: Path) -> None:
         )
 
 
-def _check_table(path: Path) -> None:
+def _check_table(path: Path, column: str) -> None:
     try:
         rows = list(csv.reader(io.StringIO(_read(path).decode()), strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
-    if not rows or "batch_size" not in rows[0]:
-        raise DamagedProfileError(f"{path}: its first line has no column batch_size")
+    if not rows or column not in rows[0]:
+        raise DamagedProfileError(f"{path}: its first line has no column {column}")
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(rows[0]):
             raise DamagedProfileError(

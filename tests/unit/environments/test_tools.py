@@ -54,10 +54,10 @@ def test_other_requirements_are_installed_into_it(tmp_path: Path, steps: list[li
 def test_requirements_that_change_meanwhile_do_not_count_as_installed(
     tmp_path: Path, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = tools.run_step
+    before = vars(tools)["run_step"]
 
     def changes(*arguments: object) -> None:
-        before(*arguments)  # type: ignore[arg-type]
+        before(*arguments)
         (tmp_path / "monitor.txt").write_text("streamlit==2\n")
 
     monkeypatch.setattr(tools, "run_step", changes)

@@ -51,6 +51,8 @@ def test_an_inference_profile_with_everything_is_fine(inference: Path) -> None:
         ("baseline_metrics.json", b'{"schema_version": 99}', "newer compilewatch"),
         ("detailed_metrics.csv", b"batch_size,latency\n1,0.5\n4", "detailed_metrics.csv:3"),
         ("detailed_metrics.csv", b"latency\n1\n", "no column batch_size"),
+        ("op_stats.csv", b"name,calls\naten::mm\n", "op_stats.csv:2"),
+        ("op_stats.csv", b"", "no column name"),
         ("baseline_summary_report.txt", b"\n", "is empty"),
         ("profiler_traces/stacks.txt", b"", "is empty"),
         ("profiler_traces/trace.json", b"[{", "damaged"),
@@ -75,6 +77,17 @@ def test_an_inference_profile_that_was_cut_short_is_incomplete(inference: Path) 
     (found,) = check_profiles(inference)
     assert (found.state, found.exit_status) == ("incomplete", 1)
     assert [each.code for each in found.findings] == [FindingCode.INCOMPLETE]
+
+
+def test_an_inference_profile_without_its_line_was_interrupted(inference: Path) -> None:
+    folder = inference / "profile-20261122-224405-effd"
+    folder.mkdir()
+    for path in list(inference.iterdir()):
+        if path != folder:
+            path.rename(folder / path.name)
+    assert [each.state for each in check_profiles(inference)] == ["incomplete"]
+    (folder / "profiles.jsonl").write_text("{}\n")
+    assert [each.state for each in check_profiles(inference)] == ["finished"]
 
 
 def test_missing_plots_are_a_finding(inference: Path) -> None:
