@@ -121,7 +121,7 @@ def _about_profile(profile: TrainingProfile) -> Iterator[Finding]:
         torn = "; the last line was cut off" if profile.torn else ""
         yield Finding(
             code=FindingCode.INCOMPLETE,
-            found=f"incomplete: its process ended without a summary, after {steps} steps{torn}",
+            found=f"its process ended without a summary, after {steps} steps{torn}",
             advice="the steps can be used; run the training again for the other files",
         )
     if profile.summary is not None and profile.summary.error is not None:

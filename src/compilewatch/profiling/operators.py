@@ -64,7 +64,10 @@ class OperatorTrace:
             table.write_text(operators_csv(self._profile.key_averages()), encoding="utf-8")
             table.replace(folder / OPERATORS_FILE)
         finally:
-            temporary.unlink(missing_ok=True)
+            # On a full disk, Kineto leaves a temporary file of its own, which stays open.
+            for left in folder.glob(f".{TRACE_FILE}*"):
+                os.truncate(left, 0)
+                left.unlink()
 
 
 @contextlib.contextmanager

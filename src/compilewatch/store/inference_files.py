@@ -62,7 +62,7 @@ def _missing(path: Path) -> Iterator[Finding]:
     if missing:
         yield Finding(
             code=FindingCode.INCOMPLETE,
-            found=f"incomplete: without {', '.join(missing)}",
+            found=f"without {', '.join(missing)}",
             advice="run `compilewatch profile infer` again",
         )
     plots = [name for name in PLOTS if not (path / name).exists()]
