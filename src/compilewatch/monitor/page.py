@@ -9,6 +9,7 @@ from compilewatch.errors import StoreError
 from compilewatch.monitor.view import TEXT_BYTES, Details, Entry, Monitor
 
 REFRESH_SECONDS = 0.5
+WATCH_SECONDS = 1.0
 
 TABS = ("Overview", "Timing", "Memory", "Artifacts")
 
@@ -27,13 +28,14 @@ def show(st: Any, monitor: Monitor) -> None:
             f"{monitor.root} holds no run and no profile yet. Start one with `compilewatch sweep`, "
             "or use `compilewatch.profiling.Profiler` in a training script; it appears here."
         )
-        _wait_for_first(st, monitor)
+        _watch(st, monitor, {})
         return
     known = {entry.key: entry for entry in entries}
     key = st.sidebar.selectbox(
         "Run or profile", list(known), format_func=lambda key: known[key].label, key="entry"
     )
     st.sidebar.caption(str(monitor.root))
+    _watch(st, monitor, {entry.key: entry.state for entry in entries})
     live = known[key].state == "running"
     overview, timing, memory, artifacts = st.tabs(list(TABS))
     _live(st, overview, live, lambda: _overview(st, monitor, key))
@@ -49,12 +51,14 @@ def _live(st: Any, tab: Any, live: bool, draw: Any) -> None:
         st.fragment(draw, run_every=REFRESH_SECONDS if live else None)()
 
 
-def _wait_for_first(st: Any, monitor: Monitor) -> None:
+def _watch(st: Any, monitor: Monitor, shown: dict[str, str]) -> None:
+    """Draw the page again when a run or profile begins, ends or is deleted."""
+
     def look() -> None:
-        if monitor.entries():
+        if {entry.key: entry.state for entry in monitor.entries()} != shown:
             st.rerun()
 
-    st.fragment(look, run_every=REFRESH_SECONDS)()
+    st.fragment(look, run_every=WATCH_SECONDS)()
 
 
 def _details(st: Any, monitor: Monitor, key: str) -> Details | None:

@@ -122,12 +122,15 @@ def test_a_new_step_is_visible_soon_and_no_other_host_is_called(
     chromium = services.program("chromium", package="chromium")
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     hosts = set()
-    with sync_playwright() as playwright, Profiler(tmp_path / "profiles") as profiler:
-        profiler.step()
+    profiler = Profiler(tmp_path / "profiles")
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=flags)
         page = browser.new_page()
         page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
         page.goto(served)
+        page.get_by_text("holds no run and no profile yet").wait_for(timeout=60_000)
+        profiler.__enter__()
+        profiler.step()
         metric = page.get_by_test_id("stMetricValue").first
         metric.wait_for(timeout=60_000)
         assert metric.inner_text() == "1"
@@ -138,6 +141,9 @@ def test_a_new_step_is_visible_soon_and_no_other_host_is_called(
             page.get_by_role("tab", name=tab).click()
         page.get_by_text(" files in ").first.wait_for(timeout=30_000)
         assert page.get_by_test_id("stException").count() == 0
+        profiler.__exit__(None, None, None)
+        page.get_by_role("tab", name="Overview").click()
+        page.get_by_text("finished", exact=True).first.wait_for(timeout=30_000)
         browser.close()
     assert hosts <= {"127.0.0.1", None}
 
