@@ -114,7 +114,7 @@ def test_a_folder_without_profiles_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_the_report_says_what_was_found_and_changes_no_state(tmp_path: Path) -> None:
-    with Profiler(tmp_path) as profiler:
+    with Profiler(tmp_path, trace_steps=0) as profiler:
         for _ in range(4):
             profiler.step()
     (found,) = check_profiles(tmp_path)
