@@ -14,10 +14,10 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 
 .PHONY: help setup setup-dev sweep papers profile profile-clean pipeline test test-all coverage
 .PHONY: test-pythons mutants quality format
-.PHONY: generate docs bench lock clean
+.PHONY: generate docs bench lock clean profile-train profile-check profile-dashboard
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 setup: ## prepare .venv (quick if nothing has changed)
 	@scripts/setup.sh
@@ -40,6 +40,15 @@ profile-clean: ## delete stored profiles (of runs, `compilewatch prune` deletes 
 
 pipeline: ## run every stage of the Jenkins job locally, without Jenkins (SHARDS=4 TARGETS=... for more)
 	@scripts/pipeline.sh
+
+profile-train: setup ## train BERT for some steps, eager and compiled, and measure the stages (ARGS=...)
+	@$(BIN)/compilewatch profile train $(or $(ARGS),BertModel --depth reduced)
+
+profile-check: setup ## validate the profiles in outputs/profiles and say what dominates (ARGS=DIR)
+	@$(BIN)/compilewatch profile check --analysis $(ARGS)
+
+profile-dashboard: setup ## serve the monitor page on 127.0.0.1 (ARGS="--port 8502")
+	@$(BIN)/compilewatch monitor $(ARGS)
 
 test: setup-dev ## every test that this machine can run, but for the long lists (WORKERS=2)
 	@$(PYTEST) $(ARGS)

@@ -43,7 +43,7 @@ RECORD_MODULES = (
         "details.export",
         "details.performance",
     ),
-    *("details.xla", "details.neuron", "results", "runs", "profiles", "papers"),
+    *("details.xla", "details.neuron", "results", "runs", "profiles", "training", "papers"),
 )
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 

@@ -91,16 +91,29 @@ sys.exit(0 if result["status"] in ("pass", "mismatch") or result["neuron"] else 
 ' "$folder/sweep.json"
 }
 
+profile() { # A NEFF runs and is recorded, and its figures are read
+  local neff
+  neff=$(find "$folder" -name graph.neff | head -1)
+  [ -n "$neff" ] || return 1
+  "$compilewatch" profile neuron capture "$neff" && "$compilewatch" profile neuron summarize "${neff%.neff}.ntff"
+}
+
+profile_steps() { # Training steps in named blocks; SDKs that have ended XLA training are named
+  "$compilewatch" profile neuron capture BertModel --source library --steps 3 --logdir "$folder/logs"
+}
+
 check "the compiler starts" compiler
 check "HLOs are captured" capture
 check "an HLO compiles" compiles
 check "a rejection is recognised" is_rejected
 check "a model of the library has a verdict" sweep
+check "a NEFF is profiled" profile
+check "training steps are profiled" profile_steps
 
 echo
 if [ ${#failed[@]} -eq 0 ]; then
   echo "verified: the neuron target works here ($folder)"
 else
-  echo "NOT verified: ${#failed[@]} of 5 failed ($folder)"
+  echo "NOT verified: ${#failed[@]} of 7 failed ($folder)"
   exit 1
 fi

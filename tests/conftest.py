@@ -21,6 +21,7 @@ import pytest
 
 from compilewatch import environments
 from compilewatch.config.paths import cache_folder
+from compilewatch.environments import tools
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,6 +29,7 @@ MADE = {
     "xla": "compilewatch env create xla",
     "torch_2_13": "compilewatch env create torch-2.13 --torch 2.13.0",
     "transformers_5_5": "compilewatch env create transformers-5.5.4 --transformers 5.5.4",
+    "monitor": "compilewatch monitor (its first call installs Streamlit)",
 }
 """Marker -> the command that makes the environment that its tests need."""
 
@@ -90,6 +92,8 @@ def _offer_cache(config: pytest.Config, users: Path, ours: Path) -> None:
         (ours / name).symlink_to(users / name)
     for made in (users / "environments").glob(f"*/{environments.STAMP_FILE}"):
         (ours / "environments" / made.parent.name).symlink_to(made.parent)
+    if (users / "tools").is_dir():
+        (ours / "tools").symlink_to(users / "tools")
     kept = getattr(config, "cache", None)
     if kept is None:
         return
@@ -105,6 +109,8 @@ def _offer_cache(config: pytest.Config, users: Path, ours: Path) -> None:
 
 
 def _is_there(marker: str) -> bool:
+    if marker == "monitor":
+        return tools.is_ready("monitor")
     return environments.read_stamp(MADE[marker].split()[3]) is not None
 
 

@@ -30,6 +30,13 @@ TABLES = {
 SHARED = ("records", "errors", "files", "plugins", "contract", "neuron")
 """Packages that the worker may import beside itself."""
 
+USES_PROFILING = (
+    "compilewatch.worker.profilers.training",
+    "compilewatch.worker.profilers.xla_training",
+    "compilewatch.analysis.training",
+)
+"""The only modules that may import `profiling`, which is for training scripts of other people."""
+
 NOT_IN_KEYS = {
     "compilewatch.contract.messages": "what parent and child tell each other, not what a model did",
     "compilewatch.contract.targets": "the catalogue: what a target reads of it changes no result",
@@ -125,6 +132,7 @@ def arrows() -> dict[str, set[str]]:
 
 def test_packages_build_on_each_other_in_few_layers_without_cycles() -> None:
     graph = arrows()
+    del graph["__main__"]  # one line, which calls the command line
     layers = 0
     while graph:
         lowest = {name for name, others in graph.items() if not others & graph.keys()}
@@ -147,7 +155,7 @@ def test_the_parent_never_imports_the_worker(module: str) -> None:
 
 @pytest.mark.parametrize("module", WORKER)
 def test_the_worker_imports_only_what_it_shares_with_the_parent(module: str) -> None:
-    known = {package_of(name) for name in imports(module)} - {None}
+    known = {package_of(name) for name in imports(module)} - {None, "profiling"}
     assert known <= {"worker", *SHARED}
 
 
@@ -155,6 +163,23 @@ def test_the_worker_imports_only_what_it_shares_with_the_parent(module: str) -> 
 def test_what_the_worker_shares_imports_nothing_else_of_the_parent(module: str) -> None:
     known = {package_of(name) for name in imports(module)} - {None}
     assert known <= set(SHARED)
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if package_of(m) == "profiling"])
+def test_profiling_stands_on_what_parent_and_worker_share_and_brings_no_torch(module: str) -> None:
+    names = set(imports(module))
+    assert {package_of(name) for name in names} - {None} <= {"profiling", *SHARED}
+    assert [name for name in names if name.split(".")[0] in HEAVY] == []
+
+
+def test_profiling_is_for_training_scripts_and_few_of_our_modules() -> None:
+    users = {
+        module
+        for module in modules()
+        if package_of(module) != "profiling"
+        and "profiling" in {package_of(name) for name in imports(module)}
+    }
+    assert users <= set(USES_PROFILING)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -29,6 +29,7 @@ VERBS: dict[str, str] = {
     "bisect": "find the release of torch or Transformers that changed a model's result",
     "leverage": "show what to fix first, so that most models have no graph break any more",
     "merge": "join the runs of a sweep's shards into one run",
+    "monitor": "serve a local page about runs and profiles, which follows those that run",
     "report": "write the report, junit.xml and metrics of a stored run again",
     "publish": "send a stored run to the configured Pushgateway, Loki and S3",
     "prune": "delete stored runs that newer ones have superseded",

@@ -15,13 +15,28 @@ import msgspec
 
 from compilewatch import environments
 from compilewatch.config.settings import Settings
-from compilewatch.contract.messages import Readiness
+from compilewatch.contract.messages import CapturedProfile, NeuronCapture, Readiness
 from compilewatch.contract.targets import TARGETS, entry
 from compilewatch.environments.facts import remembered
-from compilewatch.errors import InputsError, InterpreterError, LauncherError, UsageError
+from compilewatch.errors import (
+    CompilerError,
+    InputsError,
+    InterpreterError,
+    LauncherError,
+    UsageError,
+)
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.plan.placement import wanted
-from compilewatch.records import ChaosBuild, ModelSpec, Record, Request, Status, Target, Tier
+from compilewatch.records import (
+    ChaosBuild,
+    ModelSpec,
+    Record,
+    Request,
+    Result,
+    Status,
+    Target,
+    Tier,
+)
 
 T = TypeVar("T")
 
@@ -53,6 +68,37 @@ def call_worker(verb: str, request: Request, kind: type[T], cache: Path | None =
     if done.returncode != 0:
         raise InputsError(f"{request.model.name}: {_last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=kind)
+
+
+def train_alone(request: Request, cache: Path | None = None) -> Result:
+    """Train for a profile in an interpreter of its own, which no server has warmed up.
+
+    Raises InputsError if it does not end within the deadline of all phases.
+    """
+    try:
+        return call_worker("train", request, Result, cache)
+    except subprocess.TimeoutExpired:
+        seconds = request.deadlines.total_seconds
+        raise InputsError(
+            f"{request.model.name}: the training did not end within {seconds:g} s: raise "
+            "deadlines.total_seconds or train fewer steps"
+        ) from None
+
+
+def capture_on_neuron(order: NeuronCapture, cache: Path | None = None) -> CapturedProfile:
+    """Run `neuron-profile` of `worker.process.oneshot`, with the variables of this shell.
+
+    Raises CompilerError with the message of the failure.
+    """
+    chosen = environments.interpreter(order.request.target.environment, cache)
+    seconds = order.request.deadlines.total_seconds
+    try:
+        done = _oneshot(chosen, "neuron-profile", msgspec.json.encode(order), seconds)
+    except subprocess.TimeoutExpired:
+        raise CompilerError(f"the capture did not end within {seconds:g} s") from None
+    if done.returncode != 0:
+        raise CompilerError(f"{order.request.model.name}: {_last_line(done.stderr)}")
+    return msgspec.json.decode(done.stdout, type=CapturedProfile)
 
 
 def try_environment(name: str, cache: Path | None = None) -> Working:

@@ -63,6 +63,14 @@ def peak_bytes(pid: int) -> int | None:
     return None
 
 
+def resident_bytes() -> int | None:
+    """Return the resident memory of this process now: statm, proc(5)."""
+    with suppress(OSError, ValueError, IndexError):
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
 def descendants(pid: int) -> Iterator[int]:
     """Yield the processes that a process and its descendants started and that still run."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):

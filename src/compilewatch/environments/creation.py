@@ -70,7 +70,7 @@ def create(
     if known is None or known.recipe != recipe.digest:
         for package, version in (pin.split("==") for pin in recipe.chosen):
             check_release(package, version, python)
-    with _locked(folder):
+    with locked(folder):
         stamp, wanted = read_stamp(name, cache), recipe.digest
         chosen = made_interpreter(name, cache)
         if stamp is not None and stamp.recipe == wanted:
@@ -78,14 +78,14 @@ def create(
                 return describe_interpreter(name, chosen), False
         with contextlib.suppress(FileNotFoundError):
             (folder / STAMP_FILE).unlink()
-        if not _runs(chosen.path):
+        if not runs(chosen.path):
             shutil.rmtree(folder / "venv", ignore_errors=True)
             observer(f"Creating {folder / 'venv'}")
             own = package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT])
             # Linking this interpreter's pip takes less time than unpacking another one.
             links = recipe.chosen and python is None and release_in(own, "pip") is not None
             command = [python or sys.executable, "-m", "venv", "venv"]
-            _run_step(name, folder, command + ["--without-pip"] * bool(links), observer)
+            run_step(name, folder, command + ["--without-pip"] * bool(links), observer)
         if recipe.chosen:
             _share(name, recipe, chosen, cache, observer)
             _check_room(name, recipe, chosen)
@@ -93,8 +93,8 @@ def create(
             command = [chosen.path, "-m", "pip", "install", "--disable-pip-version-check"]
             if recipe.chosen:
                 command.append("--no-compile")  # Python compiles what the few models import
-            _run_step(name, folder, [*command, *arguments], observer)
-        _run_step(name, folder, [chosen.path, "-m", "pip", "check"], observer)
+            run_step(name, folder, [*command, *arguments], observer)
+        run_step(name, folder, [chosen.path, "-m", "pip", "check"], observer)
         made = describe_interpreter(name, chosen)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         stamp = Stamp(name=name, recipe=wanted, created=now, python=made.python)
@@ -114,7 +114,7 @@ def remove(name: str, cache: Path | None = None) -> None:
         raise UsageError(
             f"no created environment {name!r}{did_you_mean(name, known)}; see compilewatch env list"
         )
-    with _locked(folder):
+    with locked(folder):
         (folder / STAMP_FILE).unlink(missing_ok=True)  # first: nothing uses what is half deleted
         try:
             shutil.rmtree(folder)
@@ -173,7 +173,7 @@ def _installs(recipe: Recipe) -> Iterator[list[str]]:
         yield [*further, recipe.torch, recipe.transformers, *names]
 
 
-def _run_step(name: str, folder: Path, command: list[str], observer: Observer) -> None:
+def run_step(name: str, folder: Path, command: list[str], observer: Observer) -> None:
     """Run one step; each line of its output goes to the observer and to the log."""
     # Packages on the PYTHONPATH of the calling shell would count as installed.
     own = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
@@ -223,7 +223,7 @@ def _logged(
     return step.returncode
 
 
-def _runs(python: str) -> bool:
+def runs(python: str) -> bool:
     """Whether an interpreter exists, runs and has pip."""
     try:
         command = [python, "-m", "pip", "--version"]
@@ -233,7 +233,7 @@ def _runs(python: str) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Lock the environment's folder and create it if needed: two checkouts share one cache."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import os
 
 from compilewatch.records.base import Depth, Dtype, Mode, Phase, Record, Tier, Variants
 from compilewatch.records.devices import DeclaredDevice
+from compilewatch.records.training import TrainingOptions
 
 
 class ClassBuild(Record, frozen=True, kw_only=True, tag="class"):
@@ -134,7 +135,9 @@ class Request(Record, frozen=True, kw_only=True):
     part of it, because they can only prevent a result. `inputs_file` is a file of saved inputs
     (`.toml` or `.safetensors`), `overrides_dir` the folder of reviewed input overrides and
     `neuron_operators` the file of operators that neuronx-cc is documented to reject; all three are
-    absolute paths. `device` describes the declared device of the target; None for the CPU.
+    absolute paths. `device` describes the declared device of the target; None for the CPU. With
+    `training`, the model is trained for a profile instead, and the result only says whether that
+    worked.
     """
 
     model: ModelSpec
@@ -150,3 +153,4 @@ class Request(Record, frozen=True, kw_only=True):
     overrides_dir: str | None = None
     neuron_operators: str | None = None
     keep_artifacts: bool = True
+    training: TrainingOptions | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from compilewatch import plugins
 from compilewatch.contract.failures import causes, error_record, one_line
 from compilewatch.contract.messages import ChildResult
 from compilewatch.contract.targets import entry
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from compilewatch.worker.subject import ExampleInputs, Subject
 
 SEED = 0
+
+TRAINING = "compilewatch.worker.profilers.training:train"
 
 FAKE_ERRORS = frozenset(
     {
@@ -143,6 +146,10 @@ def _run(
         subject = on_real_device(subject)
     enter(Phase.EAGER)
     _eager(subject)
+    if request.training is not None:
+        # Loaded by name, because no result of a target depends on it.
+        trained: Outcome = plugins.load(TRAINING)(subject, request.training)
+        return trained
     enter(Phase.COMPILE)
     if probes(request, tier):
         progress.probing = True

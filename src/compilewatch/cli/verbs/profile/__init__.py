@@ -11,6 +11,9 @@ from compilewatch.errors import did_you_mean
 COMMANDS: dict[str, str] = {
     "infer": "measure how fast models run on each target, and what their graph breaks cost",
     "compare": "say which of two profiles is faster, beyond noise",
+    "train": "measure training steps, eager and compiled side by side",
+    "check": "validate the files of profiles, explain what dominates, recommend",
+    "neuron": "capture, view and summarise profiles with the tools of the Neuron SDK",
 }
 """Each command is `command` in the module of this package that has its name."""
 

@@ -1,0 +1,348 @@
+"""What the monitor page shows: runs, sweeps and profiles in `outputs/`, read as they grow.
+
+Nothing here writes, and nothing is read twice: what has ended is remembered, and files that grow
+are read on from where the last reading stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from compilewatch.analysis import training
+from compilewatch.errors import StoreError
+from compilewatch.monitor.sweeps import SweepFigures, SweepReader
+from compilewatch.records import Phase, Run, Status
+from compilewatch.records.training import Step, TrainingConfig, TrainingProfile
+from compilewatch.report.wording import plural
+from compilewatch.store import Store, StoredRun
+from compilewatch.store.inference_files import BASELINE_FILE
+from compilewatch.store.outputs import RUN_ID
+from compilewatch.store.training import find_training, read_config, read_training, state_of, tail
+
+PROFILES, INFERENCE = "profiles", "profile-"
+"""The folder of training profiles, and the prefix of the folders of inference profiles."""
+
+STEPS_SHOWN = 300
+
+FILES_LISTED = 2000
+"""The most files of one entry; a run of the library keeps more."""
+
+TEXT_BYTES = 256 * 1024
+"""The most of a text file that is shown; it can be downloaded completely."""
+
+ENDED = ("finished", "failed", "incomplete", "interrupted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A run, or a profile of training or inference: one line of the overview.
+
+    `key` is its folder relative to `outputs/`. `done` of `total` requests or steps are there.
+    """
+
+    key: str
+    kind: str
+    title: str
+    state: str
+    started_at: str
+    done: int | None = None
+    total: int | None = None
+    passed: int | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.started_at[:16].replace('T', ' ')} {self.kind} {self.title} ({self.state})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """What deserves attention, in the words of the terminal, and what to do."""
+
+    level: str
+    found: str
+    advice: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """All that the tabs show of one entry. A list that does not apply is empty."""
+
+    entry: Entry
+    figures: tuple[tuple[str, str], ...] = ()
+    alerts: tuple[Alert, ...] = ()
+    statuses: dict[str, int] = field(default_factory=dict)
+    stage_rows: tuple[dict[str, float], ...] = ()
+    shares: dict[str, float] = field(default_factory=dict)
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    slowest: tuple[tuple[str, float], ...] = ()
+    memory_rows: tuple[dict[str, float], ...] = ()
+    largest: tuple[tuple[str, float], ...] = ()
+    operators: tuple[dict[str, str | float], ...] = ()
+    explanation: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """One file to look at or download, by its path below the entry's folder."""
+
+    name: str
+    bytes: int
+
+
+class Monitor:
+    """Reads one folder of outputs. Raises StoreError."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self._store = Store(self.root)
+        self._runs: dict[str, tuple[Run, Entry]] = {}
+        self._sweeps: dict[str, SweepReader] = {}
+        self._configs: dict[Path, TrainingConfig] = {}
+        self._ended: dict[Path, Entry] = {}
+        self._profiles: dict[Path, TrainingProfile] = {}
+
+    # --- the list ---
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return everything, newest first; what cannot be read is left out."""
+        found = [*self._run_entries(), *self._training_entries(), *self._inference_entries()]
+        return tuple(sorted(found, key=lambda entry: entry.started_at, reverse=True))
+
+    def _run_entries(self) -> list[Entry]:
+        entries = []
+        with contextlib.suppress(OSError):
+            for path in self.root.iterdir():
+                if RUN_ID.fullmatch(path.name):
+                    with contextlib.suppress(StoreError):
+                        entries.append(self._run_entry(path))
+        return entries
+
+    def _run_entry(self, path: Path) -> Entry:
+        known = self._runs.get(path.name)
+        if known is not None and known[0].state in ("finished", "incomplete"):
+            return known[1]
+        run = StoredRun(path).run
+        entry = Entry(
+            key=path.name,
+            kind="sweep",
+            title=f"{run.source}, {plural(run.planned, 'request')}",
+            state=run.state,
+            started_at=run.started_at,
+            total=run.planned,
+        )
+        if run.state == "running":
+            figures = self._sweep(path).read()
+            passed = figures.statuses[Status.PASS.value]
+            entry = replace(entry, done=figures.results, passed=passed)
+        self._runs[path.name] = run, entry
+        return entry
+
+    def _training_entries(self) -> list[Entry]:
+        entries = []
+        for path in find_training(self.root / PROFILES):
+            if path not in self._ended:
+                with contextlib.suppress(StoreError):
+                    entry = self._training_entry(path)
+                    if entry.state in ENDED:
+                        self._ended[path] = entry
+                    entries.append(entry)
+            else:
+                entries.append(self._ended[path])
+        return entries
+
+    def _training_entry(self, path: Path) -> Entry:
+        if path not in self._configs:
+            self._configs[path] = read_config(path)
+        config, state = self._configs[path], state_of(path)
+        newest = tail(path)[-1:]
+        return Entry(
+            key=path.relative_to(self.root).as_posix(),
+            kind="training",
+            title=" on ".join(filter(None, (config.model or config.id, config.target))),
+            state=state,
+            started_at=config.started_at,
+            done=newest[0].index + 1 if newest else 0,
+        )
+
+    def _inference_entries(self) -> list[Entry]:
+        entries = []
+        for metrics in self.root.glob(f"{INFERENCE}*/**/{BASELINE_FILE}"):
+            path = metrics.parent.relative_to(self.root)
+            begun = path.parts[0].removeprefix(INFERENCE)
+            entries.append(
+                Entry(
+                    key=path.as_posix(),
+                    kind="inference",
+                    title="/".join(path.parts[1:]) or begun,
+                    state="finished",
+                    started_at=_time_of(begun),
+                )
+            )
+        return entries
+
+    # --- one entry ---
+
+    def details(self, entry: Entry) -> Details:
+        """Return what the tabs show of an entry."""
+        if entry.kind == "sweep":
+            return self._sweep_details(entry)
+        if entry.kind == "training":
+            return self._training_details(entry)
+        return Details(entry=entry)
+
+    def _sweep(self, path: Path) -> SweepReader:
+        return self._sweeps.setdefault(path.name, SweepReader(path))
+
+    def _sweep_details(self, entry: Entry) -> Details:
+        figures = self._sweep(self.root / entry.key).read()
+        passed = figures.statuses[Status.PASS.value]
+        entry = replace(entry, done=figures.results, passed=passed)
+        return Details(
+            entry=entry,
+            figures=(
+                ("results", f"{figures.results:,} of {entry.total:,}"),
+                ("without graph breaks", f"{passed:,}"),
+                ("graph breaks", f"{figures.graph_breaks:,}"),
+            ),
+            alerts=tuple(_sweep_alerts(entry, figures)),
+            statuses=dict(figures.statuses),
+            phase_seconds={
+                p.value: figures.phase_seconds[p.value]
+                for p in Phase
+                if figures.phase_seconds[p.value] > 0
+            },
+            slowest=figures.slowest(),
+            largest=figures.largest(),
+        )
+
+    def _training_details(self, entry: Entry) -> Details:
+        profile = self._profile(self.root / entry.key)
+        times, figures = training.times_of(profile), training.metrics_of(profile)
+        step, steps = times.step, profile.steps[-STEPS_SHOWN:]
+        rate = figures.samples_per_second
+        shown = [("steps", f"{profile.steps[-1].index + 1:,}" if profile.steps else "0")]
+        if step is not None:
+            shown.append(("median step", f"{step.median * 1e3:,.3g} ms"))
+        if rate is not None:
+            shown.append(("samples per second", f"{rate:,.4g}"))
+        if figures.last_loss is not None:
+            shown.append(("newest loss", f"{figures.last_loss:.4g}"))
+        return Details(
+            entry=replace(entry, done=profile.steps[-1].index + 1 if profile.steps else 0),
+            figures=tuple(shown),
+            alerts=tuple(
+                Alert(level="warning", found=each.found, advice=each.advice)
+                for each in training.findings(profile)
+                if each.code != "running"
+            ),
+            stage_rows=tuple(_stage_row(each) for each in steps),
+            shares={stage.value: share for stage, share in times.shares.items()},
+            memory_rows=tuple(
+                {"step": each.index, "resident MB": each.resident_bytes / 1e6}
+                for each in steps
+                if each.resident_bytes is not None
+            ),
+            operators=tuple(
+                {"operator": row.name, "calls": row.calls, "own CPU ms": row.self_cpu_time_us / 1e3}
+                for row in training.top_operators(profile, 15)
+            ),
+            explanation=training.explanation(profile),
+        )
+
+    def _profile(self, path: Path) -> TrainingProfile:
+        """Return a profile: complete if it has ended, its newest steps while it is written."""
+        if path in self._profiles:
+            return self._profiles[path]
+        if state_of(path) == "running":
+            return TrainingProfile(
+                path=path, state="running", config=read_config(path), steps=tail(path)
+            )
+        profile = read_training(path)
+        self._profiles[path] = profile
+        return profile
+
+    # --- files ---
+
+    def artifacts(self, entry: Entry) -> tuple[Artifact, ...]:
+        """Return the files of an entry, by name; at most `FILES_LISTED`."""
+        folder = self.root / entry.key
+        found: list[Artifact] = []
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if len(found) == FILES_LISTED:
+                break
+            if not any(part.startswith(".") for part in name.split("/")) and path.is_file():
+                with contextlib.suppress(OSError):
+                    found.append(Artifact(name=name, bytes=path.stat().st_size))
+        return tuple(found)
+
+    def read(self, entry: Entry, name: str, most: int | None = None) -> bytes:
+        """Return a file of an entry, or its beginning.
+
+        Raises StoreError for a file that cannot be read, and for one outside of the entry's folder.
+        """
+        folder = (self.root / entry.key).resolve()
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder):
+            raise StoreError(f"{name} is outside of {folder}")
+        try:
+            with path.open("rb") as file:
+                return file.read(-1 if most is None else most)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _stage_row(step: Step) -> dict[str, float]:
+    milliseconds = {stage.value: seconds * 1e3 for stage, seconds in step.stages.items()}
+    return {"step": step.index, **milliseconds}
+
+
+def _sweep_alerts(entry: Entry, figures: SweepFigures) -> Sequence[Alert]:
+    alerts = []
+    if entry.state == "interrupted":
+        alerts.append(
+            Alert(
+                level="error",
+                found=f"interrupted after {figures.results} of {entry.total} requests",
+                advice="continue it with `compilewatch sweep --resume`",
+            )
+        )
+    if entry.state == "finished" and entry.total is not None and figures.results < entry.total:
+        missing = entry.total - figures.results
+        alerts.append(
+            Alert(
+                level="error",
+                found=f"{missing} planned requests have no result",
+                advice="see the notes of `compilewatch report`",
+            )
+        )
+    for status in (Status.CRASHED, Status.TIMEOUT, Status.OOM, Status.MISMATCH, Status.ERROR):
+        names = figures.examples.get(status.value, ())
+        if names:
+            alerts.append(
+                Alert(
+                    level="warning",
+                    found=f"{figures.statuses[status.value]} with the status {status}: "
+                    f"{', '.join(names)}",
+                    advice=f"run `compilewatch show {names[0]}`",
+                )
+            )
+    for reason, count in figures.reasons.most_common(3):
+        alerts.append(
+            Alert(
+                level="info",
+                found=f"graph break in {plural(count, 'result')}: {reason}",
+                advice="see the reason's page of the report for models, lines and a fix",
+            )
+        )
+    return alerts
+
+
+def _time_of(name: str) -> str:
+    """Return the time in a folder's name such as 20261122-224405-effd; else an empty string."""
+    if RUN_ID.fullmatch(name) is None:
+        return ""
+    return f"{name[:4]}-{name[4:6]}-{name[6:8]}T{name[9:11]}:{name[11:13]}:{name[13:15]}Z"

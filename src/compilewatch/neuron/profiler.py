@@ -1,0 +1,186 @@
+"""The profilers of the Neuron SDK as programs: neuron-profile, and its successor neuron-explorer.
+
+neuron-profile ended with SDK 2.30; neuron-explorer keeps its commands: `capture -n NEFF -s NTFF`
+and `view -n NEFF -s NTFF --output-format summary-json`, or `view -d DIR` for a session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compilewatch.errors import CompilerError
+from compilewatch.neuron.device import TOOLS
+
+PROGRAMS = ("neuron-explorer", "neuron-profile")
+"""The newer program first."""
+
+FORMATS = ("summary-text", "summary-json", "json", "parquet", "perfetto", "db")
+
+NEFF_SUFFIX, NTFF_SUFFIX = ".neff", ".ntff"
+
+SESSION_FILES = ("ntrace.pb", "trace_info.pb", "cpu_util.pb", "host_mem.pb")
+"""Files of a captured session, besides NEFF and NTFF files."""
+
+_NUMBER = re.compile(r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$")
+_LINE = re.compile(r"^\s*([A-Za-z][\w ./()-]*?)\s*(?:[:=|]|\s{2,})\s*(\S.*?)\s*\|?\s*$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilerTool:
+    """An installed profiler: its `name`, and the path of the program."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """The files of a captured profile below one folder. `empty` NTFF files captured nothing."""
+
+    folder: Path
+    neffs: tuple[Path, ...]
+    ntffs: tuple[Path, ...]
+    empty: tuple[Path, ...]
+    system: tuple[Path, ...]
+
+
+def find() -> ProfilerTool:
+    """Return the newest installed profiler: beside this Python, on PATH or in /opt/aws/neuron/bin.
+
+    Raises CompilerError if there is none.
+    """
+    for name in PROGRAMS:
+        beside = Path(sys.executable).with_name(name)
+        found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+        found = found or shutil.which(name, path=str(TOOLS))
+        if found is not None:
+            return ProfilerTool(name=name, path=found)
+    raise CompilerError(
+        f"neither {' nor '.join(PROGRAMS)} is on PATH or in {TOOLS}: install aws-neuronx-tools on "
+        "an instance with Neuron devices"
+    )
+
+
+def capture(tool: ProfilerTool, neff: Path, ntff: Path, *, timeout_seconds: float) -> None:
+    """Run a NEFF on a NeuronCore and record it; its inputs are zeros.
+
+    Raises CompilerError if the program fails or records nothing.
+    """
+    run(tool, ["capture", "-n", str(neff), "-s", str(ntff)], timeout_seconds=timeout_seconds)
+    if not ntff.exists() or ntff.stat().st_size == 0:
+        raise CompilerError(f"{tool.name} recorded nothing in {ntff}: is another process using it?")
+
+
+def view_command(
+    tool: ProfilerTool, place: Path, *, output_format: str, output_file: Path | None
+) -> list[str]:
+    """Return the arguments that show a NEFF with its NTFF, or a session's folder.
+
+    Raises CompilerError for a place that is neither.
+    """
+    if place.is_dir():
+        folder = "-d" if tool.name == "neuron-explorer" else "--session-dir"
+        named = ["view", folder, str(place)]
+    elif place.suffix == NTFF_SUFFIX:
+        named = ["view", "-n", str(_neff_of(place)), "-s", str(place)]
+    else:
+        raise CompilerError(f"{place}: name a folder of a session or a *{NTFF_SUFFIX} file")
+    output = ["--output-file", str(output_file)] if output_file is not None else []
+    return [*named, "--output-format", output_format, *output]
+
+
+def _neff_of(ntff: Path) -> Path:
+    """Return the NEFF beside an NTFF: of the same name, or the only one. Raises CompilerError."""
+    same = ntff.with_suffix(NEFF_SUFFIX)
+    if same.exists():
+        return same
+    beside = sorted(ntff.parent.glob(f"*{NEFF_SUFFIX}"))
+    if len(beside) == 1:
+        return beside[0]
+    raise CompilerError(f"{ntff}: expected {same.name} beside it, found {len(beside)} NEFF files")
+
+
+def run(tool: ProfilerTool, arguments: list[str], *, timeout_seconds: float) -> str:
+    """Run the program and return what it printed. Raises CompilerError."""
+    command = f"{tool.name} {arguments[0]}"
+    try:
+        done = subprocess.run(
+            [tool.path, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CompilerError(f"{command} did not end within {timeout_seconds:g} s") from None
+    except OSError as error:
+        raise CompilerError(f"{tool.path} cannot be run: {error.strerror}") from None
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise CompilerError(f"{command} failed with exit status {done.returncode}: {lines[-1]}")
+    return done.stdout
+
+
+def session(folder: Path) -> Session:
+    """Return the files of a session. Raises CompilerError if there is none."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    ntffs = tuple(path for path in files if path.suffix == NTFF_SUFFIX)
+    system = tuple(path for path in files if path.name in SESSION_FILES)
+    if not ntffs and not system:
+        raise CompilerError(f"{folder} contains neither *{NTFF_SUFFIX} nor {SESSION_FILES[0]}")
+    return Session(
+        folder=folder,
+        neffs=tuple(path for path in files if path.suffix == NEFF_SUFFIX),
+        ntffs=ntffs,
+        empty=tuple(path for path in ntffs if path.stat().st_size == 0),
+        system=system,
+    )
+
+
+def parse_summary(text: str) -> dict[str, float | str]:
+    """Parse the output of `--output-format summary-json` or `summary-text`.
+
+    JSON may hold the figures directly, or below the name of each profile; text has one `name value`
+    in each line. Raises CompilerError if there is no figure.
+    """
+    found: dict[str, float | str] = {}
+    try:
+        _flatten(json.loads(text), found)
+    except ValueError:
+        for line in text.splitlines():
+            matched = _LINE.match(line.strip("|+- \t"))
+            if matched is not None:
+                name = matched[1].strip().lower().replace(" ", "_")
+                value = matched[2]
+                found[name] = float(value) if _NUMBER.match(value) else value
+    if not any(isinstance(value, float) for value in found.values()):
+        raise CompilerError("the summary contains no figure: is the profile empty?")
+    return found
+
+
+def _flatten(value: Any, found: dict[str, float | str]) -> None:
+    """Add the figures of nested objects; a later profile does not replace an earlier figure."""
+    if isinstance(value, list):
+        for each in value:
+            _flatten(each, found)
+        return
+    if not isinstance(value, dict):
+        return
+    for name, each in value.items():
+        if isinstance(each, dict | list):
+            _flatten(each, found)
+        elif isinstance(each, bool):
+            continue
+        elif isinstance(each, int | float):
+            found.setdefault(name, float(each))
+        elif isinstance(each, str):
+            found.setdefault(name, each)

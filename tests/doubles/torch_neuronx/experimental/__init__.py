@@ -1,0 +1,1 @@
+"""A double of torch_neuronx.experimental."""

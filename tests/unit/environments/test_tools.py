@@ -1,0 +1,87 @@
+"""Environments of tools: ready only if the current requirements were installed completely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compilewatch.environments import tools
+from compilewatch.errors import InterpreterError
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Requirements of our own, and the commands that would run; `venv` makes its interpreter."""
+    (tmp_path / "monitor.txt").write_text("streamlit==1\n")
+    monkeypatch.setattr(tools, "REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(tools, "runs", lambda python: Path(python).exists())
+    ran: list[list[str]] = []
+
+    def run_step(
+        name: str, folder: Path, command: list[str], observer: Callable[..., None]
+    ) -> None:
+        ran.append(command)
+        if "venv" in command:
+            python = folder / "venv" / "bin" / "python"
+            python.parent.mkdir(parents=True)
+            python.touch()
+
+    monkeypatch.setattr(tools, "run_step", run_step)
+    return ran
+
+
+def test_it_is_created_once(tmp_path: Path, steps: list[list[str]]) -> None:
+    assert not tools.is_ready("monitor", tmp_path)
+    python = tools.create_tool("monitor", tmp_path)
+    assert python == tmp_path / "tools" / "monitor" / "venv" / "bin" / "python"
+    assert tools.is_ready("monitor", tmp_path)
+    count = len(steps)
+    tools.create_tool("monitor", tmp_path)
+    assert len(steps) == count == 3
+
+
+def test_other_requirements_are_installed_into_it(tmp_path: Path, steps: list[list[str]]) -> None:
+    tools.create_tool("monitor", tmp_path)
+    (tmp_path / "monitor.txt").write_text("streamlit==2\n")
+    assert not tools.is_ready("monitor", tmp_path)
+    steps.clear()
+    tools.create_tool("monitor", tmp_path)
+    assert [command[3] for command in steps] == ["install", "check"]
+
+
+def test_requirements_that_change_meanwhile_do_not_count_as_installed(
+    tmp_path: Path, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = vars(tools)["run_step"]
+
+    def changes(*arguments: object) -> None:
+        before(*arguments)
+        (tmp_path / "monitor.txt").write_text("streamlit==2\n")
+
+    monkeypatch.setattr(tools, "run_step", changes)
+    tools.create_tool("monitor", tmp_path)
+    assert not tools.is_ready("monitor", tmp_path)
+
+
+def test_a_failed_installation_is_not_ready(
+    tmp_path: Path, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools.create_tool("monitor", tmp_path)
+    (tmp_path / "monitor.txt").write_text("streamlit==2\n")
+
+    def fails(*_: object) -> None:
+        raise InterpreterError("pip failed")
+
+    monkeypatch.setattr(tools, "run_step", fails)
+    with pytest.raises(InterpreterError):
+        tools.create_tool("monitor", tmp_path)
+    (tmp_path / "monitor.txt").write_text("streamlit==1\n")
+    assert not tools.is_ready("monitor", tmp_path)
+
+
+def test_without_the_checkout_it_says_so(tmp_path: Path, steps: list[list[str]]) -> None:
+    (tmp_path / "monitor.txt").unlink()
+    with pytest.raises(InterpreterError, match="from a checkout"):
+        tools.create_tool("monitor", tmp_path)
