@@ -58,7 +58,7 @@ def models() -> dict[str, Callable[[int], Call]]:
     return {name: of(module, shapes[name]) for name, module in parts.items()}
 
 
-def in_turns(first: Call, second: Call, runs: int = 5) -> tuple[Rounds, Rounds]:
+def in_turns(first: Call, second: Call, runs: int = 10) -> tuple[Rounds, Rounds]:
     """CPU times of two calls in rounds in turns."""
     taken: tuple[list[tuple[float, ...]], list[tuple[float, ...]]] = ([], [])
     for number in range(ROUNDS):
@@ -87,7 +87,7 @@ def against_timer() -> dict[str, Any]:
 
 def against_itself() -> dict[str, Any]:
     """How often a thing counts as slower than itself, and how often 10 % more work is found."""
-    matrix = torch.randn(64, 64)
+    matrix = torch.randn(96, 96)
 
     def work(count: int) -> Call:
         def call() -> None:
@@ -98,8 +98,8 @@ def against_itself() -> dict[str, Any]:
 
     same = more = 0
     for _ in range(COMPARISONS):
-        same += statistics.in_turns(*in_turns(work(20), work(20), 3)).verdict is Verdict.SLOWER
-        more += statistics.in_turns(*in_turns(work(20), work(22), 3)).verdict is Verdict.SLOWER
+        same += statistics.in_turns(*in_turns(work(20), work(20))).verdict is Verdict.SLOWER
+        more += statistics.in_turns(*in_turns(work(20), work(22))).verdict is Verdict.SLOWER
     return {
         "comparisons": COMPARISONS,
         "slower_than_itself": same / COMPARISONS,
