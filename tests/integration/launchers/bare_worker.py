@@ -66,7 +66,7 @@ def answer(
     return ChildResult(result=result, fake_failure="SomeError in eager" if failed else None)
 
 
-def warm_up(targets: Iterable[str], *, single: bool = False) -> None:
+def warm_up(targets: Iterable[str], *, single: bool = False, device: object = None) -> None:
     """As many idle threads beside the main one as a test asks for."""
     for _ in range(int(os.environ.get("BARE_WORKER_THREADS", "0"))):
         threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()

@@ -51,6 +51,8 @@ class OperatorCount(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it
     def ignore_compile_internals(cls) -> bool:
         return True
 
+    # torch 2.9 would compile this function, which is called between two graphs.
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
