@@ -17,11 +17,12 @@ import pytest
 
 from compilewatch.records import Mode, Performance, Target
 from compilewatch.records.views import RunView
-from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
+from compilewatch.sinks.papers import paper_groups
+from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health, push_papers
 from compilewatch.store import RunFolder
 from dashboards.queries import FAILED, STALE_SECONDS
 from dashboards.states import STATES
-from tests import example_run, factories, profiled, services
+from tests import example_run, factories, paper_summaries, profiled, services
 from tests.reading import (
     DASHBOARDS,
     INTERVALS,
@@ -76,6 +77,11 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         library = profiled.with_everything(example_run.view(*example_run.row()))
         for view in (library, manifest()):
             PushgatewaySink(settings).publish(view, RunFolder(folder / "none"))
+        papers = [
+            paper_summaries.summary(number, unfaithful=number > 3, **paper_summaries.FULL)
+            for number in range(6)
+        ]
+        push_papers(settings, paper_groups(papers))
         last = factories.run().started_at
         push_health(settings, {"pushgateway": Health(spooled=0, failed=0, last=last)})
         config = folder / "prometheus.yml"

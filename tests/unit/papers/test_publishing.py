@@ -13,7 +13,6 @@ from compilewatch.papers.metric_lines import last_values, points_of
 from compilewatch.records.papers import (
     Finding,
     FindingClass,
-    PaperSummary,
     Stage,
     StageOutcome,
     StageResult,
@@ -23,36 +22,8 @@ from compilewatch.sinks import cloudwatch
 from compilewatch.sinks.papers import execution_data, paper_groups
 from compilewatch.store.papers import PaperStore
 from compilewatch.workflows import papers_publish
+from tests.paper_summaries import FULL, summary
 
-
-def summary(number: int, **numbers: float) -> PaperSummary:
-    """A paper that was executed, with numbers of its execution."""
-    paper, version = f"paper {number}", f"{number:064}"
-    journal = [
-        StageResult(
-            paper=paper,
-            stage=stage,
-            key=f"{stage} {number}",
-            outcome=StageOutcome.PASSED,
-            at=f"2026-11-22T10:{number % 60:02}:00.000000000Z",
-            generation=version if stage not in (Stage.FIND, Stage.READ, Stage.PLAN) else None,
-            numbers=numbers if stage is Stage.EXECUTE else {},
-            labels={"dynamo": "pass", "export": "error"} if stage is Stage.SWEEP else {},
-            scripted=number % 2 == 0,
-        )
-        for stage in Stage
-    ]
-    return summarise_paper(journal, ())
-
-
-FULL = {
-    "training_loss": 1.5,
-    "test_accuracy": 50.0,
-    "execution_time_seconds": 3.0,
-    "execution_success": 1.0,
-    "peak_memory_mb": 200.0,
-    "estimated_cost_usd": 0.01,
-}
 PAPERS = [summary(number, **FULL) for number in range(500)]
 
 

@@ -226,6 +226,7 @@ class StubServer:
     def __init__(self, script: Callable[[Start], list[Any]]) -> None:
         self.name, self.alive, self.end_reason, self.threads = "bare", True, "", 1
         self.environment = None
+        self.real_device = False
         self.orders: list[Any] = []
         self._script = script
         self._reports: list[Any] = []
@@ -241,6 +242,9 @@ class StubServer:
 
     def close(self) -> None:
         self.alive = False
+
+    def suits(self, *_: object) -> bool:
+        return self.alive
 
 
 def _run_on_stub(
