@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from compilewatch.analysis.papers import summarise_paper
 from compilewatch.records.papers import (
     Finding,
@@ -22,7 +24,7 @@ FULL = {
 }
 
 
-def summary(number: int, *, unfaithful: bool = False, **numbers: float) -> PaperSummary:
+def summary(number: int, numbers: Mapping[str, float], *, unfaithful: bool = False) -> PaperSummary:
     """A paper that was executed, with numbers of its execution."""
     paper, version = f"paper {number}", f"{number:064}"
     journal = [
@@ -33,7 +35,7 @@ def summary(number: int, *, unfaithful: bool = False, **numbers: float) -> Paper
             outcome=StageOutcome.PASSED,
             at=f"2026-11-22T10:{number % 60:02}:00.000000000Z",
             generation=version if stage not in (Stage.FIND, Stage.READ, Stage.PLAN) else None,
-            numbers=numbers if stage is Stage.EXECUTE else {},
+            numbers=dict(numbers) if stage is Stage.EXECUTE else {},
             labels={"dynamo": "pass", "export": "error"} if stage is Stage.SWEEP else {},
             scripted=number % 2 == 0,
         )

@@ -78,7 +78,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         for view in (library, manifest()):
             PushgatewaySink(settings).publish(view, RunFolder(folder / "none"))
         papers = [
-            paper_summaries.summary(number, unfaithful=number > 3, **paper_summaries.FULL)
+            paper_summaries.summary(number, paper_summaries.FULL, unfaithful=number > 3)
             for number in range(6)
         ]
         push_papers(settings, paper_groups(papers))

@@ -11,9 +11,11 @@ import pytest
 
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.records import ModelSpec
+from compilewatch.records.papers import Generation, Stage, StageOutcome, StageResult
 from compilewatch.sources import SOURCES
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
 from compilewatch.sources.loading import source_class
+from compilewatch.store.papers import PaperStore
 
 EXAMPLE = Path(__file__).parents[3] / "inputs"
 
@@ -34,6 +36,39 @@ def places(tmp_path: Path, scans: Path, monkeypatch: pytest.MonkeyPatch) -> None
     )
     for name in ("models.toml", "examples"):
         (inputs / name).symlink_to(EXAMPLE / name)
+    monkeypatch.chdir(tmp_path)
+    _store_code(tmp_path / "outputs")
+
+
+def _store_code(outputs: Path) -> None:
+    """One version of the code of one paper."""
+    made = Generation(
+        id="0" * 64,
+        paper="gated-residual",
+        source="def model(): ...",
+        number=0,
+        model="m",
+        call="c",
+        prompt_sha256="p",
+        rules_sha256="r",
+        paper_sha256="s",
+    )
+    folder = PaperStore(outputs).folder(made.paper)
+    files = (
+        folder.write(Stage.GENERATE, made.source.encode(), ".py"),
+        folder.write_record(Stage.GENERATE, made),
+    )
+    folder.append(
+        StageResult(
+            paper=made.paper,
+            stage=Stage.GENERATE,
+            key="k",
+            outcome=StageOutcome.PASSED,
+            at="2026-01-02T03:04:05.000000000Z",
+            generation=made.id,
+            files=files,
+        )
+    )
 
 
 @pytest.mark.parametrize("name", SOURCES)

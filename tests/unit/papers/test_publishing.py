@@ -24,7 +24,7 @@ from compilewatch.store.papers import PaperStore
 from compilewatch.workflows import papers_publish
 from tests.paper_summaries import FULL, summary
 
-PAPERS = [summary(number, **FULL) for number in range(500)]
+PAPERS = [summary(number, FULL) for number in range(500)]
 
 
 def test_500_papers_are_few_metrics_in_cloudwatch() -> None:
@@ -38,7 +38,7 @@ def test_500_papers_are_few_metrics_in_cloudwatch() -> None:
 
 def test_a_value_that_is_no_number_is_lost_alone() -> None:
     data, _ = execution_data(
-        [summary(1, **FULL | {"training_loss": math.nan, "peak_memory_mb": math.inf})], "x"
+        [summary(1, FULL | {"training_loss": math.nan, "peak_memory_mb": math.inf})], "x"
     )
     assert {datum.name for datum in data} == FULL.keys() - {"training_loss", "peak_memory_mb"}
 

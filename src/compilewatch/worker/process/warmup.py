@@ -179,13 +179,18 @@ def compile_something(device: DeclaredDevice | None = None) -> None:
 
     from compilewatch.worker.device import torch_device
 
+    on = torch_device(device)
+
     def tiny() -> tuple[nn.Module, torch.Tensor]:
-        module = nn.Sequential(nn.Embedding(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU())
-        return module, torch.zeros(2, 4, dtype=torch.long)
+        layers = (
+            nn.Embedding(8, 8, device=on),
+            nn.LayerNorm(8, device=on),
+            nn.Linear(8, 8, device=on),
+        )
+        return nn.Sequential(*layers, nn.GELU()), torch.zeros(2, 4, dtype=torch.long, device=on)
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         module, tokens = tiny()
-        module, tokens = module.to(torch_device(device)), tokens.to(torch_device(device))
         torch.compile(module, backend="eager")(tokens)
         torch._dynamo.explain(module)(tokens)
     torch._dynamo.reset()
