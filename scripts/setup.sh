@@ -109,8 +109,15 @@ print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
 if [ -n "${SHARED:-}" ]; then share; fi
 if [ -x .venv/bin/compilewatch ] && [ "$(cat "$stamp" 2>/dev/null)" = "$digest" ]; then exit 0; fi
 if [ -z "${SHARED:-}" ]; then
+  # A killed pip leaves packages without metadata, on which every later installation fails.
+  if [ -e .venv/.setup-running ]; then
+    echo "setup: the last set-up was interrupted; starting again"
+    rm -rf .venv
+  fi
   create .venv
+  touch .venv/.setup-running
   install_locked .venv/bin/python
+  rm .venv/.setup-running
 fi
 .venv/bin/python "${pip[@]}" --no-deps --editable .
 echo "$digest" >"$stamp"

@@ -143,3 +143,29 @@ def test_only_builds_share(tmp_path: Path, variables: dict[str, str]) -> None:
     )
     where = "/home/agent/.cache/compilewatch/shared" if variables else "no"
     assert done.stdout == f"shared: {where}\n"
+
+
+def test_an_interrupted_set_up_is_started_again(tmp_path: Path) -> None:
+    """Some seconds: only pip can say whether it installs into what is left."""
+    wheel(tmp_path / "wheels", "torch", "1.0")
+    folder = workspace(tmp_path / "own", "1.0")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYTHON": sys.executable,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path / "wheels"),
+    }
+    script = folder / "scripts" / "setup.sh"
+    (folder / "requirements" / "default.txt").write_text("torch==1.0\nabsent==1.0\n")
+    failed = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
+    assert failed.returncode != 0
+    # As a killed pip leaves it.
+    (metadata,) = (folder / ".venv").rglob("torch-1.0.dist-info/METADATA")
+    metadata.unlink()
+    (folder / "requirements" / "default.txt").write_text("torch==1.0\n")
+    done = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "interrupted; starting again" in done.stdout
+    again = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stdout) == (0, "")
