@@ -116,7 +116,8 @@ def _run(
     enter: Callable[[Phase], None],
     progress: _Progress,
 ) -> Outcome:
-    from compilewatch.worker.device.subjects import on_declared_device, on_real_device
+    from compilewatch.worker.device import torch_device
+    from compilewatch.worker.device.subjects import inputs_on_real_device, on_declared_device
     from compilewatch.worker.example_inputs import summarize
     from compilewatch.worker.model.overrides import load_overrides
     from compilewatch.worker.model.resolve import build_model
@@ -132,7 +133,14 @@ def _run(
     progress.dtype = _dtype_of(built.module)
     built.module.train(request.target.mode is Mode.TRAIN)
     enter(Phase.INPUTS)
-    inputs = _inputs(built, request, overrides, fake_mode)
+
+    def make(without: frozenset[str] = frozenset()) -> ExampleInputs:
+        made = _inputs(built, request, overrides, fake_mode, without)
+        if _uses_real_device(request):
+            made = inputs_on_real_device(made, torch_device(request.device))
+        return made
+
+    inputs = make()
     progress.inputs, progress.strategy = summarize(inputs), inputs.strategy
     subject = Subject(
         request=request,
@@ -143,7 +151,7 @@ def _run(
         enter=enter,
     )
     if _uses_real_device(request):
-        subject = on_real_device(subject)
+        built.module.to(torch_device(request.device))
     enter(Phase.EAGER)
     _eager(subject)
     if request.training is not None:
@@ -154,10 +162,6 @@ def _run(
     if probes(request, tier):
         progress.probing = True
         return target.probe(on_declared_device(subject))
-
-    def make(without: frozenset[str]) -> ExampleInputs:
-        return _inputs(built, request, overrides, fake_mode, without)
-
     others = variants_of(subject, make)
     outcome, progress.inputs = run_variants(subject, others, target.run, _eager)
     return outcome

@@ -10,7 +10,7 @@ from compilewatch.worker.device import torch_device
 from compilewatch.worker.example_inputs.files import to_fake as fake_inputs
 from compilewatch.worker.model.construct import to_fake
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
-from compilewatch.worker.subject import Subject
+from compilewatch.worker.subject import ExampleInputs, Subject
 
 
 def on_declared_device(subject: Subject) -> Subject:
@@ -24,21 +24,15 @@ def on_declared_device(subject: Subject) -> Subject:
     )
 
 
-def on_real_device(subject: Subject) -> Subject:
-    """Move the tensors of a subject to the CUDA device of this machine."""
-    device = torch_device(subject.request.device)
+def inputs_on_real_device(inputs: ExampleInputs, device: torch.device) -> ExampleInputs:
+    """Move example inputs to the CUDA device of this machine."""
 
     def moved(value: torch.Tensor) -> torch.Tensor:
         return value.to(device)
 
-    inputs = subject.inputs
     tree_map_only = torch.utils._pytree.tree_map_only
     return dataclasses.replace(
-        subject,
-        module=subject.module.to(device),
-        inputs=dataclasses.replace(
-            inputs,
-            args=tree_map_only(torch.Tensor, moved, inputs.args),
-            kwargs=tree_map_only(torch.Tensor, moved, inputs.kwargs),
-        ),
+        inputs,
+        args=tree_map_only(torch.Tensor, moved, inputs.args),
+        kwargs=tree_map_only(torch.Tensor, moved, inputs.kwargs),
     )
