@@ -40,6 +40,11 @@ GROUPS = (
     "integration/test_layers.py",
     "integration/worker/targets/test_inductor.py",
     "integration/worker/targets/dynamo/test_target.py",
+    "integration/papers",
+    "integration/worker/targets/test_xla.py",
+    "integration/worker/device",
+    "integration/sources/transformers",
+    "integration/profiling",
     "integration/jenkins",
     "integration/launchers",
 )

@@ -79,6 +79,7 @@ def test_one_sweep_asks_two_versions_of_torch_and_compares_them(
 
 @pytest.mark.torch
 @pytest.mark.transformers_5_5
+@pytest.mark.matrix
 @pytest.mark.timeout(400)
 def test_one_sweep_has_the_models_of_each_transformers(
     compilewatch: Compilewatch, tmp_path: Path

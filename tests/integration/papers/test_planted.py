@@ -135,11 +135,13 @@ def test_what_export_does_not_support_is_the_compilers(tmp_path: Path) -> None:
     assert kinds(swept(tmp_path, source, "export")) == {FindingClass.COMPILER_CANNOT}
 
 
+@pytest.mark.matrix
 def test_a_model_that_computes_something_else_when_compiled_is_a_mismatch(tmp_path: Path) -> None:
     source = module("return self.f(x) + (1.0 if torch.compiler.is_compiling() else 0.0)")
     assert kinds(swept(tmp_path, source, "inductor")) == {FindingClass.MISMATCH}
 
 
+@pytest.mark.matrix
 def test_a_hang_times_out() -> None:
     limits = msgspec.structs.replace(EAGER_LIMITS, deadline_seconds=25.0)
     ran = eager(module("\n        while True: pass"), limits)

@@ -149,7 +149,10 @@ for line in sys.stdin:
 
 # Each kill hits a real process somewhere else: before, in and after the trace, and at the end.
 @pytest.mark.timeout(600)
-def test_twenty_kills_leave_profiles_that_are_incomplete_and_never_misread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.matrix)])
+def test_kills_leave_profiles_that_are_incomplete_and_never_misread(
+    tmp_path: Path, kills: int
+) -> None:
     random.seed(0)
     states = []
     with subprocess.Popen(
@@ -161,7 +164,7 @@ def test_twenty_kills_leave_profiles_that_are_incomplete_and_never_misread(tmp_p
     ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
-        for number in range(20):
+        for number in range(kills):
             folder = tmp_path / str(number)
             server.stdin.write(f"{folder} {1000000 if number % 4 else 30}\n")
             server.stdin.flush()
@@ -173,7 +176,7 @@ def test_twenty_kills_leave_profiles_that_are_incomplete_and_never_misread(tmp_p
                 os.kill(pid, signal.SIGKILL)
             states.append(_checked_after_kill(folder, written))
         server.stdin.close()
-    assert states.count("incomplete") >= 15
+    assert states.count("incomplete") >= kills * 3 // 4
     assert set(states) <= {"incomplete", "finished"}
 
 
