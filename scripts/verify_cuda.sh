@@ -46,7 +46,7 @@ PY
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 for tier in auto real; do
-    "$python" -m compilewatch sweep --source library --models "$models" --depth reduced \
+    "$python" -c "from compilewatch.cli import main; main()" sweep --source library --models "$models" --depth reduced \
         --modes eval,train --device "$device" --tier "$tier" --fresh --output "$folder/$tier" >/dev/null
 done
 
