@@ -4,6 +4,8 @@ SHELL := /bin/bash
 BIN := .venv/bin
 ARGS ?=
 export TORCH_INDEX PYTHON
+# Without bytecode, each process that tests or sweeps start would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # A real architecture, small enough for two minutes: two of BERT's layers in full width.
 PROFILED := BertModel --size reduced --batch-sizes 1,4,8 --max-length 32 --max-seconds 6 --trace
@@ -50,10 +52,10 @@ profile-check: setup ## validate the profiles in outputs/profiles and say what d
 profile-dashboard: setup ## serve the monitor page on 127.0.0.1 (ARGS="--port 8502")
 	@$(BIN)/compilewatch monitor $(ARGS)
 
-test: setup-dev ## every test that this machine can run, but for the long lists (WORKERS=2)
+test: setup-dev ## every test but the long lists, Ray, and other environments such as xla (WORKERS=2)
 	@$(PYTEST) $(ARGS)
 
-test-all: setup-dev ## also run the long lists of models, and measure the coverage
+test-all: setup-dev ## also run the long lists of models, Ray and other environments; measure the coverage
 	@$(PYTEST) --matrix $(ARGS)
 	@$(MAKE) --no-print-directory coverage
 
@@ -76,6 +78,7 @@ quality: setup-dev ## lint, format, types, spelling, links, generated files, the
 	$(BIN)/python -m dashboards.build --check
 	scripts/groovy_lint.sh Jenkinsfile stack/jenkins/papers.Jenkinsfile
 	$(BIN)/python -m scripts.check_alloy
+	$(BIN)/python -m scripts.check_inputs
 	scripts/check_stack.sh
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 

@@ -23,7 +23,7 @@ from compilewatch.papers.prices import ModelPrices
 from compilewatch.papers.rules import Rules
 from compilewatch.plan.expectations import Expectations
 from compilewatch.records.profiles import PROFILE_VERSION
-from compilewatch.sinks.metric_definitions import metrics_page
+from compilewatch.sinks.metrics_page import metrics_page
 from compilewatch.sources.hub.pulled import PulledList
 from compilewatch.sources.hub.source import RemoteCode
 from compilewatch.sources.manifest import Manifest

@@ -26,7 +26,7 @@ pinned() { sed -n "s/^$1==//p" requirements/default.txt; }
 
 compile() { # torch version
   sed -i "s/^torch==.*/torch==$1/; s/^transformers==.*/transformers/" requirements/default.in
-  for name in default dev docs monitor worker xla; do
+  for name in default dev docs monitor vision worker xla; do
     "$tools/venv/bin/pip-compile" --quiet --upgrade --strip-extras --no-header --no-annotate \
       --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
       --output-file "requirements/$name.txt" "requirements/$name.in" || return
@@ -69,6 +69,9 @@ PYTHON
 for torch in ${TORCH:-$(candidates)}; do
   echo "lock: trying torch $torch"
   if compile "$torch" && works "$torch"; then
+    # What is reviewed by name is compared with the new Transformers; lines that it lacks are printed.
+    PYTHONPATH=.:src "$cache/environments/lock-trial/venv/bin/python" -m scripts.check_inputs --write ||
+      echo "lock: correct these lines of inputs/, then: python -m scripts.check_inputs --write"
     echo "lock: torch $torch and transformers $(pinned transformers) work; now: make setup test"
     exit 0
   fi

@@ -8,6 +8,7 @@ folder=${XDG_CACHE_HOME:-$HOME/.cache}/compilewatch/npm/logql-$lock
 
 if [ ! -e "$folder/complete" ]; then
   mkdir -p "$folder"
+  folder=$(cd "$folder" && pwd -P) # npm ci rejects a folder that is reached through a link
   cp "$source"/package*.json "$folder/"
   npm ci --prefix "$folder" --no-audit --no-fund --ignore-scripts --loglevel error >&2
   touch "$folder/complete"

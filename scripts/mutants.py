@@ -48,9 +48,13 @@ class Mutants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mutant: tuple[Mutant, ...]
 
 
+def listed() -> tuple[Mutant, ...]:
+    """Read the list. Raises msgspec.ValidationError if a line is not a mutant."""
+    return msgspec.convert(tomllib.loads(LIST.read_text(encoding="utf-8")), Mutants).mutant
+
+
 def main(words: Sequence[str]) -> int:
-    listed = msgspec.convert(tomllib.loads(LIST.read_text(encoding="utf-8")), Mutants).mutant
-    chosen = [mutant for mutant in listed if mutant.concerns(words)]
+    chosen = [mutant for mutant in listed() if mutant.concerns(words)]
     with tempfile.TemporaryDirectory(prefix="compilewatch-mutants-") as folder:
         copy = _copied(Path(folder) / "checkout")
         if complaint := _fails(copy, [t for mutant in chosen for t in mutant.tests]):
@@ -114,7 +118,10 @@ def _pytest(
 ) -> tuple[int, str]:
     # Bytecode is told apart by size and whole seconds, and a mistake may keep both.
     done = subprocess.run(
-        [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+        [
+            *(sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"),
+            *("--matrix", *tests),
+        ],
         cwd=copy,
         env={**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.PIPE,

@@ -2,16 +2,19 @@
 
 `scripts/bench.py` runs each function in a process of its own, as torch belongs into workers:
 
-    python -m scripts.profile_bench timer|itself|traced|waits
+    python -m scripts.profile_bench timer|itself|traced|option|waits
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -29,6 +32,7 @@ ROUNDS = 10
 COMPARISONS = 200
 TOLERANCE = 0.07
 TRACE_LIMIT = 1.15
+OPTION_TOLERANCE = 0.03
 SLEEP_SECONDS = 0.020
 
 Call = Callable[[], object]
@@ -108,17 +112,23 @@ def against_itself() -> dict[str, Any]:
     }
 
 
-def traced() -> dict[str, Any]:
-    """CPU time of BERT's forward under a profiler divided by that without one, in turns."""
+def bert() -> Call:
+    """A call of four of BERT's layers in full width."""
     from transformers import BertConfig, BertModel
 
     model = BertModel(BertConfig(num_hidden_layers=4)).eval()
     ids = torch.randint(5, 1000, (1, 64))
 
-    def plain() -> object:
+    def call() -> object:
         with torch.no_grad():
             return model(input_ids=ids)
 
+    return call
+
+
+def traced() -> dict[str, Any]:
+    """CPU time of BERT's forward under a profiler divided by that without one, in turns."""
+    plain = bert()
     ratios = []
     for _ in range(ROUNDS):
         without = median(timer.measure(plain, 5, 60.0).cpu_seconds)
@@ -127,6 +137,45 @@ def traced() -> dict[str, Any]:
         ratios.append(under / without)
     found = median(ratios)
     return {"ratio": round(found, 3), "limit": TRACE_LIMIT, "within": found <= TRACE_LIMIT}
+
+
+def option() -> dict[str, Any]:
+    """CPU time of BERT after a trace as `--trace` takes it, divided by that without, in turns.
+
+    Each is a process of its own, as subjects are. A trace comes after the last round of its batch
+    size, so that this is what it could do to the batch sizes after it, at most.
+    """
+    context = multiprocessing.get_context("fork")
+    call = bert()
+    call()
+
+    def serve(pipe: Any, folder: Path | None) -> None:
+        if folder is not None:
+            traces.traced(call, 3, folder)
+        while pipe.recv():
+            pipe.send(median(timer.measure(call, 5, 60.0).cpu_seconds))
+
+    with tempfile.TemporaryDirectory() as folder:
+        pipes = []
+        for place in (Path(folder), None):
+            ours, theirs = context.Pipe()
+            context.Process(target=serve, args=(theirs, place), daemon=True).start()
+            pipes.append(ours)
+        ratios = []
+        for number in range(2 * ROUNDS):
+            taken: dict[int, float] = {}
+            for index in (0, 1) if number % 2 == 0 else (1, 0):
+                pipes[index].send(True)
+                taken[index] = pipes[index].recv()
+            ratios.append(taken[0] / taken[1])
+        for pipe in pipes:
+            pipe.send(False)
+    found = median(ratios)
+    return {
+        "ratio": round(found, 3),
+        "limit": OPTION_TOLERANCE,
+        "within": abs(found - 1) <= OPTION_TOLERANCE,
+    }
 
 
 def waits() -> dict[str, Any]:
@@ -146,7 +195,13 @@ def waits() -> dict[str, Any]:
     }
 
 
-FUNCTIONS = {"timer": against_timer, "itself": against_itself, "traced": traced, "waits": waits}
+FUNCTIONS = {
+    "timer": against_timer,
+    "itself": against_itself,
+    "traced": traced,
+    "option": option,
+    "waits": waits,
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

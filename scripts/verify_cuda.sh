@@ -5,9 +5,10 @@
 #
 # MODELS is a list such as BertModel,MixtralForCausalLM (default: a sample of all modalities). Each
 # model is evaluated at reduced depth in eval and train mode: with fake tensors of the declared device,
-# and with real tensors on the GPU. PYTHON names the interpreter (default: .venv/bin/python, else
-# python3); its torch must be a CUDA build. Exit status: 0 if all verdicts agree, 1 if some differ, 2
-# without a GPU.
+# and with real tensors on the GPU. Then a profile of BERT on the GPU is checked: its times against
+# CUDA events, its memory, NVML's utilisation (of nvidia-ml-py) and the kernels in its trace. PYTHON
+# names the interpreter (default: .venv/bin/python, else python3); its torch must be a CUDA build. Exit
+# status: 0 if all verdicts agree and the profile is right, 1 if not, 2 without a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -50,7 +51,8 @@ for tier in auto real; do
         --modes eval,train --device "$device" --tier "$tier" --fresh --output "$folder/$tier" >/dev/null
 done
 
-"$python" - "$folder" "$device" <<'PY'
+status=0
+"$python" - "$folder" "$device" <<'PY' || status=1
 import sys
 from pathlib import Path
 
@@ -95,3 +97,67 @@ for key, a, b in without:
     print(f"  no verdict: {' '.join(key)}\n    declared: {words[0]}\n    real:     {words[1]}")
 sys.exit(1 if differ else 0)
 PY
+
+"$python" -c "from compilewatch.cli import main; main()" profile infer BertModel --size reduced \
+    --device cuda --batch-sizes 1,8 --max-length 64 --trace --output "$folder/profile" || status=1
+
+"$python" - "$folder/profile" <<'PY' || status=1
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from compilewatch.store.profiles import open_profile
+from compilewatch.worker.profilers import gpu
+
+stored = open_profile(Path(sys.argv[1]), "latest")
+profile, wrong = stored.profile, []
+for target in profile.targets:
+    for point in target.points:
+        where = f"{target.target} at batch {point.batch_size}"
+        if point.latency is None:
+            wrong.append(f"{where}: {point.status.value}: {point.detail}")
+            continue
+        memory, busy = point.memory, point.device_utilization
+        if not memory or not memory.device_peak_bytes or memory.device_peak_bytes < profile.model_bytes:
+            wrong.append(f"{where}: the peak on the device is less than the model: {memory}")
+        if busy is None or not 0 < busy <= 1:
+            wrong.append(f"{where}: utilisation {busy} ({'; '.join(profile.notes)})")
+        print(f"{where}: {point.latency.median_seconds * 1e3:.3f} ms, {memory}, utilisation {busy}")
+events = json.loads((stored.folder / "profiler_traces" / "trace.json").read_text())["traceEvents"]
+kernels = sum(event.get("cat") == "kernel" for event in events)
+if not kernels:
+    wrong.append("the trace has no kernel")
+
+matrix = torch.randn(4096, 4096, device="cuda")
+
+
+def work():
+    return matrix @ matrix @ matrix
+
+
+call = gpu.finished(work)
+for _ in range(3):
+    call()
+ratios = []
+for _ in range(20):
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    work()
+    last.record()
+    last.synchronize()
+    began = time.perf_counter()
+    call()
+    ratios.append((time.perf_counter() - began) * 1e3 / first.elapsed_time(last))
+ratio = statistics.median(ratios)
+if not 0.95 <= ratio <= 1.10:
+    wrong.append(f"a call takes {ratio:.3f} of the time between CUDA events")
+print(f"{profile.machine.device}: {kernels} kernels in the trace, clock / CUDA events {ratio:.3f}")
+for sentence in wrong:
+    print(f"  wrong: {sentence}")
+sys.exit(1 if wrong else 0)
+PY
+exit "$status"

@@ -19,9 +19,9 @@ from typing import Any
 import hypothesis
 import pytest
 
-from compilewatch import environments
 from compilewatch.config.paths import cache_folder
-from compilewatch.environments import tools
+from compilewatch.environments import STAMP_FILE, Environments
+from compilewatch.environments.tools import Tool
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,23 +33,52 @@ MADE = {
 }
 """Marker -> the command that makes the environment that its tests need."""
 
+OF_OTHER_ENVIRONMENTS = {"xla", "torch_2_13", "transformers_5_5"}
+"""Markers of tests that need an environment which `make setup-dev` does not make."""
+
+OF_RAY = {"ray_cluster", "bare_ray", "warm_ray"}
+"""Fixtures of tests that start Ray's daemons."""
+
 GROUPS = (
     "integration/launchers/ray",
     "integration/cli",
-    "integration/test_tiers.py",
+    "integration/launchers",
+    "integration/cli/test_profile.py",
     "integration/test_layers.py",
+    "integration/jenkins/test_stages.py",
+    "integration/papers/test_planted.py",
+    "integration/papers/test_other_targets.py",
+    "integration/test_tiers.py",
+    "integration/cli/test_profile_train.py",
+    "integration/cli/test_profile_train_inductor.py",
+    "integration/worker/device",
+    "integration/worker/targets/test_xla.py",
     "integration/worker/targets/test_inductor.py",
     "integration/worker/targets/dynamo/test_target.py",
-    "integration/papers",
-    "integration/worker/targets/test_xla.py",
-    "integration/worker/device",
+    "integration/jenkins/test_setup.py",
+    "integration/jenkins/test_jenkinsfile.py",
     "integration/sources/transformers",
+    "integration/environments",
+    "integration/monitor",
+    "integration/papers/test_execution.py",
     "integration/profiling",
-    "integration/jenkins",
-    "integration/launchers",
 )
 """Files and folders below tests/, the longest first: each is run by one worker of pytest-xdist,
 from beginning to end, so that its fixtures are built once. All other files are groups of their own.
+"""
+
+WARM = (
+    "integration/cli",
+    "integration/launchers",
+    "integration/test_layers.py",
+    "integration/test_tiers.py",
+    "integration/worker/device",
+    "integration/worker/process/test_warmup.py",
+    "integration/worker/test_variants.py",
+)
+"""Files and folders below tests/ that use the warm servers (`tests/warm.py`): they are one group,
+so that each of these servers is started once and not in each worker of pytest-xdist. With the
+matrix they take longer than all others, and are groups as the others are.
 """
 
 FOREIGN = ("COMPILEWATCH_", "AWS_", "HF_TOKEN", "HF_ENDPOINT", "RAY_ADDRESS")
@@ -59,11 +88,20 @@ KNOWN = {".pytest_cache", ".mypy_cache", ".ruff_cache", "__pycache__", ".hypothe
 """Folders that may appear in the checkout while tests run; so may the files of coverage."""
 
 
+MEMORY = Path("/dev/shm")
+"""Where pytest makes its temporary folders, if there is room: the store waits for the disk at each
+write, thousands of times in a run of the tests."""
+
+ROOM_BYTES = 4 * 2**30
+"""What must be free there; folders of tests that passed are removed at once (`pyproject.toml`)."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--matrix",
         action="store_true",
-        help="also run the long lists of models (marker `matrix`), as `make test-all` does",
+        help="also run the long lists of models (marker `matrix`), and the tests of Ray and of "
+        "other environments, as `make test-all` does",
     )
 
 
@@ -77,6 +115,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return  # The process that started this one has done the rest, for both.
+    if _has_room(MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     folder = Path(tempfile.mkdtemp(prefix="compilewatch-tests-"))
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     _offer_cache(config, cache_folder(), folder / "compilewatch")
@@ -87,6 +127,16 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CACHE_HOME"] = str(folder)
 
 
+def _has_room(memory: Path) -> bool:
+    """Whether there is such a file system, with space, in which programs can be run."""
+    try:
+        found = os.statvfs(memory)
+    except OSError:
+        return False
+    free = found.f_bavail * found.f_frsize
+    return free > ROOM_BYTES and not found.f_flag & os.ST_NOEXEC and os.access(memory, os.W_OK)
+
+
 def _offer_cache(config: pytest.Config, users: Path, ours: Path) -> None:
     """A cache folder with the user's environments and tools, and the scans of earlier tests."""
     (ours / "environments").mkdir(parents=True)
@@ -95,7 +145,7 @@ def _offer_cache(config: pytest.Config, users: Path, ours: Path) -> None:
     (users / "wheels").mkdir(exist_ok=True)
     for name in ("npm", "npm-groovy-lint", "wheels"):
         (ours / name).symlink_to(users / name)
-    for made in (users / "environments").glob(f"*/{environments.STAMP_FILE}"):
+    for made in (users / "environments").glob(f"*/{STAMP_FILE}"):
         (ours / "environments" / made.parent.name).symlink_to(made.parent)
     if (users / "tools").is_dir():
         (ours / "tools").symlink_to(users / "tools")
@@ -115,16 +165,25 @@ def _offer_cache(config: pytest.Config, users: Path, ours: Path) -> None:
 
 def _is_there(marker: str) -> bool:
     if marker == "monitor":
-        return tools.is_ready("monitor")
-    return environments.read_stamp(MADE[marker].split()[3]) is not None
+        return Tool("monitor").is_ready()
+    return Environments().read_stamp(MADE[marker].split()[3]) is not None
+
+
+def _is_of_the_matrix(item: pytest.Item) -> bool:
+    """Whether only `make test-all` runs a test: it takes long, or is for few users."""
+    marked = any(item.get_closest_marker(m) for m in ("matrix", *OF_OTHER_ENVIRONMENTS))
+    given = set(getattr(item, "fixturenames", ()))
+    of_ray = "ray" in getattr(getattr(item, "callspec", None), "params", {}).values()
+    return marked or of_ray or not OF_RAY.isdisjoint(given)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the matrix out, and skip what needs an environment that is not there."""
     if not config.getoption("--matrix"):
-        long = [item for item in items if item.get_closest_marker("matrix")]
+        long = [item for item in items if _is_of_the_matrix(item)]
         config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+        left_out = set(long)
+        items[:] = [item for item in items if item not in left_out]
     for marker, command in MADE.items():
         marked = [item for item in items if item.get_closest_marker(marker)]
         if not marked or _is_there(marker):
@@ -146,18 +205,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _group(nodeid.partition("::")[0])
+            return _group(nodeid.partition("::")[0], config)
 
     return Scheduling(config, log)
 
 
-def _group(path: str) -> str:
-    inside = path.removeprefix("tests/")
-    return next((group for group in GROUPS if f"{inside}/".startswith(f"{group}/")), path)
+def _group(path: str, config: pytest.Config) -> str:
+    """The longest name in GROUPS that the path begins with, or the path itself; `warm` for WARM."""
+    inside = path.removeprefix("tests/") + "/"
+    if not config.getoption("--matrix") and inside.startswith(tuple(f"{w}/" for w in WARM)):
+        return "warm"
+    return max((g for g in GROUPS if inside.startswith(f"{g}/")), key=len, default=path)
 
 
 def _rank(item: pytest.Item) -> int:
-    group = _group(item.path.relative_to(ROOT).as_posix())
+    group = _group(item.path.relative_to(ROOT).as_posix(), item.config)
+    if group == "warm":
+        return -1
     return GROUPS.index(group) if group in GROUPS else len(GROUPS)
 
 
@@ -228,4 +292,4 @@ def _elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def xla_python() -> str:
     """The interpreter of the environment xla, for tests that have its marker."""
-    return environments.interpreter("xla").path
+    return Environments().interpreter("xla").path

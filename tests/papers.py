@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from compilewatch.papers.rules import load_rules
 from compilewatch.records.papers import Generation, Paper
 from compilewatch.sandbox.policy import Ending, Limits, SandboxResult
 from compilewatch.store.papers import PaperFolder, PaperStore
-from compilewatch.workflows.papers import Observer, Pipeline
+from compilewatch.workflows.papers import Pipeline
+from compilewatch.workflows.papers_journal import Observer
 
 INPUTS = Path(__file__).parents[1] / "inputs" / "papers"
 REPLIES = INPUTS / "replies"
@@ -45,9 +46,9 @@ class FakeRunner:
     def check(self) -> None:
         pass
 
-    def run(self, files: dict[str, str], limits: Limits) -> SandboxResult:
+    def run(self, files: Mapping[str, str | bytes], limits: Limits) -> SandboxResult:
         self.runs += 1
-        formulas = msgspec.json.decode(files["request.json"])["formulas"]
+        formulas = msgspec.json.decode(files["request.json"]).get("formulas", ())
         state = {
             "phase": "done",
             "parameters": 7,

@@ -99,8 +99,9 @@ adopt() { # ARCHIVE...: joins packed runs into a run in $output and records its 
   grep -oE '[0-9]{8}-[0-9]{6}-[0-9a-f]{4}' <<<"$text" | tail -n 1 >>"$build/runs"
 }
 
-field() { # RUN EXPRESSION: a Python expression on the run's run.json, as `run`
-  python -c 'import json, sys
-run = json.load(open(sys.argv[1]))
-print(eval(sys.argv[2]) or "")' "$output/$1/run.json" "$2"
+field() { # RUN NAME: a field of a stored run, empty if it has none; the items of a list with commas
+  compilewatch runs --output "$output" --json | python -c 'import json, sys
+run = next(run for run in json.load(sys.stdin) if run["id"] == sys.argv[1])
+value = run[sys.argv[2]] or ""
+print(value if isinstance(value, str) else ", ".join(value))' "$1" "$2"
 }

@@ -9,7 +9,7 @@
 mkdir -p "$build/compare"
 rm -f "$build/regressed"
 while read -r run; do
-  base=$(field "$run" 'run["baseline"]')
+  base=$(field "$run" baseline)
   if [ -z "$base" ]; then
     say "$run has no baseline: it is the first run of its selection, or BASELINE is none"
     continue

@@ -16,7 +16,7 @@ if [ -z "$services" ]; then
 fi
 status=0
 while read -r run; do
-  missing=$(field "$run" '", ".join(run["missing_shards"])')
+  missing=$(field "$run" missing_shards)
   if [ -n "$missing" ]; then
     say "$run is not published, it lacks shards ($missing): their models would look retired"
   else

@@ -40,6 +40,8 @@ MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
     ("compilewatch-health", "Problems of the monitor"): "nothing went wrong",
     ("compilewatch-overview", "Changed families"): "nothing changed since the baseline",
     ("compilewatch-overview", "Changed models"): "nothing changed since the baseline",
+    ("compilewatch-papers", "Failures by class"): "the shipped papers pass every stage",
+    ("compilewatch-papers", "Stages that were not passed"): "the shipped papers pass every stage",
     **dict.fromkeys(
         [("compilewatch-profiles", title) for title in PROFILE_PANELS], "the sweep does not profile"
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -177,14 +178,19 @@ class Compose(Stack):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now, all different."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    found = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return found
+    """Ports that nothing listens on now, all different.
+
+    They are below those that Linux gives to connections (ip_local_port_range, from 32768), so that
+    no connection takes the port of a service that is stopped and started again.
+    """
+    found: list[int] = []
+    for port in random.sample(range(10_000, 32_000), k=22_000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise CheckError(f"only {len(found)} of {count} ports between 10000 and 32000 are free")
 
 
 def _family(process: int) -> Iterator[int]:

@@ -75,6 +75,37 @@ class Scalars(_Model):
         return self.layer(x) + torch.tensor([x[0, 0], x[0, 1]], device=x.device).sum()
 
 
+class StoresScalars(_Model):
+    """Indexes with lists of elements, which torch reads below its dispatcher while tracing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        at = (y.sum(1) > 0).long()
+        y[[at[0], at[1]], [at[1], at[2]]] = 0
+        return y
+
+
+class PadsByTwo(_Model):
+    """Adds two values of the device to a size, which `fullgraph=True` of torch 2.15 rejects."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        count = (y.sum() != 0).long()
+        return nn.functional.pad(y, (count, count * 2))
+
+
+class BranchesOnWeights(nn.Module):
+    """Branches on a value of its weights, and has no constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return y + 1 if y.sum() > 0 else y
+
+
 class Constant(_Model):
     """Makes an empty constant on the device, as caches of Transformers do."""
 
@@ -110,6 +141,18 @@ def reads_weights() -> nn.Module:
 
 def scalars() -> nn.Module:
     return Scalars()
+
+
+def stores_scalars() -> nn.Module:
+    return StoresScalars()
+
+
+def pads_by_two() -> nn.Module:
+    return PadsByTwo()
+
+
+def branches_on_weights() -> nn.Module:
+    return BranchesOnWeights()
 
 
 def constant() -> nn.Module:

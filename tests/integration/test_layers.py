@@ -2,56 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
-from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.records import Depth, Performance, Phase, Request, Result, Status, Target, Tier
+from compilewatch.records import (
+    Depth,
+    ModelSpec,
+    Performance,
+    Phase,
+    Request,
+    Result,
+    Status,
+    Target,
+    Tier,
+)
 from compilewatch.sources.select import by_name
 from compilewatch.sources.transformers.source import LibrarySource
-from tests.sharing import jobs
+from tests.warm import WarmLauncher
 
 # The first test waits for all answers, which are of many models with --matrix.
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("warm_launcher"),
+]
 
 OVERRIDES = Path(__file__).parents[2] / "inputs" / "overrides"
 
 EXPORTED = {
     "LongformerModel": "data_dependent_guard",  # text; the guard is on the values of a mask
-    "Qwen2VLModel": "data_dependent_guard",  # images in a grid; the guard is on their sizes
-    "ViltModel": "data_dependent_guard",  # images and text; the guard is on a count of patches
-    "BertModel": None,  # an encoder
     "LlamaForCausalLM": None,  # a decoder, whose cache comes out
     "T5Model": None,  # two inputs, and outputs of two kinds
-    "HubertModel": None,  # sound; parametrised weights
-    "ViTModel": None,  # images
 }
 """Architecture -> the code of what `torch.export` refuses it for, None where it takes it."""
 
-MATRIX = (
-    "AlbertModel",
-    "BartForConditionalGeneration",
-    "CLIPModel",
-    "DistilBertModel",
-    "Gemma3ForConditionalGeneration",
-    "GPT2LMHeadModel",
-    "LayoutLMModel",
-    "MixtralForCausalLM",
-    "Qwen2AudioForConditionalGeneration",
-    "ResNetModel",
-    "SmolVLMModel",
-    "SwinModel",
-)
-"""Others that it takes, which `make test-all` asks as well."""
+MATRIX = {
+    "AlbertModel": None,
+    "BartForConditionalGeneration": None,
+    "BertModel": None,
+    "CLIPModel": None,
+    "DistilBertModel": None,
+    "Gemma3ForConditionalGeneration": None,
+    "GPT2LMHeadModel": None,
+    "HubertModel": None,  # sound; parametrised weights
+    "LayoutLMModel": None,
+    "MixtralForCausalLM": None,
+    "Qwen2AudioForConditionalGeneration": None,
+    "Qwen2VLModel": "data_dependent_guard",  # images in a grid; the guard is on their sizes
+    "ResNetModel": None,
+    "SmolVLMModel": None,
+    "SwinModel": None,
+    "ViltModel": "data_dependent_guard",  # images and text; the guard is on a count of patches
+    "ViTModel": None,
+}
+"""Others of the same kinds, which `make test-all` asks as well."""
 
-COMPILED = ("BertModel",)  # What else Inductor can do wrong is in worker/targets/test_inductor.py.
-COMPILED_MATRIX = ("GPT2LMHeadModel", "ViTModel")
+# cli/test_profile.py compiles in a child of the server, and test_inductor.py shows what else can go
+# wrong, on small modules.
+COMPILED_MATRIX = ("BertModel", "GPT2LMHeadModel", "ViTModel")
+
+
+def library(names: Iterable[str]) -> Sequence[ModelSpec]:
+    return by_name(LibrarySource().models(), tuple(names))
 
 
 def ask(
-    folder: Path, names: Iterable[str], target: Target, tiers: Iterable[Tier]
+    folder: Path,
+    specs: Iterable[ModelSpec],
+    target: Target,
+    tiers: Iterable[Tier],
 ) -> dict[tuple[str, Tier], Result]:
     requests = [
         Request(
@@ -63,10 +84,10 @@ def ask(
             overrides_dir=str(OVERRIDES),
             keep_artifacts=False,
         )
-        for spec in by_name(LibrarySource().models(), tuple(names))
+        for spec in specs
         for tier in tiers
     ]
-    with LocalLauncher(jobs(), (target.environment,)) as launcher:
+    with WarmLauncher(2, (target.environment,)) as launcher:
         results = [done.result for done in launcher.run(requests, folder)]
     return {(r.request.model.name, r.request.tier): r for r in results}
 
@@ -76,15 +97,16 @@ def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[tuple[str, Tier], Result]:
     target = Target(name="export", backend="non_strict")
-    names = (*EXPORTED, *MATRIX) if request.config.getoption("--matrix") else EXPORTED
-    return ask(tmp_path_factory.mktemp("export"), names, target, (Tier.AUTO, Tier.REAL))
+    names = EXPORTED | MATRIX if request.config.getoption("--matrix") else EXPORTED
+    folder = tmp_path_factory.mktemp("export")
+    return ask(folder, library(names), target, (Tier.AUTO, Tier.REAL))
 
 
 @pytest.mark.parametrize(
     ("model", "code"),
     [
         *EXPORTED.items(),
-        *(pytest.param(name, None, marks=pytest.mark.matrix) for name in MATRIX),
+        *(pytest.param(*item, marks=pytest.mark.matrix) for item in MATRIX.items()),
     ],
 )
 def test_export_answers_alike_in_both_tiers(
@@ -103,18 +125,13 @@ def test_most_exports_need_no_real_tensors(exports: dict[tuple[str, Tier], Resul
 
 
 @pytest.fixture(scope="module")
-def compiled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, Tier], Result]:
-    target = Target(name="inductor")
-    names = COMPILED + (COMPILED_MATRIX if request.config.getoption("--matrix") else ())
-    return ask(tmp_path_factory.mktemp("inductor"), names, target, (Tier.REAL,))
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Tier], Result]:
+    folder = tmp_path_factory.mktemp("inductor")
+    return ask(folder, library(COMPILED_MATRIX), Target(name="inductor"), (Tier.REAL,))
 
 
-@pytest.mark.parametrize(
-    "model",
-    [*COMPILED, *(pytest.param(name, marks=pytest.mark.matrix) for name in COMPILED_MATRIX)],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("model", COMPILED_MATRIX)
 def test_inductor_compiles_runs_and_is_right(
     model: str, compiled: dict[tuple[str, Tier], Result]
 ) -> None:
@@ -129,10 +146,13 @@ def test_inductor_compiles_runs_and_is_right(
     assert speed.recompiles is not None
 
 
+# An older torch is asked in cli/test_env.py, too.
+@pytest.mark.matrix
 @pytest.mark.xla
 def test_an_older_torch_breaks_in_the_model_and_nowhere_else(tmp_path: Path) -> None:
     target = Target(environment="xla")
-    found = ask(tmp_path, ["LongformerModel"], target, [Tier.AUTO])["LongformerModel", Tier.AUTO]
+    asked = ask(tmp_path, library(["LongformerModel"]), target, [Tier.AUTO])
+    found = asked["LongformerModel", Tier.AUTO]
     assert (found.status, found.tier) == (Status.GRAPH_BREAK, Tier.FAKE), found.detail
     assert found.error is None
     assert {each.file for each in found.breaks} == {

@@ -10,7 +10,6 @@ from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Depth, Request, Result, Target, Tier
 from compilewatch.sources.select import by_name
 from compilewatch.sources.transformers.source import LibrarySource
-from tests.sharing import jobs
 
 # The first test waits for all answers, which are of many models with --matrix.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
@@ -18,32 +17,35 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 OVERRIDES = Path(__file__).parents[2] / "inputs" / "overrides"
 
 SAMPLE = {
-    "BertModel": "text, an encoder",
-    "LlamaForCausalLM": "text, a decoder with a cache",
-    "T5Model": "text to text, two inputs that depend on each other",
-    "ViTModel": "images",
     "CLIPModel": "images and text together, and an output that is no tensor",
-    "Wav2Vec2Model": "sound, whose lengths pass through convolutions",
     "PeAudioModel": "sound, with breaks of three causes, one outside of the tracer",
-    "SeamlessM4TModel": "sound and text, with one break met twice",
 }
 """Model -> the way of failing that it alone can show; small enough to run for real when reduced."""
 
 MATRIX = (
     "AlbertModel",
+    "BertModel",
     "BartForConditionalGeneration",
     "ConvNextModel",
     "DistilBertModel",
     "GPT2LMHeadModel",
     "HubertModel",
     "LayoutLMModel",
+    "LlamaForCausalLM",
     "MBartModel",
     "MistralForCausalLM",
     "Qwen2ForCausalLM",
     "ResNetModel",
+    "SeamlessM4TModel",
     "SwinModel",
+    "T5Model",
+    "ViTModel",
+    "Wav2Vec2Model",
 )
 """Near relatives of those, which `make test-all` asks as well."""
+
+IN_FULL = ("CLIPModel", "PeAudioModel")
+"""Without and with breaks; in full depth the others take longest."""
 
 EACH = [*SAMPLE, *(pytest.param(name, marks=pytest.mark.matrix) for name in MATRIX)]
 
@@ -56,9 +58,13 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="module")
-def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Asked:
-    asked = (*SAMPLE, *MATRIX) if request.config.getoption("--matrix") else tuple(SAMPLE)
-    specs = by_name(LibrarySource().models(), asked)
+def answers(
+    request: pytest.FixtureRequest,
+    warm_launcher: LocalLauncher,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Asked:
+    matrix = request.config.getoption("--matrix")
+    specs = by_name(LibrarySource().models(), (*SAMPLE, *MATRIX) if matrix else tuple(SAMPLE))
     requests = [
         Request(
             model=spec,
@@ -71,11 +77,10 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         )
         for spec in specs
         for tier, depth in SETTINGS
+        if depth is Depth.REDUCED or matrix or spec.name in IN_FULL
     ]
-    with LocalLauncher(jobs=jobs()) as launcher:
-        results = [
-            done.result for done in launcher.run(requests, tmp_path_factory.mktemp("scratch"))
-        ]
+    completed = warm_launcher.run(requests, tmp_path_factory.mktemp("scratch"))
+    results = [done.result for done in completed]
     return {(r.request.model.name, r.request.tier, r.request.depth): r for r in results}
 
 
@@ -96,7 +101,17 @@ def test_tiers_agree(model: str, answers: Asked) -> None:
     assert fake.fullgraph.accepted is real.fullgraph.accepted
 
 
-@pytest.mark.parametrize("model", EACH)
+@pytest.mark.parametrize(
+    "model",
+    [
+        *IN_FULL,
+        *(
+            pytest.param(name, marks=pytest.mark.matrix)
+            for name in (*SAMPLE, *MATRIX)
+            if name not in IN_FULL
+        ),
+    ],
+)
 def test_depths_have_the_same_reasons(model: str, answers: Asked) -> None:
     full, reduced = (answers[model, Tier.FAKE, depth] for depth in Depth)
     assert full.status is reduced.status, full.detail

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from compilewatch.analysis.comparison import judge
+from compilewatch.analysis.judgement import judge
 from compilewatch.records import Record, Result, Status, Target
 
 

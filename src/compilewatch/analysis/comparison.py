@@ -1,18 +1,16 @@
 """What changed between two runs, and what else differs between them.
 
-Two rules keep it honest. A regression is claimed only where both sides have a verdict: a model
-that could not be built yesterday and breaks today was *newly tested*. And breaks are compared by
-fingerprint, so that neither line drift nor a break that is hit more often is a change. Between
-environments they are compared by place alone: versions of torch name one cause differently.
+`judgement` says what became of one model on one target, `baseline` which runs are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
 
+from compilewatch.analysis.judgement import judge, outcome_of
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
 from compilewatch.records import (
@@ -21,21 +19,15 @@ from compilewatch.records import (
     ConfigBuild,
     Dtype,
     Environment,
-    GraphBreak,
     Result,
     Run,
-    Status,
     Target,
 )
-from compilewatch.records.labels import reason_label, source_line
 
 Pair = tuple[str, str]
 
 Identity = tuple[str, Target]
 """A model's name and a target: what is compared with what."""
-
-BADNESS = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.MISMATCH: 2, Status.ERROR: 2}
-"""Of the statuses that a verdict can have."""
 
 _ORDER = list(ChangeKind)
 
@@ -150,59 +142,6 @@ def between_devices(
     return replace(compared, differences=differ)
 
 
-def judge(
-    old: Result | None, new: Result | None, *, by_place: bool = False
-) -> tuple[ChangeKind, str] | None:
-    """What became of one model and target, with the reason in one line; None for no change."""
-    if old is None:
-        assert new is not None
-        return ChangeKind.NEW, f"not in the baseline; {_said(new)}"
-    if new is None:
-        return ChangeKind.GONE, f"no longer in the source; was {_said(old)}"
-    if old.is_verdict and new.is_verdict:
-        return _judge_verdicts(old, new, by_place)
-    if new.is_verdict:
-        return ChangeKind.NEWLY_TESTED, f"was {_said(old)}; now {_said(new)}"
-    if old.is_verdict:
-        return ChangeKind.NO_LONGER_TESTED, f"was {_said(old)}; now {_said(new)}"
-    return None
-
-
-def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
-    """The newest finished run before this one that evaluated the same things.
-
-    The same: source, shard, and settings `selection`, `targets`, `depth` and `tier`. Versions may
-    differ; finding out what they change is the point. One that lacks shards is none: against it,
-    a regression of a model it lacks would pass for a new model. `candidates` come in any order.
-    """
-    alike = [
-        other
-        for other in candidates
-        if may_be_baseline(other) and other.id < run.id and scope(other) == scope(run)
-    ]
-    return max(alike, key=lambda other: other.id, default=None)
-
-
-def may_be_baseline(run: Run) -> bool:
-    """Whether a run has a result of all that it planned."""
-    return run.state == "finished" and not run.missing_shards
-
-
-def same_settings(run: Run, other: Run) -> bool:
-    """Whether two runs evaluated models of one source alike, whichever models they were."""
-
-    def settings(side: Run) -> tuple[object, ...]:
-        return side.source, side.shard, side.settings.get("depth"), side.settings.get("tier")
-
-    return settings(run) == settings(other)
-
-
-def scope(run: Run) -> tuple[object, ...]:
-    """What a run evaluated, whatever the versions were. Not hashable."""
-    setting: Callable[[str], object] = run.settings.get
-    return (run.source, run.shard, *map(setting, ("selection", "targets", "depth", "tier")))
-
-
 def differences(baseline: Run, run: Run) -> tuple[str, ...]:
     """What differs between the environments of two runs, and in our own version."""
     return _Causes(baseline, run).of_runs
@@ -214,14 +153,15 @@ class _Absence:
     def __init__(self, baseline: Run, run: Run, results: int) -> None:
         chosen = [side.settings.get("selection") for side in (baseline, run)]
         self._other_selection = chosen[0] != chosen[1] or baseline.source != run.source
-        self._targets = set(run.targets)
+        self._targets = set(map(target_label, run.targets))
         self._incomplete = results < run.planned
         self._run = run
 
     def of(self, old: Result) -> tuple[ChangeKind, str]:
         """The kind of change for what the baseline has a result of and the run has not."""
-        run, was = self._run, f"was {_said(old)}"
-        if self._other_selection or (self._targets and old.request.target not in self._targets):
+        run, was = self._run, f"was {outcome_of(old)}"
+        label = target_label(old.request.target)
+        if self._other_selection or (self._targets and label not in self._targets):
             return ChangeKind.NOT_SELECTED, f"{run.id} selects other models or targets; {was}"
         if self._incomplete and run.state == "running":
             return ChangeKind.PENDING, f"{run.id} is still running; {was}"
@@ -299,97 +239,8 @@ def moved(results: Iterable[Result], name: str) -> Iterable[Result]:
         yield msgspec.structs.replace(result, request=request)
 
 
-def _judge_verdicts(old: Result, new: Result, by_place: bool) -> tuple[ChangeKind, str] | None:
-    worse = BADNESS[new.status] - BADNESS[old.status]
-    if worse:
-        kind = ChangeKind.REGRESSION if worse > 0 else ChangeKind.FIXED
-        return kind, f"{_said(old)} -> {_said(new)}"
-    if old.probed or new.probed:  # then the breaks after the first are not known
-        return _judge_fullgraph(old, new)
-    found = _judge_places(old, new) if by_place else _judge_fingerprints(old, new)
-    return found or _judge_fullgraph(old, new)
-
-
-def _judge_places(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
-    """A break counts as new or gone only where the other side has none at its place."""
-    added = _elsewhere(new.breaks, old.breaks)
-    if added:
-        return ChangeKind.REGRESSION, f"breaks at a new place: {_codes_at(added)}"
-    removed = _elsewhere(old.breaks, new.breaks)
-    if removed:
-        return ChangeKind.FIXED, f"no longer breaks: {_codes_at(removed)}"
-    return None
-
-
-def _elsewhere(breaks: Sequence[GraphBreak], others: Sequence[GraphBreak]) -> list[GraphBreak]:
-    """Those of `breaks` at whose place none of `others` is; one without a place says nothing."""
-    known = {key for other in others for key in _place_keys(other)}
-    return [b for b in breaks if b.line > 0 and known.isdisjoint(_place_keys(b))]
-
-
-def _place_keys(graph_break: GraphBreak) -> set[tuple[object, ...]]:
-    """The line's number, and its text: torch's own files have it elsewhere in each version."""
-    where = (graph_break.file, graph_break.function)
-    text = source_line(graph_break).strip()
-    return {(*where, graph_break.line), *([(*where, text)] if text else [])}
-
-
-def _codes_at(breaks: Sequence[GraphBreak]) -> str:
-    return ", ".join(sorted(f"{reason_label(b)} at {b.file}:{b.line}" for b in breaks))
-
-
-def _judge_fingerprints(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
-    olds, news = _by_fingerprint(old), _by_fingerprint(new)
-    added = [news[f] for f in news.keys() - olds.keys()]
-    removed = [olds[f] for f in olds.keys() - news.keys()]
-    if len(news) < len(olds):
-        return ChangeKind.FIXED, f"{_distinct(olds, news)}; gone: {_codes(removed)}"
-    # As many breaks as before, but of another cause: one was traded for a new one. Of the same
-    # causes it is one that moved to another function or file.
-    codes = {reason_label(b) for b in old.breaks}
-    if len(news) > len(olds):
-        return ChangeKind.REGRESSION, f"{_distinct(olds, news)}; new: {_codes(added)}"
-    foreign = [b for b in added if reason_label(b) not in codes]
-    if foreign:
-        return ChangeKind.REGRESSION, f"{_codes(foreign)} instead of {_codes(removed)}"
-    return None
-
-
-def _judge_fullgraph(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
-    if old.fullgraph is None or new.fullgraph is None:
-        return None
-    if old.fullgraph.accepted and not new.fullgraph.accepted:
-        why = new.fullgraph.code or "no reason given"
-        return ChangeKind.REGRESSION, f"fullgraph=True no longer accepts it: {why}"
-    if new.fullgraph.accepted and not old.fullgraph.accepted:
-        return ChangeKind.FIXED, "fullgraph=True now accepts it"
-    return None
-
-
 def _by_identity(results: Iterable[Result]) -> dict[Identity, Result]:
     return {(r.request.model.name, r.request.target): r for r in results}
-
-
-def _by_fingerprint(result: Result) -> dict[str, GraphBreak]:
-    return {b.fingerprint: b for b in result.breaks}
-
-
-def _said(result: Result) -> str:
-    """`graph_break (2: GB0059 …, GB0170 …)`, `error in compile (inductor_error)`."""
-    if result.status is Status.PASS:
-        return "pass"
-    if result.status is Status.GRAPH_BREAK:
-        return f"graph_break ({len(_by_fingerprint(result))}: {_codes(result.breaks)})"
-    text = f"{result.status.value} in {result.phase.value}"
-    return f"{text} ({result.error.code})" if result.error is not None else text
-
-
-def _distinct(olds: dict[str, GraphBreak], news: dict[str, GraphBreak]) -> str:
-    return f"{len(olds)} -> {len(news)} distinct graph breaks"
-
-
-def _codes(breaks: Sequence[GraphBreak]) -> str:
-    return ", ".join(sorted({reason_label(b) for b in breaks}))
 
 
 def _differ(name: str, old: object, new: object) -> list[str]:

@@ -118,7 +118,8 @@ class Check:
     - Of the `causes`, `gone` strike no model of the later run, under this or another name. Models
       with these causes only are predicted to have no break: `right` do not have one, `wrong` do.
     - A model whose own causes are all gone from it (`rid`) should have no break. Those in
-      `revealed` have one, at another cause, which the fixed ones had hidden.
+      `revealed` have one, at another cause, which the fixed ones had hidden. Models whose causes
+      were not all known before do not count: only the first break was looked for, or has no reason.
     """
 
     by: By
@@ -193,8 +194,8 @@ def check(
 ) -> Check:
     """Hold what is predicted from an earlier run against a later one.
 
-    A result's counterpart is of the same model, target, mode and shapes, in any environment. The
-    targets are those of `leverage`.
+    A result's counterpart is of the same model, target, mode, shapes and device, in any
+    environment. The targets are those of `leverage`.
     """
     results = tuple(before)
     ranked = _of_target([result for result in results if result.breaks], target)
@@ -216,9 +217,11 @@ def check(
     broken = {name for name, found in olds_by_model.items() if found}
     still = {new.request.model.name for _, new in pairs if new.status is not Status.PASS}
     predicted = set(cured_by((old for old, _ in pairs), gone, by)) & broken
+    causes = _Causes((old for old, _ in pairs), by)
+    unknown = {name for name, keys in causes.of_model.items() if None in keys}
     rid = {
         name
-        for name in broken
+        for name in broken - unknown
         if _gone(olds_by_model[name], news_by_model[name]) == olds_by_model[name].keys()
     }
     return Check(
@@ -263,10 +266,10 @@ def _joined(every: Iterable[Places]) -> Places:
     return found
 
 
-def _counterpart(result: Result) -> tuple[str, str, str | None, str, bool]:
+def _counterpart(result: Result) -> tuple[str, str, str | None, str, bool, str]:
     target = result.request.target
     name = result.request.model.name
-    return name, target.name, target.backend, target.mode.value, target.dynamic
+    return name, target.name, target.backend, target.mode.value, target.dynamic, target.device
 
 
 def breaks_of(result: Result) -> tuple[GraphBreak, ...]:

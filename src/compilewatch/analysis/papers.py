@@ -60,7 +60,14 @@ def summarise_paper(journal: Sequence[StageResult], entries: Iterable[Call]) -> 
         scripted=any(result.scripted for result in journal),
         model=next((entry.model for entry in reversed(mine)), ""),
         dataset=last[Stage.PLAN].labels.get("dataset", "") if Stage.PLAN in last else "",
+        repaired=_repaired(journal, generation),
     )
+
+
+def _repaired(journal: Sequence[StageResult], generation: str | None) -> tuple[Finding, ...]:
+    """What was found in earlier versions, each finding once."""
+    earlier = (one for one in journal if one.generation not in (None, generation))
+    return tuple(dict.fromkeys(finding for one in earlier for finding in one.findings))
 
 
 def _of_stage(

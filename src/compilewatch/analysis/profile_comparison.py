@@ -18,11 +18,12 @@ from compilewatch.records.profiles import (
     PointChange,
     ProfileComparison,
     Samples,
+    eager_of,
 )
 
 Series = dict[tuple[str, int], Samples]
 
-SAME_OPTIONS = ("dtype", "threads", "size", "max_length")
+SAME_OPTIONS = ("device", "dtype", "threads", "size", "max_length")
 """Options that two profiles must share to be compared."""
 
 
@@ -74,8 +75,9 @@ def _changes(
 def _relative(olds: Series, news: Series, key: tuple[str, int], *, cpu: bool) -> float | None:
     """The change of the target relative to that of eager mode; None for eager mode itself."""
     target, size = key
-    eager = (EAGER, size)
-    if target == EAGER or eager not in olds or eager not in news:
+    name = eager_of(target, (known for known, _ in olds.keys() & news.keys()))
+    eager = (name or EAGER, size)
+    if target == name or eager not in olds or eager not in news:
         return None
     sides = [
         statistics.relative(_rounds(each[key], cpu=cpu), _rounds(each[eager], cpu=cpu))

@@ -19,10 +19,14 @@ from compilewatch.records.profiles import (
     Segments,
     TargetProfile,
     Verdict,
+    target_kind,
 )
 
 OWN_CALL = ""
 """The compile id of what runs in no compiled frame (`contract.profiling.Segmented`)."""
+
+TRACED = (EAGER, "inductor")
+"""The kinds of targets of which `torch.profiler` records operators."""
 
 NOTABLE = 0.10
 """A share of a call that is worth naming as its bottleneck."""
@@ -76,6 +80,27 @@ def with_speedup(point: BatchPoint, measured: Measurement, eager: Measurement) -
             point.warm_first_call_seconds, own * judged.ratio, own
         ),
     )
+
+
+def with_first(point: BatchPoint, measured: Measurement, first: Measurement) -> BatchPoint:
+    """A point compared with the same target in the first environment, of the same rounds."""
+    judged = statistics.in_turns(first.wall, measured.wall)
+    return msgspec.structs.replace(point, against_first=judged)
+
+
+def trace_folder(target: str, targets: Sequence[str]) -> str:
+    """The folder of a target's trace, relative to the profile.
+
+    The files of the main target are in `profiler_traces` itself, the others below it.
+    """
+    main = main_traced(targets)
+    return "profiler_traces" if target == main else f"profiler_traces/{target}"
+
+
+def main_traced(targets: Sequence[str]) -> str | None:
+    """The target whose trace and operators have the usual names: the first that is compiled."""
+    traced = [target for target in targets if target_kind(target) in TRACED]
+    return next((t for t in traced if target_kind(t) != EAGER), traced[0] if traced else None)
 
 
 def segments_of(found: Segmented) -> Segments:
@@ -146,12 +171,19 @@ def fastest(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | Non
         (point.samples_per_second, target, point)
         for target in profile.targets
         for point in target.points
-        if point.samples_per_second and (target.target == EAGER or point.speedup is not None)
+        if point.samples_per_second
+        and (target_kind(target.target) == EAGER or point.speedup is not None)
     ]
     if not found:
         return None
     _, target, point = max(found, key=lambda each: each[0])
     return target, point
+
+
+def broken(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | None:
+    """The first target with graph breaks whose costs are known, at its smallest batch size."""
+    points = ((target, point) for target in profile.targets for point in target.points)
+    return next(((target, point) for target, point in points if point.breaks), None)
 
 
 def bottleneck(profile: InferenceProfile) -> str:

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from compilewatch.analysis.summary import downloads_of
-from compilewatch.contract.targets import device_parts, in_default_environment, target_label
+from compilewatch.contract.targets import (
+    TARGETS,
+    device_parts,
+    in_default_environment,
+    target_label,
+)
 from compilewatch.records import (
     NOT_RUN,
     ExportDetail,
@@ -27,19 +31,11 @@ from compilewatch.records import (
 from compilewatch.records.labels import reason_label
 from compilewatch.records.views import RunView
 
+EAGER = "eager"
+"""The layer of the model itself, below all targets."""
 
-class Layer(StrEnum):
-    """In the order in which a model must pass them."""
-
-    EAGER = "eager"
-    DYNAMO = "dynamo"
-    EXPORT = "export"
-    INDUCTOR = "inductor"
-    XLA = "xla"
-    NEURON = "neuron"
-
-
-LAYERS = tuple(Layer)
+LAYERS = (EAGER, *TARGETS)
+"""In the order in which a model must pass them: the catalogue has the targets in this order."""
 
 
 _BEFORE_COMPILING = frozenset({Phase.SETUP, Phase.CREATE, Phase.INPUTS, Phase.EAGER})
@@ -84,7 +80,7 @@ class Cell:
     passed: no target's result says that alone.
     """
 
-    layer: Layer
+    layer: str
     failed: bool
     result: Result | None = None
 
@@ -105,8 +101,8 @@ class Row:
     def first_failing(self) -> Cell | None:
         return next((cell for cell in self.cells if cell.failed), None)
 
-    def cell(self, layer: Layer) -> Cell | None:
-        return next((cell for cell in self.cells if cell.layer is layer), None)
+    def cell(self, layer: str) -> Cell | None:
+        return next((cell for cell in self.cells if cell.layer == layer), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +120,7 @@ class TargetReason:
 
 def target_order(target: Target) -> tuple[int, str, bool, tuple[str, ...], bool, str]:
     """Sorts targets by layer, then eval before train, static before dynamic, home before away."""
-    names = [layer.value for layer in LAYERS]
-    layer = names.index(target.name) if target.name in names else len(names)
+    layer = LAYERS.index(target.name) if target.name in LAYERS else len(LAYERS)
     return (
         layer,
         target.mode.value,
@@ -150,9 +145,9 @@ def rows(results: Iterable[Result]) -> tuple[Row, ...]:
     return tuple(_row(way, found) for (_, way), found in grouped.items())
 
 
-def first_failures(found: Iterable[Row]) -> dict[tuple[Way, Layer], int]:
+def first_failures(found: Iterable[Row]) -> dict[tuple[Way, str], int]:
     """Models by way and first failing layer, in layer order; zero for one that never is it."""
-    counts: dict[tuple[Way, Layer], int] = {}
+    counts: dict[tuple[Way, str], int] = {}
     for row in found:
         for cell in row.cells:
             counts.setdefault((row.way, cell.layer), 0)
@@ -204,13 +199,13 @@ def _causes(result: Result) -> set[tuple[str, Phase | None]]:
 def _row(way: Way, results: list[Result]) -> Row:
     ordered = sorted(results, key=lambda result: target_order(result.request.target))
     cells = [
-        Cell(layer=Layer(result.request.target.name), failed=_failed(result), result=result)
+        Cell(layer=result.request.target.name, failed=_failed(result), result=result)
         for result in ordered
         if result.request.target.name in LAYERS
     ]
     if any(result.status not in NOT_RUN for result in ordered):
         before = next((result for result in ordered if _ended_before_compiling(result)), None)
-        cells.insert(0, Cell(layer=Layer.EAGER, failed=before is not None, result=before))
+        cells.insert(0, Cell(layer=EAGER, failed=before is not None, result=before))
     return Row(
         model=ordered[0].request.model,
         way=way,
@@ -235,7 +230,7 @@ def _failed(result: Result) -> bool:
 
 def _disagreements(results: Iterable[Result]) -> Iterable[str]:
     by_name = {result.request.target.name: result for result in results}
-    dynamo, export = by_name.get(Layer.DYNAMO), by_name.get(Layer.EXPORT)
+    dynamo, export = by_name.get("dynamo"), by_name.get("export")
     if export is None or not isinstance(export.details, ExportDetail):
         return
     detail = export.details

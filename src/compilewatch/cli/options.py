@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import msgspec
 
-from compilewatch import environments
 from compilewatch.cli import completion
 from compilewatch.cli.worker_call import check_backends, check_nested_graph_breaks
 from compilewatch.config.paths import Places
 from compilewatch.config.settings import Settings, load_settings
+from compilewatch.environments import Environments
 from compilewatch.errors import InputsError, UnknownModelError, UsageError
-from compilewatch.plan.placement import place, wanted
-from compilewatch.plan.requests import check_targets, plan, targets_of
+from compilewatch.plan.placement import place, possible
+from compilewatch.plan.requests import check_targets, options_of, plan, targets_of
 from compilewatch.records import (
     Depth,
     Dtype,
@@ -26,10 +27,10 @@ from compilewatch.records import (
     Mode,
     ModelSpec,
     Request,
+    Target,
     Tier,
     Variants,
 )
-from compilewatch.records.plans import Options
 from compilewatch.sources.loading import choose_source, other_sources
 from compilewatch.sources.select import select
 
@@ -145,37 +146,58 @@ def environments_for(targets: Iterable[str], settings: Settings) -> tuple[str, .
     Default environments are left out if they do not exist. Raises InterpreterError if an
     environment was named and does not exist.
     """
-    names = wanted(targets, settings.environments)
+    names = possible(targets, settings.environments, settings.devices)
+    environments = Environments(settings.cache_folder)
     if settings.environments:
         for name in names:
-            environments.interpreter(name, settings.cache_folder)
+            environments.interpreter(name)
         return names
-    there = environments.available(settings.cache_folder)
+    there = environments.available()
     return tuple(name for name in names if name in there)
 
 
 def described(targets: Iterable[str], settings: Settings) -> tuple[Environment, ...]:
     """The descriptions of the environments that a command needs. Raises InterpreterError."""
     names = environments_for(targets, settings)
-    return tuple(environments.describe(name, settings.cache_folder) for name in names)
+    environments = Environments(settings.cache_folder)
+    return tuple(environments.describe(name) for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which models of a source: these names, these families, the `top` most used ones or `every`.
+
+    Without any of them, those that the settings name.
+    """
+
+    names: Sequence[str] | None = None
+    top: int | None = None
+    every: bool = False
+    families: Sequence[str] | None = None
+
+    def stored(self) -> dict[str, Any]:
+        """The selection as `run.json` has it: runs with equal ones are compared by default."""
+        return {
+            "top": self.top,
+            "all": self.every,
+            "names": self.names,
+            "families": self.families,
+        }
 
 
 def choose_models(
     settings: Settings,
+    selection: Selection,
     *,
-    names: Sequence[str] | None = None,
-    top: int | None = None,
-    every: bool = False,
-    families: Sequence[str] | None = None,
     python_path: Sequence[Path] = (),
     environment: str | None = None,
 ) -> tuple[tuple[ModelSpec, ...], str]:
-    """The models that the settings and options select, and a sentence that names their source.
+    """The models that the settings and the selection name, and a sentence about their source.
 
     Sources read the Transformers of `environment` (default: the one that runs compilewatch).
     """
-    cache = settings.cache_folder
-    root = environments.transformers_folder(environment, cache) if environment else None
+    environments = Environments(settings.cache_folder)
+    root = environments.transformers_folder(environment) if environment else None
     places = Places(
         pulled=Path(settings.pulled_dir) / "models.toml",
         manifest=Path(settings.models_file),
@@ -185,7 +207,8 @@ def choose_models(
         outputs=Path(settings.output_dir),
     )
     chosen, sentence = choose_source(settings.source, heads=settings.heads, places=places)
-    if names is None and families is None and not every:
+    top, names = selection.top, selection.names
+    if names is None and selection.families is None and not selection.every:
         # All models of a team's own list are selected; of thousands, only the most used ones.
         top = top or (None if chosen.name in ("manifest", "chaos", "papers") else settings.top)
     others = other_sources(places) if names is not None else ()
@@ -193,8 +216,8 @@ def choose_models(
         chosen.models(),
         top=top,
         names=names,
-        families=families,
-        all=every,
+        families=selection.families,
+        all=selection.every,
         others=others,
         python_path=python_path,
         transformers=root,
@@ -213,58 +236,72 @@ class Chosen(NamedTuple):
     lines: tuple[str, ...]
 
 
-def choose_for_sweep(
-    settings: Settings,
-    *,
-    names: Sequence[str] | None,
-    top: int | None,
-    every: bool,
-    families: Sequence[str] | None,
-) -> Chosen:
+def choose_for_sweep(settings: Settings, selection: Selection) -> Chosen:
     """The models of each environment that the settings name, from its own Transformers.
 
     An environment that lacks a model or family that another one has is not evaluated for it.
     Raises UnknownModelError if no environment has it.
     """
-    there = environments.available(settings.cache_folder)
+    there = Environments(settings.cache_folder).available()
     # A cluster may have environments that do not exist here.
     asked = tuple(name for name in settings.environments if name in there)
     if not asked:
-        specs, sentence = choose_models(
-            settings, names=names, top=top, every=every, families=families
-        )
+        specs, sentence = choose_models(settings, selection)
         return Chosen(specs, {}, (sentence,))
     own: dict[str, tuple[ModelSpec, ...]] = {}
     lines: list[str] = []
     unknown: dict[str, UnknownModelError] = {}
     known: set[str] = set()
     for environment in asked:
-        left = [list(names) if names is not None else None, list(families) if families else None]
+        left = selection
         while True:
             try:
-                own[environment], sentence = choose_models(
-                    settings,
-                    names=left[0],
-                    top=top,
-                    every=every,
-                    families=left[1],
-                    environment=environment,
-                )
+                own[environment], sentence = choose_models(settings, left, environment=environment)
                 lines.append(f"{environment}: {sentence}")
             except UnknownModelError as error:
                 unknown[error.name] = error
-                left = [[n for n in each if n != error.name] if each else None for each in left]
+                left = _without(left, error.name)
                 lines.append(f"{environment}: no {error.name}")
-                if any(left):
+                if left.names or left.families:
                     continue
                 own[environment] = ()
             break
-        known |= {name for each in left for name in each or ()}
+        known |= {*(left.names or ()), *(left.families or ())}
     for name, nowhere in unknown.items():
         if name not in known:
             raise nowhere
     union = {spec.name: spec for models in own.values() for spec in models}
     return Chosen(tuple(union.values()), own, tuple(lines))
+
+
+def _without(selection: Selection, name: str) -> Selection:
+    """The selection without a model or family of this name."""
+
+    def left(names: Sequence[str] | None) -> Sequence[str] | None:
+        return [each for each in names if each != name] if names else None
+
+    return replace(selection, names=left(selection.names), families=left(selection.families))
+
+
+def one_target(
+    name: str, *, mode: str, dynamic: bool | None, settings: Settings, nested: str = "default"
+) -> Target:
+    """The target of a command about one target and one device; `nested` as for `targets_of`.
+
+    Raises UsageError for an unknown target, or for several devices.
+    """
+    if len(settings.devices) > 1:
+        raise UsageError("this command is about one device: name one with --device")
+    (target,) = targets_of(
+        [name],
+        [Mode(mode)],
+        bool(dynamic),
+        nested,
+        devices=settings.devices,
+        dtype=settings.named_dtype,
+    )
+    check_targets([target])
+    return target
 
 
 def one_request(
@@ -286,10 +323,33 @@ def one_request(
         raise UsageError(f"--python-path: the folder {missing[0]} does not exist")
     flags["devices"] = split(flags.pop("device", None))
     settings = load_settings(flags | {"environments": split(flags.get("environments"))})
-    if len(settings.devices) > 1:
-        raise UsageError("this command is about one device: name one with --device")
+    nested = settings.nested_graph_breaks
+    targets = [one_target(target, mode=mode, dynamic=dynamic, settings=settings, nested=nested)]
+    spec = _one_spec(model, settings, folders)
+    known = described([target.partition(":")[0]], settings)
+    planned = options_of(settings, known)
+    if inputs_file is not None:
+        _check_inputs(Path(inputs_file))
+        given = str(Path(inputs_file).absolute())
+        spec = msgspec.structs.replace(spec, inputs_file=given)
+        planned = msgspec.structs.replace(planned, inputs_file=given)
+    check_backends(targets, settings)
+    check_nested_graph_breaks(targets, settings, asked=flags.get("nested_graph_breaks"))
+    placed = place(targets, settings.environments, known)
+    if len(placed) > 1:
+        raise UsageError("this command uses one environment: name one with --environment")
+    made = plan([spec], placed, planned, named=bool(settings.environments))
+    if made.skipped:
+        raise UsageError(f"{spec.name} is not run: {made.skipped[0].detail}")
+    return made.requests[0], settings
+
+
+def _one_spec(model: str, settings: Settings, folders: Sequence[Path]) -> ModelSpec:
+    """The model of a command about one model. Raises UsageError if it cannot run here."""
     asked = settings.environments[0] if len(settings.environments) == 1 else None
-    (spec,), _ = choose_models(settings, names=[model], python_path=folders, environment=asked)
+    (spec,), _ = choose_models(
+        settings, Selection(names=[model]), python_path=folders, environment=asked
+    )
     if spec.source == "papers":
         raise UsageError(
             f"{spec.name} is generated code, which only runs in the sandbox: use `compilewatch "
@@ -297,41 +357,7 @@ def one_request(
         )
     if folders and not isinstance(spec.build, FactoryBuild):
         raise UsageError("--python-path applies to your own models: ./FILE.py or MODULE:FACTORY")
-    if inputs_file is not None:
-        _check_inputs(Path(inputs_file))
-        spec = msgspec.structs.replace(spec, inputs_file=str(Path(inputs_file).absolute()))
-    overrides = Path(settings.overrides_dir)
-    known = described([target.partition(":")[0]], settings)
-    operators = Path(settings.neuron_operators_file)
-    options = Options(
-        environments=known,
-        tier=settings.tier,
-        depth=settings.depth,
-        variants=settings.variants,
-        deadlines=settings.deadlines,
-        memory_limit_bytes=settings.memory_limit_bytes,
-        overrides_dir=str(overrides) if overrides.is_dir() else None,
-        neuron_operators=str(operators) if operators.is_file() else None,
-        inputs_file=str(Path(inputs_file).absolute()) if inputs_file else None,
-    )
-    targets = targets_of(
-        [target],
-        [Mode(mode)],
-        bool(dynamic),
-        settings.nested_graph_breaks,
-        devices=settings.devices,
-        dtype=settings.named_dtype,
-    )
-    check_targets(targets)
-    check_backends(targets, settings)
-    check_nested_graph_breaks(targets, settings, asked=flags.get("nested_graph_breaks"))
-    placed = place(targets, settings.environments, known)
-    if len(placed) > 1:
-        raise UsageError("this command uses one environment: name one with --environment")
-    made = plan([spec], placed, options)
-    if made.skipped:
-        raise UsageError(f"{spec.name} is not run: {made.skipped[0].detail}")
-    return made.requests[0], settings
+    return spec
 
 
 def _check_inputs(path: Path) -> None:
@@ -346,6 +372,12 @@ def _check_inputs(path: Path) -> None:
         raise InputsError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise InputsError(f"{path}: not a valid file of inputs: {error}") from None
+
+
+def show_creation(line: str) -> None:
+    """Say that an environment is created: the first line of what `environments.creation` shows."""
+    if line.startswith("Creating"):
+        click.echo(click.style(line, dim=True), err=True)
 
 
 def print_json(value: Any) -> None:

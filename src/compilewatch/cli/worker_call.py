@@ -13,11 +13,15 @@ from typing import TypeVar
 
 import msgspec
 
-from compilewatch import environments
 from compilewatch.config.settings import Settings
 from compilewatch.contract.messages import CapturedProfile, NeuronCapture, Readiness
 from compilewatch.contract.targets import TARGETS, entry
-from compilewatch.environments.facts import remembered
+from compilewatch.environments import (
+    Environments,
+    Interpreter,
+    worker_command,
+    worker_variables,
+)
 from compilewatch.errors import (
     CompilerError,
     InputsError,
@@ -58,25 +62,25 @@ class Working(Record, frozen=True, kw_only=True):
     threads: int
 
 
-def call_worker(verb: str, request: Request, kind: type[T], cache: Path | None = None) -> T:
+def call_worker(environments: Environments, verb: str, request: Request, kind: type[T]) -> T:
     """Run a verb of `worker.process.oneshot` and return its result.
 
     Raises InputsError with the message of the model's own error.
     """
-    chosen = environments.interpreter(request.target.environment, cache)
+    chosen = environments.interpreter(request.target.environment)
     done = _oneshot(chosen, verb, msgspec.json.encode(request), request.deadlines.total_seconds)
     if done.returncode != 0:
         raise InputsError(f"{request.model.name}: {_last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=kind)
 
 
-def train_alone(request: Request, cache: Path | None = None) -> Result:
+def train_alone(environments: Environments, request: Request) -> Result:
     """Train for a profile in an interpreter of its own, which no server has warmed up.
 
     Raises InputsError if it does not end within the deadline of all phases.
     """
     try:
-        return call_worker("train", request, Result, cache)
+        return call_worker(environments, "train", request, Result)
     except subprocess.TimeoutExpired:
         seconds = request.deadlines.total_seconds
         raise InputsError(
@@ -85,12 +89,12 @@ def train_alone(request: Request, cache: Path | None = None) -> Result:
         ) from None
 
 
-def capture_on_neuron(order: NeuronCapture, cache: Path | None = None) -> CapturedProfile:
+def capture_on_neuron(environments: Environments, order: NeuronCapture) -> CapturedProfile:
     """Run `neuron-profile` of `worker.process.oneshot`, with the variables of this shell.
 
     Raises CompilerError with the message of the failure.
     """
-    chosen = environments.interpreter(order.request.target.environment, cache)
+    chosen = environments.interpreter(order.request.target.environment)
     seconds = order.request.deadlines.total_seconds
     try:
         done = _oneshot(chosen, "neuron-profile", msgspec.json.encode(order), seconds)
@@ -101,7 +105,7 @@ def capture_on_neuron(order: NeuronCapture, cache: Path | None = None) -> Captur
     return msgspec.json.decode(done.stdout, type=CapturedProfile)
 
 
-def try_environment(name: str, cache: Path | None = None) -> Working:
+def try_environment(environments: Environments, name: str) -> Working:
     """Start a worker as a sweep does, and let it capture a tiny built-in model.
 
     Raises InterpreterError, with a message of one line, if that fails.
@@ -112,7 +116,7 @@ def try_environment(name: str, cache: Path | None = None) -> Working:
     try:
         with (
             tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
-            LocalLauncher(1, (name,), cache=cache, warn=False) as launcher,
+            LocalLauncher(1, (name,), cache=environments.cache, warn=False) as launcher,
         ):
             (completed,) = launcher.run([request], Path(scratch))
             threads = launcher.server(name).threads
@@ -129,27 +133,29 @@ def try_environment(name: str, cache: Path | None = None) -> Working:
     return Working(start_seconds=total - spent, request_seconds=spent, threads=threads)
 
 
-def working(name: str, cache: Path | None = None, *, fresh: bool = False) -> tuple[Working, str]:
+def working(environments: Environments, name: str, *, fresh: bool = False) -> tuple[Working, str]:
     """The result of `try_environment` and its time (UTC), kept until the environment changes."""
-    chosen = environments.interpreter(name, cache)
-    check = partial(try_environment, name, cache)
-    return remembered("working", name, chosen, Working, check, cache=cache, fresh=fresh)
+
+    def check(_: Interpreter) -> Working:
+        return try_environment(environments, name)
+
+    return environments.remembered("working", name, Working, check, fresh=fresh)
 
 
-def readiness(name: str, cache: Path | None = None, *, fresh: bool = False) -> Readiness:
+def readiness(environments: Environments, name: str, *, fresh: bool = False) -> Readiness:
     """What targets lack in an environment, kept until it changes. Raises InterpreterError."""
-    chosen = environments.interpreter(name, cache)
-    check = partial(_check_readiness, name, chosen)
-    return remembered("readiness", name, chosen, Readiness, check, cache=cache, fresh=fresh)[0]
+    check = partial(_check_readiness, name)
+    return environments.remembered("readiness", name, Readiness, check, fresh=fresh)[0]
 
 
 def check_backends(targets: Iterable[Target], settings: Settings) -> None:
     """Raises UsageError for a backend that the targets' environments do not have."""
+    environments = Environments(settings.cache_folder)
     for target in targets:
         if target.backend is None or entry(target.name).backends is not None:
             continue
         for name in wanted([target.name], settings.environments):
-            known = readiness(name, settings.cache_folder).backends
+            known = readiness(environments, name).backends
             if target.backend not in known:
                 meant = (each for each in known if not _FOR_TORCHS_TESTS.search(each))
                 raise UsageError(
@@ -172,15 +178,16 @@ def check_nested_graph_breaks(
     local = settings.launcher == "local"  # the nodes of a cluster know what they have
     if not local or not any(target.nested_graph_breaks for target in targets):
         return
+    environments = Environments(settings.cache_folder)
     for name in wanted([t.name for t in targets if t.nested_graph_breaks], settings.environments):
-        if not readiness(name, settings.cache_folder).nested_graph_breaks:
+        if not readiness(environments, name).nested_graph_breaks:
             raise UsageError(
                 f"the torch of environment {name!r} has no setting nested_graph_breaks: "
                 "leave out --nested-graph-breaks on"
             )
 
 
-def _check_readiness(name: str, chosen: environments.Interpreter) -> Readiness:
+def _check_readiness(name: str, chosen: Interpreter) -> Readiness:
     try:
         done = _oneshot(chosen, "targets", b"", CHECK_SECONDS)
     except subprocess.TimeoutExpired:
@@ -193,12 +200,12 @@ def _check_readiness(name: str, chosen: environments.Interpreter) -> Readiness:
 
 
 def _oneshot(
-    chosen: environments.Interpreter, verb: str, request: bytes, timeout_seconds: float
+    chosen: Interpreter, verb: str, request: bytes, timeout_seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        environments.worker_command(chosen, "oneshot", verb),
+        worker_command(chosen, "oneshot", verb),
         input=request,
-        env=environments.worker_variables(chosen),
+        env=worker_variables(chosen),
         capture_output=True,
         check=False,
         timeout=timeout_seconds,

@@ -66,7 +66,7 @@ class PapersSettings(Section, frozen=True, kw_only=True):
     max_paper_tokens: Annotated[int, Meta(ge=500)] = 40_000
     max_repairs: Annotated[int, Meta(ge=0, le=3)] = 3
     device_seconds: Annotated[float, Meta(gt=0)] = 1800.0
-    environment: str = "default"
+    environment: str = ""
     usd_per_hour: Annotated[float, Meta(ge=0)] = 0.0
 
 

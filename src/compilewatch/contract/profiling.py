@@ -35,14 +35,15 @@ class Order(Record, frozen=True, kw_only=True):
 class Prepare(Order, frozen=True, kw_only=True, tag="prepare"):
     """Start a subject in `folder`: build the model and its inputs, and make one call in eager mode.
 
-    `target` is `eager`, `inductor` or `xla`. `full_size` builds the model in the size of its
-    configuration. `settings` are values of `torch._dynamo.config`.
+    `target` is `eager`, `inductor` or `xla`, `device` is `cpu` or `cuda`. `full_size` builds the
+    model in the size of its configuration. `settings` are values of `torch._dynamo.config`.
     """
 
     folder: str
     request: Request
     target: str
     batch_size: int
+    device: str = "cpu"
     dtype: str = "float32"
     threads: int = 1
     max_length: int | None = None
@@ -64,7 +65,7 @@ class Measure(Order, frozen=True, kw_only=True, tag="measure"):
 
 
 class MeasureMemory(Order, frozen=True, kw_only=True, tag="memory"):
-    """The peak memory of one call alone."""
+    """The peak memory of one call alone, and how busy calls keep a CUDA device."""
 
 
 class Compare(Order, frozen=True, kw_only=True, tag="compare"):
@@ -131,7 +132,8 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
 class Prepared(Record, frozen=True, kw_only=True, tag="prepared"):
     """`batch_size` is that of the inputs; `is_fixed` says that no other one can be made.
 
-    `labels` are the names of the classes of a classifier, by index.
+    `labels` are the names of the classes of a classifier, by index. `device` is the name of a CUDA
+    device, and `cpu` otherwise.
     """
 
     load_seconds: float
@@ -145,6 +147,7 @@ class Prepared(Record, frozen=True, kw_only=True, tag="prepared"):
     tokens_per_sample: int | None = None
     generates: bool = False
     labels: tuple[str, ...] = ()
+    device: str = "cpu"
 
 
 class Called(Record, frozen=True, kw_only=True, tag="called"):
@@ -159,7 +162,11 @@ class Measured(Record, frozen=True, kw_only=True, tag="measured"):
 
 
 class Used(Record, frozen=True, kw_only=True, tag="used"):
+    """`device_note` says why the utilisation of a CUDA device is not known."""
+
     memory: Memory
+    device_utilization: float | None = None
+    device_note: str = ""
 
 
 class Compared(Record, frozen=True, kw_only=True, tag="compared"):

@@ -24,6 +24,9 @@ from compilewatch.records import (
 CPU = "cpu"
 """The device of a target unless another one is named."""
 
+CUDA_BUILD = "cuda"
+"""The environment with compilewatch's own torch as a CUDA build, for what a CPU build cannot do."""
+
 
 class TargetEntry(Record, frozen=True, kw_only=True):
     """One compile target.
@@ -41,6 +44,8 @@ class TargetEntry(Record, frozen=True, kw_only=True):
         compile_deadline: the field of `Deadlines` that limits the phase `compile`.
         single_graph: whether the target captures a model as one graph or rejects it, so that the
             number of graphs has no meaning.
+        device_of_child: whether a child gets a device that its server has not. Autograd counts the
+            devices at the first backward of a process, so the server must not run one.
         reads_neuron_operators: whether results depend on `inputs/neuron_operators.toml`.
         captures_for_devices: whether it captures models for a device that is only declared. Such a
             target generates no code.
@@ -60,6 +65,7 @@ class TargetEntry(Record, frozen=True, kw_only=True):
     warm_up: tuple[str, ...] = ()
     compile_deadline: str = "compile_seconds"
     single_graph: bool = False
+    device_of_child: bool = False
     reads_neuron_operators: bool = False
     nested_graph_breaks: bool = False
     captures_for_devices: bool = False
@@ -126,9 +132,11 @@ TARGETS: dict[str, TargetEntry] = {
         variables={"PJRT_DEVICE": "CPU"},
         # Importing them creates no PJRT client and no thread (torch_xla 2.9), so a fork is safe.
         warm_up=("torch_xla", "torch_xla.core.xla_model", "torch_xla.stablehlo"),
+        device_of_child=True,
         reads_neuron_operators=True,
         files=(
             *_EXPORT,
+            "worker/process/warmup.py",
             "worker/targets/execution.py",
             "worker/targets/numerics.py",
             "worker/targets/xla",
@@ -144,10 +152,21 @@ TARGETS: dict[str, TargetEntry] = {
         backends=("trn1", "trn1n", "inf2", "trn2"),
         compile_deadline="neuron_compile_seconds",
         single_graph=True,
-        files=(*_INDUCTOR, *_EXPORT, "neuron", "worker/targets/neuron", "worker/targets/xla"),
+        device_of_child=True,
+        files=(
+            *_INDUCTOR,
+            *_EXPORT,
+            "neuron",
+            "worker/process/warmup.py",
+            "worker/targets/neuron",
+            "worker/targets/xla",
+        ),
     ),
 }
 """All targets, in the order in which a model has to pass them."""
+
+PACKAGE_ENVIRONMENTS: dict[str, tuple[str, ...]] = {"vision": ("timm", "torchvision")}
+"""Environments like the default one -> the packages that they have besides, for some models."""
 
 
 def entry(name: str) -> TargetEntry:
@@ -169,9 +188,21 @@ def fallback_environments(name: str) -> tuple[str, ...]:
 
 
 def environments() -> tuple[str, ...]:
-    """Return the default environments of all targets, without compilewatch's own interpreter."""
+    """Return the environments with a recipe of their own.
+
+    These are the default ones of targets, CUDA_BUILD, and those of packages.
+    """
     made = (row.environment for row in TARGETS.values())
-    return tuple(dict.fromkeys(name for name in made if name != DEFAULT_ENVIRONMENT))
+    own = dict.fromkeys(name for name in made if name != DEFAULT_ENVIRONMENT)
+    return (*own, CUDA_BUILD, *PACKAGE_ENVIRONMENTS)
+
+
+def needs_cuda_build(target: Target) -> bool:
+    """Whether a CPU build of torch cannot evaluate a target, although its device is declared.
+
+    Autograd asks the accelerator for its current stream, which a CPU build does not have.
+    """
+    return target.device != CPU and target.mode is Mode.TRAIN
 
 
 def environment_variables(environment: str) -> Mapping[str, str]:
@@ -201,8 +232,11 @@ def variants_of(target: str, variants: Variants) -> Variants:
 
 
 def in_default_environment(target: Target) -> bool:
-    """Whether a target is in its default environment."""
-    return target.environment == default_environment(target.name)
+    """Whether a target is in its default environment, or in that one with further packages."""
+    default = default_environment(target.name)
+    if default == DEFAULT_ENVIRONMENT and target.environment in PACKAGE_ENVIRONMENTS:
+        return True
+    return target.environment == default
 
 
 def target_label(target: Target) -> str:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from packaging.specifiers import SpecifierSet
@@ -22,9 +24,10 @@ from packaging.specifiers import SpecifierSet
 from compilewatch.config.paths import cache_folder
 from compilewatch.contract import targets
 from compilewatch.environments import facts
-from compilewatch.environments.facts import remembered
 from compilewatch.errors import InterpreterError
 from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record
+
+T = TypeVar("T")
 
 STAMP_FILE = "environment.json"
 
@@ -97,26 +100,8 @@ CHANGES_ANSWERS = (
 
 DESCRIBE_TIMEOUT_SECONDS = 60.0
 
-
-def environment_folder(name: str, cache: Path | None = None) -> Path:
-    """Return the folder of a created environment, existing or not; None: the user's own cache."""
-    return (cache or cache_folder()) / "environments" / name
-
-
-def read_stamp(name: str, cache: Path | None = None) -> Stamp | None:
-    """Return the stamp of an environment, None if it is missing, incomplete or unreadable."""
-    try:
-        stamp = (environment_folder(name, cache) / STAMP_FILE).read_bytes()
-        return msgspec.json.decode(stamp, type=Stamp)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def available(cache: Path | None = None) -> tuple[str, ...]:
-    """Return the names of all existing environments, the default one first."""
-    stamps = sorted(environment_folder("", cache).glob(f"*/{STAMP_FILE}"))
-    made = [path.parent.name for path in stamps if read_stamp(path.parent.name, cache)]
-    return tuple(dict.fromkeys([*INTERPRETERS, *made]))
+BOOTSTRAP = Path(__file__).parents[1] / "worker" / "process" / "bootstrap.py"
+"""The file that another Python runs; it loads this package from its folder, then a module."""
 
 
 def create_command(name: str) -> str:
@@ -125,21 +110,99 @@ def create_command(name: str) -> str:
     return f"compilewatch env create {name}{wanted}"
 
 
-def made_interpreter(name: str, cache: Path | None = None) -> Interpreter:
-    """Return the interpreter of a created environment, existing or not."""
-    python = environment_folder(name, cache) / "venv" / "bin" / "python"
-    variables = {**CPU_ONLY, **targets.environment_variables(name)}
-    return Interpreter(executable=str(python), variables=variables)
+@dataclass(frozen=True)
+class Environments:
+    """The environments of one cache folder (None: the user's own) and what is known about them.
 
+    `default` needs no folder; the others are created, removed and listed by the other modules of
+    this package, which take this object.
+    """
 
-def interpreter(name: str, cache: Path | None = None) -> Interpreter:
-    """Return an environment's interpreter. Raises InterpreterError if there is no such name."""
-    if name in INTERPRETERS:
-        return INTERPRETERS[name]
-    if read_stamp(name, cache) is None:
-        known = ", ".join(available(cache))
-        raise InterpreterError(f"no environment {name!r}; known: {known}; {create_command(name)}")
-    return made_interpreter(name, cache)
+    cache: Path | None = None
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a created environment, existing or not."""
+        return self._cache / "environments" / name
+
+    def read_stamp(self, name: str) -> Stamp | None:
+        """Return the stamp of an environment, None if it is missing, incomplete or unreadable."""
+        try:
+            return msgspec.json.decode((self.folder(name) / STAMP_FILE).read_bytes(), type=Stamp)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def available(self) -> tuple[str, ...]:
+        """Return the names of all existing environments, the default one first."""
+        stamps = sorted(self.folder("").glob(f"*/{STAMP_FILE}"))
+        made = [path.parent.name for path in stamps if self.read_stamp(path.parent.name)]
+        return tuple(dict.fromkeys([*INTERPRETERS, *made]))
+
+    def made_interpreter(self, name: str) -> Interpreter:
+        """Return the interpreter of a created environment, existing or not."""
+        python = self.folder(name) / "venv" / "bin" / "python"
+        variables = {**CPU_ONLY, **targets.environment_variables(name)}
+        return Interpreter(executable=str(python), variables=variables)
+
+    def interpreter(self, name: str) -> Interpreter:
+        """Return an environment's interpreter. Raises InterpreterError if there is no such name."""
+        if name in INTERPRETERS:
+            return INTERPRETERS[name]
+        if self.read_stamp(name) is None:
+            known = ", ".join(self.available())
+            raise InterpreterError(
+                f"no environment {name!r}; known: {known}; {create_command(name)}"
+            )
+        return self.made_interpreter(name)
+
+    def transformers_folder(self, name: str) -> Path | None:
+        """Return the package folder of an environment's Transformers; None for this interpreter's.
+
+        Raises InterpreterError if the environment does not exist or has no Transformers.
+        """
+        chosen = self.interpreter(name)
+        if chosen.executable is None:
+            return None
+        folder = package_folder(chosen) / "transformers"
+        if not folder.is_dir():
+            raise InterpreterError(
+                f"environment {name!r} has no transformers; {create_command(name)}"
+            )
+        return folder
+
+    def describe(self, name: str, *, fresh: bool = False) -> Environment:
+        """Describe an environment, from stored facts or in about 0.3 s (see `remembered`).
+
+        Raises InterpreterError if it does not exist, or if its Python does not run or lacks a
+        package that a worker needs.
+        """
+        check = partial(describe_interpreter, name)
+        return self.remembered("environment", name, Environment, check, fresh=fresh)[0]
+
+    def remembered(
+        self,
+        what: str,
+        name: str,
+        kind: type[T],
+        check: Callable[[Interpreter], T],
+        *,
+        fresh: bool = False,
+    ) -> tuple[T, str]:
+        """Return a fact about an environment and its time (UTC); see `facts.remembered`.
+
+        `check` finds the fact out from the interpreter. Raises InterpreterError if the environment
+        does not exist.
+        """
+        chosen = self.interpreter(name)
+        found = partial(check, chosen)
+        return facts.remembered(what, name, chosen, kind, found, cache=self._cache, fresh=fresh)
+
+    def forget(self, name: str) -> None:
+        """Delete the stored facts of an environment, so that they are determined again."""
+        facts.forget(name, self.interpreter(name), self._cache)
+
+    @property
+    def _cache(self) -> Path:
+        return self.cache or cache_folder()
 
 
 def package_folder(chosen: Interpreter) -> Path:
@@ -156,20 +219,6 @@ def package_folder(chosen: Interpreter) -> Path:
     return next(library.glob("python*/site-packages"), library)
 
 
-def transformers_folder(name: str, cache: Path | None = None) -> Path | None:
-    """Return the package folder of an environment's Transformers; None for this interpreter's.
-
-    Raises InterpreterError if the environment does not exist or has no Transformers.
-    """
-    chosen = interpreter(name, cache)
-    if chosen.executable is None:
-        return None
-    folder = package_folder(chosen) / "transformers"
-    if not folder.is_dir():
-        raise InterpreterError(f"environment {name!r} has no transformers; {create_command(name)}")
-    return folder
-
-
 def worker_variables(chosen: Interpreter) -> dict[str, str]:
     """Return the environment variables of a worker: those of this process, then its own."""
     own = {n: value for n, value in os.environ.items() if not n.startswith(CHANGES_ANSWERS)}
@@ -178,35 +227,19 @@ def worker_variables(chosen: Interpreter) -> dict[str, str]:
 
 def worker_command(chosen: Interpreter, module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of `worker.process` in any interpreter."""
-    bootstrap = Path(__file__).parents[1] / "worker" / "process" / "bootstrap.py"
-    return [chosen.path, "-P", str(bootstrap), f"compilewatch.worker.process.{module}", *arguments]
+    return module_command(chosen.path, f"compilewatch.worker.process.{module}", *arguments)
 
 
-def describe(name: str, cache: Path | None = None, *, fresh: bool = False) -> Environment:
-    """Describe an environment, from stored facts or in about 0.3 s (see `facts.remembered`).
+def module_command(python: str, module: str, *arguments: str) -> list[str]:
+    """Return the command that runs any module in an interpreter that can import this package.
 
-    Raises InterpreterError if it does not exist, or if its Python does not run or lacks a package
-    that a worker needs.
+    The interpreter need not have compilewatch installed; it gets nothing else of the parent's.
     """
-    chosen = interpreter(name, cache)
-    return remembered(
-        "environment",
-        name,
-        chosen,
-        Environment,
-        lambda: describe_interpreter(name, chosen),
-        cache=cache,
-        fresh=fresh,
-    )[0]
-
-
-def forget(name: str, cache: Path | None = None) -> None:
-    """Delete the stored facts of an environment, so that they are determined again."""
-    facts.forget(name, interpreter(name, cache), cache)
+    return [python, "-P", str(BOOTSTRAP), module, *arguments]
 
 
 def describe_interpreter(name: str, chosen: Interpreter) -> Environment:
-    """Describe an interpreter, which need not have a name yet; see `describe`."""
+    """Describe an interpreter, which need not have a name yet; see `Environments.describe`."""
     try:
         done = subprocess.run(
             worker_command(chosen, "describe", name, chosen.device),

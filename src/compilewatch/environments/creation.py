@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,15 +25,11 @@ import msgspec
 from compilewatch.environments import (
     INTERPRETERS,
     STAMP_FILE,
+    Environments,
     Interpreter,
     Stamp,
-    available,
     describe_interpreter,
-    environment_folder,
-    interpreter,
-    made_interpreter,
     package_folder,
-    read_stamp,
 )
 from compilewatch.environments.recipes import NAME, Recipe
 from compilewatch.environments.releases import check_release
@@ -51,11 +48,11 @@ Observer = Callable[[str], None]
 
 
 def create(
+    environments: Environments,
     name: str,
     recipe: Recipe,
     *,
     python: str | None = None,
-    cache: Path | None = None,
     observer: Observer = lambda _: None,
 ) -> tuple[Environment, bool]:
     """Create an environment unless this recipe already created it; return whether it did.
@@ -65,14 +62,14 @@ def create(
     InterpreterError; the log is in the environment's folder. Raises UsageError for a release that
     does not exist, and then nothing was created.
     """
-    folder = environment_folder(name, cache)
-    known = read_stamp(name, cache)
+    folder = environments.folder(name)
+    known = environments.read_stamp(name)
     if known is None or known.recipe != recipe.digest:
         for package, version in (pin.split("==") for pin in recipe.chosen):
             check_release(package, version, python)
     with locked(folder):
-        stamp, wanted = read_stamp(name, cache), recipe.digest
-        chosen = made_interpreter(name, cache)
+        stamp, wanted = environments.read_stamp(name), recipe.digest
+        chosen = environments.made_interpreter(name)
         if stamp is not None and stamp.recipe == wanted:
             with contextlib.suppress(InterpreterError):
                 return describe_interpreter(name, chosen), False
@@ -83,19 +80,24 @@ def create(
             observer(f"Creating {folder / 'venv'}")
             own = package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT])
             # Linking this interpreter's pip takes less time than unpacking another one.
-            links = recipe.chosen and python is None and release_in(own, "pip") is not None
+            links = recipe.shares and python is None and release_in(own, "pip") is not None
             command = [python or sys.executable, "-m", "venv", "venv"]
             run_step(name, folder, command + ["--without-pip"] * bool(links), observer)
-        if recipe.chosen:
-            _share(name, recipe, chosen, cache, observer)
+        if recipe.shares:
+            _share(environments, name, recipe, chosen, observer)
             _check_room(name, recipe, chosen)
         for arguments in _installs(recipe):
             command = [chosen.path, "-m", "pip", "install", "--disable-pip-version-check"]
-            if recipe.chosen:
+            if recipe.shares:
                 command.append("--no-compile")  # Python compiles what the few models import
             run_step(name, folder, [*command, *arguments], observer)
         run_step(name, folder, [chosen.path, "-m", "pip", "check"], observer)
         made = describe_interpreter(name, chosen)
+        if recipe.cuda_build and made.cuda is None:
+            raise InterpreterError(
+                f"environment {name!r}: pip installed torch {made.torch}, which is not a CUDA "
+                "build: use a package index that has CUDA builds, such as https://pypi.org/simple"
+            )
         now = datetime.now(UTC).isoformat(timespec="seconds")
         stamp = Stamp(name=name, recipe=wanted, created=now, python=made.python)
         text = msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n"
@@ -103,14 +105,14 @@ def create(
         return made, True
 
 
-def remove(name: str, cache: Path | None = None) -> None:
+def remove(environments: Environments, name: str) -> None:
     """Delete a created environment, finished or not. Files that others share are left to them.
 
     Raises UsageError for a name that is not one of them.
     """
-    folder = environment_folder(name, cache)
+    folder = environments.folder(name)
     if name in INTERPRETERS or NAME.fullmatch(name) is None or not folder.is_dir():
-        known = [each for each in available(cache) if each not in INTERPRETERS]
+        known = [each for each in environments.available() if each not in INTERPRETERS]
         raise UsageError(
             f"no created environment {name!r}{did_you_mean(name, known)}; see compilewatch env list"
         )
@@ -125,15 +127,17 @@ def remove(name: str, cache: Path | None = None) -> None:
 
 
 def _share(
-    name: str, recipe: Recipe, made: Interpreter, cache: Path | None, observer: Observer
+    environments: Environments, name: str, recipe: Recipe, made: Interpreter, observer: Observer
 ) -> None:
     """Link what other environments of the same Python have: torch, then the locked packages."""
     into = package_folder(made)
     version = recipe.torch.partition("==")[2]
-    others = [package_folder(interpreter(each, cache)) for each in available(cache)]
+    names = environments.available()
+    others = [package_folder(environments.interpreter(each)) for each in names]
     # Compiled packages only work with the version of Python that they were installed for.
     alike = [each for each in others if each.parent.name == into.parent.name and each != into]
-    owner = next((each for each in alike if release_in(each, "torch") == version), None)
+    owners = (each for each in alike if release_in(each, "torch") == version)
+    owner = next((each for each in owners if not recipe.cuda_build or _for_cuda(each)), None)
     try:
         if release_in(into, "pip") is None:
             share(package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT]), into, ["pip", "setuptools"])
@@ -147,11 +151,23 @@ def _share(
         ) from None
 
 
+def _for_cuda(folder: Path) -> bool:
+    """Whether the torch of a package folder is a CUDA build, as its `version.py` says."""
+    with contextlib.suppress(OSError):
+        text = (folder / "torch" / "version.py").read_text(encoding="utf-8")
+        return re.search(r"^cuda\b.*= *['\"]", text, re.MULTILINE) is not None
+    return False
+
+
 def _check_room(name: str, recipe: Recipe, made: Interpreter) -> None:
     """Raise InterpreterError if torch has to be downloaded and there is no room for it."""
     into = package_folder(made)
     free = shutil.disk_usage(into).free
-    if release_in(into, "torch") is None and free < TORCH_BYTES and "TORCH_INDEX" not in os.environ:
+    if (
+        release_in(into, "torch") is None
+        and free < TORCH_BYTES
+        and (recipe.cuda_build or "TORCH_INDEX" not in os.environ)
+    ):
         raise InterpreterError(
             f"environment {name!r} needs about {TORCH_BYTES / 2**30:.0f} GiB for {recipe.torch}, "
             f"which no other environment has; {free / 2**30:.1f} GiB are free in {into}"
@@ -163,14 +179,15 @@ def _installs(recipe: Recipe) -> Iterator[list[str]]:
 
     Each command contains the pin of torch, so that no requirement can install another version.
     """
-    if index := os.environ.get("TORCH_INDEX"):
+    index = os.environ.get("TORCH_INDEX")
+    if index and not recipe.cuda_build:
         yield ["--index-url", index, recipe.torch]
     further = ["--extra-index-url", recipe.index] if recipe.index else []
     if recipe.transformers is None:
-        yield [*further, recipe.torch, "-r", str(recipe.requirements)]
+        yield [*further, recipe.torch, "-r", str(recipe.requirements), *recipe.further]
     else:
         names = [each for each in recipe.packages if each != "transformers"]
-        yield [*further, recipe.torch, recipe.transformers, *names]
+        yield [*further, recipe.torch, recipe.transformers, *names, *recipe.further]
 
 
 def run_step(name: str, folder: Path, command: list[str], observer: Observer) -> None:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from compilewatch import __version__
-from compilewatch.config.paths import cache_folder
 from compilewatch.errors import StoreError
 from compilewatch.files import write_atomically
 from compilewatch.records import HARNESS_VERSION, Record
@@ -53,10 +52,10 @@ def remembered(
     kind: type[T],
     check: Callable[[], T],
     *,
-    cache: Path | None = None,
+    cache: Path,
     fresh: bool = False,
 ) -> tuple[T, str]:
-    """The fact `what` about environment `name`, and the time when it was found (UTC).
+    """The fact `what` about environment `name` in the folder `cache`, and its time (UTC).
 
     `check` is called if there is no stored fact, if the environment has changed since, or with
     `fresh`. Its exceptions propagate, and then nothing is stored.
@@ -78,16 +77,16 @@ def remembered(
     return value, checked_at
 
 
-def forget(name: str, chosen: Interpreter, cache: Path | None = None) -> None:
+def forget(name: str, chosen: Interpreter, cache: Path) -> None:
     """Delete all stored facts about an environment."""
     for path in _folder(name, chosen, cache).glob("*.json"):
         path.unlink(missing_ok=True)
 
 
-def _folder(name: str, chosen: Interpreter, cache: Path | None) -> Path:
+def _folder(name: str, chosen: Interpreter, cache: Path) -> Path:
     text = "\0".join((name, chosen.path, chosen.device))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return (cache or cache_folder()) / "facts" / f"{name}-{digest}"
+    return cache / "facts" / f"{name}-{digest}"
 
 
 def _digest(chosen: Interpreter) -> str:

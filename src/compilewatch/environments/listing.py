@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
-from pathlib import Path
 
 from compilewatch.contract import targets
 from compilewatch.environments import (
     INTERPRETERS,
-    available,
+    Environments,
     create_command,
-    describe,
-    environment_folder,
 )
 from compilewatch.errors import InterpreterError
 from compilewatch.records import Environment, Record
@@ -36,10 +33,10 @@ class Listed(Record, frozen=True, kw_only=True):
     advice: str = ""
 
 
-def listing(cache: Path | None = None, *, fresh: bool = False) -> tuple[Listed, ...]:
+def listing(environments: Environments, *, fresh: bool = False) -> tuple[Listed, ...]:
     """Those there are, then the unfinished ones, then those that a target would need."""
-    found = [_described(name, cache, fresh) for name in available(cache)]
-    folders = environment_folder("", cache)
+    found = [_described(name, environments, fresh) for name in environments.available()]
+    folders = environments.folder("")
     known = {listed.name for listed in found}
     begun = sorted(path.parent.name for path in folders.glob("*/venv"))
     for name in dict.fromkeys([*begun, *targets.environments()]):
@@ -56,10 +53,10 @@ class Size(Record, frozen=True, kw_only=True):
     shared_bytes: int
 
 
-def size_of(name: str, cache: Path | None = None) -> Size:
+def size_of(environments: Environments, name: str) -> Size:
     """Return what a created environment takes; files with several links are shared."""
     own = shared = 0
-    for folder, _, files in os.walk(environment_folder(name, cache)):
+    for folder, _, files in os.walk(environments.folder(name)):
         for file in files:
             status = os.lstat(os.path.join(folder, file))  # noqa: PTH118  of 30,000 files
             if status.st_nlink > 1:
@@ -69,9 +66,9 @@ def size_of(name: str, cache: Path | None = None) -> Size:
     return Size(own_bytes=own, shared_bytes=shared)
 
 
-def _described(name: str, cache: Path | None, fresh: bool) -> Listed:
+def _described(name: str, environments: Environments, fresh: bool) -> Listed:
     try:
-        made = describe(name, cache, fresh=fresh)
+        made = environments.describe(name, fresh=fresh)
         return Listed(name=name, state=State.READY, environment=made)
     except InterpreterError as error:
         command = "make setup" if name in INTERPRETERS else create_command(name)

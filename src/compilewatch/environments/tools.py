@@ -10,9 +10,11 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from compilewatch.config.paths import cache_folder
+from compilewatch.environments import module_command
 from compilewatch.environments.creation import Observer, locked, run_step, runs
 from compilewatch.environments.recipes import REQUIREMENTS
 from compilewatch.errors import InterpreterError
@@ -22,53 +24,59 @@ STAMP_FILE = "requirements.sha256"
 """Written last: the digest of the requirements that are installed."""
 
 
-def tool_folder(name: str, cache: Path | None = None) -> Path:
-    """Return the folder of a tool's environment, existing or not."""
-    return (cache or cache_folder()) / "tools" / name
+@dataclass(frozen=True)
+class Tool:
+    """The environment of a program in a cache folder (None: the user's own), created or not."""
+
+    name: str
+    cache: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        return (self.cache or cache_folder()) / "tools" / self.name
+
+    @property
+    def python(self) -> Path:
+        """The interpreter, existing or not."""
+        return self.folder / "venv" / "bin" / "python"
+
+    def is_ready(self) -> bool:
+        """Whether the environment was created completely from the current requirements."""
+        try:
+            stamp = (self.folder / STAMP_FILE).read_text(encoding="ascii")
+        except OSError:
+            return False
+        return stamp == _digest(self.name) and self.python.exists()
+
+    def create(self, *, observer: Observer = lambda _: None) -> None:
+        """Create the environment unless it is ready.
+
+        `observer` is called with each line that pip prints. Raises InterpreterError.
+        """
+        name, folder, python = self.name, self.folder, str(self.python)
+        wanted = _digest(name)
+        with locked(folder):
+            if self.is_ready():
+                return
+            (folder / STAMP_FILE).unlink(missing_ok=True)
+            if not runs(python):
+                run_step(name, folder, [sys.executable, "-m", "venv", "--clear", "venv"], observer)
+            requirements = REQUIREMENTS / f"{name}.txt"
+            command = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+            run_step(name, folder, [*command, "-r", str(requirements)], observer)
+            run_step(name, folder, [python, "-m", "pip", "check"], observer)
+            replace(folder / STAMP_FILE, wanted.encode())
 
 
-def tool_python(name: str, cache: Path | None = None) -> Path:
-    """Return the interpreter of a tool's environment, existing or not."""
-    return tool_folder(name, cache) / "venv" / "bin" / "python"
+def run_tool(python: Path, module: str, arguments: list[str], variables: dict[str, str]) -> int:
+    """Run a module in a tool's environment until it ends, and return its exit status.
 
-
-def is_ready(name: str, cache: Path | None = None) -> bool:
-    """Whether the environment was created completely from the current requirements."""
-    try:
-        stamp = (tool_folder(name, cache) / STAMP_FILE).read_text(encoding="ascii")
-    except OSError:
-        return False
-    return stamp == _digest(name) and tool_python(name, cache).exists()
-
-
-def create_tool(
-    name: str, cache: Path | None = None, *, observer: Observer = lambda _: None
-) -> Path:
-    """Create the environment of a tool unless it is ready, and return its interpreter.
-
-    `observer` is called with each line that pip prints. Raises InterpreterError.
+    It can import compilewatch, whose package is loaded as in a worker.
     """
-    folder, python = tool_folder(name, cache), tool_python(name, cache)
-    wanted = _digest(name)
-    with locked(folder):
-        if is_ready(name, cache):
-            return python
-        (folder / STAMP_FILE).unlink(missing_ok=True)
-        if not runs(str(python)):
-            run_step(name, folder, [sys.executable, "-m", "venv", "--clear", "venv"], observer)
-        requirements = REQUIREMENTS / f"{name}.txt"
-        command = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]
-        run_step(name, folder, [*command, "-r", str(requirements)], observer)
-        run_step(name, folder, [str(python), "-m", "pip", "check"], observer)
-        replace(folder / STAMP_FILE, wanted.encode())
-    return python
-
-
-def run_tool(python: Path, arguments: list[str], variables: dict[str, str]) -> int:
-    """Run a program of a tool's environment until it ends, and return its exit status."""
+    command = module_command(str(python), module, *arguments)
     own = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
     try:
-        with subprocess.Popen([str(python), *arguments], env=own | variables) as program:
+        with subprocess.Popen(command, env=own | variables) as program:
             try:
                 return program.wait()
             except KeyboardInterrupt:

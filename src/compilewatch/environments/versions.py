@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 from packaging.version import Version
 
 from compilewatch.contract import targets
-from compilewatch.environments import INTERPRETERS, available, describe
+from compilewatch.environments import INTERPRETERS, Environments
 from compilewatch.environments.creation import Observer, create
 from compilewatch.environments.recipes import recipe_of
 from compilewatch.errors import InterpreterError
@@ -20,34 +19,35 @@ def release_of(version: str) -> str:
     return Version(version).public
 
 
-def find(torch: str, transformers: str, cache: Path | None = None) -> Environment | None:
+def find(environments: Environments, torch: str, transformers: str) -> Environment | None:
     """Return a created environment with these releases.
 
     Neither compilewatch's own interpreter, which has further packages, nor those of targets, whose
     packages change what torch does, is one: two environments that are compared must be alike.
     """
-    for name in available(cache):
+    for name in environments.available():
         if name in INTERPRETERS or name in targets.environments():
             continue
         with contextlib.suppress(InterpreterError):
-            made = describe(name, cache)
+            made = environments.describe(name)
             if (release_of(made.torch), made.transformers) == (torch, transformers):
                 return made
     return None
 
 
 def ensure(
+    environments: Environments,
     torch: str,
     transformers: str,
-    cache: Path | None = None,
     observer: Observer = lambda _: None,
 ) -> Environment:
     """Return an environment with these releases, and create it if there is none.
 
     Raises UsageError for a release that does not exist, and InterpreterError.
     """
-    found = find(torch, transformers, cache)
+    found = find(environments, torch, transformers)
     if found is not None:
         return found
     name = f"torch-{torch}-transformers-{transformers}"
-    return create(name, recipe_of(name, torch, transformers), cache=cache, observer=observer)[0]
+    recipe = recipe_of(name, torch, transformers)
+    return create(environments, name, recipe, observer=observer)[0]

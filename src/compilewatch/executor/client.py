@@ -124,6 +124,21 @@ class ExecutorClient:
             raise self._foreign() from None
         return LogPart(data=response.content, next_offset=following, ended=ended)
 
+    def parts(self, key: str, *, stream: str = "stdout") -> Iterator[bytes]:
+        """Yield all parts of a log that have been written so far."""
+        offset = 0
+        while True:
+            part = self.log(key, offset, stream=stream)
+            if part.data:
+                yield part.data
+            if part.ended or not part.data:
+                return
+            offset = part.next_offset
+
+    def whole_log(self, key: str, *, stream: str = "stdout") -> bytes:
+        """All of a log that has been written so far; the limit of the job bounds its size."""
+        return b"".join(self.parts(key, stream=stream))
+
     def follow(self, key: str, *, stream: str = "stdout", offset: int = 0) -> Iterator[bytes]:
         """Yield the parts of a log as they are written, until the job has ended."""
         shortest, longest = POLL_SECONDS
@@ -280,7 +295,7 @@ class ExecutorClient:
     def _decoded(self, response: httpx2.Response, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(response.content, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise self._foreign() from None
 
     def _foreign(self) -> ExecutorError:

@@ -3,16 +3,72 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self
 
-from compilewatch.errors import ExecutorError, ExecutorUnavailableError
+from compilewatch.config.paths import cache_folder
+from compilewatch.config.settings import Settings
+from compilewatch.errors import CompilewatchError, ExecutorError, ExecutorUnavailableError
 from compilewatch.executor.client import ExecutorClient
 from compilewatch.executor.protocol import ErrorCode
 from compilewatch.trainium.operation import Operation
 
 WAIT_SECONDS = 3600.0
 POLL_SECONDS = 15.0
+
+
+class OnDemand:
+    """An instance that is started with the first work, and stopped when all work has ended.
+
+    `start` can be called by several threads. If the instance cannot be started, each of them gets
+    the same error, and it is not tried again.
+    """
+
+    def __init__(self, make: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        """Prepare it; `make` returns the context in which the instance runs, see `running`."""
+        self._make = make
+        self._held = contextlib.ExitStack()
+        self._lock = threading.Lock()
+        self._started = False
+        self._error: CompilewatchError | None = None
+
+    def start(self) -> None:
+        """Start the instance unless this has been done. Raises TrainiumError or ExecutorError."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._started:
+                return
+            try:
+                self._held.enter_context(self._make())
+            except CompilewatchError as error:
+                self._error = error
+                raise
+            self._started = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._held.close()
+
+
+def instance_of(
+    settings: Settings,
+    client: ExecutorClient,
+    say: Callable[[str], None],
+    state: Path | None = None,
+) -> contextlib.AbstractContextManager[None]:
+    """The context in which the instance of the settings runs; `say` prints lines of progress.
+
+    `state` is the file that says who has started it; None: the one in the cache folder.
+    """
+    place = state or (settings.cache_folder or cache_folder()) / "trainium.json"
+    return running(Operation(settings, place, say), client, say)
 
 
 @contextlib.contextmanager

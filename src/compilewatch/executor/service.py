@@ -179,7 +179,10 @@ class Service:
             await asyncio.sleep(POLL_SECONDS)
             state = await run_in_threadpool(self.store.get, key)
         folder = self.store.attempt_folder(state)
-        stdout, stderr = [await run_in_threadpool(_part, folder / n, 0) for n in (STDOUT, STDERR)]
+        most = self.setup.ceiling.log_bytes
+        stdout, stderr = [
+            await run_in_threadpool(_part, folder / n, 0, most) for n in (STDOUT, STDERR)
+        ]
         return founding.answer(asked, state, stdout, stderr, self.setup.profiler)
 
 
@@ -280,7 +283,7 @@ async def _body(request: Request, kind: type[T]) -> T:
         ) from None
     except ClientDisconnect:
         raise RejectedError(ErrorCode.INVALID, "the caller ended") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RejectedError(ErrorCode.INVALID, f"not a valid request: {error}") from None
 
 
@@ -302,10 +305,10 @@ def _verify(wanted: JobRequest, ceiling: Limits) -> None:
             )
 
 
-def _part(file: Path, offset: int) -> bytes:
+def _part(file: Path, offset: int, most: int = LOG_BYTES) -> bytes:
     with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
         opened.seek(offset)
-        return opened.read(LOG_BYTES)
+        return opened.read(most)
     return b""
 
 

@@ -37,7 +37,9 @@ def read_points(stdout: bytes) -> tuple[tuple[MetricPoint, ...], int]:
     found = list(_marked(marked) if marked else _described(lines))
     points = [point for point in found if isinstance(point, MetricPoint)]
     left_out = sum(each for each in found if isinstance(each, int))
-    return tuple(points[:MOST_POINTS]), left_out + max(0, len(points) - MOST_POINTS)
+    # Of too many, the first and the newest count: the last value of a name is its result.
+    kept = points if len(points) <= MOST_POINTS else [points[0], *points[1 - MOST_POINTS :]]
+    return tuple(kept), left_out + len(points) - len(kept)
 
 
 def summary(points: Sequence[MetricPoint]) -> dict[str, float]:

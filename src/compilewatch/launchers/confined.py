@@ -22,7 +22,7 @@ from compilewatch.contract.messages import (
     Marks,
     Start,
 )
-from compilewatch.environments import Interpreter, describe, interpreter
+from compilewatch.environments import Environments, Interpreter, module_command
 from compilewatch.errors import LauncherError
 from compilewatch.launchers import Completed, by_environment
 from compilewatch.records import (
@@ -48,6 +48,9 @@ from compilewatch.sandbox.policy import (
 _PACKAGE = Path(compilewatch.__file__).parent
 _LAST_LINE = 300
 
+MOST_RESULT_BYTES = 8 * MIB
+"""Of what a request returns: a result is stored, and read by every page about it."""
+
 _STATUSES: dict[Ending, Status] = {
     Ending.DEADLINE: Status.TIMEOUT,
     Ending.MEMORY: Status.OOM,
@@ -68,10 +71,10 @@ class ConfinedLauncher:
     ) -> None:
         del jobs
         self._names = environments
-        self._cache = cache
+        self._known = Environments(cache)
 
     def environments(self) -> tuple[Environment, ...]:
-        return tuple(describe(name, self._cache) for name in self._names)
+        return tuple(self._known.describe(name) for name in self._names)
 
     def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
         """See `Launcher.run`. Artifacts are not kept."""
@@ -79,9 +82,9 @@ class ConfinedLauncher:
         for name, mine in self._by_environment(requests).items():
             if not mine:
                 continue
-            used = interpreter(name, self._cache)
+            used = self._known.interpreter(name)
             sandbox.check(used.path)
-            digest = describe(name, self._cache).digest
+            digest = self._known.describe(name).digest
             for request in mine:
                 result = evaluate(request, used)
                 yield Completed(result=msgspec.structs.replace(result, environment_digest=digest))
@@ -104,10 +107,7 @@ def evaluate(request: Request, used: Interpreter) -> Result:
     inner = msgspec.structs.replace(request, keep_artifacts=False, model=_inside(request.model))
     start = Start(id=1, folder=OUTPUT_FOLDER, tier=tier, request=inner)
     ran = sandbox.run(
-        [
-            *("python", "-P", str(_PACKAGE / "worker/process/bootstrap.py")),
-            "compilewatch.worker.process.confined",
-        ],
+        module_command("python", "compilewatch.worker.process.confined"),
         files={
             START_FILE: msgspec.json.encode(start),
             f"{GENERATED_MODULE}.py": Path(request.model.provenance[SOURCE_FILE]).read_bytes(),
@@ -116,6 +116,7 @@ def evaluate(request: Request, used: Interpreter) -> Result:
             deadline_seconds=request.deadlines.total_seconds,
             memory_bytes=max(request.memory_limit_bytes, 64 * MIB),
             disk_bytes=512 * MIB,
+            output_bytes=MOST_RESULT_BYTES,
         ),
         visible=_visible(request),
         variables=dict(used.variables),
@@ -148,14 +149,14 @@ def _visible(request: Request) -> list[Path]:
 def _decoded(ran: SandboxResult) -> ChildResult | None:
     try:
         return msgspec.json.decode(ran.files.get(RESULT_FILE, b""), type=ChildResult)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 
 def _phase(ran: SandboxResult) -> Phase:
     try:
         marks = msgspec.json.decode(ran.files.get(PHASES_FILE, b"[]"), type=Marks)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return Phase.SETUP
     return marks[-1][0] if marks else Phase.SETUP
 

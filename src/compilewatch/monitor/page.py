@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from compilewatch.errors import StoreError
-from compilewatch.monitor.view import TEXT_BYTES, Details, Entry, Monitor
+from compilewatch.monitor import inference
+from compilewatch.monitor.entries import Details, Entry, Row
+from compilewatch.monitor.view import TEXT_BYTES, Monitor
 
 REFRESH_SECONDS = 0.5
 WATCH_SECONDS = 1.0
@@ -14,6 +17,8 @@ WATCH_SECONDS = 1.0
 TABS = ("Overview", "Timing", "Memory", "Artifacts")
 
 ROWS_SHOWN = 500
+
+BESIDE: dict[str, Any] = {"stack": False}
 
 PICTURES = (".png", ".jpg", ".jpeg", ".svg")
 TEXTS = (".json", ".jsonl", ".csv", ".txt", ".md", ".log", ".prom", ".xml", ".html", ".py", ".toml")
@@ -131,6 +136,8 @@ def _summary(st: Any, details: Details) -> None:
 def _timing(st: Any, details: Details | None) -> None:
     if details is None:
         return
+    if details.batch_rows:
+        _inference_timing(st, details)
     if details.stage_rows:
         st.subheader("Stages of each step, in milliseconds")
         stages = list(details.shares)
@@ -146,7 +153,7 @@ def _timing(st: Any, details: Details | None) -> None:
             horizontal=True,
         )
     if details.operators:
-        st.subheader("Operators of the traced steps")
+        st.subheader("Operators of the trace")
         st.dataframe(list(details.operators), hide_index=True, width="stretch")
     if details.phase_seconds:
         st.subheader("Seconds by phase, all requests together")
@@ -163,13 +170,66 @@ def _timing(st: Any, details: Details | None) -> None:
             y="seconds",
             horizontal=True,
         )
-    if not (details.stage_rows or details.phase_seconds):
+    if not (details.stage_rows or details.phase_seconds or details.batch_rows):
         st.info("No times yet.")
+
+
+def _inference_timing(st: Any, details: Details) -> None:
+    figures = (inference.LATENCY, inference.PER_SAMPLE, inference.RATE, inference.SPEEDUP)
+    _by_batch(st, details, figures)
+    if details.call_rows:
+        st.subheader("Where a call goes")
+        _parts(st, details.call_rows, "call", tuple(inference.PARTS))
+    if details.break_rows:
+        st.subheader("What each graph break costs in a call")
+        _parts(st, details.break_rows, "line", inference.COSTS)
+
+
+def _parts(st: Any, rows: Sequence[Row], label: str, parts: Sequence[str]) -> None:
+    """A bar for each row, and the same as a table: an axis cuts long labels off."""
+    st.bar_chart(
+        [{name: row[name] for name in (label, *parts)} for row in rows],
+        x=label,
+        y=list(parts),
+        color=[inference.PARTS[name] for name in parts],
+        x_label="",  # of the labels: in a horizontal chart, the values are y
+        y_label="milliseconds",
+        horizontal=True,
+        stack=True,
+    )
+    st.dataframe(list(rows), hide_index=True, width="stretch")
+
+
+def _by_batch(st: Any, details: Details, figures: Sequence[str]) -> None:
+    """One chart for each figure that was measured, two in a row, with a line for each target."""
+    shown = [name for name in figures if any(name in row for row in details.batch_rows)]
+    for start in range(0, len(shown), 2):
+        columns = st.columns(2)
+        for column, name in zip(columns, shown[start : start + 2], strict=False):
+            column.subheader(f"{name[0].upper()}{name[1:]}")
+            _chart(column, details, name)
+
+
+def _chart(column: Any, details: Details, name: str) -> None:
+    by_size: dict[str | float, Row] = {}
+    for row in details.batch_rows:
+        if name in row:
+            size = row[inference.BATCH]
+            point = by_size.setdefault(size, {inference.BATCH: size})
+            point[str(row[inference.TARGET])] = row[name]
+    targets = [t for t in details.tones if any(t in point for point in by_size.values())]
+    colours = [details.tones[target] for target in targets]
+    # A line needs two points; of one batch size, bars show more.
+    draw, how = (column.line_chart, {}) if len(by_size) > 1 else (column.bar_chart, BESIDE)
+    rows = list(by_size.values())
+    draw(rows, x=inference.BATCH, y=targets, color=colours, y_label="", **how)
 
 
 def _memory(st: Any, details: Details | None) -> None:
     if details is None:
         return
+    if details.batch_rows:
+        _by_batch(st, details, (inference.PEAK, inference.CALL, inference.DEVICE))
     if details.memory_rows:
         st.subheader("Resident memory after each step, in megabytes")
         st.line_chart(list(details.memory_rows), x="step", y="resident MB")
@@ -181,7 +241,8 @@ def _memory(st: Any, details: Details | None) -> None:
             y="megabytes",
             horizontal=True,
         )
-    if not (details.memory_rows or details.largest):
+    measured = any(inference.PEAK in row for row in details.batch_rows)
+    if not (details.memory_rows or details.largest or measured):
         st.info("No memory was measured.")
 
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compilewatch.analysis import training
 from compilewatch.errors import StoreError
+from compilewatch.monitor.entries import Alert, Details, Entry
+from compilewatch.monitor.inference import InferenceReader
 from compilewatch.monitor.sweeps import SweepFigures, SweepReader
 from compilewatch.records import Phase, Run, Status
 from compilewatch.records.training import Step, TrainingConfig, TrainingProfile
 from compilewatch.report.wording import plural
 from compilewatch.store import Store, StoredRun
-from compilewatch.store.inference_files import BASELINE_FILE
 from compilewatch.store.outputs import RUN_ID
 from compilewatch.store.training import find_training, read_config, read_training, state_of, tail
 
-PROFILES, INFERENCE = "profiles", "profile-"
-"""The folder of training profiles, and the prefix of the folders of inference profiles."""
+PROFILES = "profiles"
+"""The folder of training profiles."""
 
 STEPS_SHOWN = 300
 
@@ -34,54 +35,6 @@ TEXT_BYTES = 256 * 1024
 """The most of a text file that is shown; it can be downloaded completely."""
 
 ENDED = ("finished", "failed", "incomplete", "interrupted")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A run, or a profile of training or inference: one line of the overview.
-
-    `key` is its folder relative to `outputs/`. `done` of `total` requests or steps are there.
-    """
-
-    key: str
-    kind: str
-    title: str
-    state: str
-    started_at: str
-    done: int | None = None
-    total: int | None = None
-    passed: int | None = None
-
-    @property
-    def label(self) -> str:
-        return f"{self.started_at[:16].replace('T', ' ')} {self.kind} {self.title} ({self.state})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alert:
-    """What deserves attention, in the words of the terminal, and what to do."""
-
-    level: str
-    found: str
-    advice: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Details:
-    """All that the tabs show of one entry. A list that does not apply is empty."""
-
-    entry: Entry
-    figures: tuple[tuple[str, str], ...] = ()
-    alerts: tuple[Alert, ...] = ()
-    statuses: dict[str, int] = field(default_factory=dict)
-    stage_rows: tuple[dict[str, float], ...] = ()
-    shares: dict[str, float] = field(default_factory=dict)
-    phase_seconds: dict[str, float] = field(default_factory=dict)
-    slowest: tuple[tuple[str, float], ...] = ()
-    memory_rows: tuple[dict[str, float], ...] = ()
-    largest: tuple[tuple[str, float], ...] = ()
-    operators: tuple[dict[str, str | float], ...] = ()
-    explanation: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +56,13 @@ class Monitor:
         self._configs: dict[Path, TrainingConfig] = {}
         self._ended: dict[Path, Entry] = {}
         self._profiles: dict[Path, TrainingProfile] = {}
+        self._inference = InferenceReader(self.root)
 
     # --- the list ---
 
     def entries(self) -> tuple[Entry, ...]:
         """Return everything, newest first; what cannot be read is left out."""
-        found = [*self._run_entries(), *self._training_entries(), *self._inference_entries()]
+        found = [*self._run_entries(), *self._training_entries(), *self._inference.entries()]
         return tuple(sorted(found, key=lambda entry: entry.started_at, reverse=True))
 
     def _run_entries(self) -> list[Entry]:
@@ -167,22 +121,6 @@ class Monitor:
             done=newest[0].index + 1 if newest else 0,
         )
 
-    def _inference_entries(self) -> list[Entry]:
-        entries = []
-        for metrics in self.root.glob(f"{INFERENCE}*/**/{BASELINE_FILE}"):
-            path = metrics.parent.relative_to(self.root)
-            begun = path.parts[0].removeprefix(INFERENCE)
-            entries.append(
-                Entry(
-                    key=path.as_posix(),
-                    kind="inference",
-                    title="/".join(path.parts[1:]) or begun,
-                    state="finished",
-                    started_at=_time_of(begun),
-                )
-            )
-        return entries
-
     # --- one entry ---
 
     def details(self, entry: Entry) -> Details:
@@ -191,7 +129,7 @@ class Monitor:
             return self._sweep_details(entry)
         if entry.kind == "training":
             return self._training_details(entry)
-        return Details(entry=entry)
+        return self._inference.details(entry)
 
     def _sweep(self, path: Path) -> SweepReader:
         return self._sweeps.setdefault(path.name, SweepReader(path))
@@ -339,10 +277,3 @@ def _sweep_alerts(entry: Entry, figures: SweepFigures) -> Sequence[Alert]:
             )
         )
     return alerts
-
-
-def _time_of(name: str) -> str:
-    """Return the time in a folder's name such as 20261122-224405-effd; else an empty string."""
-    if RUN_ID.fullmatch(name) is None:
-        return ""
-    return f"{name[:4]}-{name[4:6]}-{name[6:8]}T{name[9:11]}:{name[11:13]}:{name[13:15]}Z"

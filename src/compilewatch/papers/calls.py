@@ -6,6 +6,7 @@ that a process that is killed loses nothing that was paid for and repeats no fin
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -45,12 +46,16 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What the papers of a run may use, with what they used in earlier runs. None: no limit."""
+    """What the papers of a run may use, with what they used in earlier runs. None: no limit.
+
+    `max_usd_per_paper` and `max_tokens_per_paper` limit each paper, the others all of them.
+    """
 
     max_usd: float | None = None
     max_tokens: int | None = None
+    max_usd_per_paper: float | None = None
+    max_tokens_per_paper: int | None = None
     max_repairs: int = 3
-    device_seconds: float = 3600.0
 
 
 class NoReplyError(Exception):
@@ -67,7 +72,11 @@ class _TransientCallError(Exception):
 
 @dataclass(kw_only=True)
 class Caller:
-    """Makes calls for the papers of one run."""
+    """Makes calls for the papers of one run; safe to use from several threads.
+
+    A request is in the ledger with the most that it can use before it is sent, so that requests of
+    several papers at a time cannot exceed a budget together.
+    """
 
     ledger: Recorder
     provider: Provider
@@ -80,13 +89,16 @@ class Caller:
     attempts: int = MAX_ATTEMPTS
     sleep: Callable[[float], None] = time.sleep
     requests: int = field(default=0, init=False)
+    _settled: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _open: dict[int, Call] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Raises UsageError for a limit in dollars on a model without a price."""
-        if self.budget.max_usd is not None and self.price is None:
+        limited = (self.budget.max_usd, self.budget.max_usd_per_paper) != (None, None)
+        if limited and self.price is None:
             raise UsageError(
-                f"no price of {self.provider.model} is known, so --max-usd cannot hold: add a row "
-                "to inputs/papers/prices.toml"
+                f"no price of {self.provider.model} is known, so no limit in dollars can hold: "
+                "add a row to inputs/papers/prices.toml"
             )
 
     def key(self, prompt: Prompt, parent: str = "") -> str:
@@ -121,20 +133,30 @@ class Caller:
         tokens = estimate_tokens(prompt.system + prompt.text) + OVERHEAD_TOKENS
         tokens += estimate_tokens(msgspec.json.encode(prompt.schema).decode())
         most = self.price.most(tokens, prompt.max_tokens) if self.price else None
-        self._hold(tokens + prompt.max_tokens, most or 0.0, stage)
-        entry = self.ledger.begin(self._entry(prompt, key, most))
-        self.requests += 1
+        wanted = self._entry(prompt, key, most, tokens)
+        with self._settled:
+            while (over := self._over(wanted, stage)) is not None:
+                if not self._open or self._over(wanted, stage, among=self._ended()) is not None:
+                    raise over
+                self._settled.wait()  # a request in work may use less than was reserved for it
+            entry = self.ledger.begin(wanted)
+            self._open[entry.entry] = entry
+            self.requests += 1
         try:
-            reply = self.provider.converse(prompt)
+            return self.ledger.end(self._finished(entry, self.provider.converse(prompt)))
         except CallError as error:
-            self._failed(entry, error)
+            self.ledger.end(_failed(entry, error))
             if error.transient:
                 raise _TransientCallError(str(error)) from error
             # No paper could be processed with it, so this is no finding about a paper.
             raise ProviderError(str(error)) from None
-        return self._finished(entry, reply)
+        finally:
+            with self._settled:
+                del self._open[entry.entry]
+                self._settled.notify_all()
 
-    def _entry(self, prompt: Prompt, key: str, most: float | None) -> Call:
+    def _entry(self, prompt: Prompt, key: str, usd: float | None, input_tokens: int) -> Call:
+        """The line `started`, with the most that the request can use."""
         return Call(
             entry=0,
             key=key,
@@ -145,54 +167,70 @@ class Caller:
             model=self.provider.model,
             at=now(),
             run=self.run,
-            usd=most,
+            usd=usd,
+            input_tokens=input_tokens,
+            output_tokens=prompt.max_tokens,
             scripted=self.provider.scripted,
         )
 
-    def _failed(self, entry: Call, error: CallError) -> None:
-        """A request that may have been charged keeps the most that it can cost."""
-        self.ledger.end(
-            msgspec.structs.replace(
-                entry,
-                state=CallState.FAILED,
-                at=now(),
-                usd=entry.usd if error.paid else 0.0,
-                error_code=error.code,
-                request_id=error.request_id,
-            )
-        )
-
     def _finished(self, entry: Call, reply: Reply) -> Call:
-        return self.ledger.end(
-            msgspec.structs.replace(
-                entry,
-                state=CallState.FINISHED,
-                at=now(),
-                usd=self.price.cost(reply) if self.price else None,
-                input_tokens=reply.input_tokens,
-                output_tokens=reply.output_tokens,
-                cache_read_tokens=reply.cache_read_tokens,
-                cache_write_tokens=reply.cache_write_tokens,
-                request_id=reply.request_id,
-                stop_reason=reply.stop_reason,
-                latency_seconds=reply.latency_seconds,
-                reply=reply.text,
-            )
+        return msgspec.structs.replace(
+            entry,
+            state=CallState.FINISHED,
+            at=now(),
+            usd=self.price.cost(reply) if self.price else None,
+            input_tokens=reply.input_tokens,
+            output_tokens=reply.output_tokens,
+            cache_read_tokens=reply.cache_read_tokens,
+            cache_write_tokens=reply.cache_write_tokens,
+            request_id=reply.request_id,
+            stop_reason=reply.stop_reason,
+            latency_seconds=reply.latency_seconds,
+            reply=reply.text,
         )
 
-    def _hold(self, tokens: int, usd: float, stage: Stage) -> None:
-        """Raises NoReplyError if the request could exceed the budget."""
-        used = [entry for entry in self.ledger.entries() if entry.paper in self.papers]
-        limit = self.budget.max_usd
-        if limit is not None and (sum_usd := _usd(used)) + usd > limit:
-            raise _over(
-                stage, f"${sum_usd:.4f} of ${limit:g} are used, and this may cost ${usd:.4f}"
-            )
-        most = self.budget.max_tokens
-        if most is not None and (sum_tokens := _tokens(used)) + tokens > most:
-            raise _over(
-                stage, f"{sum_tokens:,} of {most:,} tokens are used, and this may need {tokens:,}"
-            )
+    def _ended(self) -> list[Call]:
+        return [entry for entry in self.ledger.entries() if entry.entry not in self._open]
+
+    def _over(
+        self, wanted: Call, stage: Stage, *, among: list[Call] | None = None
+    ) -> NoReplyError | None:
+        """Why a request could exceed a budget, with what is used `among` some entries (all)."""
+        entries = self.ledger.entries() if among is None else among
+        used = [entry for entry in entries if entry.paper in self.papers]
+        of_paper = [entry for entry in used if entry.paper == wanted.paper]
+        budget, usd, tokens = self.budget, wanted.usd or 0.0, _tokens([wanted])
+        limits = (
+            (budget.max_usd, used, ""),
+            (budget.max_usd_per_paper, of_paper, " for this paper"),
+        )
+        for most, mine, whose in limits:
+            if most is not None and (sum_usd := _usd(mine)) + usd > most:
+                said = f"${sum_usd:.4f} of ${most:g}{whose} are used, and this may cost ${usd:.4f}"
+                return _over(stage, said)
+        limited = (
+            (budget.max_tokens, used, ""),
+            (budget.max_tokens_per_paper, of_paper, " for this paper"),
+        )
+        for limit, mine, whose in limited:
+            if limit is not None and (total := _tokens(mine)) + tokens > limit:
+                said = f"{total:,} of {limit:,} tokens{whose} are used"
+                return _over(stage, f"{said}, and this may need {tokens:,}")
+        return None
+
+
+def _failed(entry: Call, error: CallError) -> Call:
+    """A request that may have been charged keeps the most that it can use."""
+    ended = msgspec.structs.replace(
+        entry,
+        state=CallState.FAILED,
+        at=now(),
+        error_code=error.code,
+        request_id=error.request_id,
+    )
+    if error.paid:
+        return ended
+    return msgspec.structs.replace(ended, usd=0.0, input_tokens=0, output_tokens=0)
 
 
 def _usd(entries: Iterable[Call]) -> float:

@@ -9,6 +9,7 @@ from compilewatch.papers import Prompt
 from compilewatch.papers.datasets import DATASETS
 from compilewatch.papers.operations import OPERATIONS
 from compilewatch.papers.rules import Rules
+from compilewatch.papers.text import without_binary
 from compilewatch.records.digests import digest
 from compilewatch.records.papers import Finding, Generation, Paper, PaperPlan, PaperText
 
@@ -195,7 +196,8 @@ def _prompt(
 ) -> Prompt:
     return Prompt(
         system=system,
-        text="\n\n".join(part for part in parts if part),
+        # Titles and what compilers said are foreign text too.
+        text=without_binary("\n\n".join(part for part in parts if part)),
         schema=schema,
         schema_name=role,
         max_tokens=max_tokens,

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from packaging.specifiers import SpecifierSet
 
-from compilewatch.contract.targets import default_environment, entry, fallback_environments
+from compilewatch.contract.targets import (
+    CPU,
+    CUDA_BUILD,
+    PACKAGE_ENVIRONMENTS,
+    default_environment,
+    entry,
+    fallback_environments,
+    needs_cuda_build,
+)
 from compilewatch.environments import create_command
 from compilewatch.errors import UsageError
-from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Target
+from compilewatch.plan.keys import overrides_for
+from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, ModelSpec, Target
 
 
-def wanted(targets: Iterable[str], named: Sequence[str]) -> tuple[str, ...]:
+def wanted(
+    targets: Iterable[str], named: Sequence[str], devices: Iterable[str] = ()
+) -> tuple[str, ...]:
     """Return the names of the environments in which these targets may run.
 
     These are the ones in `named`, otherwise the default and fallback environments of each target.
-    `default` is a fallback because an agent can have the Neuron SDK next to compilewatch.
+    `default` is a fallback because an agent can have the Neuron SDK next to compilewatch. For
+    `devices` other than the CPU, a CUDA build of torch may be needed.
     """
     if named:
         return tuple(dict.fromkeys(named))
@@ -24,7 +38,20 @@ def wanted(targets: Iterable[str], named: Sequence[str]) -> tuple[str, ...]:
     for text in targets:
         target = text.partition(":")[0]
         found += [default_environment(target), *fallback_environments(target)]
+    if any(device != CPU for device in devices):
+        found.append(CUDA_BUILD)
     return tuple(dict.fromkeys(found))
+
+
+def possible(
+    targets: Iterable[str], named: Sequence[str], devices: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return `wanted`, and without `named` the environments that have packages for single models.
+
+    Which of those a plan needs is known when its models are.
+    """
+    further = () if named else tuple(PACKAGE_ENVIRONMENTS)
+    return tuple(dict.fromkeys((*wanted(targets, named, devices), *further)))
 
 
 def place(
@@ -33,11 +60,18 @@ def place(
     """Return each target once for each environment in which it runs.
 
     Without `named`, this is the target's default environment, or another one that can run it if
-    the default cannot. With `named`, it is each named environment that can run the target. A target
-    that no environment can run stays in its default environment. Raises UsageError for a name that
-    is not one of `environments`.
+    the default cannot: where that has a CPU build of torch, `cuda` for what needs a CUDA build.
+    With `named`, it is each named environment that can run the target. A target that no environment
+    can run stays in its default environment. Raises UsageError for a name that is not one of
+    `environments`, and for `default` with an environment that has packages for single models:
+    models are placed there, so that each result would exist twice under one label.
     """
     known = {environment.name: environment for environment in environments}
+    if both := [name for name in PACKAGE_ENVIRONMENTS if {name, DEFAULT_ENVIRONMENT} <= set(named)]:
+        raise UsageError(
+            f"environments default and {both[0]} cannot be named together: without a name, the "
+            f"models that need {both[0]} run there and the others in default"
+        )
     for name in named:
         if name not in known:
             raise UsageError(
@@ -47,19 +81,64 @@ def place(
     return tuple(
         msgspec.structs.replace(target, environment=name)
         for target in targets
-        for name in _places(target.name, named, known)
+        for name in _places(target, named, known)
     )
 
 
 def needs(target: Target) -> str:
     """Return why a target cannot run if its environment does not exist, and what to type."""
-    return f"needs the environment {target.environment!r}: {create_command(target.environment)}"
+    name = target.environment
+    packages = ", ".join(PACKAGE_ENVIRONMENTS.get(name, ()))
+    having = f", which has {packages}" if packages else ""
+    return f"needs the environment {name!r}{having}: {create_command(name)}"
 
 
-def _places(target: str, named: Sequence[str], known: Mapping[str, Environment]) -> tuple[str, ...]:
-    row = entry(target)
+def place_model(
+    spec: ModelSpec,
+    target: Target,
+    overrides: Iterable[dict[str, Any]],
+    known: Mapping[str, Environment],
+) -> tuple[ModelSpec, Target]:
+    """Return a model and its target in the environment that has the packages of the model.
+
+    The field `packages` of the overrides for the model's class names them. If the default
+    environment lacks one, a target of it moves to the environment of `PACKAGE_ENVIRONMENTS` that
+    has it, existing or not; a reason to skip the model, which was about the default one, goes.
+    """
+    default = known.get(DEFAULT_ENVIRONMENT)
+    if target.environment != DEFAULT_ENVIRONMENT or default is None:
+        return spec, target
+    missing = _packages_of(spec, overrides, default) - default.packages.keys()
+    for name, offered in PACKAGE_ENVIRONMENTS.items():
+        if missing and missing <= set(offered):
+            placed = msgspec.structs.replace(target, environment=name)
+            return msgspec.structs.replace(spec, skip_reason=None), placed
+    return spec, target
+
+
+def _packages_of(
+    spec: ModelSpec, overrides: Iterable[dict[str, Any]], environment: Environment
+) -> set[str]:
+    release = environment.transformers or ""
+    return {
+        package
+        for override in overrides_for(spec, overrides)
+        # Only a class is known exactly here: a model type is known to the worker only.
+        if override.get("packages") and override.get("classes")
+        if SpecifierSet(override.get("transformers", "")).contains(release, prereleases=True)
+        for package in override["packages"]
+    }
+
+
+def _places(
+    target: Target, named: Sequence[str], known: Mapping[str, Environment]
+) -> tuple[str, ...]:
+    row = entry(target.name)
     if not row.packages:
-        return tuple(named) or (row.environment,)
+        default = known.get(row.environment)
+        cpu_build = default is not None and default.cuda is None
+        own = CUDA_BUILD if cpu_build and needs_cuda_build(target) else row.environment
+        return tuple(named) or (own,)
     for packages in (row.packages, row.fallback_packages):
         able = [
             name

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from compilewatch.config.settings import Settings
 from compilewatch.contract.devices import canonical, check_device, declared
 from compilewatch.contract.targets import (
     CPU,
@@ -18,7 +19,7 @@ from compilewatch.contract.targets import (
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
 from compilewatch.plan.keys import read_overrides, request_key
-from compilewatch.plan.placement import needs
+from compilewatch.plan.placement import needs, place_model
 from compilewatch.records import (
     Dtype,
     Environment,
@@ -38,6 +39,22 @@ Own = Mapping[str, Sequence[ModelSpec]]
 """Environment -> its models, where its Transformers has other models than the rest of a plan."""
 
 
+def options_of(settings: Settings, environments: Iterable[Environment]) -> Options:
+    """The options with which a sweep with these settings evaluates its models."""
+    overrides = Path(settings.overrides_dir)
+    operators = Path(settings.neuron_operators_file)
+    return Options(
+        environments=tuple(environments),
+        tier=settings.tier,
+        depth=settings.depth,
+        variants=settings.variants,
+        deadlines=settings.deadlines,
+        memory_limit_bytes=settings.memory_limit_bytes,
+        overrides_dir=str(overrides) if overrides.is_dir() else None,
+        neuron_operators=str(operators) if operators.is_file() else None,
+    )
+
+
 def plan(
     specs: Sequence[ModelSpec],
     targets: Sequence[Target],
@@ -46,8 +63,12 @@ def plan(
     own: Own | None = None,
     expectations: Expectations | None = None,
     shard: Shard | None = None,
+    named: bool = False,
 ) -> Plan:
     """Make one request for each model and target, in the order of the models.
+
+    Unless a person `named` the environments, a model that needs further packages is planned for the
+    environment that has them (`placement.place_model`).
 
     A target in an environment with models of its `own` is planned for those of `specs` that the
     environment has, as it describes them. A target whose environment does not exist is
@@ -59,12 +80,15 @@ def plan(
     _check(specs, targets)
     expected = expectations or Expectations()
     overrides = read_overrides(Path(options.overrides_dir) if options.overrides_dir else None)
+    placing = [override for override in overrides if override.get("packages")]
     known = {environment.name: environment for environment in options.environments}
     held = shard.holds(spec.name for spec in specs) if shard is not None else None
     requests: list[Request] = []
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
     for spec, target in pairs(specs, targets, own):
+        if not named:
+            spec, target = place_model(spec, target, placing, known)
         inputs_file = options.inputs_file or spec.inputs_file
         environment = known.get(target.environment)
         key = request_key(

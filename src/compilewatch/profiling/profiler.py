@@ -40,6 +40,9 @@ Setting = str | int | float | bool | None
 
 PROBLEMS_KEPT = 20
 
+NVML_SECONDS = 1.0
+"""How often the use of a GPU is read: its sample periods are up to a second long."""
+
 _log = logging.getLogger("compilewatch.profiling")
 
 
@@ -88,6 +91,7 @@ class Profiler:
         self._epoch: int | None = None
         self._pid = os.getpid()
         self._began = self._step_began = self._cpu_began = 0.0
+        self._ask_nvml_at = 0.0
 
     @property
     def folder(self) -> Path | None:
@@ -226,6 +230,7 @@ class Profiler:
                 loss_finite=finite,
                 resident_bytes=resident_bytes(),
                 device_peak_bytes=_device_peak(),
+                device_utilization=self._utilization(),
                 traced=traced,
             )
             self._append(step)
@@ -299,6 +304,19 @@ class Profiler:
         torch: Any = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()
+
+    def _utilization(self) -> float | None:
+        """How busy a CUDA device is. Without nvidia-ml-py, or on a MIG instance, nobody knows."""
+        torch: Any = sys.modules.get("torch")
+        now = time.monotonic()
+        if torch is None or now < self._ask_nvml_at or not torch.cuda.is_initialized():
+            return None
+        self._ask_nvml_at = now + NVML_SECONDS
+        try:
+            return int(torch.cuda.utilization()) / 100
+        except Exception:  # noqa: BLE001  (NVML's errors, which only that package defines)
+            self._ask_nvml_at = math.inf
+            return None
 
     # --- failures ---
 

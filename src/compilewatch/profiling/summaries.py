@@ -84,6 +84,7 @@ def metrics(steps: Sequence[Step], warm_up: int) -> TrainingMetrics:
     counted = steady(steps, warm_up)
     wall = sum(step.wall_seconds for step in counted)
     samples = [step.samples for step in counted if step.samples is not None]
+    busy = [s.device_utilization for s in counted if s.device_utilization is not None]
     losses = [step.loss for step in steps if step.loss is not None]
     return TrainingMetrics(
         steps=len(steps),
@@ -102,6 +103,7 @@ def metrics(steps: Sequence[Step], warm_up: int) -> TrainingMetrics:
         losses_not_finite=sum(not step.loss_finite for step in steps),
         peak_resident_bytes=_peak(step.resident_bytes for step in steps),
         peak_device_bytes=_peak(step.device_peak_bytes for step in steps),
+        device_utilization=statistics.fmean(busy) if busy else None,
     )
 
 

@@ -266,9 +266,9 @@ class CallState(StrEnum):
 class Call(Record, frozen=True, kw_only=True):
     """A line of the ledger: each HTTP request is a line `started` and a line that ends it.
 
-    `entry` counts requests from 1 and joins the two lines. `usd` is the cost; of a line `started`
-    it is the most that the request can cost; None means that the price is unknown. `reply` is the
-    text of a finished call, so that what was paid for is never lost.
+    `entry` counts requests from 1 and joins the two lines. `usd` is the cost, None if the price is
+    unknown; of a line `started`, `usd` and the tokens are the most that the request can use.
+    `reply` is the text of a finished call, so that what was paid for is never lost.
     """
 
     entry: int
@@ -295,7 +295,7 @@ class Call(Record, frozen=True, kw_only=True):
 
 
 class Spent(Record, frozen=True, kw_only=True):
-    """Sums over a ledger. `unfinished` requests count with the most that they can cost."""
+    """Sums over a ledger. `unfinished` requests count with the most that they can use."""
 
     requests: int = 0
     finished: int = 0
@@ -309,7 +309,8 @@ class Spent(Record, frozen=True, kw_only=True):
 class PaperSummary(Record, frozen=True, kw_only=True):
     """What became of one paper: the last result of each stage, in the order of the stages.
 
-    `state` is `passed` (every stage), `failed`, or `incomplete` (a stage was not run).
+    `state` is `passed` (every stage), `failed`, or `incomplete` (a stage was not run). `repaired`
+    are the findings in earlier versions of the code, which a repair was to remove.
     """
 
     paper: str
@@ -323,3 +324,4 @@ class PaperSummary(Record, frozen=True, kw_only=True):
     scripted: bool
     model: str = ""
     dataset: str = ""
+    repaired: tuple[Finding, ...] = ()

@@ -5,6 +5,7 @@ A number that was not measured is None, never zero.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from compilewatch.records.base import Phase, Record, Status
@@ -16,6 +17,24 @@ PROFILE_VERSION = 1
 
 EAGER = "eager"
 """The target that every other target is compared with: the model without a compiler."""
+
+
+def target_kind(target: str) -> str:
+    """Return what a target of a profile is, without its environment: `inductor@torch-2.13`."""
+    return target.partition("@")[0]
+
+
+def eager_of(target: str, targets: Iterable[str]) -> str | None:
+    """Return the eager mode that a target is compared with: of its own environment, if it is there.
+
+    None if no eager mode is among the targets.
+    """
+    found = [each for each in targets if target_kind(each) == EAGER]
+    own = EAGER + target.removeprefix(target_kind(target))
+    for name in (own, EAGER):
+        if name in found:
+            return name
+    return found[0] if found else None
 
 
 class Machine(Record, frozen=True, kw_only=True):
@@ -66,14 +85,17 @@ class Memory(Record, frozen=True, kw_only=True):
     """Memory of one call of one batch, in a process that does nothing else.
 
     `rss_peak_bytes` is the largest resident set, with the interpreter, torch and the model;
-    `call_peak_bytes` is what the call needed beyond that. `pss_bytes` is the proportional set
-    after the call. `device_peak_bytes` is the largest allocation on an accelerator.
+    `call_peak_bytes` is what the call needed beyond the model, on the device that it ran on.
+    `pss_bytes` is the proportional set after the call. `device_peak_bytes` is the most that tensors
+    took on a CUDA device, with those of the model; `device_used_bytes` is what all programs used of
+    the device (NVML).
     """
 
     rss_peak_bytes: int | None = None
     call_peak_bytes: int | None = None
     pss_bytes: int | None = None
     device_peak_bytes: int | None = None
+    device_used_bytes: int | None = None
 
 
 class Segments(Record, frozen=True, kw_only=True):
@@ -142,6 +164,28 @@ class Cure(Record, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class Verdict(StrEnum):
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    UNCLEAR = "unclear"
+
+
+class Judgement(Record, frozen=True, kw_only=True):
+    """What two series of rounds say about each other.
+
+    `ratio` is the time after divided by the time before, with its interval at 95 %. `unclear` means
+    that no claim is possible, and `reason` says why.
+    """
+
+    verdict: Verdict
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    p_value: float | None = None
+    reason: str = ""
+
+
 class BatchPoint(Record, frozen=True, kw_only=True):
     """One target at one batch size.
 
@@ -149,7 +193,10 @@ class BatchPoint(Record, frozen=True, kw_only=True):
     `speedup` is the time of eager mode divided by this time, from rounds in turns; it is None
     where the numbers do not match. `tokens_per_second` is None for inputs without tokens.
     `break_even_calls` says after how many calls the compilation has paid, with empty and with
-    filled caches; None where it never does.
+    filled caches; None where it never does. `utilization` is the share of the time in which the
+    threads computed; `device_utilization` that in which a CUDA device ran a kernel (NVML).
+    `against_first` compares a target in a second environment with the same one in the first
+    environment, from rounds in turns.
     """
 
     batch_size: int
@@ -161,6 +208,7 @@ class BatchPoint(Record, frozen=True, kw_only=True):
     tokens_per_second: float | None = None
     memory: Memory | None = None
     utilization: float | None = None
+    device_utilization: float | None = None
     load_seconds: float | None = None
     first_call_seconds: float | None = None
     warm_first_call_seconds: float | None = None
@@ -171,6 +219,7 @@ class BatchPoint(Record, frozen=True, kw_only=True):
     break_even_calls_warm: float | None = None
     graphs: int | None = None
     graph_breaks: int | None = None
+    against_first: Judgement | None = None
     numerics: Numerics | None = None
     segments: Segments | None = None
     breaks: tuple[BreakCost, ...] = ()
@@ -197,6 +246,7 @@ class OpStat(Record, frozen=True, kw_only=True):
     total_cpu_seconds: float
     self_memory_bytes: int | None = None
     flops: int | None = None
+    self_device_seconds: float | None = None
 
 
 class Accuracy(Record, frozen=True, kw_only=True):
@@ -229,7 +279,10 @@ class TargetProfile(Record, frozen=True, kw_only=True):
 
 
 class InferenceOptions(Record, frozen=True, kw_only=True):
-    """How a profile was measured. All of it is part of the key."""
+    """How a profile was measured. All of it is part of the key.
+
+    A target may name its environment: `inductor@torch-2.13`. `device` is `cpu` or `cuda`.
+    """
 
     targets: tuple[str, ...] = (EAGER, "inductor")
     batch_sizes: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
@@ -237,6 +290,7 @@ class InferenceOptions(Record, frozen=True, kw_only=True):
     threads: int = 1
     max_length: int = 128
     size: str = "full"
+    device: str = "cpu"
     warmup: int = 3
     runs: int = 10
     rounds: int = 10
@@ -294,28 +348,6 @@ class ProfileFailure(Record, frozen=True, kw_only=True):
     status: Status
     phase: Phase
     detail: str
-
-
-class Verdict(StrEnum):
-    SLOWER = "slower"
-    FASTER = "faster"
-    SAME = "same"
-    UNCLEAR = "unclear"
-
-
-class Judgement(Record, frozen=True, kw_only=True):
-    """What two series of rounds say about each other.
-
-    `ratio` is the time after divided by the time before, with its interval at 95 %. `unclear` means
-    that no claim is possible, and `reason` says why.
-    """
-
-    verdict: Verdict
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    p_value: float | None = None
-    reason: str = ""
 
 
 class PointChange(Record, frozen=True, kw_only=True):

@@ -9,7 +9,11 @@ from compilewatch.records.requests import Target
 
 
 class Environment(Record, frozen=True, kw_only=True):
-    """A Python interpreter in which a worker can run, as it described itself."""
+    """A Python interpreter in which a worker can run, as it described itself.
+
+    `cuda` is the release of CUDA that its torch was built for, None for a CPU build (and in runs of
+    earlier versions).
+    """
 
     name: str
     python_executable: str
@@ -21,6 +25,7 @@ class Environment(Record, frozen=True, kw_only=True):
     packages: dict[str, str]
     harness_version: int = HARNESS_VERSION
     digest: str = ""
+    cuda: str | None = None
 
 
 class Run(Record, frozen=True, kw_only=True):

@@ -48,7 +48,8 @@ class TrainingOptions(Record, frozen=True, kw_only=True):
     """How a worker trains a model for a profile; it is the field `training` of a request.
 
     `out` is the absolute folder in which the profile's folder is created. Unless `compiled`, the
-    model trains in eager mode, whatever the target.
+    model trains in eager mode, whatever the target. `batch_size` repeats or drops rows of the
+    example inputs; None leaves them as they are.
     """
 
     out: str
@@ -56,6 +57,7 @@ class TrainingOptions(Record, frozen=True, kw_only=True):
     compiled: bool = True
     warm_up: int = 3
     trace_steps: int = 3
+    batch_size: int | None = None
     learning_rate: float = 1e-4
 
 
@@ -94,8 +96,9 @@ class Step(Record, frozen=True, kw_only=True):
     `overhead_seconds` is what the profiler itself took after the step, which is part of no step.
     `loss_finite` is False if the loss was infinite or not a number; `loss` is then None.
     `resident_bytes` is the memory of the process at the end of the step, `device_peak_bytes` the
-    most that tensors took on a CUDA device so far. `traced` steps ran under `torch.profiler`, which
-    slows them down.
+    most that tensors took on a CUDA device so far; `device_utilization` is the share of the newest
+    sample period in which it ran a kernel (NVML), at most once a second. `traced` steps ran under
+    `torch.profiler`, which slows them down.
     """
 
     index: int
@@ -111,6 +114,7 @@ class Step(Record, frozen=True, kw_only=True):
     loss_finite: bool = True
     resident_bytes: int | None = None
     device_peak_bytes: int | None = None
+    device_utilization: float | None = None
     traced: bool = False
 
 
@@ -168,6 +172,7 @@ class TrainingMetrics(Record, frozen=True, kw_only=True):
     losses_not_finite: int = 0
     peak_resident_bytes: int | None = None
     peak_device_bytes: int | None = None
+    device_utilization: float | None = None
 
 
 class WrittenFile(Record, frozen=True, kw_only=True):

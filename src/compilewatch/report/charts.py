@@ -9,9 +9,10 @@ and a `<desc>` that says its content in words.
 
 from __future__ import annotations
 
+import itertools
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 SVG = "http://www.w3.org/2000/svg"
@@ -36,6 +37,8 @@ PROFILE_TONES = {
     "xla": "#2f7fb5",
 }
 """Parts of a call and targets, which keep these colours on either background."""
+OTHER_TONES = ("#3c8d5a", "#b0578d", "#8a7a2b", "#7a5ca8")
+"""The colours of targets in environments that were named."""
 STYLE = """
 text { fill: #39424e; }
 .faint { fill: #667080; }
@@ -166,8 +169,9 @@ def document(title: str, description: str, width: int, height: float) -> ET.Elem
 
 
 def rectangle(
-    parent: ET.Element, x: float, y: float, width: float, height: float, name: str
+    parent: ET.Element, x: float, y: float, width: float, height: float, name: str, tone: str = ""
 ) -> ET.Element:
+    """Draw a rectangle of a style class, or of a tone where the name has no class."""
     box = {
         "x": rounded(x),
         "y": rounded(y),
@@ -175,9 +179,15 @@ def rectangle(
         "height": rounded(height),
         "rx": "1.5",
     }
-    return ET.SubElement(
-        parent, "rect", {**box, "fill": (MID_TONES | PROFILE_TONES)[name], "class": name}
-    )
+    if tone:
+        return ET.SubElement(parent, "rect", {**box, "fill": tone})
+    return ET.SubElement(parent, "rect", {**box, "fill": MID_TONES[name], "class": name})
+
+
+def target_tones(targets: Iterable[str]) -> dict[str, str]:
+    """Return a colour for each target of a profile, its own where it has one."""
+    others = itertools.cycle(OTHER_TONES)
+    return {name: PROFILE_TONES.get(name) or next(others) for name in targets}
 
 
 def text_at(

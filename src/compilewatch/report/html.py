@@ -8,7 +8,7 @@ is linked relatively: the folder can be moved, mailed or archived.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cache, lru_cache
 from importlib import resources
@@ -23,7 +23,7 @@ from compilewatch.contract.targets import target_label
 from compilewatch.records import GraphBreak, Status
 from compilewatch.records.labels import source_lines
 from compilewatch.records.views import Earlier, RunView
-from compilewatch.report import charts, pages, wording
+from compilewatch.report import charts, commands, pages, wording
 from compilewatch.report.sections import details
 from compilewatch.report.strips import strip
 from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, status_words
@@ -104,7 +104,22 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (
+    made.filters |= {function.__name__: function for function in _filters()}
+    made.globals |= {
+        "OUTCOMES": OUTCOME_LABELS,
+        "MEANINGS": wording.OUTCOME_MEANINGS,
+        "terms": terms,
+        "CHANGES": wording.CHANGE_LABELS,
+        "SYMBOLS": SYMBOLS,
+        "STATUS_CLASSES": STATUS_CLASSES,
+        "version": compilewatch.__version__,
+    }
+    return made
+
+
+def _filters() -> tuple[Callable[..., object], ...]:
+    """The functions that templates apply, each by its own name."""
+    return (
         wording.percent,
         wording.quantity,
         wording.seconds,
@@ -113,9 +128,9 @@ def environment() -> jinja2.Environment:
         wording.outcome,
         wording.registry_page,
         wording.reason_title,
-        wording.commands,
-        wording.decompressing,
-        wording.compile_trace,
+        commands.commands,
+        commands.decompressing,
+        commands.compile_trace,
         wording.plural,
         wording.history_words,
         wording.message,
@@ -143,18 +158,7 @@ def environment() -> jinja2.Environment:
         summary.spent,
         target_label,
         moment,
-    ):
-        made.filters[function.__name__] = function
-    made.globals |= {
-        "OUTCOMES": OUTCOME_LABELS,
-        "MEANINGS": wording.OUTCOME_MEANINGS,
-        "terms": terms,
-        "CHANGES": wording.CHANGE_LABELS,
-        "SYMBOLS": SYMBOLS,
-        "STATUS_CLASSES": STATUS_CLASSES,
-        "version": compilewatch.__version__,
-    }
-    return made
+    )
 
 
 def _printable(value: object) -> object:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.changed_breaks import changed_breaks
 from compilewatch.analysis.leverage import By, Leverage, leverage
-from compilewatch.analysis.rows import Cell, Layer, Row, TargetReason, Way
+from compilewatch.analysis.rows import Cell, Row, TargetReason, Way
 from compilewatch.contract.targets import target_label
 from compilewatch.records import (
     Change,
@@ -160,7 +160,7 @@ class Report:
         return tuple(row for model in self.models for row in model.rows)
 
     @cached_property
-    def first_failures(self) -> dict[tuple[Way, Layer], int]:
+    def first_failures(self) -> dict[tuple[Way, str], int]:
         return rows.first_failures(self.rows)
 
     @cached_property

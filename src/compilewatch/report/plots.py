@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from compilewatch.records.profiles import EAGER, BatchPoint, InferenceProfile
+from compilewatch.report.charts import PROFILE_TONES, target_tones
 
-COLOURS = {"eager": "#5b6b7c", "inductor": "#d0691e", "xla": "#2f7fb5"}
-OTHER = "#7a5ca8"
 SIZE_INCHES = (13.0, 7.6)
 DOTS_PER_INCH = 110
 
@@ -52,6 +51,7 @@ def batch_size_comparison(profile: InferenceProfile) -> bytes:
     """Six panels, one line a target; bars show the 95 % interval of the median."""
     figure = _figure(SIZE_INCHES)
     axes = figure.subplots(2, 3)
+    tones = target_tones(target.target for target in profile.targets)
     for axis, (title, unit, value, logarithmic) in zip(axes.flat, PANELS, strict=True):
         for target in profile.targets:
             points = [(p, value(p)) for p in target.points]
@@ -63,14 +63,14 @@ def batch_size_comparison(profile: InferenceProfile) -> bytes:
                 [v for _, v in shown],
                 yerr=_errors(shown) if "Latency" in title else None,
                 label=target.target,
-                color=COLOURS.get(target.target, OTHER),
+                color=tones[target.target],
                 marker="o",
                 capsize=3,
                 linewidth=1.6,
                 markersize=5,
             )
         if title.startswith("Speed-up"):
-            axis.axhline(1, color=COLOURS[EAGER], linewidth=1, linestyle="--")
+            axis.axhline(1, color=PROFILE_TONES[EAGER], linewidth=1, linestyle="--")
         if logarithmic:
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:,g}")

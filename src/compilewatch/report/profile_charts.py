@@ -11,13 +11,13 @@ from compilewatch.records.profiles import BatchPoint, InferenceProfile, Samples
 from compilewatch.report import profile_words as words
 from compilewatch.report.charts import (
     GLYPH_WIDTH,
-    MID_TONES,
     PROFILE_TONES,
     document,
     encoded,
     legend_layout,
     rectangle,
     rounded,
+    target_tones,
     text_at,
 )
 
@@ -29,7 +29,10 @@ PARTS = {
 }
 
 HEIGHT = 190
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 24
+LEFT, RIGHT, TOP, BOTTOM = 78, 14, 34, 24
+
+FURTHEST = 0.5
+"""The spread of rounds is drawn up to this change; a round further out is a dot at the edge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +97,7 @@ def charts(
         if any(point.segments for target in profile.targets for point in target.points):
             yield f"charts/call{suffix}.svg", call_parts(profile, width)
         if samples:
-            yield f"charts/spread{suffix}.svg", spread(samples, width)
+            yield f"charts/spread{suffix}.svg", spread(profile, samples, width)
 
 
 def by_batch(profile: InferenceProfile, panel: Panel, width: int) -> bytes | None:
@@ -116,7 +119,8 @@ def by_batch(profile: InferenceProfile, panel: Panel, width: int) -> bytes | Non
         for name, points in lines.items()
     )
     svg = document(panel.title, described, width, HEIGHT)
-    _legend(svg, {name: name for name in lines}, width)
+    tones = target_tones(profile.options.targets)
+    _legend(svg, {name: name for name in lines}, tones, width)
     largest = max(value for points in lines.values() for _, value in points) or 1.0
     scale = (HEIGHT - TOP - BOTTOM) / largest
     step = (width - LEFT - RIGHT - 12) / max(len(sizes) - 1, 1)
@@ -133,10 +137,10 @@ def by_batch(profile: InferenceProfile, panel: Panel, width: int) -> bytes | Non
             for size, value in points
         ]
         path = " ".join(f"{rounded(x)},{rounded(y)}" for x, y, _, _ in dots)
-        line = {"points": path, "fill": "none", "stroke": _colour(name), "stroke-width": "2"}
+        line = {"points": path, "fill": "none", "stroke": tones[name], "stroke-width": "2"}
         ET.SubElement(svg, "polyline", line)
         for x, y, size, value in dots:
-            _dot(svg, x, y, name, f"{name}, batch {size}: {panel.said(value)}")
+            _dot(svg, x, y, tones[name], f"{name}, batch {size}: {panel.said(value)}")
     return encoded(svg)
 
 
@@ -168,7 +172,7 @@ def call_parts(profile: InferenceProfile, width: int) -> bytes:
     lines = len(legend_layout(PARTS, width))
     top, row = lines * 20 + 8, 24
     svg = document("Where a call goes", described, width, top + row * len(values) + 4)
-    _legend(svg, PARTS, width)
+    _legend(svg, PARTS, PROFILE_TONES, width)
     labels = max(len(label) for label, _, _ in values) * GLYPH_WIDTH + 10
     figures = 72
     for index, (label, total, parts) in enumerate(values):
@@ -177,7 +181,7 @@ def call_parts(profile: InferenceProfile, width: int) -> bytes:
         for name, seconds in parts.items():
             share = (width - labels - figures) * seconds / total if total else 0
             if share > 0:
-                made = rectangle(svg, x, y, max(share - 0.6, 0.4), 15, name)
+                made = rectangle(svg, x, y, max(share - 0.6, 0.4), 15, name, PROFILE_TONES[name])
                 said = f"{PARTS[name]}: {words.milliseconds(seconds)} ({seconds / total:.1%})"
                 ET.SubElement(made, "title").text = said
                 x += share
@@ -185,14 +189,15 @@ def call_parts(profile: InferenceProfile, width: int) -> bytes:
     return encoded(svg)
 
 
-def spread(samples: Sequence[Samples], width: int) -> bytes:
+def spread(profile: InferenceProfile, samples: Sequence[Samples], width: int) -> bytes:
     """One row for each series: the median of each round, relative to the median of all."""
-    rows = []
+    rows, tones = [], target_tones(profile.options.targets)
     for each in samples:
         rounds = [median(values) for values in each.wall_seconds if values]
         middle = median(rounds)
         rows.append((f"{each.target}, batch {each.batch_size}", [r / middle - 1 for r in rounds]))
-    furthest = max(0.05, max(abs(change) for _, changes in rows for change in changes))
+    largest = max(abs(change) for _, changes in rows for change in changes)
+    furthest = min(max(0.05, largest), FURTHEST)
     described = "; ".join(
         f"{label}: from {min(changes):+.1%} to {max(changes):+.1%}" for label, changes in rows
     )
@@ -210,21 +215,21 @@ def spread(samples: Sequence[Samples], width: int) -> bytes:
         y = top + index * row + 9
         text_at(svg, labels - 8, y + 4, label, anchor="end")
         for number, change in enumerate(changes, start=1):
-            name = label.partition(",")[0]
-            _dot(svg, middle_x + change * scale, y, name, f"round {number}: {change:+.1%}")
+            tone = tones[label.partition(",")[0]]
+            x = middle_x + max(-furthest, min(furthest, change)) * scale
+            _dot(svg, x, y, tone, f"round {number}: {change:+.1%}")
     return encoded(svg)
 
 
-def _legend(svg: ET.Element, names: dict[str, str], width: int) -> None:
+def _legend(svg: ET.Element, names: dict[str, str], tones: dict[str, str], width: int) -> None:
     for line, entries in enumerate(legend_layout(names, width)):
         for x, name in entries:
-            css = name if name in PROFILE_TONES else "mismatch"
-            rectangle(svg, x, line * 20 + 3, 10, 10, css)
+            rectangle(svg, x, line * 20 + 3, 10, 10, name, tones[name])
             text_at(svg, x + 15, line * 20 + 12, names[name])
 
 
-def _dot(svg: ET.Element, x: float, y: float, name: str, said: str) -> None:
-    dot = {"cx": rounded(x), "cy": rounded(y), "r": "3.5", "fill": _colour(name)}
+def _dot(svg: ET.Element, x: float, y: float, tone: str, said: str) -> None:
+    dot = {"cx": rounded(x), "cy": rounded(y), "r": "3.5", "fill": tone}
     ET.SubElement(ET.SubElement(svg, "circle", dot), "title").text = said
 
 
@@ -232,7 +237,3 @@ def _grid(svg: ET.Element, x1: float, x2: float, y1: float, y2: float) -> None:
     box = {"x1": rounded(x1), "x2": rounded(x2), "y1": rounded(y1), "y2": rounded(y2)}
     faint = {"stroke": "#808080", "stroke-opacity": "0.4", "class": "grid"}
     ET.SubElement(svg, "line", {**box, **faint})
-
-
-def _colour(name: str) -> str:
-    return PROFILE_TONES.get(name, MID_TONES["mismatch"])

@@ -16,6 +16,7 @@ from compilewatch.records.profiles import (
     InferenceProfile,
     OpStat,
     Samples,
+    Software,
     TargetProfile,
 )
 from compilewatch.report import profile_words as words
@@ -47,6 +48,8 @@ COLUMNS = (
     "call_peak_mb",
     "device_peak_mb",
     "utilization_percent",
+    "device_utilization_percent",
+    "device_used_mb",
     "speedup",
     "first_call_s",
     "warm_first_call_s",
@@ -70,9 +73,9 @@ def files(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tup
 
 
 def operators_of(profile: InferenceProfile) -> tuple[OpStat, ...]:
-    """The operators of the trace: of the last target that was traced, which is compiled if any."""
-    traced = [target for target in profile.targets if target.operators]
-    return traced[-1].operators if traced else ()
+    """The operators of `profiler_traces/trace.json`."""
+    main = profile.target(profiling.main_traced(profile.options.targets) or "")
+    return main.operators if main is not None else ()
 
 
 def baseline_metrics(profile: InferenceProfile) -> dict[str, Any]:
@@ -137,11 +140,20 @@ def op_stats(operators: Sequence[OpStat]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        ("name", "calls", "self_cpu_time_us", "cpu_time_total_us", "self_cpu_memory_bytes", "flops")
+        (
+            *("name", "calls", "self_cpu_time_us", "cpu_time_total_us"),
+            *("self_cpu_memory_bytes", "flops", "self_device_time_us"),
+        )
     )
     for each in sorted(operators, key=lambda o: -o.self_cpu_seconds):
         times = (round(each.self_cpu_seconds * 1e6, 3), round(each.total_cpu_seconds * 1e6, 3))
-        writer.writerow((each.name, each.calls, *times, each.self_memory_bytes, each.flops))
+        device = each.self_device_seconds
+        writer.writerow(
+            (
+                *(each.name, each.calls, *times, each.self_memory_bytes, each.flops),
+                round(device * 1e6, 3) if device is not None else None,
+            )
+        )
     return out.getvalue()
 
 
@@ -157,10 +169,11 @@ def summary_report(profile: InferenceProfile) -> str:
     if not scored:
         lines.append("not measured: no labelled texts were given (--data)")
     lines += ["", "Batch Size Analysis", "-" * 70]
+    width = max(12, *(len(target.target) + 2 for target in profile.targets))
     heading = ("target", "batch", "ms/batch", "ms/sample", "samples/s", "peak MB", "speed-up")
-    lines.append(_columns(heading))
+    lines.append(_columns(heading, width))
     for target in profile.targets:
-        lines += [_columns(_cells(target, point)) for point in target.points]
+        lines += [_columns(_cells(target, point), width) for point in target.points]
     lines += ["", "Findings", "-" * 70]
     lines += [f"{name:<22}{value}" for name, value in answers(profile)]
     lines += [f"Note: {note}" for note in profile.notes]
@@ -180,8 +193,20 @@ def facts(profile: InferenceProfile) -> list[tuple[str, str]]:
             f"{machine.cpu}, {machine.cores} cores, {wording.memory(machine.memory_bytes)}",
         ),
         ("Threads", str(options.threads)),
+        ("Software", "; ".join(_versions(profile))),
         ("Measured", f"up to {options.rounds} rounds of {options.runs} calls, targets in turns"),
     ]
+
+
+def _versions(profile: InferenceProfile) -> Iterator[str]:
+    """The versions of each environment, after the targets that ran in it."""
+    environments: dict[str, tuple[Software, list[str]]] = {}
+    for target in profile.targets:
+        known = environments.setdefault(target.software.environment, (target.software, []))
+        known[1].append(target.target)
+    for software, names in environments.values():
+        said = f"torch {software.torch}, transformers {software.transformers}"
+        yield said if len(environments) == 1 else f"{', '.join(names)}: {said}"
 
 
 def answers(profile: InferenceProfile) -> list[tuple[str, str]]:
@@ -207,8 +232,12 @@ def answers(profile: InferenceProfile) -> list[tuple[str, str]]:
                     f"{made.decode_tokens_per_second:,.1f} tokens/s, batch {made.batch_size}",
                 )
             )
-        found += [(f"Setting {c.setting}", words.cure_words(c)) for c in each.cures]
+        on = f" on {each.target}" if sum(bool(t.cures) for t in profile.targets) > 1 else ""
+        found += [(f"Setting {c.setting}{on}", words.cure_words(c)) for c in each.cures]
         paid = next((p for p in each.points if p.break_even_calls_cold is not None), None)
+        against = next((p for p in reversed(each.points) if p.against_first is not None), None)
+        if against is not None:
+            found.append((each.target, words.against_first_words(each.target, against)))
         if paid is not None:
             found.append((f"Break-even ({each.target})", words.break_even_words(paid)))
     return found
@@ -226,6 +255,9 @@ def _row(target: TargetProfile, point: BatchPoint) -> dict[str, Any]:
         "throughput_batches_per_sec_mean": 1 / seconds if seconds else None,
         "tokens_per_sec_mean": point.tokens_per_second,
         "utilization_percent": point.utilization * 100 if point.utilization is not None else None,
+        "device_utilization_percent": (
+            point.device_utilization * 100 if point.device_utilization is not None else None
+        ),
         "speedup": 1.0 if target.target == EAGER and timing else point.speedup,
         "first_call_s": point.first_call_seconds,
         "warm_first_call_s": point.warm_first_call_seconds,
@@ -255,6 +287,7 @@ def _row(target: TargetProfile, point: BatchPoint) -> dict[str, Any]:
             "rss_peak_mb": _megabytes(memory.rss_peak_bytes),
             "call_peak_mb": _megabytes(memory.call_peak_bytes),
             "device_peak_mb": _megabytes(memory.device_peak_bytes),
+            "device_used_mb": _megabytes(memory.device_used_bytes),
         }
     return row
 
@@ -275,9 +308,9 @@ def _cells(target: TargetProfile, point: BatchPoint) -> tuple[str, ...]:
     )
 
 
-def _columns(cells: Sequence[str]) -> str:
+def _columns(cells: Sequence[str], width: int) -> str:
     first, *rest = cells
-    return (f"{first:<12}" + "".join(f"{cell:>11}" for cell in rest)).rstrip()
+    return (f"{first:<{width}}" + "".join(f"{cell:>11}" for cell in rest)).rstrip()
 
 
 def _per_sample_ms(point: BatchPoint) -> float | None:

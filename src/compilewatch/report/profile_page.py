@@ -22,23 +22,31 @@ def render(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tu
     yield "report.css", resources.files(__package__).joinpath("report.css").read_bytes()
     made = dict(charts(profile, samples, CHART_WIDTHS))
     yield from made.items()
-    point = next((p for t in profile.targets for p in t.points if p.breaks), None)
+    broken = profiling.broken(profile)
+    point = broken[1] if broken is not None else None
     operators = sorted(operators_of(profile), key=lambda o: -o.self_cpu_seconds)
     text = (
         environment()
         .get_template("profile.html")
         .render(
             profile=profile,
-            facts=facts(profile),
+            facts=[(name, value) for name, value in facts(profile) if name != "Software"],
             answers=answers(profile),
             panels=[p for p in PANELS if f"charts/{p.name}.svg" in made],
             has_call="charts/call.svg" in made,
             has_spread="charts/spread.svg" in made,
             best=profiling.fastest(profile),
             costly=point,
+            costly_target=broken[0].target if broken is not None else "",
             sources={cost.fingerprint: _source(cost) for cost in point.breaks} if point else {},
             operators=operators[:OPERATORS_SHOWN],
             operator_seconds=sum(o.self_cpu_seconds for o in operators),
+            main=profiling.main_traced(profile.options.targets),
+            traces=[
+                (t.target, profiling.trace_folder(t.target, profile.options.targets))
+                for t in profile.targets
+                if t.operators
+            ],
             words=words,
         )
     )

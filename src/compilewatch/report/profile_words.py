@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from compilewatch.records.profiles import Accuracy, BatchPoint, BreakCost, Cure
+from compilewatch.records.profiles import Accuracy, BatchPoint, BreakCost, Cure, target_kind
 
 SECONDS_FROM = 10.0
 """From here on, times are in seconds."""
+
+
+MEGABYTES_FROM = 10_000_000
+"""From here on, memory is in whole megabytes."""
 
 
 def milliseconds(seconds: float | None) -> str:
@@ -20,7 +24,9 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def megabytes(size: int | None) -> str:
-    return "–" if size is None else f"{size / 1e6:,.0f} MB"
+    if size is None:
+        return "–"
+    return f"{size / 1e6:,.0f} MB" if size >= MEGABYTES_FROM else f"{size / 1e6:,.2f} MB"
 
 
 def rate(value: float | None) -> str:
@@ -52,6 +58,18 @@ def break_even_words(point: BatchPoint) -> str:
     if point.break_even_calls_warm is None:
         return said
     return f"{said}, after {point.break_even_calls_warm:,.0f} with filled caches"
+
+
+def against_first_words(target: str, point: BatchPoint) -> str:
+    """`takes 1.05 × the time of inductor in the first environment (1.03 to 1.07) at batch 8`."""
+    judged = point.against_first
+    if judged is None or judged.ratio is None:
+        return "not compared with the first environment"
+    said = f"takes {judged.ratio:.2f} × the time of {target_kind(target)} in the first environment"
+    if judged.ratio_low is not None and judged.ratio_high is not None:
+        said += f" ({judged.ratio_low:.2f} to {judged.ratio_high:.2f})"
+    said += f" at batch {point.batch_size}"
+    return f"{said}; no claim: {judged.reason}" if judged.reason else said
 
 
 def cure_words(cure: Cure) -> str:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 from compilewatch.analysis import summary
 from compilewatch.analysis.leverage import By, Fix, Leverage
 from compilewatch.analysis.rows import Cell, TargetReason
-from compilewatch.contract.targets import CPU, default_dtype, in_default_environment, target_label
+from compilewatch.contract.targets import target_label
 from compilewatch.records import (
     Attempt,
     ChangeKind,
-    Depth,
     Dtype,
     Environment,
     GraphBreak,
-    Mode,
-    Request,
     Result,
     Status,
 )
@@ -167,7 +163,9 @@ def headline(view: RunView) -> str:
     several targets or modes the unit is a request, a model on a target.
     """
     total, passed = summary.planned(view), summary.summarise(view).passed
-    targets = {r.request.target for r in view.results} | set(view.run.targets)
+    targets = {
+        target_label(t) for t in (*(r.request.target for r in view.results), *view.run.targets)
+    }
     unit = "model" if len(targets) <= 1 else "request"
     verb = "compiles" if 1 in (passed, total) else "compile"
     if total != 1:
@@ -384,67 +382,3 @@ def memory(size: int | None) -> str:
     if size is None:
         return "–"
     return f"{size / 2**20:.0f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
-
-
-def compile_trace(paths: Iterable[str]) -> str | None:
-    """The pages that tlparse made of the compile trace: their index, or all of them packed."""
-    found = [p for p in paths if p.endswith(("/tlparse/index.html", "/tlparse.zip"))]
-    return min(found, default=None, key=len)
-
-
-def main_artifacts(paths: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Artifacts that a person opens first (tlparse's pages, a trace), and the many others.
-
-    Runs of earlier versions hold those pages unpacked: an index among the dozens that it links to.
-    """
-    first: list[str] = []
-    others: list[str] = []
-    for path in paths:
-        is_first = path.endswith(("/index.html", ".log")) or "/tlparse/" not in path
-        (first if is_first else others).append(path)
-    first.sort(key=lambda path: not path.endswith(("/index.html", "/tlparse.zip")))
-    return tuple(first), tuple(others)
-
-
-def decompressing(result: Result) -> str:
-    """What to type for the artifacts as plain files; "" where none is compressed."""
-    if not any(path.endswith((".zst", "/tlparse.zip")) for path in result.artifacts):
-        return ""
-    name = shlex.quote(result.request.model.name)
-    return f"compilewatch show {name} --artifacts DIRECTORY"
-
-
-def commands(request: Request) -> tuple[str, str, str]:
-    """What to type to reproduce a result: plain PyTorch, explained, and the same request anew."""
-    name = shlex.quote(request.model.name)
-    sweep = f"compilewatch sweep --source {request.model.source} --models {name}"
-    if request.target.name != "dynamo":
-        sweep += f" --targets {request.target.name}"
-    if request.target.mode is not Mode.EVAL:
-        sweep += f" --modes {request.target.mode.value}"
-    if request.target.dynamic:
-        sweep += " --dynamic"
-    nested = {None: "", True: " --nested-graph-breaks on", False: " --nested-graph-breaks off"}[
-        request.target.nested_graph_breaks
-    ]
-    sweep += nested
-    if not in_default_environment(request.target):
-        sweep += f" --environments {request.target.environment}"
-    device = ""
-    if request.target.device != CPU:
-        device += f" --device {request.target.device}"
-    if request.target.dtype is not default_dtype(request.target.device):
-        device += f" --dtype {request.target.dtype.value}"
-    if request.depth is not Depth.FULL:
-        sweep += f" --depth {request.depth.value}"
-    target = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
-    where = (
-        ""
-        if in_default_environment(request.target)
-        else f" --environment {request.target.environment}"
-    )
-    return (
-        f"compilewatch reproduce {name}{device}{where}{nested}",
-        f"compilewatch explain {name}{target}{device}{where}{nested}",
-        f"{sweep}{device} --fresh",
-    )

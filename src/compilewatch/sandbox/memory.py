@@ -243,11 +243,26 @@ class Watcher:
 
 
 def folder_use(pid: int) -> Iterator[tuple[int, int]]:
-    """The bytes and files of each folder in memory of the sandbox whose first process this is."""
+    """The bytes and files of each folder in memory of the sandbox whose first process this is.
+
+    Until bubblewrap has mounted the sandbox's own, a path leads to the folder of this machine,
+    which may be in memory, too: what others keep there does not count.
+    """
     for folder in _FOLDERS:
         with contextlib.suppress(OSError):
-            found = os.statvfs(f"/proc/{pid}/root/{folder}")
+            inside = Path(f"/proc/{pid}/root/{folder}")
+            if inside.stat().st_dev == _device_of(Path("/") / folder):
+                continue
+            found = os.statvfs(inside)
             yield (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_files - found.f_ffree
+
+
+def _device_of(folder: Path) -> int | None:
+    """The file system of a folder of this machine; None without it."""
+    try:
+        return folder.stat().st_dev
+    except OSError:
+        return None
 
 
 def _memberships() -> Iterator[tuple[str, str]]:

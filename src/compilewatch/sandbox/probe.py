@@ -7,7 +7,6 @@ import functools
 import msgspec
 
 from compilewatch.errors import SandboxError
-from compilewatch.records import Record
 from compilewatch.sandbox import bubblewrap, seccomp
 from compilewatch.sandbox.policy import Ending, Limits, Run
 from compilewatch.sandbox.supervised import Supervised
@@ -64,10 +63,6 @@ with open("out/succeeded.json", "w") as file:
 LIMITS = Limits(
     deadline_seconds=30.0, memory_bytes=512 * 2**20, disk_bytes=2**20, output_bytes=2**16
 )
-
-
-class _Succeeded(Record, frozen=True, kw_only=True):
-    attacks: tuple[str, ...]
 
 
 @functools.cache

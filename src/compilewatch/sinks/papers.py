@@ -71,6 +71,9 @@ EXECUTION = {
 }
 """Metric -> CloudWatch's unit. The dimensions are InstanceType and Replies; never job or paper."""
 
+SMALLEST, LARGEST = 8.515920e-109, 1.174271e108
+"""The range of values of CloudWatch (MetricDatum), beside 0."""
+
 MAX_VALUES = 150
 """Values in one datum (PutMetricData)."""
 
@@ -121,7 +124,12 @@ def execution_data(
 
 
 def _finite(numbers: Mapping[str, float]) -> dict[str, float]:
-    return {name: numbers[name] for name in EXECUTION if math.isfinite(numbers.get(name, math.nan))}
+    return {name: numbers[name] for name in EXECUTION if _accepted(numbers.get(name, math.nan))}
+
+
+def _accepted(value: float) -> bool:
+    """Whether CloudWatch takes a value; one that it does not take would lose the whole request."""
+    return value == 0.0 or (math.isfinite(value) and SMALLEST <= abs(value) <= LARGEST)
 
 
 def _data(

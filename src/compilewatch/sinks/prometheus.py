@@ -337,7 +337,7 @@ def _of_run(view: RunView) -> Iterator[Sample]:
     yield from ((name, (), value) for name, value in measured.items() if value is not None)
     for (way, layer), models in rows.first_failures(rows.rows(view.results)).items():
         mode = f"{way.mode.value}/dynamic" if way.dynamic else way.mode.value
-        labels = (layer.value, mode, way.environment or "")
+        labels = (layer, mode, way.environment or "")
         yield "compilewatch_first_failing_layer", labels, models
     yield from profile_metrics.samples(view)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -189,34 +190,39 @@ class PaperFolder:
 
 
 class Ledger:
-    """The ledger: two lines for each request to a model, one before it and one after it."""
+    """The ledger: two lines for each request to a model, one before it and one after it.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines = _lines(path, Call)
+        self._lock = threading.Lock()
 
     def entries(self) -> tuple[Call, ...]:
         """The newest line of each entry, in order."""
-        found: dict[int, Call] = {}
-        for line in self._lines:
-            found[line.entry] = line
-        return tuple(found.values())
+        with self._lock:
+            return tuple({line.entry: line for line in self._lines}.values())
 
     def finished(self, key: str) -> Call | None:
         """The finished call with this key, which need not be made again."""
-        for line in reversed(self._lines):
+        for line in reversed(self.entries()):
             if line.key == key and line.state is CallState.FINISHED:
                 return line
         return None
 
     def begin(self, call: Call) -> Call:
         """Append a line `started` and return it with its number; then the request may be sent."""
-        number = max((line.entry for line in self._lines), default=0) + 1
-        return self._written(msgspec.structs.replace(call, entry=number, state=CallState.STARTED))
+        with self._lock:
+            number = max((line.entry for line in self._lines), default=0) + 1
+            begun = msgspec.structs.replace(call, entry=number, state=CallState.STARTED)
+            return self._written(begun)
 
     def end(self, call: Call) -> Call:
         """Append the line that ends an entry."""
-        return self._written(call)
+        with self._lock:
+            return self._written(call)
 
     def _written(self, call: Call) -> Call:
         _append(self.path, call)

@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -153,12 +152,7 @@ class RunWriter:
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

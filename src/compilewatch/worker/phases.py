@@ -141,7 +141,8 @@ def _run(
         return made
 
     inputs = make()
-    progress.inputs, progress.strategy = summarize(inputs), inputs.strategy
+    step = f"{built.part}.forward: " if built.part else ""
+    progress.inputs, progress.strategy = summarize(inputs), step + inputs.strategy
     subject = Subject(
         request=request,
         module=built.module,
@@ -159,11 +160,14 @@ def _run(
         trained: Outcome = plugins.load(TRAINING)(subject, request.training)
         return trained
     enter(Phase.COMPILE)
-    if probes(request, tier):
-        progress.probing = True
-        return target.probe(on_declared_device(subject))
     others = variants_of(subject, make)
-    outcome, progress.inputs = run_variants(subject, others, target.run, _eager)
+    progress.probing = probes(request, tier)
+
+    def probe(each: Subject) -> Outcome:
+        return target.probe(on_declared_device(each))
+
+    run = probe if progress.probing else target.run
+    outcome, progress.inputs = run_variants(subject, others, run, _eager)
     return outcome
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections import Counter
+from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.messages import ARTIFACTS_FOLDER, ChildResult
 from compilewatch.contract.targets import target_label
 from compilewatch.records import ConfigBuild, Depth, FactoryBuild, Mode, Request, Result, Tier
 from compilewatch.worker import phases
 from compilewatch.worker.example_inputs import make_inputs
+from compilewatch.worker.example_inputs.fakes import holds_state
 from compilewatch.worker.model.overrides import load_overrides
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs
@@ -204,17 +206,60 @@ def tensor_source(tensor: torch.Tensor) -> str:
 
 
 def value_source(value: Any) -> str:
-    """Python source of one argument; raises TypeError for a type that cannot be written."""
+    """Python source of one argument; raises TypeError for a type that cannot be written.
+
+    An object that holds the state of earlier calls (a cache, a session) is written with its
+    attributes, for the function `made` of the script.
+    """
     if isinstance(value, torch.Tensor):
         return tensor_source(value)
     if isinstance(value, list | tuple):
         inner = ", ".join(value_source(item) for item in value)
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {value_source(v)}" for k, v in value.items()) + "}"
+        return _dict_source(value)
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
+    if isinstance(value, torch.dtype):
+        return str(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if isinstance(value, type):
+        return f"class_of({value.__module__!r}, {value.__name__!r})"
+    if holds_state(value):
+        kind = type(value)
+        return f"made({kind.__module__!r}, {kind.__name__!r}, {_dict_source(vars(value))})"
     raise TypeError(f"cannot write a {type(value).__name__} as source")
+
+
+def _dict_source(value: dict[Any, Any]) -> str:
+    items = "{" + ", ".join(f"{k!r}: {value_source(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, defaultdict):
+        return f"defaultdict({getattr(value.default_factory, '__name__', None)}, {items})"
+    return f"OrderedDict({items})" if isinstance(value, OrderedDict) else items
+
+
+STATE = '''
+def class_of(module, name):
+    return getattr(importlib.import_module(module), name)
+
+
+def made(module, name, state):
+    """An object that holds the state of earlier calls."""
+    value = object.__new__(class_of(module, name))
+    vars(value).update(state)
+    return value
+'''
+
+FIRST_CALL = """
+with torch.no_grad():
+    model(*args, **kwargs)  # each call changes the state: what follows continues here
+"""
+
+
+def has_state(inputs: ExampleInputs) -> bool:
+    """Whether an argument holds the state of earlier calls."""
+    return any(map(holds_state, tree_leaves((inputs.args, inputs.kwargs))))
 
 
 def inputs_source(inputs: ExampleInputs) -> str:
@@ -266,14 +311,26 @@ def nested_source(wanted: bool | None) -> list[str]:
     return [f"torch._dynamo.config.nested_graph_breaks = {wanted}"]
 
 
-DEVICE = """
+DEVICE = '''
 if not torch.cuda.is_available():
     print("this script needs a CUDA device, and torch sees none here", file=sys.stderr)
     sys.exit(2)
-move = lambda value: value.to("cuda") if torch.is_tensor(value) else value
+
+
+def move(value):
+    """A value with its tensors on the device, and what it says of its own device."""
+    if torch.is_tensor(value):
+        return value.to("cuda")
+    is_state = type(value).__module__.startswith("transformers.") and hasattr(value, "__dict__")
+    for name, each in vars(value).items() if is_state else ():
+        is_device = name.endswith("device") and str(each) == "cpu"
+        vars(value)[name] = type(each)("cuda") if is_device else tree_map(move, each)
+    return value
+
+
 model = model.to("cuda")
 args, kwargs = tree_map(move, (args, kwargs))
-"""
+'''
 
 
 def dtype_source(module: torch.nn.Module) -> list[str]:
@@ -287,6 +344,7 @@ def script(request: Request) -> str:
     overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
     built = build_model(request, None, overrides)
     inputs = make_inputs(built.module, built.config, request, overrides, None)
+    stateful = has_state(inputs)
     train = request.target.mode is Mode.TRAIN
     dynamic = ", dynamic=True" if request.target.dynamic else ""
     backend = "aot_eager_default_partitioner" if train else "eager"
@@ -297,8 +355,9 @@ def script(request: Request) -> str:
         f'"""{title}, in plain PyTorch {torch.__version__}."""',
         "",
         *(f"import {name}" for name in ("inspect", "json", "logging", "os", "re", "sys")),
+        *(["import importlib"] if stateful else []),
         "import sysconfig",
-        "from collections import Counter",
+        "from collections import Counter, OrderedDict, defaultdict",
         "",
         "import torch",
         "import torch._dynamo",
@@ -309,9 +368,11 @@ def script(request: Request) -> str:
         *model_source(request, built.module, built.config),
         *dtype_source(built.module),
         "model.train()" if train else "model.eval().requires_grad_(False)",
+        *(STATE.splitlines() if stateful else ()),
         "",
         inputs_source(inputs),
         *(DEVICE.splitlines() if request.device is not None else ()),
+        *(FIRST_CALL.splitlines() if stateful else ()),
         body,
         expected_source(captured(request)),
         "",

@@ -18,7 +18,7 @@ from compilewatch.analysis.bisection import (
     search,
 )
 from compilewatch.analysis.source_changes import changed_lines
-from compilewatch.environments import SUPPORTED_TRANSFORMERS, interpreter, package_folder
+from compilewatch.environments import SUPPORTED_TRANSFORMERS, Environments, package_folder
 from compilewatch.environments.releases import releases
 from compilewatch.environments.versions import ensure
 from compilewatch.errors import InterpreterError, UnknownModelError, UsageError, did_you_mean
@@ -124,9 +124,9 @@ def _evaluate(
     )
 
 
-def preparing(cache: Path | None, observer: Callable[[str], None]) -> Prepare:
-    """Return the usual `Prepare`, which creates environments in the cache folder."""
-    return lambda torch, transformers: ensure(torch, transformers, cache, observer)
+def preparing(environments: Environments, observer: Callable[[str], None]) -> Prepare:
+    """Return the usual `Prepare`, which creates environments that are missing."""
+    return lambda torch, transformers: ensure(environments, torch, transformers, observer)
 
 
 class FileChange(Record, frozen=True, kw_only=True):
@@ -136,7 +136,9 @@ class FileChange(Record, frozen=True, kw_only=True):
     lines: tuple[str, ...]
 
 
-def source_changes(search: Bisection, cache: Path | None, limit: int) -> tuple[FileChange, ...]:
+def source_changes(
+    search: Bisection, environments: Environments, limit: int
+) -> tuple[FileChange, ...]:
     """Return what changed, between the two releases, in the model's file and where it breaks.
 
     At most `limit` lines of each file; files without a change are left out. Empty where a release
@@ -147,7 +149,7 @@ def source_changes(search: Bisection, cache: Path | None, limit: int) -> tuple[F
     pair = search.of(search.last), search.of(search.first)
     if not (pair[0].environment and pair[1].environment):
         return ()
-    folders = [package_folder(interpreter(each.environment, cache)) for each in pair]
+    folders = [package_folder(environments.interpreter(each.environment)) for each in pair]
     files = {
         modeling_file(folder, each.architecture) for folder, each in zip(folders, pair, strict=True)
     }

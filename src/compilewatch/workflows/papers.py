@@ -1,4 +1,4 @@
-"""`compilewatch papers run`: each paper through the stages, stored before the next one begins.
+"""`compilewatch papers run`: papers through the stages, each stored before the next one begins.
 
 Nothing is kept in memory only. A stage whose result is in the journal under the same key is not
 repeated, and a call whose reply is in the ledger is not sent again, so that a run that was killed
@@ -8,8 +8,8 @@ continues where it was.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -23,7 +23,6 @@ from compilewatch.papers.datasets import offline
 from compilewatch.papers.execution import Ran, Runner, run_eager
 from compilewatch.papers.text import UnreadableError, read_text
 from compilewatch.records import Record
-from compilewatch.records.clock import now
 from compilewatch.records.digests import digest
 from compilewatch.records.papers import (
     REPAIRABLE,
@@ -42,8 +41,8 @@ from compilewatch.records.papers import (
 )
 from compilewatch.report.wording import plural
 from compilewatch.store.papers import PaperFolder, PaperStore
-
-Observer = Callable[[StageResult], None]
+from compilewatch.workflows.papers_journal import Journal, Made, Observer, failed, listed, made
+from compilewatch.workflows.threads import in_threads
 
 
 class Checker(Protocol):
@@ -63,7 +62,7 @@ class _StoppedError(Exception):
 
 @dataclass(kw_only=True)
 class Pipeline:
-    """What all papers of a run share."""
+    """What all papers of a run share. With `until` = `generate`, no code is run or reviewed."""
 
     store: PaperStore
     library: Library
@@ -73,18 +72,22 @@ class Pipeline:
     executor: Checker
     max_paper_tokens: int
     observer: Observer = lambda _: None
+    until: Stage = Stage.EXECUTE
 
-    def run(self, papers: Sequence[Paper]) -> tuple[PaperSummary, ...]:
-        """Process papers one after the other and return their summaries."""
-        return tuple(self.process(paper) for paper in papers)
+    def run(self, papers: Sequence[Paper], jobs: int = 1) -> tuple[PaperSummary, ...]:
+        """Process papers, so many at a time, and return their summaries in the same order."""
+        return tuple(in_threads(self.process, papers, jobs))
 
     def process(self, paper: Paper) -> PaperSummary:
         """Process one paper. What is wrong with it is in its summary."""
         folder = self.store.folder(paper.id)
-        work = _Work(pipeline=self, paper=paper, folder=folder, journal=list(folder.journal()))
+        journal = Journal(
+            paper=paper.id, folder=folder, observer=self.observer, lines=list(folder.journal())
+        )
+        work = _Work(pipeline=self, paper=paper, folder=folder, journal=journal)
         with contextlib.suppress(_StoppedError):
             work.run()
-        return summarise_paper(work.journal, self.caller.ledger.entries())
+        return summarise_paper(journal.lines, self.caller.ledger.entries())
 
 
 @dataclass(kw_only=True)
@@ -94,8 +97,7 @@ class _Work:
     pipeline: Pipeline
     paper: Paper
     folder: PaperFolder
-    journal: list[StageResult]
-    generation: Generation | None = field(default=None)
+    journal: Journal
 
     def run(self) -> None:
         self._found()
@@ -104,6 +106,8 @@ class _Work:
         rules = self.pipeline.caller.rules
         prompt = prompts.generate_prompt(self.paper, text, plan, rules)
         generation = self._generated(prompt, text, parent, None)
+        if self.pipeline.until is Stage.GENERATE:
+            return
         repairs = self.pipeline.caller.budget.max_repairs
         while True:
             findings = self._checked(generation, plan)
@@ -125,11 +129,11 @@ class _Work:
         about = msgspec.structs.replace(self.paper, ingested_at="")
         labels = {"title": self.paper.title[:200], "library": self.paper.library}
 
-        def make() -> _Made:
+        def make() -> Made:
             name = self.folder.write_record(Stage.FIND, self.paper, what="paper")
-            return _Made(files=(name,), labels=labels, detail=self.paper.location)
+            return Made(files=(name,), labels=labels, detail=self.paper.location)
 
-        self._stage(Stage.FIND, digest(about), make)
+        self.journal.stage(Stage.FIND, digest(about), make)
 
     def _read(self) -> PaperText:
         limit = self.pipeline.max_paper_tokens
@@ -137,21 +141,21 @@ class _Work:
             text = read_text(self.pipeline.library.fetch(self.paper), max_tokens=limit)
         except (UnreadableError, SourceError) as error:
             finding = Finding(kind=FindingClass.UNREADABLE, stage=Stage.READ, evidence=str(error))
-            self._stage(
-                Stage.READ, digest([self.paper.location, str(error)]), lambda: _failed(finding)
+            self.journal.stage(
+                Stage.READ, digest([self.paper.location, str(error)]), lambda: failed(finding)
             )
             raise _StoppedError from None
 
-        def make() -> _Made:
+        def make() -> Made:
             name = self.folder.write(Stage.READ, text.text.encode(), ".txt", what="text")
             left = text.left_out_characters
             detail = f"{text.format}, {text.tokens:,} tokens"
             detail += f", {left:,} characters left out" if left else ""
             numbers = {"tokens": float(text.tokens), "left_out_characters": float(left)}
             labels = {"format": text.format, "raw_sha256": text.raw_sha256, "sha256": text.sha256}
-            return _Made(files=(name,), detail=detail, numbers=numbers, labels=labels)
+            return Made(files=(name,), detail=detail, numbers=numbers, labels=labels)
 
-        self._stage(Stage.READ, digest([text.raw_sha256, text.sha256]), make)
+        self.journal.stage(Stage.READ, digest([text.raw_sha256, text.sha256]), make)
         return text
 
     def _planned(self, text: PaperText) -> tuple[PaperPlan, str]:
@@ -161,20 +165,20 @@ class _Work:
             plan = replies.plan_of(call)
         except replies.InvalidReplyError as error:
             finding = error.finding
-            self._stage(Stage.PLAN, key, lambda: _failed(finding))
+            self.journal.stage(Stage.PLAN, key, lambda: failed(finding))
             raise _StoppedError from None
 
-        def make() -> _Made:
+        def make() -> Made:
             name = self.folder.write_record(Stage.PLAN, plan, what="plan")
             used, said = offline(plan.dataset)
-            return _Made(
+            return Made(
                 files=(name,),
                 detail=f"{plural(len(plan.claims), 'claim')}; dataset: {said}",
                 labels={"dataset": used, "recommended_dataset": plan.dataset},
                 scripted=call.scripted,
             )
 
-        self._stage(Stage.PLAN, key, make)
+        self.journal.stage(Stage.PLAN, key, make)
         return plan, digest(plan)
 
     def _generated(
@@ -185,7 +189,7 @@ class _Work:
             code = replies.code_of(call)
         except replies.InvalidReplyError as error:
             finding = error.finding
-            self._stage(Stage.GENERATE, key, lambda: _failed(finding))
+            self.journal.stage(Stage.GENERATE, key, lambda: failed(finding))
             raise _StoppedError from None
         generation = Generation(
             id=digest(code.source),
@@ -203,29 +207,29 @@ class _Work:
             created_at=call.at,
         )
 
-        def make() -> _Made:
+        def make() -> Made:
             short = f"v{generation.number}_{generation.id[:12]}"
             module = self.folder.write(Stage.GENERATE, code.source.encode(), ".py", what=short)
             about = self.folder.write_record(Stage.GENERATE, generation, what=short)
             lines = len(code.source.splitlines())
-            return _Made(
+            return Made(
                 files=(module, about),
                 detail=f"version {generation.number}, {lines} lines, {generation.id[:12]}",
                 numbers={"version": float(generation.number), "lines": float(lines)},
             )
 
-        self.generation = generation
-        self._stage(Stage.GENERATE, key, make)
+        self.journal.version = generation
+        self.journal.stage(Stage.GENERATE, key, make)
         return generation
 
     # --- the checks of one version ---
 
     def _checked(self, generation: Generation, plan: PaperPlan) -> tuple[Finding, ...]:
         """The findings of a version. A stage that fails keeps the later ones from running."""
-        found = self._stage(
+        found = self.journal.stage(
             Stage.STATIC,
             digest([generation.id, static.VERSION]),
-            lambda: _found(static.check_source(generation.source), "no finding"),
+            lambda: listed(static.check_source(generation.source), "no finding"),
         )
         if found.findings:
             return found.findings
@@ -238,7 +242,7 @@ class _Work:
         faithfulness = self._faithful(generation, plan, review, formulas)
         if faithfulness.findings or eager.not_run:
             if eager.not_run:
-                self._not_run(Stage.SWEEP, generation, eager.not_run)
+                self.journal.not_run(Stage.SWEEP, generation, eager.not_run)
             return faithfulness.findings
         return self._swept(generation).findings
 
@@ -252,9 +256,9 @@ class _Work:
             review = replies.review_of(call)
         except replies.InvalidReplyError as error:
             finding = error.finding
-            return None, self._stage(Stage.REVIEW, key, lambda: _failed(finding))
+            return None, self.journal.stage(Stage.REVIEW, key, lambda: failed(finding))
 
-        def make() -> _Made:
+        def make() -> Made:
             name = self.folder.write_record(Stage.REVIEW, review, what="review")
             found = [
                 Finding(
@@ -272,32 +276,32 @@ class _Work:
                     Finding(kind=FindingClass.NOT_APPROVED, stage=Stage.REVIEW, evidence=said)
                 )
             minor = len(review.issues) - len(found)
-            return _Made(
+            return Made(
                 findings=tuple(found),
                 files=(name,),
                 detail=f"approved, {plural(minor, 'minor issue')}" if not found else "",
             )
 
-        return review, self._stage(Stage.REVIEW, key, make)
+        return review, self.journal.stage(Stage.REVIEW, key, make)
 
     def _ran_eager(
         self, generation: Generation, plan: PaperPlan
     ) -> tuple[Ran, Ran, tuple[Finding, ...]]:
         """Run the code, which the formulas need too, unless both results are in the journal."""
-        key = digest([generation.id, digest(plan), "eager", 1])
+        key = digest([generation.id, digest(plan), "eager", 2])
         ran: list[tuple[Ran, Ran]] = []
 
-        def make() -> _Made:
+        def make() -> Made:
             ran.append(run_eager(self.pipeline.runner, generation, plan))
             eager, formulas = ran[0]
             if eager.not_run:
-                return _made(eager)
+                return made(eager)
             name = self.folder.write_record(
                 Stage.EAGER, _EagerFile(eager=eager, formulas=formulas), what="eager"
             )
-            return _made(eager, files=(name,))
+            return made(eager, files=(name,))
 
-        stage = self._stage(Stage.EAGER, key, make)
+        stage = self.journal.stage(Stage.EAGER, key, make)
         if ran:
             return *ran[0], stage.findings
         stored = msgspec.json.decode(self.folder.read(stage.files[0]), type=_EagerFile)
@@ -308,7 +312,7 @@ class _Work:
     ) -> StageResult:
         key = digest([generation.id, digest(plan), digest(review), faithful.VERSION])
 
-        def make() -> _Made:
+        def make() -> Made:
             found = (
                 *faithful.check_structure(generation.source, plan),
                 *faithful.check_rubric(generation.source, plan, review),
@@ -317,33 +321,33 @@ class _Work:
             claims = f"{plural(len(plan.claims), 'claim')} in structure and review"
             if formulas.not_run and not found:
                 why = f"{claims}; formulas were not computed: {formulas.not_run}"
-                return _Made(not_run=why)
-            return _Made(
+                return Made(not_run=why)
+            return Made(
                 findings=found, detail=f"{claims}; {formulas.detail}", numbers=formulas.numbers
             )
 
-        return self._stage(Stage.FAITHFUL, key, make)
+        return self.journal.stage(Stage.FAITHFUL, key, make)
 
     def _swept(self, generation: Generation) -> StageResult:
         sweeper = self.pipeline.sweeper
-        return self._stage(
+        return self.journal.stage(
             Stage.SWEEP,
             digest([generation.id, sweeper.identity]),
-            lambda: _made(sweeper.run(generation, self.folder)),
+            lambda: made(sweeper.run(generation, self.folder)),
         )
 
     def _executed(self, generation: Generation) -> None:
-        last = {result.stage: result for result in self.journal}
+        last = {result.stage: result for result in self.journal.lines}
         eager = last.get(Stage.EAGER)
         if eager is None or eager.outcome is not StageOutcome.PASSED:
             why = eager.detail if eager is not None else "the code was not run in eager mode"
-            self._not_run(Stage.EXECUTE, generation, why)
+            self.journal.not_run(Stage.EXECUTE, generation, why)
             return
         executor = self.pipeline.executor
-        self._stage(
+        self.journal.stage(
             Stage.EXECUTE,
             digest([generation.id, executor.identity]),
-            lambda: _made(executor.run(generation, self.folder)),
+            lambda: made(executor.run(generation, self.folder)),
         )
 
     # --- storing ---
@@ -355,91 +359,10 @@ class _Work:
             return caller.call(prompt, stage=stage, parent=parent), key
         except NoReplyError as error:
             finding = error.finding
-            self._stage(stage, key, lambda: _failed(finding))
+            self.journal.stage(stage, key, lambda: failed(finding))
             raise _StoppedError from None
-
-    def _not_run(self, stage: Stage, generation: Generation, why: str) -> None:
-        self._stage(stage, f"{generation.id}-not-run", lambda: _Made(not_run=why))
-
-    def _stage(self, stage: Stage, key: str, make: Callable[[], _Made]) -> StageResult:
-        """The result of a stage from the journal, or a new one, stored."""
-        for known in reversed(self.journal):
-            if known.stage is stage and known.key == key and known.is_lasting:
-                if self.journal[-1] is not known:
-                    # The newest line of a stage is what counts: keep this one as the newest here.
-                    self.journal.append(known)
-                return known
-        made = make()
-        outcome = StageOutcome.FAILED if made.findings else StageOutcome.PASSED
-        if made.not_run:
-            outcome = StageOutcome.NOT_RUN
-        of_code = stage not in (Stage.FIND, Stage.READ, Stage.PLAN)
-        version = self.generation if of_code else None
-        result = StageResult(
-            paper=self.paper.id,
-            stage=stage,
-            key=key,
-            outcome=outcome,
-            at=now(),
-            generation=version.id if version else None,
-            detail=made.not_run or made.detail,
-            findings=made.findings,
-            files=made.files,
-            numbers=made.numbers,
-            labels=made.labels,
-            scripted=made.scripted or (version.scripted if version else False),
-        )
-        if (same := _repeated(self.journal, result)) is not None:
-            result = same
-        else:
-            self.folder.append(result)
-        self.journal.append(result)
-        self.pipeline.observer(result)
-        return result
 
 
 class _EagerFile(Record, frozen=True, kw_only=True):
     eager: Ran
     formulas: Ran
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Made:
-    """What a stage made, before it is stored."""
-
-    findings: tuple[Finding, ...] = ()
-    files: tuple[str, ...] = ()
-    detail: str = ""
-    numbers: dict[str, float] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-    not_run: str = ""
-    scripted: bool = False
-
-
-def _failed(finding: Finding) -> _Made:
-    return _Made(findings=(finding,))
-
-
-def _found(findings: Iterable[Finding], detail: str) -> _Made:
-    found = tuple(findings)
-    return _Made(findings=found, detail="" if found else detail)
-
-
-def _made(ran: Ran, files: tuple[str, ...] = ()) -> _Made:
-    return _Made(
-        findings=ran.findings,
-        files=(*files, *ran.files),
-        detail=ran.detail,
-        numbers=ran.numbers,
-        labels=ran.labels,
-        not_run=ran.not_run,
-    )
-
-
-def _repeated(journal: Sequence[StageResult], result: StageResult) -> StageResult | None:
-    """The newest line of the stage if it says the same, so that running again adds nothing."""
-    last = next((known for known in reversed(journal) if known.stage is result.stage), None)
-    if last is None or result.is_lasting:
-        return None
-    same = msgspec.structs.replace(last, at=result.at, files=result.files, numbers=result.numbers)
-    return last if same == result else None

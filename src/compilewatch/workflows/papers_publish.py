@@ -12,18 +12,23 @@ from compilewatch.analysis.papers import summarise_paper
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError
 from compilewatch.events import paper_stage
-from compilewatch.records.papers import PaperSummary
+from compilewatch.records.digests import digest
+from compilewatch.records.papers import PaperSummary, StageResult
 from compilewatch.report.papers import render
+from compilewatch.report.wording import plural
 from compilewatch.sinks.papers import execution_data, paper_groups
 from compilewatch.store.papers import PaperStore
 from compilewatch.workflows.publish import Published
+
+EXECUTIONS = 150
+"""Of one request to CloudWatch: with six metrics each, they fit into one of 1,000 data."""
 
 
 def publish_papers(outputs: Path, settings: Settings) -> Published:
     """Write the report and send metrics to each service that is set; none affects another.
 
-    Publishing again changes nothing: groups are replaced, Loki keeps equal lines once, and
-    executions that CloudWatch has are not sent again.
+    Publishing again changes nothing: groups are replaced, and what Loki and CloudWatch have
+    accepted is not sent again.
     """
     store = PaperStore(outputs)
     entries = store.ledger.entries()
@@ -37,12 +42,8 @@ def publish_papers(outputs: Path, settings: Settings) -> Published:
     if settings.pushgateway.url:
         steps["pushgateway"] = functools.partial(_push, settings, summaries)
     if settings.loki.url:
-        events = [
-            msgspec.json.encode(paper_stage(result))
-            for journal in journals.values()
-            for result in journal
-        ]
-        steps["loki"] = functools.partial(_log, settings, events)
+        results = [result for journal in journals.values() for result in journal]
+        steps["loki"] = functools.partial(_log, settings, store, results)
     if settings.cloudwatch.enabled:
         steps["cloudwatch"] = functools.partial(_watch, settings, store, summaries)
     failures = []
@@ -60,19 +61,34 @@ def _push(settings: Settings, summaries: list[PaperSummary]) -> str:
     return push_papers(settings, paper_groups(summaries))
 
 
-def _log(settings: Settings, events: list[bytes]) -> str:
+def _log(settings: Settings, store: PaperStore, results: list[StageResult]) -> str:
+    """Send what Loki does not have. It rejects what is older than a week, so nothing goes twice."""
     from compilewatch.sinks.loki import send_lines
 
-    return send_lines(settings, events)
+    known = store.published("loki")
+    keys = {digest([one.paper, one.stage, one.key, one.at])[:32]: one for one in results}
+    new = {key: one for key, one in keys.items() if key not in known}
+    if not new:
+        return "loki: nothing new"
+    ordered = sorted(new.values(), key=lambda one: one.at)
+    line = send_lines(settings, [msgspec.json.encode(paper_stage(one)) for one in ordered])
+    store.add_published("loki", new)
+    return line
 
 
 def _watch(settings: Settings, store: PaperStore, summaries: list[PaperSummary]) -> str:
+    """Send the executions that CloudWatch does not have, a request at a time."""
     from compilewatch.sinks.cloudwatch import put
 
-    instance = settings.cloudwatch.instance_type
-    data, keys = execution_data(summaries, instance, store.published("cloudwatch"))
-    if not keys:
+    sent = 0
+    for start in range(0, len(summaries), EXECUTIONS):
+        part = summaries[start : start + EXECUTIONS]
+        known = store.published("cloudwatch")
+        data, keys = execution_data(part, settings.cloudwatch.instance_type, known)
+        if keys:
+            put(settings.cloudwatch, data)
+            store.add_published("cloudwatch", keys)  # before the next request can fail
+            sent += len(keys)
+    if not sent:
         return "cloudwatch: nothing new"
-    line = put(settings.cloudwatch, data)
-    store.add_published("cloudwatch", keys)
-    return line
+    return f"cloudwatch: {plural(sent, 'execution')} in {settings.cloudwatch.namespace}"

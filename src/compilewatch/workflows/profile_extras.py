@@ -11,12 +11,22 @@ import msgspec
 from compilewatch.analysis import scores, statistics
 from compilewatch.contract import profiling as orders
 from compilewatch.launchers.local.profiler import SubjectError
-from compilewatch.records.profiles import EAGER, Accuracy, BreakCost, Cure, Generation, Verdict
+from compilewatch.records.profiles import (
+    EAGER,
+    Accuracy,
+    BreakCost,
+    Cure,
+    Generation,
+    Verdict,
+    eager_of,
+    target_kind,
+)
 from compilewatch.sources.labelled import LabelledTexts
 
 if TYPE_CHECKING:
     from compilewatch.workflows.profile import Inference
     from compilewatch.workflows.profile_parts import Running
+    from compilewatch.workflows.profile_subjects import Subjects
 
 NEW_TOKENS = 16
 TEXTS = 10
@@ -59,15 +69,15 @@ def suggested(breaks: Sequence[BreakCost]) -> list[str]:
 def cures(profile: Inference, base: Running) -> Iterator[Cure]:
     """Compile once more with each suggested setting, and measure it in turns with the base."""
     for setting in suggested(base.point.breaks):
-        profile.observer.on_step(f"what {setting} saves", profile.done)
-        cured = profile.start("inductor", base.point.batch_size, {setting: True})
+        profile.subjects.step(f"what {setting} saves")
+        cured = profile.subjects.start(base.target, base.point.batch_size, {setting: True})
         try:
-            yield _measured(profile, base, cured, setting)
+            yield _measured(profile.subjects, base, cured, setting)
         finally:
-            profile.end(cured)
+            profile.subjects.end(cured)
 
 
-def _measured(profile: Inference, base: Running, cured: Running, setting: str) -> Cure:
+def _measured(subjects: Subjects, base: Running, cured: Running, setting: str) -> Cure:
     before = base.point
     found = Cure(
         setting=setting,
@@ -80,11 +90,11 @@ def _measured(profile: Inference, base: Running, cured: Running, setting: str) -
         return msgspec.structs.replace(found, detail=cured.point.detail)
     # The base was measured before; a fair comparison needs new rounds of both, in turns.
     kept = len(base.wall)
-    profile.rounds(base.point.batch_size, [base, cured], 0.0)
+    subjects.rounds(base.point.batch_size, [base, cured], 0.0)
     try:
-        order = orders.Compare(subject=cured.number, deadline_seconds=profile.deadline())
+        order = orders.Compare(subject=cured.number, deadline_seconds=subjects.deadline)
         matches = cured.ask(order, orders.Compared).numerics.matches
-        segment = orders.Segment(subject=cured.number, deadline_seconds=profile.deadline(), calls=1)
+        segment = orders.Segment(subject=cured.number, deadline_seconds=subjects.deadline, calls=1)
         left = {b.fingerprint for b in cured.ask(segment, orders.Segmented).breaks}
     except SubjectError as error:
         return msgspec.structs.replace(found, detail=error.failure.detail)
@@ -109,9 +119,9 @@ def _measured(profile: Inference, base: Running, cured: Running, setting: str) -
 def evaluate(profile: Inference, data: LabelledTexts) -> Iterator[tuple[str, Accuracy]]:
     """Classify the complete file on eager mode and on Inductor, and score both."""
     predicted: dict[str, list[int]] = {}
-    targets = [t for t in profile.options.targets if t in (EAGER, "inductor")]
+    targets = [t for t in profile.options.targets if target_kind(t) in (EAGER, "inductor")]
     for target in targets:
-        subject = profile.start(target, CLASSIFIER_BATCH, texts=data.texts)
+        subject = profile.subjects.start(target, CLASSIFIER_BATCH, texts=data.texts)
         try:
             if not subject.alive or subject.prepared is None:
                 profile.notes.append(f"{target} was not scored: {subject.point.detail}")
@@ -122,9 +132,10 @@ def evaluate(profile: Inference, data: LabelledTexts) -> Iterator[tuple[str, Acc
             profile.notes.append(f"{target} was not scored: {error.failure.detail}")
             continue
         finally:
-            profile.end(subject)
+            profile.subjects.end(subject)
         predicted[target] = classes
-        eager = predicted.get(EAGER) if target != EAGER else None
+        known = eager_of(target, predicted)
+        eager = predicted[known] if known not in (None, target) else None
         yield target, scores.accuracy_of(truth, classes, eager=eager, seconds=seconds)
 
 
@@ -132,12 +143,11 @@ def _classified(profile: Inference, subject: Running, count: int) -> tuple[list[
     classes: list[int] = []
     seconds = 0.0
     for start in range(0, count, CHUNK):
-        profile.observer.on_step(
-            f"{subject.target} classifies {data_words(start, count)}", start / count
-        )
+        profile.subjects.done = start / count
+        profile.subjects.step(f"{subject.target} classifies {data_words(start, count)}")
         order = orders.Classify(
             subject=subject.number,
-            deadline_seconds=profile.deadline(),
+            deadline_seconds=profile.subjects.deadline,
             start=start,
             stop=min(start + CHUNK, count),
         )

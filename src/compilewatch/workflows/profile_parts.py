@@ -13,12 +13,13 @@ import msgspec
 
 from compilewatch.analysis.profiling import Measurement
 from compilewatch.contract import profiling as orders
-from compilewatch.contract.targets import default_environment
+from compilewatch.contract.targets import CPU, default_environment
+from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
 from compilewatch.launchers.local.profiler import Profiler, SubjectError
 from compilewatch.records import DEFAULT_ENVIRONMENT, ConfigBuild, Record, Request, Status
 from compilewatch.records.digests import digest
-from compilewatch.records.profiles import EAGER, BatchPoint, InferenceOptions, Machine
+from compilewatch.records.profiles import EAGER, BatchPoint, InferenceOptions, Machine, target_kind
 from compilewatch.sources.labelled import LabelledTexts
 
 TARGETS = (EAGER, "inductor", "xla")
@@ -53,21 +54,32 @@ class Job:
 
 
 def environment_of(target: str) -> str:
-    """The environment in which a target is profiled."""
-    return DEFAULT_ENVIRONMENT if target == EAGER else default_environment(target)
+    """The environment in which a target is profiled: the one that it names, or its default."""
+    kind, _, named = target.partition("@")
+    return named or (DEFAULT_ENVIRONMENT if kind == EAGER else default_environment(kind))
+
+
+def canonical(target: str) -> str:
+    """The name of a target without an environment that is its default one."""
+    kind = target_kind(target)
+    return kind if environment_of(target) == environment_of(kind) else target
 
 
 class Profilers:
     """The profiling servers of some targets, one for each environment. A context manager."""
 
-    def __init__(self, targets: Sequence[str], cache: Path | None = None) -> None:
+    def __init__(
+        self, targets: Sequence[str], environments: Environments, device: str = CPU
+    ) -> None:
         names = dict.fromkeys(environment_of(target) for target in targets)
         self._stack = ExitStack()
         self._of: dict[str, Profiler] = {}
         try:
             for name in names:
-                inside = [t for t in targets if t != EAGER and environment_of(t) == name]
-                self._of[name] = self._stack.enter_context(Profiler(name, inside, cache))
+                here = (target_kind(t) for t in targets if environment_of(t) == name)
+                inside = [kind for kind in here if kind != EAGER]
+                started = Profiler(name, inside, environments, device)
+                self._of[name] = self._stack.enter_context(started)
         except BaseException:
             self._stack.close()
             raise
@@ -129,15 +141,20 @@ def profile_key(job: Job, machine: Machine) -> str:
     return digest(msgspec.to_builtins(facts))
 
 
-def check_targets(targets: Sequence[str]) -> None:
+def check_targets(targets: Sequence[str], device: str = CPU) -> None:
     """Raises UsageError for a target that cannot be profiled, or that is named twice."""
     for name in targets:
-        if name not in TARGETS:
+        kind, at, environment = name.partition("@")
+        if kind not in TARGETS:
             hint = (
                 ": profile it on an instance with `compilewatch profile neuron`"
-                if name == "neuron"
-                else f"; known: {', '.join(TARGETS)}"
+                if kind == "neuron"
+                else f"; known: {', '.join(TARGETS)}, each with @ENVIRONMENT"
             )
             raise UsageError(f"inference on {name!r} cannot be profiled here{hint}")
-    if len(set(targets)) != len(targets) or not targets:
+        if at and not environment:
+            raise UsageError(f"{name!r} names no environment, such as {kind}@torch-2.13")
+        if kind == "xla" and device != CPU:
+            raise UsageError(f"xla is profiled on the CPU only: leave out --device {device}")
+    if len({canonical(name) for name in targets}) != len(targets) or not targets:
         raise UsageError("--targets names each target once, such as eager,inductor")

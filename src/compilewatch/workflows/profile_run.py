@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.analysis.profile_comparison import compare_profiles
+from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError
 from compilewatch.files import safe_name
 from compilewatch.records import Depth, Mode, Request, Result, Status, Tier
@@ -51,7 +52,7 @@ def profile_run(
     results: Iterable[Result],
     most: int,
     observer: Observer,
-    cache: Path | None = None,
+    environments: Environments,
 ) -> tuple[str, ...]:
     """Profile models of a run whose folder is `root`; return notes on what was not profiled.
 
@@ -64,7 +65,7 @@ def profile_run(
         return ()
     count = 0
     try:
-        with Profilers(OPTIONS.targets, cache) as profilers:
+        with Profilers(OPTIONS.targets, environments) as profilers:
             for request in requests:
                 name = request.model.name
                 folder = ProfileFolder(root, f"{FOLDER}/{safe_name(name)}")

@@ -13,15 +13,15 @@ from typing import Any
 
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import target_label
+from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
 from compilewatch.events import Author, RunResumed
 from compilewatch.launchers import Launcher
 from compilewatch.plan.expectations import load_expectations
 from compilewatch.plan.keys import target_sha256
 from compilewatch.plan.placement import place
-from compilewatch.plan.requests import Own, pairs, plan
+from compilewatch.plan.requests import Own, options_of, pairs, plan
 from compilewatch.records import (
-    Environment,
     ModelSpec,
     Run,
     Target,
@@ -70,8 +70,12 @@ def sweep(
     placed = place(targets, settings.environments, known)
     options = options_of(settings, known)
     expectations = load_expectations(Path(settings.expectations_file))
-    made = plan(specs, placed, options, own=own, expectations=expectations, shard=shard)
-    used = {target.environment for target in placed}
+    named = bool(settings.environments)
+    made = plan(
+        specs, placed, options, own=own, expectations=expectations, shard=shard, named=named
+    )
+    requests = (*made.requests, *(result.request for result in made.skipped))
+    used = {target.environment for target in (*placed, *(each.target for each in requests))}
     run = Run(
         id="",
         started_at=now(),
@@ -81,13 +85,7 @@ def sweep(
         plan_digest=made.digest,
         settings={
             "selection": dict(selection or {}),
-            "targets": [target_label(target) for target in placed],
-            "depth": options.depth.value,
-            "variants": options.variants.value,
-            "tier": options.tier.value,
-            "fresh": fresh,
-            **({"profiled": profiled} if profiled else {}),
-            "target_sha256": _target_digests(placed),
+            **_stored_settings(placed, options, fresh=fresh, profiled=profiled),
         },
         shard=str(shard) if shard is not None else None,
         jobs=settings.jobs,
@@ -100,6 +98,21 @@ def sweep(
         )
         Evaluation(progress, made, launcher, observer or Silent()).run()
         return _profiled(progress, observer)
+
+
+def _stored_settings(
+    targets: Sequence[Target], options: Options, *, fresh: bool, profiled: int
+) -> dict[str, Any]:
+    """What `run.json` says about a sweep besides the selection of its models."""
+    return {
+        "targets": [target_label(target) for target in targets],
+        "depth": options.depth.value,
+        "variants": options.variants.value,
+        "tier": options.tier.value,
+        "fresh": fresh,
+        **({"profiled": profiled} if profiled else {}),
+        "target_sha256": _target_digests(targets),
+    }
 
 
 def resume(
@@ -146,26 +159,10 @@ def _profiled(progress: RunInProgress, observer: Observer | None) -> RunView:
             StoredRun(writer.path).results(),
             most,
             observer or Silent(),
-            progress.settings.cache_folder,
+            Environments(progress.settings.cache_folder),
         )
     seen = progress.finish(wall_seconds=seconds)
     return replace(seen, notes=(*seen.notes, *notes))
-
-
-def options_of(settings: Settings, environments: Iterable[Environment]) -> Options:
-    """The options with which a sweep with these settings evaluates its models."""
-    overrides = Path(settings.overrides_dir)
-    operators = Path(settings.neuron_operators_file)
-    return Options(
-        environments=tuple(environments),
-        tier=settings.tier,
-        depth=settings.depth,
-        variants=settings.variants,
-        deadlines=settings.deadlines,
-        memory_limit_bytes=settings.memory_limit_bytes,
-        overrides_dir=str(overrides) if overrides.is_dir() else None,
-        neuron_operators=str(operators) if operators.is_file() else None,
-    )
 
 
 def _check_sinks(settings: Settings) -> None:

@@ -19,10 +19,10 @@ from compilewatch.config.settings import Settings
 from compilewatch.launchers import Launcher
 from compilewatch.plan.expectations import load_expectations
 from compilewatch.plan.placement import place
-from compilewatch.plan.requests import plan
+from compilewatch.plan.requests import options_of, plan
 from compilewatch.records import Environment, ModelSpec, Result, Target
 from compilewatch.store import Store
-from compilewatch.workflows.sweep import options_of, sweep
+from compilewatch.workflows.sweep import sweep
 
 Launch = Callable[[Settings, Sequence[str]], AbstractContextManager[Launcher]]
 """Returns the launcher of these environments; as a context manager, it closes it."""
@@ -57,7 +57,7 @@ class Evaluator:
         placed = place([target], settings.environments, [environment])
         expectations = load_expectations(Path(settings.expectations_file))
         options = options_of(settings, [environment])
-        made = plan(specs, placed, options, expectations=expectations)
+        made = plan(specs, placed, options, expectations=expectations, named=True)
         answers = {
             skipped.request.model.name: Found(result=skipped, run="", reused=False)
             for skipped in made.skipped

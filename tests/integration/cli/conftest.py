@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from compilewatch.cli import main
+from compilewatch.cli import main, worker_call
 from compilewatch.launchers import LAUNCHERS
-from compilewatch.launchers.local.launcher import LocalLauncher
+from tests.warm import WarmLauncher, WarmProfilers, warm
 
 PROGRAM = Path(sys.executable).with_name("compilewatch")
 Compilewatch = Callable[..., subprocess.CompletedProcess[str]]
@@ -119,27 +120,6 @@ def program(team: Path, variables: dict[str, str]) -> Compilewatch:
     return run
 
 
-class WarmLauncher(LocalLauncher):
-    """Its server outlives the command that started it, for the next one in this process."""
-
-    made: ClassVar[dict[object, LocalLauncher]] = {}
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-def warm(
-    jobs: int = 1,
-    environments: tuple[str, ...] = ("default",),
-    cache: Path | None = None,
-    *,
-    single: bool = False,
-) -> LocalLauncher:
-    """Stands for `LocalLauncher` in the table of launchers; all commands share a warm server."""
-    del single
-    known = WarmLauncher.made
-    return known.setdefault((environments, cache), WarmLauncher(2, environments, cache=cache))
-
-
 class _Program:
     """`compilewatch.cli.main` in the form that click's runner wants."""
 
@@ -157,24 +137,28 @@ class _Program:
                 signal.signal(signal.SIGTERM, before)
 
 
+def run_here(
+    folder: Path, variables: dict[str, str], *arguments: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a verb in a folder, in this process; its servers stay for others (`warm_launcher`)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setitem(LAUNCHERS, "local", f"{warm.__module__}:{warm.__name__}")
+        patch.setattr(worker_call, "LocalLauncher", warm)
+        patch.setattr("compilewatch.cli.verbs.profile.infer.Profilers", WarmProfilers)
+        program: Any = _Program()
+        done = CliRunner().invoke(program, list(arguments), env=variables | more)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+
 @pytest.fixture(scope="package")
-def compilewatch(team: Path, variables: dict[str, str]) -> Iterator[Compilewatch]:
-    """Run a verb in the team's folder, in this process, with a worker that all verbs share."""
-
-    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(team)
-            patch.setitem(LAUNCHERS, "local", f"{__name__}:{warm.__name__}")
-            program: Any = _Program()
-            done = CliRunner().invoke(program, list(arguments), env=variables | more)
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
-
-    yield run
-    for launcher in WarmLauncher.made.values():
-        launcher.close()
-    WarmLauncher.made.clear()
+def compilewatch(
+    team: Path, variables: dict[str, str], warm_launcher: WarmLauncher
+) -> Compilewatch:
+    """Run a verb in the team's folder, in this process, with the workers that all tests share."""
+    return functools.partial(run_here, team, variables)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The environments that were asked; each knows `eager`."""
     names: list[str] = []
 
-    def readiness(name: str, *_: object, **__: object) -> Readiness:
+    def readiness(_: object, name: str, **__: object) -> Readiness:
         names.append(name)
         return Readiness(
             missing={},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import pytest
 from compilewatch import environments
 from compilewatch.cli.verbs import doctor
 from compilewatch.cli.worker_call import try_environment
-from compilewatch.environments import Interpreter
+from compilewatch.environments import Environments, Interpreter
 from compilewatch.errors import InterpreterError
 from tests.integration.launchers.conftest import bare_python
+from tests.serving import serving
 
 __all__ = ["bare_python"]
 
@@ -24,14 +24,12 @@ __all__ = ["bare_python"]
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package index of our own, which pip asks; a folder a package."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}")
+    with serving(handler) as url:
+        monkeypatch.setenv("PIP_INDEX_URL", url)
         monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
         for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_CERT"):
             monkeypatch.delenv(name, raising=False)
         yield tmp_path
-        server.shutdown()
 
 
 def _offer(index: Path, package: str, version: str) -> None:
@@ -43,7 +41,7 @@ def _offer(index: Path, package: str, version: str) -> None:
 def test_a_newer_release_is_noted_with_what_to_type(index: Path) -> None:
     """Only pip itself shows that its answer is read aright."""
     _offer(index, "torch", "99.0.0")
-    _offer(index, "transformers", environments.describe("default").packages["transformers"])
+    _offer(index, "transformers", Environments().describe("default").packages["transformers"])
     torch, transformers = doctor._releases()
     assert torch.state == "note"
     assert torch.fact.startswith("99.0.0; ")
@@ -54,9 +52,11 @@ def test_a_newer_release_is_noted_with_what_to_type(index: Path) -> None:
 def test_an_index_that_does_not_answer_is_not_an_up_to_date_one(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Takes seconds: pip itself tries again before it gives up."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")
-    assert [check.state for check in doctor._releases()] == ["note", "note"]
-    assert {check.fact.partition(":")[0] for check in doctor._releases()} == {"unknown"}
+    checks = list(doctor._releases())
+    assert [check.state for check in checks] == ["note", "note"]
+    assert {check.fact.partition(":")[0] for check in checks} == {"unknown"}
 
 
 def test_a_worker_that_ends_is_a_failure_and_not_ok(
@@ -76,8 +76,9 @@ def test_a_worker_that_ends_is_a_failure_and_not_ok(
 def test_a_worker_that_cannot_fork_is_a_note(
     bare_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Starts two real servers: only they count the threads that their imports leave."""
     monkeypatch.setenv("BARE_WORKER_THREADS", "2")
-    assert try_environment("bare").threads == 3
+    assert try_environment(Environments(), "bare").threads == 3
     monkeypatch.setitem(environments.INTERPRETERS, "default", environments.INTERPRETERS["bare"])
     check = doctor._worker()
     assert check.state == "note"
@@ -91,4 +92,4 @@ def test_a_worker_that_answers_wrongly_is_broken(
     with pytest.raises(
         InterpreterError, match="starts, but a model of one layer ends with the status error"
     ):
-        try_environment("bare")
+        try_environment(Environments(), "bare")

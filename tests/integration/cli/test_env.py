@@ -41,6 +41,7 @@ def test_the_default_environment_works(compilewatch: Compilewatch) -> None:
 def test_every_target_is_listed_and_says_why_it_cannot_run(
     compilewatch: Compilewatch, tmp_path: Path
 ) -> None:
+    """Takes seconds: only an interpreter that imports torch says what each target lacks there."""
     done = compilewatch("list-targets", "--json", COMPILEWATCH_CACHE=str(tmp_path))
     assert done.returncode == 0, done.stderr
     listed = json.loads(done.stdout)
@@ -62,6 +63,7 @@ def test_an_environment_that_is_named_must_exist(
 def test_one_sweep_asks_two_versions_of_torch_and_compares_them(
     compilewatch: Compilewatch, team: Path, xla_python: str
 ) -> None:
+    """Starts a worker of another environment: only two real ones differ in their torch."""
     own = ("--output", str(team / "two"))
     done = compilewatch(
         "sweep", "--source", "manifest", "--environments", "default,xla", *own, "--json"

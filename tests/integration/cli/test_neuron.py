@@ -16,7 +16,7 @@ import pytest
 
 from compilewatch.records import NeuronDetail
 from tests.doubles import has_ended, neuron_variables
-from tests.integration.cli.conftest import PROGRAM
+from tests.integration.cli.conftest import PROGRAM, run_here
 
 Compile = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -29,15 +29,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def run_compile(tmp_path: Path, environ: dict[str, str]) -> Compile:
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(PROGRAM), "neuron", "compile", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=environ | variables,
-            timeout=120,
-        )
+        return run_here(tmp_path, environ | variables, "neuron", "compile", *arguments)
 
     return run
 
@@ -107,11 +99,11 @@ def test_one_that_hangs_is_ended_and_the_next_one_compiled(
     (run_folder / "artifacts/bert/xla/graph.hlo_module.pb").write_text("double: hang\n")
     (run_folder / "artifacts/fft/xla/graph.hlo_module.pb").write_text("double: hang\n")
     # The others must make it in this time on a slow machine too; both wait for it at once.
-    done = run_compile("run", "--json", "--timeout", "5", "--jobs", "2")
+    done = run_compile("run", "--json", "--timeout", "3", "--jobs", "2")
     assert done.returncode == 1
     found = {Path(each["hlo"]).parts[-3]: each for each in json.loads(done.stdout)}
     assert found["bert"]["detail"]["failure"]["kind"] == "timeout"
-    assert found["bert"]["reason"] == "timeout: not finished after 5 s"
+    assert found["bert"]["reason"] == "timeout: not finished after 3 s"
     assert found["gpt"]["outcome"] == "compiled"
 
 

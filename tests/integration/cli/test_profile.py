@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.conftest import PROGRAM, Compilewatch
+from tests.integration.cli.conftest import Compilewatch, run_here
+from tests.warm import WarmLauncher
 
 pytestmark = pytest.mark.torch
 
@@ -38,23 +38,10 @@ FAST = ("--batch-sizes", "1,4", "--rounds", "8", "--runs", "2", "--max-seconds",
 
 
 @pytest.fixture
-def compilewatch(tmp_path: Path) -> Compilewatch:
-    """The program in a folder of the test's own: profiling starts servers with torch."""
-
+def compilewatch(tmp_path: Path, warm_launcher: WarmLauncher) -> Compilewatch:
+    """The program in a folder of the test's own, with a profiling server that all tests share."""
     variables = {"NO_COLOR": "1", "COMPILEWATCH_OUTPUT_DIR": str(tmp_path / "outputs")}
-
-    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(PROGRAM), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ | variables | more,
-            timeout=300,
-        )
-
-    return run
+    return functools.partial(run_here, tmp_path, variables)
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def test_without_the_tools_it_says_what_to_install(run: Run, neff: Path) -> None
 
 # Only the environment with torch_xla can run the named blocks; torch_neuronx is a double there.
 @pytest.mark.xla
-@pytest.mark.parametrize("kind", ["trace", "operator"])
+@pytest.mark.parametrize("kind", ["trace", pytest.param("operator", marks=pytest.mark.matrix)])
 def test_a_model_is_captured_in_named_blocks(run: Run, tmp_path: Path, kind: str) -> None:
     (tmp_path / "tiny.py").write_text(TINY)
     done = run(

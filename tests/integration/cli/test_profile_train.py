@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 
 from compilewatch.records.training import Stage
-from tests.integration.cli.conftest import PROGRAM
+from tests.integration.cli.conftest import run_here
+from tests.warm import WarmLauncher
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -64,19 +64,12 @@ def inputs() -> tuple[torch.Tensor, ...]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path, warm_launcher: WarmLauncher) -> Run:
     (tmp_path / "tiny.py").write_text(MODEL)
 
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(PROGRAM), "profile", *arguments, "--output", str(tmp_path / "outputs")],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ | {"NO_COLOR": "1"},
-            timeout=110,
-        )
+        given = ("profile", *arguments, "--output", str(tmp_path / "outputs"))
+        return run_here(tmp_path, {"NO_COLOR": "1"}, *given)
 
     return call
 

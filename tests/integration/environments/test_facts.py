@@ -90,5 +90,5 @@ def test_a_failure_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     python.chmod(0o755)
     monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(python)))
     with pytest.raises(InterpreterError):
-        environments.describe("other", tmp_path)
+        environments.Environments(tmp_path).describe("other")
     assert not list((tmp_path / "facts").rglob("*.json"))

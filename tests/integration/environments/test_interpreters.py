@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from compilewatch import environments
-from compilewatch.environments import Interpreter, describe, interpreter, worker_variables
+from compilewatch.environments import Environments, Interpreter, worker_variables
 from compilewatch.errors import InterpreterError
 from compilewatch.records import HARNESS_VERSION
 
 
 def test_the_default_environment_is_this_interpreter() -> None:
-    found = describe("default")
+    found = Environments().describe("default")
     assert found.name == "default"
     assert found.python_executable == sys.executable
     # The wheel's metadata may leave out what the build calls itself: 2.15.0 and 2.15.0+cu132.
@@ -25,16 +25,16 @@ def test_the_default_environment_is_this_interpreter() -> None:
 
 
 def test_the_digest_is_stable_and_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = describe("default").digest
-    assert describe("default").digest == before
+    before = Environments().describe("default").digest
+    assert Environments().describe("default").digest == before
     monkeypatch.setitem(environments.INTERPRETERS, "default", Interpreter(device="xla"))
-    assert describe("default").digest != before
+    assert Environments().describe("default").digest != before
 
 
 def test_an_unknown_environment_is_named_with_the_known() -> None:
     complaint = r"no environment 'tpu'; known: default.*env create tpu --torch VERSION"
     with pytest.raises(InterpreterError, match=complaint):
-        describe("tpu")
+        Environments().describe("tpu")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_broken_interpreter_is_one_line(
         path.chmod(0o755)
     monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(path)))
     with pytest.raises(InterpreterError, match=complaint) as caught:
-        describe("other")
+        Environments().describe("other")
     assert "\n" not in str(caught.value)
 
 
@@ -68,7 +68,7 @@ def test_an_interpreter_without_torch_says_so(
     wrapper.chmod(0o755)
     monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(wrapper)))
     with pytest.raises(InterpreterError, match="has no torch"):
-        describe("other")
+        Environments().describe("other")
 
 
 def test_workers_are_single_threaded_offline_and_without_foreign_switches(
@@ -78,7 +78,7 @@ def test_workers_are_single_threaded_offline_and_without_foreign_switches(
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
-    variables = worker_variables(interpreter("default"))
+    variables = worker_variables(Environments().interpreter("default"))
     assert variables["OMP_NUM_THREADS"] == "1"
     assert variables["HF_HUB_OFFLINE"] == "1"
     assert variables["CUDA_VISIBLE_DEVICES"] == ""
@@ -89,7 +89,7 @@ def test_workers_are_single_threaded_offline_and_without_foreign_switches(
 
 
 def test_a_description_survives_the_way_through_json() -> None:
-    found = describe("default")
+    found = Environments().describe("default")
     assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
 
 
@@ -101,4 +101,4 @@ def test_a_file_that_shadows_torch_is_named(
     with pytest.raises(
         InterpreterError, match=r"torch\.py is found first as torch and is not PyTorch"
     ):
-        describe("default")
+        Environments().describe("default")

@@ -16,7 +16,9 @@ from compilewatch.errors import ExecutorError, ExecutorUnavailableError
 from compilewatch.executor.client import ExecutorClient
 from compilewatch.executor.protocol import JobRequest
 from compilewatch.sandbox.policy import Limits
+from tests.integration.cli.conftest import run_here
 from tests.integration.executor.conftest import PROGRAM, TOKEN, Executor
+from tests.serving import serving
 from tests.sharing import free_port
 
 REQUEST = JobRequest(files={"main.py": "print(1)"}, limits=Limits(deadline_seconds=20.0))
@@ -42,10 +44,8 @@ class _Other(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def other() -> Iterator[tuple[str, list[str]]]:
     _Other.received = []
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Other) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", _Other.received
-        server.shutdown()
+    with serving(_Other) as url:
+        yield url, _Other.received
 
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -87,12 +87,12 @@ def test_what_is_no_address_is_said(endpoint: str) -> None:
 
 
 def test_a_client_goes_on_when_the_service_returns(own: Executor) -> None:
-    """Takes three seconds: the service is down for a while."""
+    """Takes two seconds: the service is down for a while."""
     client = own.client()
     own.start()
     client.health()
     own.kill()
-    restart = threading.Timer(1.0, own.start)
+    restart = threading.Timer(0.2, own.start)
     restart.start()
     assert client.submit("after", REQUEST).key == "after"
     restart.join()
@@ -109,8 +109,12 @@ def test_a_wrong_token_is_not_tried_again(executor: Executor) -> None:
 
 
 def test_the_commands_submit_show_cancel_and_fetch(executor: Executor, tmp_path: Path) -> None:
-    """Takes several seconds: each command is a process, as for a person."""
+    """The first command is a process, as for a person; another for each would take seconds."""
     variables = {"TRAINIUM_ENDPOINT": executor.url, "COMPILEWATCH_EXECUTOR_TOKEN": TOKEN}
+
+    def quickly(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_here(tmp_path, variables, "executor", *arguments)
+
     package = tmp_path / "package"
     package.mkdir()
     (package / "main.py").write_text(
@@ -124,19 +128,19 @@ def test_the_commands_submit_show_cancel_and_fetch(executor: Executor, tmp_path:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("hello you \ufffd[31m\nj: done")
-    again = run("logs", "j", **variables)
+    again = quickly("logs", "j")
     assert again.stdout == "hello you \ufffd[31m\n"
-    assert json.loads(run("logs", "j", "--json", **variables).stdout)["text"].startswith("hello")
-    fetched = run("fetch", "j", "--to", str(tmp_path / "to"), **variables)
+    assert json.loads(quickly("logs", "j", "--json").stdout)["text"].startswith("hello")
+    fetched = quickly("fetch", "j", "--to", str(tmp_path / "to"))
     assert (tmp_path / "to" / "x.txt").read_text() == "x", fetched.stderr
 
     (tmp_path / "slow.py").write_text("import time; time.sleep(60)")
-    slow = run("submit", str(tmp_path / "slow.py"), "--job", "s", "--seconds", "60", **variables)
+    slow = quickly("submit", str(tmp_path / "slow.py"), "--job", "s", "--seconds", "60")
     assert slow.stdout.startswith("s: ")
-    cancelled = run("cancel", "s", **variables)
+    cancelled = quickly("cancel", "s")
     assert cancelled.stdout.startswith("s: cancelled"), cancelled.stderr
-    assert run("status", "s", **variables).returncode == 1
-    listed = json.loads(run("status", "--json", **variables).stdout)
+    assert quickly("status", "s").returncode == 1
+    listed = json.loads(quickly("status", "--json").stdout)
     assert {"j", "s"} <= {job["key"] for job in listed["jobs"]}
-    assert run("status", "none", **variables).returncode == 2
+    assert quickly("status", "none").returncode == 2
     assert "TRAINIUM_ENDPOINT" in run("status").stderr

@@ -241,7 +241,7 @@ def test_the_founding_calls_answer_as_they_did(executor: Executor) -> None:
 
 
 def test_health_answers_while_hostile_jobs_run(executor: Executor) -> None:
-    """Takes two seconds: two jobs use all that they may until their deadline."""
+    """Takes a second: two jobs use all that they may until their deadline."""
     source = """
 import os, threading
 for _ in range(40):
@@ -251,7 +251,7 @@ while True:
     print("x" * 10000)
 """
     client = executor.client()
-    limits = Limits(deadline_seconds=2.0)
+    limits = Limits(deadline_seconds=1.0)
     for number in range(2):
         client.submit(f"busy-{number}", request(source, limits=limits, title=str(number)))
     slowest = 0.0

@@ -145,6 +145,7 @@ def test_only_builds_share(tmp_path: Path, variables: dict[str, str]) -> None:
     assert done.stdout == f"shared: {where}\n"
 
 
+@pytest.mark.matrix  # in `make test`, environments/test_creation.py finishes an interrupted one
 def test_an_interrupted_set_up_is_started_again(tmp_path: Path) -> None:
     """Some seconds: only pip can say whether it installs into what is left."""
     wheel(tmp_path / "wheels", "torch", "1.0")

@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from compilewatch.records import Request, Result
 from compilewatch.records.plans import Shard
 from tests import factories
 from tests.integration.jenkins.conftest import ROOT
+from tests.serving import serving
 from tests.sweeping import breaking, run_sweep, store
 
 SPECS = [factories.spec(f"M{number}") for number in range(12)]
@@ -229,11 +229,10 @@ def test_parameters_are_checked(
 
 
 def test_a_hub_that_fails_costs_nothing_where_there_is_a_list(tmp_path: Path, stage: Stage) -> None:
-    with HTTPServer(("127.0.0.1", 0), Nothing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(Nothing) as url:
         given = {
             "SOURCE": "hub",
-            "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+            "HF_ENDPOINT": url,
             "COMPILEWATCH_PULLED_DIR": str(tmp_path / "pulled"),
         }
         done = stage("pull", **given)
@@ -242,7 +241,6 @@ def test_a_hub_that_fails_costs_nothing_where_there_is_a_list(tmp_path: Path, st
         (tmp_path / "pulled").mkdir()
         (tmp_path / "pulled" / "models.toml").write_text("schema_version = 1\n")
         assert "uses the list as it is" in stage("pull", **given).stdout
-        server.shutdown()
 
 
 def test_a_full_disk_is_said_and_leaves_no_half_archive(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from compilewatch import environments
-from compilewatch.environments import Interpreter
+from compilewatch.environments import Environments, Interpreter
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.launchers.ray.cluster import load_ray
 from compilewatch.launchers.ray.launcher import RayLauncher
@@ -33,13 +33,6 @@ def bare_request(name: str, **fields: Any) -> Request:
 def hurried(phase: str, seconds: float) -> Deadlines:
     """Long deadlines but for one phase, so that a slow machine fails no test."""
     return Deadlines(**{f"{phase}_seconds": seconds})
-
-
-@pytest.fixture(scope="session")
-def warm_launcher() -> Iterator[LocalLauncher]:
-    """One server with torch for all tests that need real models."""
-    with LocalLauncher(jobs=2) as launcher:
-        yield launcher
 
 
 @pytest.fixture
@@ -104,13 +97,13 @@ def warm_ray(ray_cluster: Any) -> Iterator[RayLauncher]:
 def bare_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder with a made environment `bare`: other processes find it by that."""
     cache = tmp_path_factory.mktemp("cache")
-    python = Path(environments.made_interpreter("bare", cache).path)
+    python = Path(Environments(cache).made_interpreter("bare").path)
     python.parent.mkdir(parents=True)
     script = Path(__file__).with_name("bare_worker.py")
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P "{script}" "$@"\n')
     python.chmod(0o755)
     stamp = environments.Stamp(name="bare", recipe="", created="", python="")
-    path = environments.environment_folder("bare", cache) / environments.STAMP_FILE
+    path = Environments(cache).folder("bare") / environments.STAMP_FILE
     path.write_bytes(msgspec.json.encode(stamp))
     return cache
 

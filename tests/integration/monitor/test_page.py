@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import socket
 import subprocess
@@ -16,80 +14,32 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import sync_playwright
 
-import compilewatch
-from compilewatch.cli.verbs.monitor import VARIABLES
-from compilewatch.environments import tools
 from compilewatch.profiling import Profiler
 from tests import services
 from tests.integration.cli.conftest import PROGRAM
+from tests.integration.monitor.conftest import Pages
 
 pytestmark = pytest.mark.monitor
 
-SCRIPT = Path(compilewatch.__file__).parent / "monitor" / "__main__.py"
-
-CLIENT = """
-import json, sys
-from streamlit.testing.v1 import AppTest
-
-script, root = sys.argv[1:]
-sys.argv = [script, root]
-page = AppTest.from_file(script, default_timeout=60).run()
-print(json.dumps({
-    "exceptions": [each.message for each in page.exception],
-    "title": [each.value for each in page.title],
-    "tabs": [each.label for each in page.tabs],
-    "entries": [each.options for each in page.sidebar.selectbox],
-    "metrics": {each.label: each.value for each in page.metric},
-    "warnings": [each.value for each in page.warning],
-    "infos": [each.value for each in page.info],
-    "errors": [each.value for each in page.error],
-}))
-"""
-
-
-def page_of(root: Path) -> dict[str, list[str]]:
-    done = subprocess.run(
-        [str(tools.tool_python("monitor")), "-c", CLIENT, str(SCRIPT), str(root)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | VARIABLES,
-        timeout=100,
-    )
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def train(root: Path, steps: int = 12) -> Path:
-    with Profiler(root / "profiles", trace_steps=0, model="Tiny_*model*") as profiler:
-        for _ in range(steps):
-            with profiler.stage("data"):
-                time.sleep(0.002)
-            profiler.step(loss=0.5)
-    assert profiler.folder is not None
-    return profiler.folder
-
 
 # Only Streamlit's own client runs the script as Streamlit does.
-def test_the_page_shows_a_training_profile(tmp_path: Path) -> None:
-    train(tmp_path)
-    page = page_of(tmp_path)
+def test_the_page_shows_a_training_profile(pages: Pages) -> None:
+    page = pages["training"]
     assert page["exceptions"] == page["errors"] == []
     assert page["tabs"] == ["Overview", "Timing", "Memory", "Artifacts"]
     assert len(page["entries"][0]) == 1
-    assert page["metrics"]["steps"] == "12"  # type: ignore[call-overload]
+    assert page["metrics"]["steps"] == "12"
     assert any("the stage data takes" in each for each in page["warnings"])
 
 
-def test_the_page_without_anything_says_how_to_start(tmp_path: Path) -> None:
-    page = page_of(tmp_path)
+def test_the_page_without_anything_says_how_to_start(pages: Pages) -> None:
+    page = pages["empty"]
     assert page["exceptions"] == []
     assert "compilewatch sweep" in page["infos"][0]
 
 
-def test_a_damaged_profile_is_said_on_the_page(tmp_path: Path) -> None:
-    (train(tmp_path) / "metrics.json").write_text("{")
-    page = page_of(tmp_path)
+def test_a_damaged_profile_is_said_on_the_page(pages: Pages) -> None:
+    page = pages["damaged"]
     assert page["exceptions"] == []
     assert any("changed since the profile ended" in each for each in page["errors"])
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.serving import serving
 
 INDEX = "research-papers-v2"
 
@@ -94,13 +95,8 @@ def served(
         def log_message(self, format: str, *args: object) -> None:
             del format, args
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", state
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(Handler) as url:
+        yield url, state
 
 
 def documents_of(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, bytes]]:

@@ -37,6 +37,8 @@ class Faulty:
         return self._faults.get(number) or world.respond(model, body)
 
 
+# In `make test`, test_concurrency.py has the same faults with several papers at a time.
+@pytest.mark.matrix
 def test_twenty_papers_through_faults_every_request_is_in_the_ledger(tmp_path: Path) -> None:
     """Five throttles, two 503, a dropped connection and a stall; takes the stall's time."""
     faults: dict[int, Response] = dict.fromkeys((2, 3, 11, 12, 30), THROTTLED)

@@ -14,30 +14,28 @@ import msgspec
 import pytest
 from prometheus_client import generate_latest
 
-from compilewatch import sandbox
 from compilewatch.config.settings import Settings, load_settings
-from compilewatch.errors import SandboxError
 from compilewatch.executor.protocol import FailureCode, JobState, State
 from compilewatch.records.papers import FindingClass, Generation
 from compilewatch.sandbox.policy import MIB, Limits
 from compilewatch.sinks.papers import paper_groups
 from compilewatch.sinks.prometheus import registry
 from compilewatch.store.papers import PaperStore
-from compilewatch.workflows.papers_run import RemoteTraining, job_ran
+from compilewatch.workflows.papers_training import RemoteTraining, job_ran
 from tests import papers as world
 from tests import services
-from tests.integration.executor.conftest import TOKEN, Executor
+from tests.confinement import need_sandbox
+from tests.integration.executor.conftest import TOKEN, Executor, _often
 from tests.unit.papers.test_publishing import PAPERS
+
+__all__ = ["_often"]
 
 LIMITS = Limits(deadline_seconds=200.0, memory_bytes=4 * 2**30, disk_bytes=256 * MIB)
 
 
 @pytest.fixture
 def executor(tmp_path: Path) -> Iterator[Executor]:
-    try:
-        sandbox.check()
-    except SandboxError as error:
-        pytest.skip(str(error))
+    need_sandbox()
     service = Executor(tmp_path)
     service.start()
     yield service

@@ -6,6 +6,7 @@ ends in the class of this fault and of no other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,12 +14,12 @@ import pytest
 
 from compilewatch import sandbox
 from compilewatch.config.settings import load_settings
-from compilewatch.errors import LauncherError, SandboxError
+from compilewatch.errors import LauncherError
 from compilewatch.launchers import by_environment
 from compilewatch.launchers.confined import ConfinedLauncher
 from compilewatch.papers.execution import EAGER_LIMITS, Ran, SandboxRunner, run_eager, run_training
 from compilewatch.papers.static import check_source
-from compilewatch.plan.requests import plan, targets_of
+from compilewatch.plan.requests import options_of, plan, targets_of
 from compilewatch.records import Mode, Request, Target
 from compilewatch.records.papers import (
     Binding,
@@ -31,9 +32,9 @@ from compilewatch.records.papers import (
 from compilewatch.sandbox.policy import MIB, Limits
 from compilewatch.sources.papers import PapersSource, generated_spec
 from compilewatch.store.papers import PaperStore
-from compilewatch.workflows.papers_run import findings_of
-from compilewatch.workflows.sweep import options_of
+from compilewatch.workflows.papers_sweep import findings_of
 from tests import papers as world
+from tests.confinement import need_sandbox
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -41,10 +42,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module", autouse=True)
 def confined() -> None:
     """Where code cannot be confined it is not run, and neither are these tests."""
-    try:
-        sandbox.check()
-    except SandboxError as error:
-        pytest.skip(str(error))
+    need_sandbox()
 
 
 def module(forward: str, extra: str = "") -> str:
@@ -130,6 +128,7 @@ def test_a_value_that_is_read_is_a_graph_break_with_its_line(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.matrix  # in `make test`, neuronx-cc rejects a model (test_other_targets.py)
 def test_what_export_does_not_support_is_the_compilers(tmp_path: Path) -> None:
     source = module("return self.f(x)[x[:, 0] > 0] if x.sum() > 0 else self.f(x)")
     assert kinds(swept(tmp_path, source, "export")) == {FindingClass.COMPILER_CANNOT}
@@ -167,30 +166,6 @@ def test_code_that_fails_without_a_compiler_is_wrong_in_eager_with_its_line() ->
     assert ran.findings[0].line == source.splitlines().index("        return self.f(x @ x)") + 1
 
 
-@pytest.mark.parametrize(
-    ("forward", "holds"),
-    [
-        ("return x + torch.sigmoid(self.f(x)) * x", True),
-        # A stock activation in place of the gate: same shapes, other values.
-        ("return x + torch.tanh(self.f(x)) * x", False),
-    ],
-)
-def test_a_formula_is_computed_beside_the_code(forward: str, holds: bool) -> None:
-    claim = Claim(
-        id="C1",
-        statement="",
-        operations=("sigmoid",),
-        formula="x + sigmoid(matmul(x, transpose(W)) + b) * x",
-    )
-    binding = Binding(
-        claim="C1", module="", inputs={"x": (3, 4)}, attributes={"W": "f.weight", "b": "f.bias"}
-    )
-    made = generation(module(forward), bindings=(binding,))
-    ran, formulas = run_eager(SandboxRunner(), made, PaperPlan(contribution="", claims=(claim,)))
-    assert ran.findings == ()
-    assert (kinds(formulas) == set()) == holds
-
-
 def test_a_training_that_reports_nothing_is_no_success() -> None:
     source = module("return self.f(x)", "import torch.optim") + "\n\nraise SystemExit(0)\n"
     ran = run_training(SandboxRunner(), generation(source), EAGER_LIMITS)
@@ -210,7 +185,7 @@ def test_the_source_papers_says_why_a_model_is_not_compiled(tmp_path: Path) -> N
     papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
 
     class Wrong(world.FakeRunner):
-        def run(self, files: dict[str, str], limits: Limits) -> sandbox.SandboxResult:
+        def run(self, files: Mapping[str, str | bytes], limits: Limits) -> sandbox.SandboxResult:
             done = super().run(files, limits)
             state = {"phase": "eager", "error": {"message": "ValueError: no", "line": 3}}
             found = {"result.json": msgspec.json.encode(state)}

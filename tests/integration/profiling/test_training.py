@@ -7,10 +7,12 @@ import json
 import os
 import random
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,10 +31,18 @@ pytestmark = pytest.mark.torch
 EXAMPLE = Path(__file__).parents[3] / "inputs" / "examples" / "train.py"
 
 
-def example(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(EXAMPLE), *arguments], capture_output=True, text=True, check=True
-    )
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Run the example as a script in this process, with one thread: two wait for each other."""
+
+    def run(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *arguments])
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield run
+    torch.set_num_threads(threads)
 
 
 def train(profiler: Profiler, steps: int = 8) -> None:
@@ -52,13 +62,17 @@ def train(profiler: Profiler, steps: int = 8) -> None:
             profiler.step(loss=loss, samples=len(batch))
 
 
-# Two processes that train: only there are the losses of a complete script compared, to the bit.
-def test_the_example_has_the_same_losses_with_the_profiler_on_and_off(tmp_path: Path) -> None:
-    size = ("--epochs", "2", "--steps-per-epoch", "5", "--out", str(tmp_path))
-    on, off = example("--profiler", "on", *size), example("--profiler", "off", *size)
-    losses = re.findall(r"epoch \d: loss (\S+)", on.stdout)
-    assert len(losses) == 2
-    assert losses == re.findall(r"epoch \d: loss (\S+)", off.stdout)
+# Two trainings: only there are the losses of a complete script compared, to the bit.
+def test_the_example_has_the_same_losses_with_the_profiler_on_and_off(
+    tmp_path: Path, example: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = {}
+    for profiler in ("on", "off"):
+        size = ("--epochs", "2", "--steps-per-epoch", "5", "--out", str(tmp_path))
+        example("--profiler", profiler, *size)
+        losses[profiler] = re.findall(r"epoch \d: loss (\S+)", capsys.readouterr().out)
+    assert len(losses["on"]) == 2
+    assert losses["on"] == losses["off"]
     (checked,) = check_profiles(tmp_path)
     assert checked.training is not None
     assert checked.state == "finished"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests import example_run, services
+from tests.serving import serving
 
 pytestmark = pytest.mark.browser
 
@@ -82,12 +82,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("run")
     example_run.write_report(example_run.view(*example_run.row()), folder)
     handler = functools.partial(Handler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/report"
-        server.shutdown()
-        thread.join()
+    with serving(handler) as url:
+        yield f"{url}/report"
 
 
 @pytest.fixture(scope="module")

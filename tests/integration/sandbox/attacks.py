@@ -129,7 +129,7 @@ for folder in (world["folder"], "/job", "/tmp", "/dev/shm"):
 """,
     "make 5000 files": """
 folder = world["folder"] if os.path.isdir(world["folder"]) else "/tmp"
-for number in range(5000):
+for number in range(5_000):
     with open(f"{folder}/{world['shm']}-{number}", "w"):
         pass
 succeeded()

@@ -22,6 +22,7 @@ from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from tests import example_run, factories, services
 from tests.services import Service
+from tests.serving import serving
 from tests.sharing import free_port
 
 Labels = frozenset[tuple[str, str]]
@@ -222,15 +223,8 @@ def answering(*statuses: int) -> Iterator[tuple[str, list[Any]]]:
 
         def log_message(self, *_: object) -> None: ...
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", got
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Handler) as url:
+        yield url, got
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])

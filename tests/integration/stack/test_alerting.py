@@ -6,16 +6,16 @@ import json
 import os
 import queue
 import subprocess
-import threading
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import services
+from tests.serving import serving
 
 STACK = Path(__file__).parents[3] / "stack"
 PATIENCE_SECONDS = 60.0
@@ -38,12 +38,8 @@ def webhook() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
         def log_message(self, *arguments: Any) -> None:
             del arguments
 
-    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/", received
-        server.shutdown()
-        thread.join()
+    with serving(Receiver) as url:
+        yield f"{url}/", received
 
 
 def push(gateway: str, regressions: int) -> None:

@@ -60,6 +60,7 @@ def test_the_rules_are_valid() -> None:
 
 @pytest.mark.parametrize("path", RULE_TESTS, ids=lambda path: path.stem)
 def test_the_rules_pass_their_unit_tests(path: Path) -> None:
+    """Some seconds for days of samples: only Prometheus itself evaluates its rules over time."""
     tested = promtool("test", "rules", path)
     assert tested.returncode == 0, tested.stdout + tested.stderr
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from compilewatch.records import FactoryBuild, Mode, ModelSpec, Request, Target, Tier
-from compilewatch.worker.reproduce import script
+from compilewatch.worker.reproduce import STATE, script, value_source
 
 CASES_FOLDER = Path(__file__).parents[2] / "cases"
 sys.path.insert(0, str(CASES_FOLDER))
@@ -45,27 +49,31 @@ def as_before() -> Iterator[None]:
     torch._dynamo.utils.counters.clear()
 
 
-def _ran(folder: Path, name: str, mode: Mode, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def _script(folder: Path, name: str, mode: Mode) -> str:
     build = FactoryBuild(
         factory=f"reproducible:{name}", path=str(folder), inputs="reproducible:inputs"
     )
     model = ModelSpec(source="test", name=name, build=build)
     text = script(Request(model=model, target=Target(mode=mode), key="0", tier=Tier.REAL))
     assert "compilewatch" not in text
+    return text
+
+
+def _ran(text: str, capsys: pytest.CaptureFixture[str]) -> tuple[object, list[str]]:
+    """The exit status of a script, and what it printed."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with pytest.raises(SystemExit) as ended:
         exec(compile(text, "script.py", "exec"), {"__name__": "__main__"})
-    said = capsys.readouterr().out.splitlines()
-    assert ended.value.code == 0, said[-2:]
-    return said
+    return ended.value.code, capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_script_counts_as_compilewatch_counts(
     case: Case, factories: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = _ran(factories, case.name, Mode.EVAL, capsys)
+    status, said = _ran(_script(factories, case.name, Mode.EVAL), capsys)
+    assert status == 0, said[-2:]
     breaks = sum(known.occurrences for known in case.breaks)
     counted = f"{case.graphs} graph{'s' * (case.graphs != 1)}, {breaks} break{'s' * (breaks != 1)}"
     assert said[-1].startswith(f"got:      {counted}")
@@ -75,4 +83,52 @@ def test_the_script_counts_as_compilewatch_counts(
 def test_in_train_mode_it_goes_back_through_the_loss(
     factories: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "2 graphs, 1 break " in _ran(factories, "explicit", Mode.TRAIN, capsys)[-1]
+    status, said = _ran(_script(factories, "explicit", Mode.TRAIN), capsys)
+    assert status == 0, said[-2:]
+    assert "2 graphs, 1 break " in said[-1]
+
+
+def test_other_counts_than_expected_are_the_exit_status(
+    factories: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = _script(factories, "explicit", Mode.EVAL)
+    changed = text.replace("expected = words(2, ", "expected = words(3, ")
+    assert changed != text
+    assert _ran(changed, capsys)[0] == 1
+
+
+def _read_again(value: object) -> Any:
+    """The value that the source of another one makes in a script."""
+    names = {"torch": torch, "importlib": importlib, "OrderedDict": OrderedDict}
+    exec(STATE, names)
+    return eval(value_source(value), names)
+
+
+def test_a_filled_cache_is_written_with_its_state() -> None:
+    cache = transformers.DynamicCache()
+    cache.update(torch.ones(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), 0)
+
+    made = _read_again({"past_key_values": cache})["past_key_values"]
+
+    assert type(made) is type(cache)
+    assert made.layers[0].keys.shape == (1, 2, 3, 4)
+    assert made.get_seq_length() == 3
+    assert made.layer_class_to_replicate is cache.layer_class_to_replicate
+
+
+def test_a_session_is_written_with_its_state() -> None:
+    session = transformers.Sam2VideoInferenceSession(
+        video_height=8, video_width=8, dtype=torch.bfloat16
+    )
+    session.obj_id_to_idx(7)
+
+    made = _read_again(session)
+
+    assert (made.video_height, made.dtype, made.obj_ids) == (8, torch.bfloat16, [7])
+    assert made.obj_id_to_idx(7) == 0
+    assert type(made.cache) is type(session.cache)
+
+
+def test_an_object_of_another_package_cannot_be_written() -> None:
+    with pytest.raises(TypeError, match="cannot write a PosixPath as source"):
+        value_source([Path("x")])

@@ -18,7 +18,7 @@ from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageErr
 from compilewatch.launchers import Completed
 from compilewatch.launchers.fake import FakeLauncher, passing
 from compilewatch.launchers.ray.losses import Flight
-from compilewatch.records import Phase, Request, Result, Status
+from compilewatch.records import Mode, Phase, Request, Result, Status, Target
 from compilewatch.records.plans import Shard
 from compilewatch.workflows import sweep as pipeline
 from compilewatch.workflows.sweep import resume
@@ -84,6 +84,19 @@ def test_what_is_returned_is_what_is_stored(tmp_path: Path) -> None:
     assert stored.results() == view.results
     assert view.run.wall_seconds is not None
     assert not list(stored.path.glob(".scratch*"))
+
+
+def test_a_cpu_build_trains_for_a_device_in_the_environment_cuda(tmp_path: Path) -> None:
+    targets = [Target(device="cuda", mode=mode) for mode in (Mode.EVAL, Mode.TRAIN)]
+    alone, both = FakeLauncher(), FakeLauncher(environments=("default", "cuda"))
+    without = run_sweep(tmp_path / "without", alone, targets=targets)
+    assert {request.target.mode for request in alone.seen} == {Mode.EVAL}
+    trained = [r for r in without.results if r.request.target.mode is Mode.TRAIN]
+    detail = "needs the environment 'cuda': compilewatch env create cuda"
+    assert Counter((r.status, r.detail) for r in trained)[(Status.UNSUPPORTED, detail)] == 5
+    run_sweep(tmp_path / "both", both, targets=targets)
+    placed = {(r.target.mode, r.target.environment) for r in both.seen}
+    assert placed == {(Mode.EVAL, "default"), (Mode.TRAIN, "cuda")}
 
 
 def test_an_unchanged_sweep_asks_nothing(tmp_path: Path) -> None:

@@ -186,6 +186,21 @@ def test_a_prediction_is_held_against_a_later_run() -> None:
     assert (nothing.gone, nothing.precision, nothing.rid_share) == (0, None, None)
 
 
+def test_a_model_whose_causes_are_not_all_known_is_not_expected_to_pass() -> None:
+    probed = msgspec.structs.replace(result("Probed", breaks=(SHARED,)), probed=True)
+    before = [probed, result("Silent", breaks=(SILENT, SHARED)), result("Known", breaks=(SHARED,))]
+    after = [result("Probed", breaks=(LOOP,)), result("Silent", breaks=(LOOP,)), result("Known")]
+    held = check(before, after, By.LINE)
+    assert (held.broken, held.rid, held.revealed) == (3, 1, ())
+    assert (held.right, held.wrong) == (("Known",), ())
+
+
+def test_results_of_two_devices_are_not_held_against_each_other() -> None:
+    on_cpu = result("A", breaks=(SHARED,))
+    on_cuda = result("A", target=Target(device="cuda"))
+    assert check([on_cpu], [on_cuda], By.LINE).models == 0
+
+
 @pytest.mark.parametrize("by", list(By))
 def test_a_reason_under_a_new_name_is_not_gone(by: By) -> None:
     renamed = graph_break("forward", "GB9493")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from sklearn.metrics import accuracy_score, f1_score
 
 from compilewatch.analysis.scores import accuracy_of
 
 
 def test_scores_are_those_of_scikit_learn() -> None:
+    # Not above: each worker of pytest-xdist would import it, and one runs this test.
+    from sklearn.metrics import accuracy_score, f1_score
+
     draw = random.Random(0)
     truth = [draw.randrange(20) for _ in range(2000)]
     predicted = [t if draw.random() < 0.9 else draw.randrange(20) for t in truth]

@@ -33,27 +33,30 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_it_is_created_once(tmp_path: Path, steps: list[list[str]]) -> None:
-    assert not tools.is_ready("monitor", tmp_path)
-    python = tools.create_tool("monitor", tmp_path)
-    assert python == tmp_path / "tools" / "monitor" / "venv" / "bin" / "python"
-    assert tools.is_ready("monitor", tmp_path)
+    tool = tools.Tool("monitor", tmp_path)
+    assert not tool.is_ready()
+    tool.create()
+    assert tool.python == tmp_path / "tools" / "monitor" / "venv" / "bin" / "python"
+    assert tool.is_ready()
     count = len(steps)
-    tools.create_tool("monitor", tmp_path)
+    tool.create()
     assert len(steps) == count == 3
 
 
 def test_other_requirements_are_installed_into_it(tmp_path: Path, steps: list[list[str]]) -> None:
-    tools.create_tool("monitor", tmp_path)
+    tool = tools.Tool("monitor", tmp_path)
+    tool.create()
     (tmp_path / "monitor.txt").write_text("streamlit==2\n")
-    assert not tools.is_ready("monitor", tmp_path)
+    assert not tool.is_ready()
     steps.clear()
-    tools.create_tool("monitor", tmp_path)
+    tool.create()
     assert [command[3] for command in steps] == ["install", "check"]
 
 
 def test_requirements_that_change_meanwhile_do_not_count_as_installed(
     tmp_path: Path, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tool = tools.Tool("monitor", tmp_path)
     before = vars(tools)["run_step"]
 
     def changes(*arguments: object) -> None:
@@ -61,14 +64,15 @@ def test_requirements_that_change_meanwhile_do_not_count_as_installed(
         (tmp_path / "monitor.txt").write_text("streamlit==2\n")
 
     monkeypatch.setattr(tools, "run_step", changes)
-    tools.create_tool("monitor", tmp_path)
-    assert not tools.is_ready("monitor", tmp_path)
+    tool.create()
+    assert not tool.is_ready()
 
 
 def test_a_failed_installation_is_not_ready(
     tmp_path: Path, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tools.create_tool("monitor", tmp_path)
+    tool = tools.Tool("monitor", tmp_path)
+    tool.create()
     (tmp_path / "monitor.txt").write_text("streamlit==2\n")
 
     def fails(*_: object) -> None:
@@ -76,12 +80,13 @@ def test_a_failed_installation_is_not_ready(
 
     monkeypatch.setattr(tools, "run_step", fails)
     with pytest.raises(InterpreterError):
-        tools.create_tool("monitor", tmp_path)
+        tool.create()
     (tmp_path / "monitor.txt").write_text("streamlit==1\n")
-    assert not tools.is_ready("monitor", tmp_path)
+    assert not tool.is_ready()
 
 
 def test_without_the_checkout_it_says_so(tmp_path: Path, steps: list[list[str]]) -> None:
+    tool = tools.Tool("monitor", tmp_path)
     (tmp_path / "monitor.txt").unlink()
     with pytest.raises(InterpreterError, match="from a checkout"):
-        tools.create_tool("monitor", tmp_path)
+        tool.create()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import StoreError
-from compilewatch.monitor.view import Details, Monitor
+from compilewatch.monitor.entries import Details
+from compilewatch.monitor.view import Monitor
 from compilewatch.profiling import Profiler
 from compilewatch.records import Phase, Status
 from compilewatch.store import Store
@@ -132,12 +133,3 @@ def test_files_are_listed_and_read_and_none_outside(monitor: Monitor) -> None:
             monitor.read(entry, name)
     with pytest.raises(StoreError, match="cannot be read"):
         monitor.read(entry, "none.txt")
-
-
-def test_an_inference_profile_is_listed(monitor: Monitor) -> None:
-    folder = monitor.root / "profile-20261122-224405-effd"
-    folder.mkdir(parents=True)
-    (folder / "baseline_metrics.json").write_text("{}")
-    (entry,) = monitor.entries()
-    assert (entry.kind, entry.started_at) == ("inference", "2026-11-22T22:44:05Z")
-    assert [each.name for each in monitor.artifacts(entry)] == ["baseline_metrics.json"]

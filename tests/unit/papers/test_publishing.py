@@ -9,7 +9,7 @@ import pytest
 
 from compilewatch.analysis.papers import summarise_paper
 from compilewatch.config.settings import Settings
-from compilewatch.papers.metric_lines import last_values, points_of
+from compilewatch.papers.execution import trained_numbers
 from compilewatch.records.papers import (
     Finding,
     FindingClass,
@@ -130,30 +130,47 @@ def test_the_page_shows_each_paper_and_escapes_what_models_wrote() -> None:
     assert 'id="paper 0"' in text
 
 
-STDOUT = """Epoch 1/2, Loss: 2.5
-METRICS: {"step": 1, "training_loss": 2.0, "bad name!": 1, "x": true, "y": "z"}
+STDOUT = b"""Epoch 1/2, Loss: 2.5
+METRICS: {"step": 1, "training_loss": 2.0, "x": true, "execution_success": 7}
 METRICS: {"epoch": 2, "training_loss": NaN}
 METRICS: {"epoch": 2, "training_loss": 1.0, "test_accuracy": 61.5}
-METRICS: [1]
-METRICS: {"""
+METRICS: {"estimated_cost_usd": -5, "peak_memory_mb": 1, "execution_time_seconds": 0.1}
+"""
 
 
-def test_metric_lines_are_parsed_as_untrusted_data() -> None:
-    points = points_of(STDOUT)
-    assert [(point.step, point.values) for point in points] == [
-        (1, {"training_loss": 2.0}),
-        (2, {"training_loss": 1.0, "test_accuracy": 61.5}),
-    ]
-    assert last_values(points)["initial_training_loss"] == 2.0
-    assert last_values(points)["final_training_loss"] == 1.0
-
-
-def test_epoch_lines_count_where_there_are_no_metric_lines() -> None:
-    points = points_of("Epoch 1/2 - Loss: 2.5\nEpoch 2/2 Loss: 1.25\nTest Accuracy: 40.5%")
-    assert last_values(points) == {
-        "training_loss": 1.25,
-        "test_accuracy": 40.5,
-        "initial_training_loss": 2.5,
-        "final_training_loss": 1.25,
+def test_what_code_prints_cannot_replace_what_was_measured() -> None:
+    assert trained_numbers(STDOUT) == {
+        "training_loss": 1.0,
+        "test_accuracy": 61.5,
+        "initial_training_loss": 2.0,
+        "final_training_loss": 1.0,
     }
-    assert len(points_of('METRICS: {"a": 1}\n' * 5000)) == 1000
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 1e-300])
+def test_a_value_that_cloudwatch_would_reject_loses_itself_only(value: float) -> None:
+    data, _ = execution_data([summary(1, FULL | {"training_loss": value, "test_accuracy": 0})], "x")
+    assert {datum.name for datum in data} == FULL.keys() - {"training_loss"}
+
+
+def test_the_page_says_what_was_repaired_and_how_the_training_went() -> None:
+    one = summary(1, {"initial_training_loss": 2.5, "final_training_loss": 1.25})
+    finding = Finding(
+        kind=FindingClass.GRAPH_BREAK, stage=Stage.SWEEP, evidence="dynamo: <item()>", line=18
+    )
+    earlier = StageResult(
+        paper=one.paper,
+        stage=Stage.SWEEP,
+        key="version 0",
+        outcome=StageOutcome.FAILED,
+        at="2026-11-22T09:00:00.000000000Z",
+        generation="0" * 64,
+        findings=(finding, finding),
+    )
+    repaired = summarise_paper([earlier, *one.stages], ())
+    assert repaired.repaired == (finding,)
+    assert repaired.state == "passed"
+    text = dict(render([repaired], ()))["index.html"].decode()
+    assert "sweep: graph break: dynamo: &lt;item()&gt; (line 18)" in text
+    assert "training loss 2.5 at first, 1.25 at last" in text
+    assert "sent back for a repair" not in dict(render([one], ()))["index.html"].decode()

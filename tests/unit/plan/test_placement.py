@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
-from compilewatch.plan.placement import place, wanted
+from compilewatch.plan.placement import needs, place, place_model, possible, wanted
 from compilewatch.records import Environment, Mode, Target
 from tests import factories
 
@@ -47,15 +49,46 @@ def test_where_each_target_is_asked(
     assert _placed(named, *known) == expected
 
 
+CPU_BUILD = factories.environment(torch="2.15.0+cpu", cuda=None)
+CUDA_BUILD = factories.environment(name="cuda", torch="2.15.0+cu132", cuda="13.2")
+
+
+@pytest.mark.parametrize("known", [(CPU_BUILD,), (CPU_BUILD, CUDA_BUILD)])
+@pytest.mark.parametrize("name", ["dynamo", "export"])
+def test_training_on_a_declared_device_needs_a_cuda_build(
+    name: str, known: tuple[Environment, ...]
+) -> None:
+    cases = [
+        Target(name=name, mode=mode, device=device)
+        for device in ("cpu", "cuda:A100")
+        for mode in (Mode.EVAL, Mode.TRAIN)
+    ]
+    placed = [target.environment for target in place(cases, (), known)]
+    assert placed == ["default", "default", "default", "cuda"]
+    own = factories.environment(cuda="13.2")
+    assert {t.environment for t in place(cases, (), (own, CUDA_BUILD))} == {"default"}
+    assert [t.environment for t in place(cases, ("default",), known)] == ["default"] * 4
+    assert "compilewatch env create cuda" in needs(place(cases, (), known)[-1])
+
+
 def test_an_environment_that_is_named_must_exist() -> None:
     with pytest.raises(UsageError, match=r"no environment 'tpu'; known: default; .*create tpu"):
         _placed(("tpu",), DEFAULT)
+
+
+def test_one_label_never_stands_for_two_environments() -> None:
+    known = (factories.environment(), factories.environment(name="vision"))
+    with pytest.raises(UsageError, match="default and vision cannot be named together"):
+        place([Target()], ("default", "vision"), known)
+    assert [target.environment for target in place([Target()], ("vision",), known)] == ["vision"]
 
 
 def test_only_what_is_needed_is_looked_at() -> None:
     assert wanted(["dynamo"], ()) == ("default",)
     assert wanted(["dynamo", "neuron"], ()) == ("default", "neuron", "xla")
     assert wanted(["neuron"], ("a", "a")) == ("a",)
+    assert wanted(["dynamo"], (), ["cpu", "cuda"]) == ("default", "cuda")
+    assert wanted(["dynamo"], ("a",), ["cuda"]) == ("a",)
 
 
 def test_a_label_names_the_environment_away_from_home() -> None:
@@ -63,3 +96,42 @@ def test_a_label_names_the_environment_away_from_home() -> None:
     assert labels == ["dynamo", "xla", "neuron@xla"]
     older = Target(mode=Mode.TRAIN, environment="torch-2.9")
     assert target_label(older) == "dynamo/train@torch-2.9"
+
+
+TIMM = {"classes": ["XModel"], "packages": ["timm"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "target", "environment", "expected"),
+    [
+        (TIMM, Target(), DEFAULT, "vision"),
+        (TIMM, Target(device="cuda"), DEFAULT, "vision"),
+        # The default environment has the package, or the release is another one.
+        (TIMM, Target(), factories.environment(packages={"timm": "1"}), "default"),
+        ({**TIMM, "transformers": ">=99"}, Target(), DEFAULT, "default"),
+        ({**TIMM, "classes": ["OtherModel"]}, Target(), DEFAULT, "default"),
+        # Nothing has it: the model runs where it would, and says what is missing.
+        ({**TIMM, "packages": ["natten"]}, Target(), DEFAULT, "default"),
+        # A person or a target chose the environment.
+        (TIMM, Target(environment="torch-2.9"), DEFAULT, "torch-2.9"),
+    ],
+)
+def test_a_model_is_placed_where_its_packages_are(
+    line: dict[str, Any], target: Target, environment: Environment, expected: str
+) -> None:
+    spec = factories.spec("XModel", skip_reason="needs timm")
+
+    found, placed = place_model(spec, target, [line], {"default": environment})
+
+    assert placed.environment == expected
+    assert found.skip_reason == (None if expected == "vision" else "needs timm")
+
+
+def test_an_environment_with_more_packages_is_not_named_by_the_label() -> None:
+    assert target_label(Target(environment="vision")) == "dynamo"
+    assert target_label(Target(name="xla", environment="vision")) == "xla@vision"
+
+
+def test_environments_of_packages_are_looked_at_unless_others_are_named() -> None:
+    assert possible(["dynamo"], ()) == ("default", "vision")
+    assert possible(["dynamo"], ("torch-2.9",)) == ("torch-2.9",)

@@ -104,6 +104,33 @@ def test_a_target_whose_environment_is_not_there_is_unsupported_with_what_to_typ
     assert made.total == 4
 
 
+def test_a_model_whose_packages_are_elsewhere_runs_there_or_says_what_to_type(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "packages.toml").write_text(
+        '[[override]]\nreason = "why"\ndate = 2026-11-23\nclasses = ["M1"]\npackages = ["timm"]\n'
+    )
+    vision = factories.environment(name="vision", packages={"timm": "1"})
+    default = factories.environment()
+    without = Options(environments=(default,), overrides_dir=str(tmp_path))
+    beside = Options(environments=(default, vision), overrides_dir=str(tmp_path))
+
+    made = _plan(SPECS[:2], targets=[Target()], options=beside)
+    assert [r.target.environment for r in made.requests] == ["default", "vision"]
+
+    made = _plan(SPECS[:2], targets=[Target()], options=without)
+    assert [r.model.name for r in made.requests] == ["M0"]
+    (skipped,) = made.skipped
+    assert skipped.status is Status.UNSUPPORTED
+    assert skipped.detail == (
+        "needs the environment 'vision', which has timm, torchvision: "
+        "compilewatch env create vision"
+    )
+
+    made = _plan(SPECS[:2], targets=[Target()], options=beside, named=True)
+    assert [r.target.environment for r in made.requests] == ["default", "default"]
+
+
 def test_two_environments_are_two_questions_and_two_names_of_one_are_one() -> None:
     older = factories.environment(name="older", torch="2.9.0")
     alias = factories.environment(name="alias")

@@ -18,7 +18,7 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.records.views import Earlier
-from compilewatch.report import wording
+from compilewatch.report import commands, wording
 from compilewatch.report.wording import Outcome
 from tests import factories
 
@@ -119,7 +119,7 @@ def test_memory() -> None:
 def test_commands_ask_the_same_question_again_and_survive_a_shell() -> None:
     target = Target(name="export", mode=Mode.TRAIN, dynamic=True)
     asked = factories.request("odd name", target=target, depth=Depth.REDUCED, source="manifest")
-    assert wording.commands(asked) == (
+    assert commands.commands(asked) == (
         "compilewatch reproduce 'odd name'",
         "compilewatch explain 'odd name' --target export",
         "compilewatch sweep --source manifest --models 'odd name' --targets export"
@@ -129,7 +129,7 @@ def test_commands_ask_the_same_question_again_and_survive_a_shell() -> None:
 
 def test_commands_set_nested_graph_breaks_as_they_were() -> None:
     asked = factories.request(target=Target(nested_graph_breaks=True))
-    assert wording.commands(asked) == (
+    assert commands.commands(asked) == (
         "compilewatch reproduce BertModel --nested-graph-breaks on",
         "compilewatch explain BertModel --nested-graph-breaks on",
         "compilewatch sweep --source library --models BertModel --nested-graph-breaks on --fresh",
@@ -161,9 +161,12 @@ def test_printable_keeps_lines_and_drops_what_moves_a_cursor() -> None:
 def test_an_index_comes_first_and_what_it_links_to_last() -> None:
     index, trace = "artifacts/m/tlparse/index.html", "artifacts/m/torch_trace/t.log"
     graph, table = "artifacts/m/tlparse/0/graph.txt", "artifacts/m/profile.json"
-    assert wording.main_artifacts((graph, trace, index, table)) == ((index, trace, table), (graph,))
+    assert commands.main_artifacts((graph, trace, index, table)) == (
+        (index, trace, table),
+        (graph,),
+    )
     packed, pages = f"{trace}.zst", "artifacts/m/tlparse.zip"
-    assert wording.main_artifacts((packed, pages)) == ((pages, packed), ())
+    assert commands.main_artifacts((packed, pages)) == ((pages, packed), ())
 
 
 def history(*statuses: Status) -> list[Earlier]:
@@ -245,7 +248,7 @@ def test_an_attempt_keeps_the_names_in_its_reason() -> None:
 
 def test_the_compile_trace_is_its_index_or_all_of_it_packed() -> None:
     trace, packed = "artifacts/m/torch_trace/t.log", "artifacts/m/tlparse.zip"
-    assert wording.compile_trace((trace, packed)) == packed
+    assert commands.compile_trace((trace, packed)) == packed
     inner, index = "artifacts/m/tlparse/-_0/index.html", "artifacts/m/tlparse/index.html"
-    assert wording.compile_trace((inner, index)) == index
-    assert wording.compile_trace((trace,)) is None
+    assert commands.compile_trace((inner, index)) == index
+    assert commands.compile_trace((trace,)) is None

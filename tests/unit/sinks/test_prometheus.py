@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from compilewatch.config.settings import Settings
 from compilewatch.records import Mode, Status, Target, XlaDetail
 from compilewatch.records.labels import mode_label_value
-from compilewatch.sinks import metric_definitions, prometheus
+from compilewatch.sinks import metric_definitions, metrics_page, prometheus
 from compilewatch.sinks.metric_definitions import Group
 from compilewatch.store import RunFolder
 from tests import example_run, factories, profiled, services
@@ -202,14 +202,14 @@ def test_publishing_again_writes_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_page_in_docs_is_the_table() -> None:
     page = DOCS.read_text(encoding="utf-8")
-    assert metric_definitions.metrics_page().rstrip() in page, "run `make generate`"
+    assert metrics_page.metrics_page().rstrip() in page, "run `make generate`"
 
 
 def test_the_page_explains_every_label_with_few_values() -> None:
     used = {label for definition in metric_definitions.DEFINITIONS for label in definition.labels}
-    assert set(metric_definitions.LABELS) <= used
+    assert set(metrics_page.LABELS) <= used
     for label in ("model", "family", "commit", "reason", "target", "mode", "status", "kind"):
-        assert f"| `{label}` |" in metric_definitions.metrics_page()
+        assert f"| `{label}` |" in metrics_page.metrics_page()
 
 
 def test_what_single_targets_measured_is_exposed() -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compilewatch.config.paths import cache_folder
 from compilewatch.sources.transformers.source import LibrarySource
 
 FILES = {
@@ -122,9 +123,12 @@ def miniature(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def scans(pytestconfig: pytest.Config) -> Path:
-    """Where scans of the installed Transformers are kept between test runs."""
-    return pytestconfig.cache.mkdir("transformers-scans")
+def scans() -> Path:
+    """Where all tests, also commands that they run, find the scan of the installed Transformers.
+
+    It takes more than ten seconds, and is kept between test runs (`tests/conftest.py`).
+    """
+    return cache_folder()
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ from compilewatch import errors
 from compilewatch.analysis import rows, summary
 from compilewatch.cli.rendering.excerpt import Excerpt, SourceLine
 from compilewatch.cli.rendering.pieces import STYLES, Indented, block, plain, plain_table
-from compilewatch.contract.targets import target_label
-from compilewatch.records import GraphBreak, Result
+from compilewatch.contract.targets import in_default_environment, target_label
+from compilewatch.records import DEFAULT_ENVIRONMENT, GraphBreak, Result
 from compilewatch.records.labels import reason_label, source_line, source_lines
-from compilewatch.report import wording
+from compilewatch.report import commands, wording
 from compilewatch.report.sections import Section, details
 from compilewatch.report.wording import Outcome, outcome, plural
 
@@ -60,7 +60,7 @@ def row_panel(results: Sequence[Result]) -> RenderableType:
             style = STYLES[Outcome.PASS if result is None else outcome(result)]
             first = "  <- fails first" if cell is row.first_failing else ""
             table.add_row(
-                plain(cell.layer.value, "bold" if first else ""),
+                plain(cell.layer, "bold" if first else ""),
                 plain(row.way.label),
                 plain(wording.cell_words(cell) + first, style),
                 plain(result.phase.value if result is not None else ""),
@@ -102,6 +102,9 @@ def _figures(result: Result) -> Text:
     if result.graphs is not None:
         said.append(plural(result.graphs, "graph"))
     said += [wording.tensor_words(result), f"{result.depth.value} depth"]
+    target = result.request.target
+    if target.environment != DEFAULT_ENVIRONMENT and in_default_environment(target):
+        said.append(f"environment {target.environment}")  # no part of the label
     for number, noun in ((result.ops, "op"), (result.guards, "guard")):
         if number is not None:
             said.append(plural(number, noun))
@@ -199,11 +202,11 @@ def _how(result: Result) -> list[RenderableType]:
     for attempt in result.attempts:
         words = wording.attempt_words(attempt)
         parts.append(plain(f"earlier attempt with {attempt.tier.value} tensors: {words}", "dim"))
-    first, others = wording.main_artifacts(result.artifacts)
+    first, others = commands.main_artifacts(result.artifacts)
     parts += [plain(f"artifact {path}", "dim") for path in first]
     if others:
         parts.append(plain(f"and {plural(len(others), 'more artifact')}", "dim"))
-    if command := wording.decompressing(result):
+    if command := commands.decompressing(result):
         parts.append(plain(command, "cyan"))
-    parts.append(plain(wording.commands(result.request)[0], "cyan"))
+    parts.append(plain(commands.commands(result.request)[0], "cyan"))
     return parts

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 import click
 from rich.text import Text
@@ -33,31 +33,31 @@ WORDS = {StageOutcome.NOT_RUN: "not run"}
 
 
 class StageLines:
-    """Prints a line on standard error when a stage of a paper ends."""
+    """Prints a line on standard error when a stage of a paper ends; from several threads too."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._console = console(stderr=True)
-        self._since = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        del error
+        self._since: dict[str, float] = {}
+        self._lock = threading.Lock()
 
     def __call__(self, result: StageResult) -> None:
         if self._quiet:
             return
-        now = time.monotonic()
-        seconds, self._since = now - self._since, now
+        with self._lock:
+            now = time.monotonic()
+            seconds = now - self._since.get(result.paper, now)
+            self._since[result.paper] = now
+            self._console.print(self._line(result, seconds))
+
+    @staticmethod
+    def _line(result: StageResult, seconds: float) -> Text:
         said = result.findings[0].evidence if result.findings else result.detail
-        line = Text.assemble(
+        return Text.assemble(
             plain(f"{result.paper[:28]:28} {result.stage:9} "),
             plain(f"{_word(result.outcome):8}", STYLES[result.outcome]),
             plain(f"{seconds:6.1f} s  {said}"),
         )
-        self._console.print(line)
 
 
 def _word(outcome: StageOutcome) -> str:
@@ -77,8 +77,10 @@ def print_found(papers: Sequence[Paper]) -> None:
     console().print(table)
 
 
-def print_summaries(summaries: Sequence[PaperSummary], root: Path) -> None:
-    """One line for each paper, and the sums."""
+def print_summaries(
+    summaries: Sequence[PaperSummary], root: Path, *, earlier: int | None = None
+) -> None:
+    """One line for each paper, and the sums. `earlier` requests were sent before the run."""
     if not summaries:
         click.echo(f"no papers in {root}: start with `compilewatch papers run`")
         return
@@ -97,6 +99,8 @@ def print_summaries(summaries: Sequence[PaperSummary], root: Path) -> None:
     usd = sum(one.spent.usd for one in summaries)
     requests = sum(one.spent.requests for one in summaries)
     counts = f"{plural(len(summaries), 'paper')}, {plural(requests, 'request')}"
+    if earlier is not None:
+        counts += f" ({requests - earlier} in this run)"
     click.echo(f"{counts}, ${usd:.4f}; {root}")
     if any(one.scripted for one in summaries):
         click.echo("Results marked as scripted come from prepared replies, not from a model.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import RenderableType
@@ -84,10 +83,12 @@ def _row(target: TargetProfile, point: BatchPoint) -> tuple[RenderableType, ...]
 
 def _breaks(profile: InferenceProfile) -> RenderableType | None:
     """The costs of graph breaks at the first batch size that has them."""
-    point = next((p for t in profile.targets for p in t.points if p.breaks), None)
-    if point is None:
+    found = profiling.broken(profile)
+    if found is None:
         return None
-    table = plain_table("Graph break", "Where", f"Costs in a call of batch {point.batch_size}")
+    target, point = found
+    costs = f"Costs in a call of {target.target} at batch {point.batch_size}"
+    table = plain_table("Graph break", "Where", costs)
     for cost in point.breaks[:BREAKS_SHOWN]:
         place = f"{cost.file}:{cost.line} in {cost.function}"
         table.add_row(plain(cost.code), plain(place), plain(words.break_cost_words(cost)))
@@ -165,12 +166,7 @@ class ProfileProgress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def on_step(self, what: str, done: float) -> None:

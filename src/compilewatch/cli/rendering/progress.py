@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 from rich.console import Group, RenderableType
@@ -117,6 +116,7 @@ class ProgressBar:
         self._done = self._total = 0
         self._remaining = Remaining((), {})
         self._launcher: Launcher | None = None
+        self._profiling = ""
         self._stop = threading.Event()
         self._lines = threading.Thread(target=self._print_lines, daemon=True)
         self._live: Live | None = None
@@ -139,12 +139,7 @@ class ProgressBar:
             self._lines.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._live is not None:
             self._live.stop()
@@ -180,8 +175,9 @@ class ProgressBar:
 
     def on_step(self, what: str, done: float) -> None:
         """See `Observer`: a line for each model that is profiled."""
-        if done == 0:
-            self._print(plain(f"profiling {what}"))
+        if done == 0 and not self._quiet:
+            self._profiling = f"profiling {what}"
+            self._print(plain(self._profiling))
 
     def _print(self, line: Text) -> None:
         # Always one line: on a terminal, what exceeds its width is cut off.
@@ -196,6 +192,8 @@ class ProgressBar:
         """`0:20  8 of 25: 7 pass · 1 graph break; 0:35 left; now LongformerModel compile 0:12`."""
         said = [f"{clock(time.monotonic() - self._started)}  {self._done:,} of {self._total:,}"]
         said[0] += f": {self._tally()}" if self._counts else ""
+        if self._profiling:  # how long that takes is not known
+            return f"{said[0]}; now {self._profiling}"
         left = self._remaining.seconds(self._jobs())
         said += [f"{clock(left)} left"] if left is not None else []
         now = ", ".join(map(_words, self._running()))
@@ -212,7 +210,7 @@ class ProgressBar:
     def _shown(self) -> RenderableType:
         if not self._total:
             return Text("reading models")
-        left = self._remaining.seconds(self._jobs())
+        left = None if self._profiling else self._remaining.seconds(self._jobs())
         head = Table.grid(padding=(0, 1))
         head.add_row(
             Bar(total=self._total, completed=self._done, width=24),
@@ -222,6 +220,7 @@ class ProgressBar:
             plain(self._tally()),
         )
         now = [plain(f"  {_words(each)}", "dim") for each in self._running()]
+        now += [plain(f"  {self._profiling}", "dim")] if self._profiling else []
         return Group(head, *now)
 
     def _tally(self) -> str:

@@ -14,7 +14,7 @@ from compilewatch.cli.rendering.pieces import STYLES, plain, plain_table, spaced
 from compilewatch.contract.targets import target_label
 from compilewatch.records import ChangeKind, Result, Run, Status
 from compilewatch.records.views import RunView
-from compilewatch.report import wording
+from compilewatch.report import commands, wording
 from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, plural
 
 FAMILIES_SHOWN = 15
@@ -122,7 +122,7 @@ def _not_passing(view: RunView) -> list[RenderableType]:
         )
     if len(found) > NOT_PASSING_SHOWN:
         table.add_row(plain(f"{len(found) - NOT_PASSING_SHOWN:,} more in the report", "dim"))
-    return [table, plain(f"For details, run: {wording.commands(found[0].request)[1]}")]
+    return [table, plain(f"For details, run: {commands.commands(found[0].request)[1]}")]
 
 
 def _families(view: RunView) -> list[RenderableType]:
@@ -173,7 +173,7 @@ def _targets(view: RunView) -> list[RenderableType]:
         table = plain_table("Fails first in", "Mode", "Models")
         table.columns[2].justify = "right"
         for (way, layer), models in firsts.items():
-            table.add_row(plain(layer.value), plain(way.label), plain(f"{models:,}"))
+            table.add_row(plain(layer), plain(way.label), plain(f"{models:,}"))
         parts.append(table)
     return [*parts, *_reasons_by_target(view)]
 

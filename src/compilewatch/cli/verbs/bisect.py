@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from compilewatch import environments
 from compilewatch.analysis.bisection import Bisection, Evaluated, Kind
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.bisection import bisection_table, evaluated_line
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.verbs.sweep import local_launcher
 from compilewatch.config.settings import Settings, load_settings
+from compilewatch.environments import Environments
 from compilewatch.environments.versions import release_of
 from compilewatch.errors import UnknownModelError, UsageError
-from compilewatch.plan.requests import check_targets, targets_of
 from compilewatch.records import DEFAULT_ENVIRONMENT, Mode, ModelSpec, Record
 from compilewatch.store import Store
 from compilewatch.workflows.bisect import (
@@ -95,12 +95,8 @@ def command(
     """
     settings = load_settings(flags | {"devices": options.split(device), "jobs": 1})
     other = _other(settings, package, torch, transformers)
-    targets = targets_of(
-        [target], [Mode(mode)], bool(dynamic), devices=settings.devices, dtype=settings.named_dtype
-    )
-    check_targets(targets)
-    if len(targets) > 1:
-        raise UsageError("this command is about one device: name one with --device")
+    environments = Environments(settings.cache_folder)
+    asked = options.one_target(target, mode=mode, dynamic=dynamic, settings=settings)
     versions = candidates(package, good, bad)
     evaluator = Evaluator(
         store=Store(Path(settings.output_dir)),
@@ -109,29 +105,18 @@ def command(
         selection={"bisect": package},
     )
 
-    def choose(name: str, environment: str) -> ModelSpec:
-        (spec,), _ = options.choose_models(settings, names=[name], environment=environment)
-        return spec
-
-    def step(line: str) -> None:
-        if line.startswith("Creating"):
-            click.echo(click.style(line, dim=True), err=True)
-
-    def report(found: Evaluated, number: int, limit: int) -> None:
-        console(stderr=True).print(evaluated_line(package, found, number, limit))
-
     found = bisect(
-        Question(model=model, target=targets[0], package=package, other=other),
+        Question(model=model, target=asked, package=package, other=other),
         versions,
         evaluator,
-        choose=choose,
-        prepare=preparing(settings.cache_folder, step),
-        report=report,
+        choose=partial(_choose, settings),
+        prepare=preparing(environments, options.show_creation),
+        report=partial(_report, package),
     )
     ends = found.evaluated[0], found.evaluated[-1]
     if all(end.kind is Kind.ABSENT for end in ends):
         raise UnknownModelError(ends[1].detail, model)
-    changes = source_changes(found, settings.cache_folder, lines)
+    changes = source_changes(found, environments, lines)
     if as_json:
         options.print_json(
             Report(model=model, package=package, other=other, bisection=found, changes=changes)
@@ -139,6 +124,17 @@ def command(
     else:
         console().print(bisection_table(model, package, other, found, changes))
     return INCOMPLETE if Kind.UNDETERMINED in {end.kind for end in ends} else 0
+
+
+def _choose(settings: Settings, name: str, environment: str) -> ModelSpec:
+    """The model as the Transformers of the environment has it."""
+    selection = options.Selection(names=[name])
+    (spec,), _ = options.choose_models(settings, selection, environment=environment)
+    return spec
+
+
+def _report(package: str, found: Evaluated, number: int, limit: int) -> None:
+    console(stderr=True).print(evaluated_line(package, found, number, limit))
 
 
 def _other(settings: Settings, package: str, torch: str | None, transformers: str | None) -> str:
@@ -149,5 +145,5 @@ def _other(settings: Settings, package: str, torch: str | None, transformers: st
     (name,) = set(named) - {package}
     if (release := named[name]) is not None:
         return release
-    installed = environments.describe(DEFAULT_ENVIRONMENT, settings.cache_folder)
+    installed = Environments(settings.cache_folder).describe(DEFAULT_ENVIRONMENT)
     return release_of(installed.torch if name == "torch" else installed.transformers or "0")

@@ -16,6 +16,7 @@ from compilewatch.cli.rendering.tables import changes_table
 from compilewatch.cli.verbs.sweep import local_launcher, print_view
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.devices import canonical
+from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
 from compilewatch.records import Result
 from compilewatch.records.views import RunView
@@ -132,10 +133,6 @@ def _attributions(
         selection={"attribute": seen.run.id},
     )
 
-    def step(line: str) -> None:
-        if line.startswith("Creating"):
-            click.echo(click.style(line, dim=True), err=True)
-
     def report(corner: Corner, models: Sequence[str]) -> None:
         count = plural(len(models), "model")
         click.echo(f"{corner.versions}: evaluating {count} on {corner.target.name}", err=True)
@@ -146,7 +143,7 @@ def _attributions(
         Side.of(seen.run, seen.results),
         seen.changes,
         evaluator,
-        preparing(settings.cache_folder, step),
+        preparing(Environments(settings.cache_folder), options.show_creation),
         limit=limit,
         by_place=by_place,
         report=report,

@@ -13,10 +13,11 @@ from pathlib import Path
 import click
 from packaging.version import Version
 
-from compilewatch import environments, sandbox
+from compilewatch import sandbox
 from compilewatch.cli import options
 from compilewatch.cli.worker_call import working
 from compilewatch.config.settings import Settings, load_settings
+from compilewatch.environments import INTERPRETERS, Environments
 from compilewatch.environments.listing import listing
 from compilewatch.errors import CompilewatchError, ConfigError
 from compilewatch.launchers.local.launcher import cannot_fork
@@ -28,8 +29,6 @@ from compilewatch.report.wording import plural
 from compilewatch.sources.manifest import ManifestSource
 
 OPTIONAL_PACKAGES = {
-    "timm": "models with a timm backbone are unsupported; timm installs torchvision and another "
-    "torch, so install it in a separate environment",
     "PIL": "models whose code imports PIL are unsupported: pip install pillow",
 }
 
@@ -51,7 +50,7 @@ def _interpreter(fresh: bool) -> Iterator[Check]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check(name="python", state="ok", fact=f"{version} at {sys.executable}")
     try:
-        default = environments.describe("default", fresh=fresh)
+        default = Environments().describe("default", fresh=fresh)
     except CompilewatchError as error:
         yield Check(name="torch", state="failed", fact=str(error), advice="make setup")
         return
@@ -73,7 +72,7 @@ def _interpreter(fresh: bool) -> Iterator[Check]:
 def _worker(*, fresh: bool = False) -> Check:
     """Whether the first step of a sweep works: a worker starts and compiles a model."""
     try:
-        found, checked_at = working(DEFAULT_ENVIRONMENT, fresh=fresh)
+        found, checked_at = working(Environments(), DEFAULT_ENVIRONMENT, fresh=fresh)
     except CompilewatchError as error:
         return Check(
             name="worker",
@@ -95,7 +94,7 @@ def _worker(*, fresh: bool = False) -> Check:
 def _releases() -> Iterator[Check]:
     """Whether the package index has a newer torch or transformers than this environment."""
     try:
-        here = environments.describe(DEFAULT_ENVIRONMENT).packages
+        here = Environments().describe(DEFAULT_ENVIRONMENT).packages
     except CompilewatchError:
         return  # `_interpreter` reports it
     for package in ("torch", "transformers"):
@@ -192,8 +191,8 @@ def _inputs(settings: Settings) -> Iterator[Check]:
 
 
 def _environments(settings: Settings, fresh: bool) -> Iterator[Check]:
-    for listed in listing(settings.cache_folder, fresh=fresh):
-        if listed.name in environments.INTERPRETERS:
+    for listed in listing(Environments(settings.cache_folder), fresh=fresh):
+        if listed.name in INTERPRETERS:
             continue  # `_interpreter` reports it
         made = listed.environment
         yield Check(

@@ -6,11 +6,11 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch import environments
 from compilewatch.cli import options
 from compilewatch.cli.rendering.pieces import console, plain, plain_table, spaced
 from compilewatch.cli.worker_call import Working, try_environment
 from compilewatch.config.settings import load_settings
+from compilewatch.environments import INTERPRETERS, Environments, create_command
 from compilewatch.environments.creation import create, remove
 from compilewatch.environments.listing import listing, size_of
 from compilewatch.environments.recipes import recipe_of
@@ -48,23 +48,40 @@ def command() -> None:
     "--torch", metavar="VERSION", help="The version of torch in an environment with another name."
 )
 @click.option("--transformers", metavar="VERSION", help="The version of Transformers, likewise.")
+@click.option(
+    "--with",
+    "further",
+    metavar="A,B",
+    help="Packages that models need besides, such as timm,torchvision, in the releases that fit.",
+)
 @click.option("--python", metavar="PATH", help="The interpreter to create it with.")
-def create_verb(name: str, torch: str | None, transformers: str | None, python: str | None) -> None:
-    """Create the environment NAME: xla, neuron, or any other name with --torch or --transformers.
+def create_verb(
+    name: str,
+    torch: str | None,
+    transformers: str | None,
+    further: str | None,
+    python: str | None,
+) -> None:
+    """Create the environment NAME: xla, neuron, cuda, vision, or any other name with --torch or
+    --transformers.
+
+    `vision` has the torch and Transformers of compilewatch itself, and timm and torchvision for the
+    models that need them.
 
     Without one of these options, that package has the version of compilewatch itself. Packages that
     another environment has in the same version take no further space. This is fast if the
     environment exists already. TORCH_INDEX names a package index with CPU builds of torch, from
-    which torch is installed.
+    which torch is installed, but for cuda: that has a CUDA build, which is used where this
+    interpreter has a CPU build and a model is trained on a CUDA device.
     """
-    recipe = recipe_of(name, torch, transformers)
-    cache = load_settings().cache_folder
+    recipe = recipe_of(name, torch, transformers, options.split(further) or ())
+    environments = _environments()
 
     def show(line: str) -> None:
         if line.lstrip().startswith(STEPS):
             click.echo(click.style(line.strip()[:200], dim=True), err=True)
 
-    made, anew = create(name, recipe, python=python, cache=cache, observer=show)
+    made, anew = create(environments, name, recipe, python=python, observer=show)
     versions = f"torch {made.torch}, transformers {made.transformers or 'none'}"
     click.echo(f"{name} is ready: {versions}, {made.python_executable}")
     if anew:
@@ -75,7 +92,7 @@ def create_verb(name: str, torch: str | None, transformers: str | None, python: 
 @options.as_json
 def list_verb(as_json: bool) -> None:
     """List the environments that exist and those that targets need."""
-    found = listing(load_settings().cache_folder)
+    found = listing(_environments())
     if as_json:
         options.print_json(found)
         return
@@ -98,8 +115,8 @@ def describe_verb(name: str, as_json: bool) -> None:
 
     Files that several environments share take their space once.
     """
-    cache = load_settings().cache_folder
-    made = environments.describe(name, cache)
+    environments = _environments()
+    made = environments.describe(name)
     if as_json:
         options.print_json(made)
         return
@@ -109,8 +126,8 @@ def describe_verb(name: str, as_json: bool) -> None:
     lines = [f"{name}: torch {made.torch} (git {made.torch_git[:10]}), transformers "]
     lines[0] += f"{made.transformers or 'none'}, Python {made.python}, device {made.device}"
     lines.append(made.python_executable)
-    if name not in environments.INTERPRETERS:
-        size = size_of(name, cache)
+    if name not in INTERPRETERS:
+        size = size_of(environments, name)
         own, shared = size.own_bytes / 2**20, size.shared_bytes / 2**20
         lines.append(f"{own:,.0f} MiB of its own, {shared:,.0f} MiB shared with others")
     console().print(spaced([plain("\n".join(lines)), table]))
@@ -120,7 +137,7 @@ def describe_verb(name: str, as_json: bool) -> None:
 @click.argument("name")
 def remove_verb(name: str) -> None:
     """Delete the created environment NAME. What it shares with others stays with them."""
-    remove(name, load_settings().cache_folder)
+    remove(_environments(), name)
     click.echo(f"{name} is deleted")
 
 
@@ -150,15 +167,19 @@ def check_verb(name: str, as_json: bool) -> int:
     return 0 if found.works else 1
 
 
+def _environments() -> Environments:
+    return Environments(load_settings().cache_folder)
+
+
 def _check(name: str) -> Checked:
-    cache = load_settings().cache_folder
+    environments = _environments()
     advice = ""
     try:
-        environments.interpreter(name, cache)
-        default = name in environments.INTERPRETERS
-        advice = "make setup" if default else environments.create_command(name)
-        made = environments.describe(name, cache, fresh=True)
-        working = try_environment(name, cache)
+        environments.interpreter(name)
+        default = name in INTERPRETERS
+        advice = "make setup" if default else create_command(name)
+        made = environments.describe(name, fresh=True)
+        working = try_environment(environments, name)
     except InterpreterError as error:
         return Checked(name=name, works=False, problem=str(error), advice=advice)
     return Checked(name=name, works=True, environment=made, working=working)

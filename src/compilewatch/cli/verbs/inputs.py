@@ -14,6 +14,7 @@ from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.worker_call import call_worker
 from compilewatch.contract.messages import MadeInputs
+from compilewatch.environments import Environments
 from compilewatch.errors import StoreError
 from compilewatch.records import Tier
 
@@ -49,8 +50,9 @@ def command(
         inputs_file=inputs_file,
         flags=flags,
     )
+    environments = Environments(settings.cache_folder)
     with spinner(f"starting worker and making inputs of {request.model.name}"):
-        made = call_worker("inputs", request, MadeInputs, settings.cache_folder)
+        made = call_worker(environments, "inputs", request, MadeInputs)
     if save is not None:
         try:
             Path(save).write_text(made.toml)

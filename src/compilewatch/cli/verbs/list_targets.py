@@ -6,7 +6,6 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch import environments
 from compilewatch.cli import options
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.worker_call import readiness
@@ -14,6 +13,7 @@ from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.devices import CUDA
 from compilewatch.contract.messages import Readiness
 from compilewatch.contract.targets import CPU, TARGETS
+from compilewatch.environments import Environments
 from compilewatch.errors import InterpreterError
 from compilewatch.plan.placement import needs, place
 from compilewatch.records import Environment, Record, Target
@@ -33,14 +33,14 @@ class Listed(Record, frozen=True, kw_only=True):
 
 def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[Listed, ...]:
     """Every registered target. Each environment is checked once, or its stored facts are used."""
-    cache = settings.cache_folder
+    environments = Environments(settings.cache_folder)
     known: list[Environment] = []
     ready: dict[str, Readiness] = {}
     broken: dict[str, str] = {}
     for name in options.environments_for(TARGETS, settings):
         try:
-            known.append(environments.describe(name, cache, fresh=fresh))
-            ready[name] = readiness(name, cache, fresh=fresh)
+            known.append(environments.describe(name, fresh=fresh))
+            ready[name] = readiness(environments, name, fresh=fresh)
         except InterpreterError as error:
             broken[name] = f"{error}; see: compilewatch env check {name}"
     named = [name for name in settings.environments if name not in broken]

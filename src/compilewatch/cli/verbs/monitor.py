@@ -15,7 +15,7 @@ import click
 from compilewatch.cli import options
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.config.settings import load_settings
-from compilewatch.environments import tools
+from compilewatch.environments.tools import Tool, run_tool
 from compilewatch.errors import UsageError
 
 HOST = "127.0.0.1"
@@ -56,20 +56,18 @@ def command(*, output_dir: str | None, port: int, no_browser: bool) -> int:
     """
     settings = load_settings({"output_dir": output_dir})
     _check_port(port)
-    cache = settings.cache_folder
-    if not tools.is_ready(TOOL, cache):
+    tool = Tool(TOOL, settings.cache_folder)
+    if not tool.is_ready():
         with spinner("installing Streamlit (about 470 MB, once)"):
-            tools.create_tool(TOOL, cache)
+            tool.create()
     root = Path(settings.output_dir).absolute()
     address = f"http://{HOST}:{port}"
     click.echo(f"{address} shows {root}; Ctrl-C ends it", err=True)
     if not no_browser and _has_display():
         threading.Thread(target=_open_when_ready, args=(address, port), daemon=True).start()
     script = Path(__file__).parents[2] / "monitor" / "__main__.py"
-    arguments = ["-m", "streamlit", "run", str(script), "--server.port", str(port)]
-    status = tools.run_tool(
-        tools.tool_python(TOOL, cache), [*arguments, "--", str(root)], VARIABLES
-    )
+    arguments = ["run", str(script), "--server.port", str(port), "--", str(root)]
+    status = run_tool(tool.python, "streamlit", arguments, VARIABLES)
     return 0 if status == 0 else 2
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import click
 import msgspec
 
-from compilewatch import environments
 from compilewatch.cli import options
 from compilewatch.cli.conditions import FOUND
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.worker_call import call_worker
 from compilewatch.contract.messages import Script
+from compilewatch.environments import Environments
 from compilewatch.errors import StoreError
 from compilewatch.records import Depth, Tier
 
@@ -51,8 +51,9 @@ def command(
         flags=flags,
     )
     request = msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
+    environments = Environments(settings.cache_folder)
     with spinner(f"starting worker and capturing {request.model.name}"):
-        script = call_worker("reproduce", request, Script, settings.cache_folder).text
+        script = call_worker(environments, "reproduce", request, Script).text
     if save is not None:
         try:
             Path(save).write_text(script)
@@ -63,6 +64,6 @@ def command(
         click.echo(script, nl=False)
     if not run_it:
         return 0
-    python = environments.interpreter(request.target.environment, settings.cache_folder).path
+    python = environments.interpreter(request.target.environment).path
     ended = subprocess.run([python, "-"], input=script.encode(), check=False)
     return ended.returncode if ended.returncode in (0, FOUND) else 2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UsageError
 from compilewatch.launchers import LAUNCHERS, Launcher
-from compilewatch.plan.placement import wanted
+from compilewatch.plan.placement import possible
 from compilewatch.plan.requests import check_targets, parse_shard, targets_of
-from compilewatch.records import Change, Depth, Record, Run
+from compilewatch.records import Change, Depth, Record, Run, Target
+from compilewatch.records.plans import Shard
 from compilewatch.records.views import RunView
 from compilewatch.store import Store
 from compilewatch.workflows.sweep import resume, sweep
@@ -198,8 +200,6 @@ def command(
     models: str | None,
     families: str | None,
     targets: str | None,
-    environments: str | None,
-    modes: str | None,
     fresh: bool,
     resumed: str | None,
     shard: str | None,
@@ -216,26 +216,15 @@ def command(
     """
     if every and flags["depth"] is None:
         flags["depth"] = Depth.REDUCED.value
-    flags |= {"targets": _targets(targets), "modes": options.split(modes)}
-    flags["environments"] = options.split(environments)
-    flags["devices"] = options.split(flags["devices"])
-    settings = load_settings(flags)
+    for name in ("modes", "environments", "devices"):
+        flags[name] = options.split(flags[name])
+    settings = load_settings(flags | {"targets": _targets(targets)})
     store = Store(Path(settings.output_dir))
     part = parse_shard(shard) if shard else None
-    targets_asked = targets_of(
-        settings.targets,
-        settings.modes,
-        settings.dynamic,
-        settings.nested_graph_breaks,
-        devices=settings.devices,
-        dtype=settings.named_dtype,
+    selection = options.Selection(
+        names=options.split(models), top=top, every=every, families=options.split(families)
     )
-    if resumed is None and settings.launcher == "local":
-        check_targets(targets_asked)
-        check_backends(targets_asked, settings)
-    if resumed is None:
-        asked = flags["nested_graph_breaks"]
-        check_nested_graph_breaks(targets_asked, settings, asked=asked)
+    asked = _checked_targets(settings, flags["nested_graph_breaks"], resumed)
     names = _environments(store, settings, resumed)
     bar = ProgressBar(quiet=as_json, known=lambda: known_durations(store))
     try:
@@ -246,36 +235,8 @@ def command(
                 _refuse_selection(top, every, models, families, shard)
                 view = resume(store, launcher, settings, reference=resumed or None, observer=bar)
             else:
-                selection: Mapping[str, Any] = {
-                    "top": top,
-                    "all": every,
-                    "names": options.split(models),
-                    "families": options.split(families),
-                    "heads": settings.heads,
-                }
-                chosen = options.choose_for_sweep(
-                    settings,
-                    names=options.split(models),
-                    top=top,
-                    every=every,
-                    families=options.split(families),
-                )
-                if not as_json:
-                    click.echo("\n".join(chosen.lines), err=True)
-                view = sweep(
-                    store,
-                    launcher,
-                    chosen.specs,
-                    targets_asked,
-                    settings,
-                    source=chosen.specs[0].source,
-                    selection=selection,
-                    shard=part,
-                    fresh=fresh,
-                    own=chosen.own,
-                    observer=bar,
-                    profiled=profiled or 0,
-                )
+                plan = _Plan(selection, asked, part, fresh, profiled or 0)
+                view = _new_run(store, launcher, settings, plan, bar, quiet=as_json)
     except KeyboardInterrupt:
         click.echo(
             f"compilewatch: interrupted; {bar.said_done()} kept. "
@@ -287,10 +248,71 @@ def command(
     return conditions.exit_status(view, fail_on)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What a new run evaluates: models, targets and a shard; see `workflows.sweep.sweep`."""
+
+    selection: options.Selection
+    targets: tuple[Target, ...]
+    shard: Shard | None
+    fresh: bool
+    profiled: int
+
+
+def _new_run(
+    store: Store,
+    launcher: Launcher,
+    settings: Settings,
+    plan: _Plan,
+    bar: ProgressBar,
+    *,
+    quiet: bool,
+) -> RunView:
+    """Choose the models, say where they come from unless `quiet`, and evaluate them."""
+    chosen = options.choose_for_sweep(settings, plan.selection)
+    if not quiet:
+        click.echo("\n".join(chosen.lines), err=True)
+    return sweep(
+        store,
+        launcher,
+        chosen.specs,
+        plan.targets,
+        settings,
+        source=chosen.specs[0].source,
+        selection=plan.selection.stored() | {"heads": settings.heads},
+        shard=plan.shard,
+        fresh=plan.fresh,
+        own=chosen.own,
+        observer=bar,
+        profiled=plan.profiled,
+    )
+
+
+def _checked_targets(
+    settings: Settings, nested_asked: str | None, resumed: str | None
+) -> tuple[Target, ...]:
+    """The targets that the settings name. Raises UsageError where a new run cannot have them."""
+    targets = targets_of(
+        settings.targets,
+        settings.modes,
+        settings.dynamic,
+        settings.nested_graph_breaks,
+        devices=settings.devices,
+        dtype=settings.named_dtype,
+    )
+    if resumed is None and settings.launcher == "local":
+        check_targets(targets)
+        check_backends(targets, settings)
+    if resumed is None:
+        check_nested_graph_breaks(targets, settings, asked=nested_asked)
+    return targets
+
+
 def _environments(store: Store, settings: Settings, resumed: str | None) -> Sequence[str]:
     """The environments that the targets need; for a resumed run, the environments of that run."""
     if resumed is None and settings.launcher == "ray":
-        return wanted(settings.targets, settings.environments)  # the nodes know which exist
+        # The nodes know which exist.
+        return possible(settings.targets, settings.environments, settings.devices)
     if resumed is None:
         return options.environments_for(settings.targets, settings)
     stored = store.open(resumed) if resumed else store.unfinished()

@@ -9,12 +9,8 @@ request beside it, so that the request that caused the failure is found, and no 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import shutil
-import signal
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -22,47 +18,18 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import Self
 
-import msgspec
-
-from compilewatch.contract.failures import DISK_FAILURE
-from compilewatch.contract.messages import (
-    NO_RESULT,
-    Abandon,
-    ChildResult,
-    Exited,
-    Kill,
-    NotStarted,
-    Report,
-    Start,
-    Started,
-    read_result,
-)
-from compilewatch.environments import describe, forget, interpreter
+from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError
 from compilewatch.launchers import Completed, Running, by_environment, device_of_worker
+from compilewatch.launchers.local.batch import Batch
 from compilewatch.launchers.local.server import ServerProcess
-from compilewatch.launchers.local.task import GRACE_SECONDS, Ending, Task
 from compilewatch.records import (
-    Attempt,
-    AttemptCode,
     DeclaredDevice,
     Environment,
     Request,
-    Result,
-    Status,
-    Tier,
 )
 
-MOST_SERVER_DEATHS = 5
-"""The number of deaths in a row, without a finished child in between, that are tolerated."""
-
-FREE_BYTES = 4 * 2**20
-"""With less free space than this, the disk counts as full: a trace of one model may need it."""
-
 _log = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.1
-"""How often deadlines and memory are checked. The exit of a child is reported immediately."""
 
 
 class LocalLauncher:
@@ -88,11 +55,11 @@ class LocalLauncher:
         self.jobs = jobs or os.cpu_count() or 1
         self._names = environments
         self._timeout_seconds = server_timeout_seconds
-        self._cache = cache
+        self._known = Environments(cache)
         self._described: dict[str, Environment] = {}
         self._server: ServerProcess | None = None
-        self._batch: _Batch | None = None
-        self._ids = count(1)
+        self._batch: Batch | None = None
+        self.ids = count(1)
         self._warn = warn
         self._single = single
         self._warned: set[str] = set()
@@ -118,7 +85,7 @@ class LocalLauncher:
         groups = by_environment(requests, self._names, "this launcher has")
         for name, group in groups.items():
             for _, part in groupby(group, key=device_of_worker):
-                self._batch = _Batch(self, name, deque(part), scratch.resolve())
+                self._batch = Batch(self, name, deque(part), scratch.resolve())
                 yield from self._batch.run()
 
     def running(self) -> list[Running]:
@@ -133,7 +100,7 @@ class LocalLauncher:
 
     def _describe(self, name: str) -> Environment:
         if name not in self._described:
-            self._described[name] = describe(name, self._cache)
+            self._described[name] = self._known.describe(name)
         return self._described[name]
 
     def server(
@@ -151,7 +118,7 @@ class LocalLauncher:
         if self._server is not None and not self._server.suits(name, device, real_device):
             self.close()
         if self._server is None:
-            chosen = interpreter(name, self._cache)
+            chosen = self._known.interpreter(name)
             self._server = ServerProcess(
                 name,
                 chosen,
@@ -178,235 +145,12 @@ class LocalLauncher:
         if server is not None and server.environment is not None:
             actual = server.environment.digest
             if actual != known.digest:
-                forget(name, self._cache)
+                self._known.forget(name)
                 raise LauncherError(
                     f"environment {name!r} changed while it was in use "
                     f"(torch {known.torch} -> {server.environment.torch}): start a new run"
                 )
         return known.digest
-
-
-class _Batch:
-    """The requests of one environment and device in one run."""
-
-    def __init__(
-        self, launcher: LocalLauncher, name: str, requests: deque[Request], scratch: Path
-    ) -> None:
-        self.launcher = launcher
-        self.name = name
-        self.requests = requests
-        self.targets = sorted({request.target.name for request in requests})
-        self.device = requests[0].device
-        self.real_device = device_of_worker(requests[0])[1]
-        self.scratch = scratch
-        self.retries: deque[Task] = deque()
-        self.sent: dict[int, Task] = {}
-        self.done: list[Completed] = []
-        self.deaths_in_a_row = 0
-
-    def run(self) -> Iterator[Completed]:
-        """Yield every result. Closing it early ends the server and deletes the scratch folders."""
-        finished = False
-        try:
-            yield from self._completed()
-            finished = True
-        finally:
-            if not finished:
-                self.launcher.close()
-                for task in self.sent.values():
-                    shutil.rmtree(task.folder, ignore_errors=True)
-
-    def _completed(self) -> Iterator[Completed]:
-        while self.requests or self.retries or self.sent:
-            server = self.launcher.server(
-                self.name, self.targets, device=self.device, real_device=self.real_device
-            )
-            self._send_next(server)
-            for report in server.receive(POLL_SECONDS if self.sent else 0.0):
-                self._take(report)
-            self.launcher.warn_if_slow(server)
-            if server.alive:
-                self._enforce(server)
-            else:
-                self._server_died(server)
-            self._send_next(server)  # before the caller spends time on the finished results
-            done, self.done = self.done, []
-            yield from done
-
-    def _send_next(self, server: ServerProcess) -> None:
-        """Keep the server's queue as long as its slots, unless a task must run alone."""
-        while server.alive and len(self.sent) < 2 * self.launcher.jobs:
-            if any(task.alone for task in self.sent.values()):
-                return
-            task = self._next()
-            if task is None:
-                return
-            if task.alone and self.sent:
-                self.retries.appendleft(task)
-                return
-            try:
-                task.folder.mkdir()
-            except OSError as error:
-                raise _disk_full(self.scratch, error) from None
-            self.sent[task.id] = task
-            folder = str(task.folder)
-            server.send(Start(id=task.id, folder=folder, tier=task.tier, request=task.request))
-
-    def _next(self) -> Task | None:
-        if self.retries:
-            return self.retries.popleft()
-        if not self.requests:
-            return None
-        request = self.requests.popleft()
-        tier = Tier.REAL if request.tier is Tier.REAL else Tier.FAKE
-        number, folder = self._place(request)
-        return Task(id=number, request=request, tier=tier, folder=folder)
-
-    def _place(self, request: Request) -> tuple[int, Path]:
-        number = next(self.launcher._ids)
-        return number, self.scratch / f"{request.key[:16]}-{os.getpid()}-{number}"
-
-    def _take(self, report: Report) -> None:
-        if not isinstance(report, Started | NotStarted | Exited):
-            return
-        task = self.sent.get(report.id)
-        if task is None:
-            return  # the launcher gave up on this child before it ended
-        match report:
-            case Started(pid=pid, at=at):
-                task.started(pid, at)
-            case NotStarted(reason=reason):
-                self._lost(task, f"no process could be started for it: {reason}")
-            case Exited() as exited:
-                self._ended(task, exited)
-
-    def _ended(self, task: Task, exited: Exited | None) -> None:
-        """Handle the end of a child. A result that it wrote counts, however the child ended."""
-        self.deaths_in_a_row = 0
-        found = read_result(task.folder)
-        if not task.could_not_write_before and _could_not_write(found, exited):
-            check_free_space(self.scratch)
-            task.could_not_write_before = True  # there is free space now, so it is retried once
-            result = found.result if found is not None else None
-            self._retry(task, _attempt(task, result) if result is not None else None)
-        elif found is not None and found.fake_failure is None:
-            self._finish(task, found.result, exited)
-        elif found is not None:
-            self._retry(task, _attempt(task, found.result, found.fake_failure), tier=Tier.REAL)
-        else:
-            self._ended_without_result(task, exited)
-
-    def _ended_without_result(self, task: Task, exited: Exited | None) -> None:
-        ending = task.ending_of(exited)
-        result = task.result(ending, exited)
-        by_signal = exited is not None and exited.signal is not None
-        if ending.status is not Status.CRASHED or not by_signal:
-            self._finish(task, result, exited)
-        elif task.crashed_before:
-            detail = f"{ending.detail}, twice"
-            self._finish(task, msgspec.structs.replace(result, detail=detail), exited)
-        else:
-            task.crashed_before = True
-            self._retry(task, _attempt(task, result))
-
-    def _lost(self, task: Task, why: str) -> None:
-        """Retry a lost task alone, since another task may be the cause; fail it the second time."""
-        ending = Ending(status=Status.CRASHED, phase=task.phase(), detail=why)
-        result = task.result(ending, None)
-        if task.alone:
-            detail = f"{why}, twice, the second time without other requests running"
-            self._finish(task, msgspec.structs.replace(result, detail=detail), None)
-        else:
-            self._retry(task, _attempt(task, result), alone=True)
-
-    def _server_died(self, server: ServerProcess) -> None:
-        self.deaths_in_a_row += 1
-        if self.deaths_in_a_row > MOST_SERVER_DEATHS:
-            raise LauncherError(
-                f"{server.end_reason}, {self.deaths_in_a_row} times without a result in between "
-                f"(try: compilewatch env check {self.name})"
-            )
-        for task in list(self.sent.values()):
-            if task.pid is None:
-                self._retry(task, None, alone=task.alone)
-                continue
-            # The kernel has killed the child with its parent, but not the child's own children.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(task.pid, signal.SIGKILL)
-            if task.ending is not None or read_result(task.folder) is not None:
-                self._ended(task, None)
-            else:
-                self._lost(task, server.end_reason)
-
-    def _enforce(self, server: ServerProcess) -> None:
-        """End the children that are over a limit: first SIGTERM, then SIGKILL, then give up."""
-        now = time.monotonic()
-        for task in list(self.sent.values()):
-            if task.pid is None:
-                continue
-            if task.ending is None:
-                task.ending = task.over_limit(now)
-                if task.ending is None:
-                    continue
-                # There is no grace period for memory, which would keep growing.
-                gently = task.ending.status is Status.TIMEOUT
-                task.kills = [(now, signal.SIGTERM)] if gently else []
-                firmly = now + GRACE_SECONDS if gently else now
-                task.kills += [(firmly, signal.SIGKILL), (firmly + GRACE_SECONDS, None)]
-            while task.kills and task.kills[0][0] <= now:
-                _, which = task.kills.pop(0)
-                if which is not None:
-                    server.send(Kill(id=task.id, signal=which))
-                else:
-                    server.send(Abandon(id=task.id))
-                    self._ended(task, None)
-
-    def _retry(
-        self,
-        task: Task,
-        attempt: Attempt | None,
-        *,
-        tier: Tier | None = None,
-        alone: bool = False,
-    ) -> None:
-        """Queue a task for another child, with a new id: reports on the old one may still come."""
-        del self.sent[task.id]
-        shutil.rmtree(task.folder, ignore_errors=True)
-        number, folder = self._place(task.request)
-        task.again(number, folder, tier or task.tier, attempt, alone=alone)
-        self.retries.append(task)
-
-    def _finish(self, task: Task, result: Result, exited: Exited | None) -> None:
-        del self.sent[task.id]
-        digest = self.launcher.digest(self.name)
-        self.done.append(task.completed(result, exited, digest, self.scratch))
-
-
-def _could_not_write(found: ChildResult | None, exited: Exited | None) -> bool:
-    """Whether the result or the exit status of a child means that the disk failed."""
-    if found is None:
-        return exited is not None and exited.exit_code == NO_RESULT
-    return found.result.error is not None and found.result.error.code == DISK_FAILURE
-
-
-def check_free_space(scratch: Path) -> None:
-    """Raise LauncherError if `scratch` or the temporary folder has no space for a child's files.
-
-    A failure because of a full disk says nothing about the model and must not become its result.
-    """
-    for folder in (scratch, Path(tempfile.gettempdir())):
-        try:
-            with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(bytes(FREE_BYTES))
-        except OSError as error:
-            raise _disk_full(folder, error) from None
-
-
-def _disk_full(folder: Path, error: OSError) -> LauncherError:
-    return LauncherError(
-        f"{folder} cannot be written ({error.strerror}): free some space there, then continue "
-        "with: compilewatch sweep --resume"
-    )
 
 
 def cannot_fork(environment: str, threads: int) -> str:
@@ -415,16 +159,4 @@ def cannot_fork(environment: str, threads: int) -> str:
         f"environment {environment!r}: importing torch and transformers there starts "
         f"{threads - 1} more threads, so workers cannot be forked: each request starts a new "
         "process, which takes several seconds more"
-    )
-
-
-def _attempt(task: Task, result: Result, fake_failure: str | None = None) -> Attempt:
-    needs_values = fake_failure is not None
-    return Attempt(
-        tier=task.tier,
-        status=result.status,
-        phase=result.phase,
-        code=AttemptCode.FAKE_UNSUPPORTED if needs_values else AttemptCode.TRANSIENT,
-        reason=fake_failure or result.detail,
-        durations=result.durations,
     )

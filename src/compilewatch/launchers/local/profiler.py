@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Self, TypeVar
 
 import msgspec
 
 from compilewatch.contract.profiling import Failed, Order, Ready, Reply
-from compilewatch.environments import interpreter, worker_command, worker_variables
+from compilewatch.contract.targets import CPU
+from compilewatch.environments import CPU_ONLY, Environments, worker_command, worker_variables
 from compilewatch.errors import LauncherError
 from compilewatch.launchers.peer import Peer
 from compilewatch.records import Environment, Phase, Record, Status
@@ -20,6 +21,9 @@ START_SECONDS = 180.0
 GRACE_SECONDS = 10.0
 """How much longer than the deadline of an order its reply may take, before the server counts as
 hung: it has to end a subject that takes too long."""
+
+SEES_DEVICES = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""With it, asking torch for CUDA devices leaves a process able to fork."""
 
 _replies = msgspec.json.Decoder(Reply)
 
@@ -40,19 +44,30 @@ class Profiler:
     `environment` is the server's own description of its environment.
     """
 
-    def __init__(self, name: str, targets: Iterable[str], cache: Path | None = None) -> None:
+    def __init__(
+        self, name: str, targets: Iterable[str], environments: Environments, device: str = CPU
+    ) -> None:
         """Start it. Raises InterpreterError or LauncherError if that fails."""
-        chosen = interpreter(name, cache)
+        chosen = environments.interpreter(name)
         command = worker_command(chosen, "profiler", "--environment", name)
-        command += ["--device", chosen.device, "--targets", ",".join(targets)]
+        command += ["--device", device, "--targets", ",".join(targets)]
         self.name = name
+        variables = worker_variables(chosen)
+        if device != CPU:
+            for hidden in CPU_ONLY:
+                variables.pop(hidden, None)
+            variables |= {n: os.environ[n] for n in CPU_ONLY if n in os.environ} | SEES_DEVICES
         try:
-            self._peer = Peer(command, worker_variables(chosen))
+            self._peer = Peer(command, variables)
         except OSError as error:
             raise LauncherError(
                 f"environment {name!r}: {chosen.path} cannot be started: {error.strerror}"
             ) from None
-        self.environment: Environment = self._receive(START_SECONDS, Ready).environment
+        try:
+            self.environment: Environment = self._receive(START_SECONDS, Ready).environment
+        except SubjectError as error:
+            self._peer.close(GRACE_SECONDS)
+            raise LauncherError(f"environment {name!r}: {error}") from None
 
     def __enter__(self) -> Self:
         return self

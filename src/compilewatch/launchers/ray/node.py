@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.environments import available, describe
+from compilewatch.environments import Environments
 from compilewatch.errors import CompilewatchError
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.launchers.ray.files import Content, at_node, pack
@@ -62,10 +62,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def described(names: tuple[str, ...], cache: str | None) -> bytes:
     """Return an encoded `Description` of this node."""
-    place = Path(cache) if cache else None
+    known = Environments(Path(cache) if cache else None)
     try:
-        there = available(place)
-        found = tuple(describe(name, place) for name in names if name in there)
+        there = known.available()
+        found = tuple(known.describe(name) for name in names if name in there)
     except CompilewatchError as error:
         return _encode(Description(node=node_name(), problem=str(error)))
     return _encode(Description(node=node_name(), environments=found))

@@ -94,7 +94,10 @@ class OpenSearchLibrary:
         except exceptions.ConnectionError as error:
             raise SourceError(f"{where} does not respond ({_reason(error)})") from None
         except (exceptions.OpenSearchException, ValueError) as error:
-            raise SourceError(f"{where} is not usable: {_reason(error)}") from None
+            said = _reason(error)
+            if "<html" in said.lower() or "<!doctype" in said.lower():
+                said = "it responds with a web page: correct OPENSEARCH_ENDPOINT"
+            raise SourceError(f"{where} is not usable: {said}") from None
         finally:
             client.close()
         hits = response.get("hits", {}).get("hits") if isinstance(response, dict) else None

@@ -7,6 +7,7 @@ attempt, and `papers.calls` decides about others.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,6 +57,7 @@ class BedrockProvider:
             "connect_timeout": 10.0,
         }
         self._runtime: Any = None
+        self._lock = threading.Lock()
 
     def converse(self, prompt: Prompt) -> Reply:
         schema = msgspec.json.encode(prompt.schema).decode()
@@ -96,9 +98,10 @@ class BedrockProvider:
             self._runtime.close()
 
     def _client(self) -> Any:
-        if self._runtime is None:
-            self._runtime = aws.client("bedrock-runtime", **self._arguments)
-        return self._runtime
+        with self._lock:
+            if self._runtime is None:
+                self._runtime = aws.client("bedrock-runtime", **self._arguments)
+            return self._runtime
 
     def _error(self, error: Exception) -> CallError:
         code, message, _ = aws.error_details(error)

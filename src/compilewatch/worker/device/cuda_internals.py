@@ -1,13 +1,14 @@
 """What C++ needs of a CUDA device when fake tensors are on it: a guard, and whether it was used.
 
-Tried with torch 2.13 and 2.15. Nothing here runs code of CUDA or needs its driver.
+Tried with CUDA builds of torch 2.13 and 2.15 and with a CPU build of torch 2.14. Nothing here runs
+code of CUDA or needs its driver.
 """
 
 from __future__ import annotations
 
 import ctypes
+import warnings
 from ctypes import CFUNCTYPE, POINTER, addressof, c_int64, c_void_p, cast
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,33 +39,34 @@ def install() -> None:
 
     Raises DeviceUnavailableError, before anything is changed, if this torch is not as expected.
     """
-    libraries = Path(torch.__file__).parent / "lib"
     try:
-        core = ctypes.CDLL(str(libraries / "libc10.so"))
-        cpu = ctypes.CDLL(str(libraries / "libtorch_cpu.so"))
-        guards = (c_void_p * _DEVICE_TYPES).in_dll(core, _GUARDS)
-        table = (c_void_p * _HOOKS_SLOTS).in_dll(cpu, _HOOKS_TABLE)
-        hooks = cpu[_HOOKS]
+        # A symbol is also looked for in the libraries that a library needs, wherever they are:
+        # wheels have them in torch/lib, packages of a distribution have not.
+        torchs = ctypes.CDLL(torch._C.__file__)
+        guards = (c_void_p * _DEVICE_TYPES).in_dll(torchs, _GUARDS)
+        table = (c_void_p * _HOOKS_SLOTS).in_dll(torchs, _HOOKS_TABLE)
+        hooks = torchs[_HOOKS]
     except (OSError, ValueError, AttributeError) as error:
         raise _differs(str(error)) from None
     if not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
         raise _differs("torch._C._ensureCUDADeviceGuardSet is missing")
     if not isinstance(vars(FakeTensorMode).get("avoid_device_init"), property | bool):
         raise _differs("FakeTensorMode.avoid_device_init is missing")
-    _check_hooks(cpu, table)
+    _check_hooks(torchs, table)
     _install_guard(guards)
     if torch.version.cuda is not None:
         _deny_contexts(hooks, table)
+    _let_reads_fail()
     # It is computed from `torch.cuda.is_available()`, which is about to say yes. Values of fake
     # tensors must stay on the CPU.
     FakeTensorMode.avoid_device_init = True
 
 
-def _check_hooks(cpu: ctypes.CDLL, table: Any) -> None:
+def _check_hooks(torchs: ctypes.CDLL, table: Any) -> None:
     """Raise DeviceUnavailableError if the virtual functions are not where they are expected."""
     for symbol, slot in ((_HAS_CONTEXT, _HAS_CONTEXT_SLOT), (_IS_BUILT, _IS_BUILT_SLOT)):
         try:
-            address = cast(cpu[symbol], c_void_p).value
+            address = cast(torchs[symbol], c_void_p).value
         except AttributeError:
             continue  # inline functions are not exported by every compiler
         if table[2 + slot] != address:  # two words precede the functions of a table
@@ -103,6 +105,26 @@ def _deny_contexts(hooks: Any, base: Any) -> None:
     copied[_HAS_CONTEXT_SLOT] = base[2 + _IS_BUILT_SLOT]
     _keep(copied)
     instance[0] = addressof(copied)
+
+
+def _let_reads_fail() -> None:
+    """Let a read of a fake tensor's element fail as on a device, instead of for the missing driver.
+
+    C++ code such as `torch.tensor([scalar])` reads elements below the fake mode. The kernel of CUDA
+    then asks the tensor for its data (aten/src/ATen/native/cuda/CUDAScalar.cu), and a fake tensor
+    has none. No other tensor can be on the declared device.
+    """
+
+    def read(tensor: torch.Tensor) -> Any:  # noqa: ARG001
+        raise RuntimeError(
+            "The tensor has a non-zero number of elements, but its data is not allocated yet."
+        )
+
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a CUDA build has a kernel, which is replaced
+        library.impl("_local_scalar_dense", read, "CUDA")
+    _keep(library)
 
 
 def _keep(*objects: Any) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import torch
 
 from compilewatch.worker.device import torch_device
+from compilewatch.worker.example_inputs.fakes import converted
 from compilewatch.worker.example_inputs.files import to_fake as fake_inputs
 from compilewatch.worker.model.construct import to_fake
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
@@ -30,9 +31,8 @@ def inputs_on_real_device(inputs: ExampleInputs, device: torch.device) -> Exampl
     def moved(value: torch.Tensor) -> torch.Tensor:
         return value.to(device)
 
-    tree_map_only = torch.utils._pytree.tree_map_only
     return dataclasses.replace(
         inputs,
-        args=tree_map_only(torch.Tensor, moved, inputs.args),
-        kwargs=tree_map_only(torch.Tensor, moved, inputs.kwargs),
+        args=converted(inputs.args, moved, device),
+        kwargs=converted(inputs.kwargs, moved, device),
     )

@@ -20,6 +20,7 @@ from compilewatch.worker.example_inputs import (
     documents,
     generic,
     multimodal,
+    state,
     text,
     time_series,
     vision,
@@ -42,7 +43,7 @@ __all__ = [
     "summarize",
 ]
 
-MODULES = (text, vision, audio, documents, time_series, multimodal)
+MODULES = (text, vision, audio, documents, time_series, multimodal, state)
 
 RULES: dict[str, Rule] = {name: rule for m in MODULES for name, rule in m.RULES.items()}
 REQUIRED_RULES: dict[str, Rule] = {

@@ -15,6 +15,7 @@ from compilewatch.errors import ConfigError, InputsError
 from compilewatch.records import Depth, Request, Tier
 from compilewatch.worker.example_inputs.context import Context
 from compilewatch.worker.example_inputs.specs import from_spec, size_of
+from compilewatch.worker.example_inputs.state import filled_cache
 from compilewatch.worker.model.overrides import Overrides, Scope
 
 
@@ -23,7 +24,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `drop`: arguments that keep their defaults. `batch`: rows, for models that require a number.
     `sequence`: tokens of text. `tokens`: the placeholder id of a medium (a number or `config.…`), 0
-    for none. `features`: features per row of a medium, if the model has no method for it.
+    for none. `features`: features per row of a medium, if the model has no method for it. `cache`:
+    tokens in the cache that another model filled, for models that only read one.
     """
 
     drop: tuple[str, ...] = ()
@@ -31,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int | None = None
     tokens: dict[str, int | str] = {}
     features: dict[str, int] = {}
+    cache: int | None = None
 
 
 SETTINGS = frozenset(Settings.__struct_fields__)
@@ -78,6 +81,8 @@ def _apply_settings(ctx: Context, settings: Settings) -> None:
     ctx.batch = settings.batch or ctx.batch
     ctx.length = settings.sequence
     ctx.features = dict(settings.features)
+    if settings.cache is not None:
+        ctx.values["past_key_values"] = filled_cache(ctx, settings.cache)
     resolve = _resolver(ctx)
     ctx.tokens = {m: size_of("tokens", t, resolve) for m, t in settings.tokens.items()}
 

@@ -136,7 +136,17 @@ def _arguments(ctx: Context, method: Callable[..., Any]) -> dict[str, Any]:
     if inner is not None:  # heads pass arguments on to it by **kwargs
         parameters |= inspect.signature(inner).parameters
     values = {n: ctx.value(n, required=p.default is p.empty) for n, p in parameters.items()}
+    for name, parameter in parameters.items():
+        if values[name] is None and parameter.default is parameter.empty:
+            values[name] = _configured(ctx.config, name)
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _configured(config: Any, name: str) -> Any:
+    """The field of a configuration, or of a part of it, that an argument is called like."""
+    parts = (value for value in vars(config).values() if hasattr(value, "model_type"))
+    fields = (getattr(each, name, None) for each in (config, *parts))
+    return next((value for value in fields if value is not None), None)
 
 
 def _rows(features: Any) -> int:

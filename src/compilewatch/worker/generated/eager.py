@@ -1,12 +1,12 @@
-"""Run a generated module in eager mode and compare its formulas; runs inside of the sandbox.
+"""Run a generated module in eager mode; runs inside of the sandbox.
 
-Reads `request.json` beside it and replaces `out/result.json` after each step, so that the step in
-which a process ended is known. Imports torch and the standard library only.
+It also lets the submodules of formulas compute random values, which `reference.py` compares. Reads
+`request.json` beside it and replaces `out/result.json` after each step, so that the step in which a
+process ended is known. Imports torch and the standard library only.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import sys
 import time
@@ -15,58 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from challenge import (  # type: ignore[import-not-found,unused-ignore]
+    MOST_ELEMENTS,
+    values,
+)
 
 MODULE = "generated"
-TOLERANCE = 1e-4
-FUNCTIONS: dict[str, Any] = {
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "softmax": lambda x: torch.softmax(x, -1),
-    "relu": torch.relu,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "abs": torch.abs,
-    "sum": lambda x: x.sum(-1, keepdim=True),
-    "mean": lambda x: x.mean(-1, keepdim=True),
-    "norm": lambda x: torch.linalg.vector_norm(x, dim=-1, keepdim=True),
-    "matmul": torch.matmul,
-    "transpose": lambda x: x.transpose(-2, -1),
-}
-"""The functions of a formula. Reductions are over the last dimension, which they keep."""
-
-OPERATORS: dict[type[ast.operator], Any] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.Pow: lambda a, b: a**b,
-    ast.MatMult: lambda a, b: a @ b,
-}
-
-
-def value_of(node: ast.AST, symbols: dict[str, Any]) -> Any:
-    """The value of an expression over symbols. Raises ValueError for anything else."""
-    if isinstance(node, ast.Expression):
-        return value_of(node.body, symbols)
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return node.value
-    if isinstance(node, ast.Name):
-        if node.id not in symbols:
-            raise ValueError(f"no binding gives the symbol {node.id}")
-        return symbols[node.id]
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -value_of(node.operand, symbols)
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        left, right = value_of(node.left, symbols), value_of(node.right, symbols)
-        return OPERATORS[type(node.op)](left, right)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        if node.func.id in FUNCTIONS:
-            return FUNCTIONS[node.func.id](*(value_of(each, symbols) for each in node.args))
-        module = symbols.get(node.func.id)
-        if isinstance(module, torch.nn.Module):
-            return module(*(value_of(each, symbols) for each in node.args))
-    raise ValueError(f"a formula cannot contain {ast.unparse(node)}")
 
 
 def attribute(module: Any, path: str) -> Any:
@@ -76,52 +30,131 @@ def attribute(module: Any, path: str) -> Any:
     return module
 
 
-def check_formula(
-    model: torch.nn.Module, inputs: tuple[Any, ...], formula: str, binding: dict[str, Any]
+class Returned:
+    """Writes what submodules compute into files, as raw numbers of 32 bits."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+
+    def tensor(self, value: Any) -> dict[str, Any]:
+        if not isinstance(value, torch.Tensor) or not value.numel():
+            raise TypeError(f"{type(value).__name__} instead of a tensor with elements")
+        if value.numel() > MOST_ELEMENTS:
+            raise ValueError(f"the shape {list(value.shape)} is too large to be compared")
+        name = f"tensor-{self._count}"
+        self._count += 1
+        data = value.detach().to("cpu", torch.float32).contiguous().flatten()
+        (self._folder / name).write_bytes(data.numpy().tobytes())
+        return {"file": name, "shape": list(value.shape)}
+
+
+def answer(
+    model: torch.nn.Module,
+    inputs: tuple[Any, ...],
+    binding: dict[str, Any],
+    seed: str,
+    returned: Returned,
 ) -> dict[str, Any]:
-    """Compare what a submodule computes with the formula, with random parameters and inputs."""
-    called: list[bool] = []
+    """What a submodule computes of random inputs and parameters, as data.
+
+    Parameters and buffers that belong to the formula get random values, and submodules return
+    random values, so that nothing in the formula is of the code's own choice. The formula is not
+    here: `reference.py` computes it, in another sandbox.
+    """
     module = model.get_submodule(binding["module"]) if binding["module"] else model
+    called: list[bool] = []
     handle = module.register_forward_hook(lambda *_: called.append(True))
     try:
         model(*inputs)
     finally:
         handle.remove()
     if not called:
-        return {"ok": False, "why": f"model() does not use {binding['module']}"}
-    generator = torch.Generator().manual_seed(7)
+        return {"why": f"model() does not use {binding['module']}"}
+    module.eval()
+    arguments = [values(seed, name, shape) for name, shape in binding["inputs"].items()]
+    bound = {name: attribute(module, path) for name, path in binding["attributes"].items()}
+    given: dict[str, list[tuple[Any, ...]]] = {}
     with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
-        values = {
-            name: torch.randn(tuple(shape), generator=generator)
-            for name, shape in binding["inputs"].items()
+        for number, parameter in enumerate(module.parameters()):
+            # One that the formula does not have must not be hidden by an initial value of zero.
+            parameter.copy_(values(seed, f"parameter {number}", parameter.shape))
+        shapes = output_shapes(module, arguments, bound)
+        symbols = {
+            name: prepare(value, name, seed, shapes, given, returned)
+            for name, value in bound.items()
         }
-        symbols = dict(values)
-        symbols |= {s: attribute(module, path) for s, path in binding["attributes"].items()}
-        found = module.eval()(*values.values())
-        wanted = value_of(ast.parse(formula, mode="eval"), symbols)
-    if not isinstance(found, torch.Tensor) or found.shape != wanted.shape:
-        shape = tuple(getattr(found, "shape", ()))
-        return {"ok": False, "why": f"the shape is {shape}, the formula's {tuple(wanted.shape)}"}
-    scale = max(1.0, wanted.abs().max().item())
-    error = (found - wanted).abs().max().item() / scale
-    said = f"it differs from {formula} by {error:.2g}"
-    return {"ok": error <= TOLERANCE, "error": error, "why": "" if error <= TOLERANCE else said}
+        output = returned.tensor(module(*arguments))
+    for name, calls in given.items():
+        symbols[name]["calls"] = [[returned.tensor(each) for each in call] for call in calls]
+    return {"symbols": symbols, "output": output}
 
 
-def checks(model: torch.nn.Module, inputs: tuple[Any, ...], request: dict[str, Any]) -> list[Any]:
-    found = []
-    for claim, formula in request["formulas"].items():
-        bindings = [each for each in request["bindings"] if each["claim"] == claim]
-        if not bindings:
-            found.append({"claim": claim, "ok": False, "why": "no binding says where it is"})
-        for binding in bindings:
-            try:
-                one = check_formula(model, inputs, formula, binding)
-            except Exception as error:  # noqa: BLE001  (generated code)
-                one = {"ok": False, "why": f"{type(error).__name__}: {error}"[:300]}
-            found.append({"claim": claim, **one})
+def prepare(
+    value: Any,
+    name: str,
+    seed: str,
+    shapes: dict[str, list[int]],
+    given: dict[str, list[tuple[Any, ...]]],
+    returned: Returned,
+) -> dict[str, Any]:
+    """Give a symbol of the formula its random value, and say what kind of symbol it is."""
+    if isinstance(value, torch.nn.Module):
+        if name not in shapes:
+            raise ValueError(f"the submodule of {name} is not called")
+        given[name] = []
+        replace(value, values(seed, name, shapes[name]), given[name])
+        return {"kind": "module", "shape": shapes[name]}
+    if not isinstance(value, torch.Tensor):
+        return {"kind": "number", "value": float(value)}
+    if not value.is_floating_point():
+        return {"kind": "constant", **returned.tensor(value)}
+    value.copy_(values(seed, name, value.shape))
+    return {"kind": "tensor", "shape": list(value.shape)}
+
+
+def output_shapes(
+    module: torch.nn.Module, arguments: list[torch.Tensor], bound: dict[str, Any]
+) -> dict[str, list[int]]:
+    """The shapes of what the bound submodules return."""
+    shapes: dict[str, list[int]] = {}
+
+    def note(name: str) -> Any:
+        return lambda _module, _given, output: shapes.update({name: list(output.shape)})
+
+    handles = [
+        value.register_forward_hook(note(name))
+        for name, value in bound.items()
+        if isinstance(value, torch.nn.Module)
+    ]
+    if handles:
+        module(*arguments)
+    for handle in handles:
+        handle.remove()
+    return shapes
+
+
+def replace(module: torch.nn.Module, value: torch.Tensor, calls: list[tuple[Any, ...]]) -> None:
+    """Let a submodule return a value and note its arguments."""
+
+    def forward(*arguments: Any) -> torch.Tensor:
+        calls.append(arguments)
+        return value
+
+    module.forward = forward
+
+
+def answers(
+    make: Any, inputs: tuple[Any, ...], request: dict[str, Any], folder: Path
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    returned = Returned(folder)
+    for number, binding in enumerate(request["bindings"]):
+        try:
+            one = answer(make(), inputs, binding, f"{request['seed']}/{number}", returned)
+        except Exception as error:  # noqa: BLE001  (generated code)
+            one = {"why": f"{type(error).__name__}: {error}"[:300]}
+        found.append(one)
     return found
 
 
@@ -135,7 +168,7 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def run(request: dict[str, Any], state: dict[str, Any], mark: Any) -> None:
+def run(request: dict[str, Any], state: dict[str, Any], mark: Any, folder: Path) -> None:
     mark("import")
     generated = __import__(MODULE)
     mark("create")
@@ -162,6 +195,8 @@ def run(request: dict[str, Any], state: dict[str, Any], mark: Any) -> None:
     loss = generated.loss(output, inputs)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise TypeError("loss() returned no scalar tensor")
+    if not bool(torch.isfinite(loss)):
+        raise ValueError(f"the loss is {float(loss)}")
     loss.backward()
     state["loss"] = float(loss.detach())
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -169,13 +204,12 @@ def run(request: dict[str, Any], state: dict[str, Any], mark: Any) -> None:
     if trained and state["without_gradient"] == len(trained):
         raise ValueError("no parameter has a gradient")
     mark("formulas")
-    state["checks"] = checks(generated.model(), inputs, request)
+    state["returned"] = answers(generated.model, inputs, request, folder)
     mark("done")
 
 
 def main() -> None:
     folder = Path(__file__).resolve().parent
-    sys.path.insert(0, str(folder))
     out = folder / "out"
     out.mkdir(exist_ok=True)
     state: dict[str, Any] = {}
@@ -187,7 +221,7 @@ def main() -> None:
         temporary.replace(out / "result.json")
 
     try:
-        run(json.loads((folder / "request.json").read_text()), state, mark)
+        run(json.loads((folder / "request.json").read_text()), state, mark, out)
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  (generated code)

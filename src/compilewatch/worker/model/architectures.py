@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import typing
@@ -67,16 +68,42 @@ def missing_package(error: BaseException) -> MissingPackageError | None:
 
 
 def configuration_class(model_class: Any) -> Any:
-    """Return a model class's configuration class: as declared, or as annotated in `__init__`."""
+    """Return a model class's configuration class: as declared, or as annotated in `__init__`.
+
+    A class that inherits the declaration of its composite model takes the part with its own name.
+    """
     declared = getattr(model_class, "config_class", None)
     if declared is not None:
-        return declared
+        return configuration_part(model_class.__name__, declared)
     for base in model_class.__mro__:
         if "__init__" in vars(base):
             annotated = typing.get_type_hints(base.__init__).get("config")
             if annotated is not None:
                 return annotated
     raise UnknownArchitectureError(f"{model_class.__name__} declares no configuration class")
+
+
+def configuration_part(class_name: str, declared: Any) -> Any:
+    """Return the part of a declared configuration class that a model class is named after.
+
+    `GemmaVisionModel` inherits `GemmaConfig` in some releases, and takes its `GemmaVisionConfig`.
+    Without such a part, the declared class is returned.
+    """
+    parts = [declared, *_parts_of(declared)]
+    named = [part for part in parts if class_name.startswith(_stem(part))]
+    return max(named, key=lambda part: len(_stem(part)), default=declared)
+
+
+def _parts_of(config_class: Any) -> Iterator[Any]:
+    for part in getattr(config_class, "sub_configs", {}).values():
+        # A part of any type is declared as `AutoConfig`, which has no parts.
+        if isinstance(part, type) and hasattr(part, "model_type"):
+            yield part
+            yield from _parts_of(part)
+
+
+def _stem(config_class: Any) -> str:
+    return str(config_class.__name__).removesuffix("Config")
 
 
 def resolve(request: Request, overrides: list[Override]) -> tuple[Any, Any]:
@@ -90,7 +117,8 @@ def resolve(request: Request, overrides: list[Override]) -> tuple[Any, Any]:
         defaults: dict[str, Any] = {}
         for override in overrides:
             defaults = _merged(defaults, override.defaults)
-        config = configuration_class(model_class)(**defaults)
+        # A configuration may take its parts out of the tables that it is given.
+        config = configuration_class(model_class)(**copy.deepcopy(defaults))
     elif isinstance(build, ConfigBuild):
         model_class, config = _from_file(build, request)
     else:

@@ -90,6 +90,8 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
         if isinstance(value, FakeTensor):
             return value if value.fake_mode is self else self.from_tensor(value)
         keep = self.may_turn_const(value)
+        if keep and value._is_view():
+            value = value.clone()  # Dynamo would describe the base with the sizes of the view
         if device.type != "cpu":
             return placed(self, value, device, keep_value=keep)
         if not keep:

@@ -37,7 +37,8 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     a PEP 440 specifier; `tiers`, `depths` and `modes` restrict it further. `defaults` are arguments
     of the configuration class for models built from defaults (a partial `config.json`); `config`
     maps dotted paths of the configuration (`text_config.num_hidden_layers`) to values that are set
-    after reduction; `inputs` is for `example_inputs`.
+    after reduction; `inputs` is for `example_inputs`. `packages` are distributions that the classes
+    need: the parent reads them, and plans the classes for an environment that has them.
     """
 
     reason: str
@@ -51,10 +52,13 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     defaults: dict[str, Any] = {}
     config: dict[str, Any] = {}
     inputs: dict[str, Any] = {}
+    packages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.model_types and not self.classes:
             raise ValueError("an override needs `model_types` or `classes`")
+        if self.packages and not self.classes:
+            raise ValueError("`packages` need `classes`: a model type is not known before it runs")
         if not self.reason.strip():
             raise ValueError("an override needs a `reason`")
         if self.transformers is not None:
@@ -78,8 +82,13 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All overrides of a folder, in the order in which they are applied."""
+    """All overrides of a folder, in the order in which they are applied.
 
+    `checked_with` states the versions that a file was last reviewed for; nothing reads it but
+    `scripts/check_inputs.py`.
+    """
+
+    checked_with: str | None = None
     override: tuple[Override, ...] = ()
 
     def matching(self, scope: Scope) -> list[Override]:

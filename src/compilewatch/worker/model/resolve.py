@@ -54,7 +54,8 @@ class BuiltModel:
     """A constructed model; `config` is its Transformers configuration, None where it has none.
 
     `tier` and `depth` are those in which it was actually built. `parameters` counts elements; tied
-    parameters count once.
+    parameters count once. `part` is the name of the module inside its parent, if the parent has no
+    forward (`generation_step`).
     """
 
     module: nn.Module
@@ -62,6 +63,7 @@ class BuiltModel:
     tier: Tier
     depth: Depth
     parameters: int
+    part: str = ""
 
 
 def build_model(
@@ -225,8 +227,24 @@ def _missing_packages_named() -> Iterator[None]:
         raise named from error
 
 
+def generation_step(module: nn.Module) -> tuple[str, nn.Module]:
+    """Return the part of a model whose forward is a step of its generation, and the part's name.
+
+    A model without forward only generates, stage by stage: its step is that of its first part that
+    generates. A model with a forward is itself the step, and the name is "".
+    """
+    if type(module).forward is not nn.Module.forward:
+        return "", module
+    for name, part in module.named_children():
+        if type(part).forward is not nn.Module.forward and hasattr(part, "generate"):
+            return name, part
+    return "", module
+
+
 def _built(module: nn.Module, fake_mode: FakeTensorMode | None, depth: Depth) -> BuiltModel:
+    part, module = generation_step(module)
     return BuiltModel(
+        part=part,
         module=module,
         config=getattr(module, "config", None),
         tier=Tier.REAL if fake_mode is None else Tier.FAKE,

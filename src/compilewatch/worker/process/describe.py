@@ -54,7 +54,7 @@ def describe(name: str, device: str = "cpu") -> Environment:
 
     With the Neuron SDK, the NeuronCores of the machine are part of its device.
     """
-    version, git = _torch_version()
+    version, git, cuda = _torch_version()
     packages = installed_packages()
     if "torch-neuronx" in packages and (cores := core_count()):
         device = f"{device}, {cores} NeuronCores"  # compiled programs also run there
@@ -69,6 +69,7 @@ def describe(name: str, device: str = "cpu") -> Environment:
         transformers=packages.get("transformers"),
         device=device,
         packages=packages,
+        cuda=cuda,
         digest=hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()[:16],
     )
 
@@ -90,7 +91,7 @@ def installed_packages() -> dict[str, str]:
     return versions
 
 
-def _torch_version() -> tuple[str, str]:
+def _torch_version() -> tuple[str, str, str | None]:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise InterpreterError(
@@ -98,7 +99,8 @@ def _torch_version() -> tuple[str, str]:
         )
     try:
         values = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
-        return str(values["__version__"]), str(values.get("git_version") or "unknown")
+        git = str(values.get("git_version") or "unknown")
+        return str(values["__version__"]), git, values.get("cuda")
     except (OSError, KeyError):
         raise InterpreterError(
             f"{spec.origin} is found first as torch and is not PyTorch: rename it, or remove its "

@@ -26,7 +26,7 @@ import msgspec
 from compilewatch.contract.failures import error_record, one_line
 from compilewatch.contract.messages import Lines
 from compilewatch.contract.profiling import AnyOrder, End, Ended, Failed, Prepare, Ready
-from compilewatch.errors import CompilewatchError
+from compilewatch.errors import CompilewatchError, UsageError
 from compilewatch.records import Phase, Record, Status
 from compilewatch.records.profiles import ProfileFailure
 from compilewatch.worker.process import child, warmup
@@ -194,6 +194,17 @@ def _failed(status: Status, detail: str) -> Failed:
     return Failed(failure=ProfileFailure(status=status, phase=Phase.PROFILE, detail=detail))
 
 
+def _missing(device: str) -> str:
+    """Why there is no such device here; empty if there is."""
+    from compilewatch.worker.profilers import gpu
+
+    try:
+        gpu.device_of(device)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="compilewatch.worker.process.profiler")
     parser.add_argument("--channel", type=int, required=True)
@@ -207,12 +218,20 @@ def main(arguments: list[str]) -> int:
         from compilewatch.worker.process.describe import describe
 
         gc.disable()
-        warmup.warm_up(filter(None, options.targets.split(",")), single=True)
+        targets = filter(None, options.targets.split(","))
+        if options.device == "cuda":
+            # A process that has asked CUDA for its devices, as a first backward does, cannot fork.
+            warmup.import_modules(targets, warmup.MODULES_OF_EACH)
+        else:
+            warmup.warm_up(targets, single=True)
         child.become_subreaper()
         gc.collect()
         gc.freeze()
         gc.enable()
         server = ProfilingServer(channel)
+        if missing := _missing(options.device):
+            server.lines.send(_failed(Status.UNSUPPORTED, missing))
+            return 0
         server.lines.send(Ready(environment=describe(options.environment, options.device)))
         server.serve()
     return 0

@@ -88,16 +88,19 @@ def warm_up(
     their time only if many children share them. A `device` is declared first; a child says why if
     that is not possible.
     """
+    targets = tuple(targets)
     import_modules(targets, MODULES_OF_EACH if single else None)
+    # At its first backward, a process counts the devices for which autograd has threads.
+    backward = device is None and not any(entry(target).device_of_child for target in targets)
     try:
         _fix_verbosity()
-        if device is None:
-            _start_autograd()
-        else:
+        if device is not None:
             _declare(device)
+        if backward:
+            _start_autograd()
         if not single:
             _name_functions()
-            compile_something(device)
+            compile_something(device, backward=backward)
     except Exception:  # noqa: BLE001  (a broken compiler is a finding of the children)
         sys.stderr.write("warm-up: the first compile failed\n")
         traceback.print_exc()
@@ -168,10 +171,10 @@ def _name_functions() -> None:
             funcname_cache.get_funcname(file, 1)
 
 
-def compile_something(device: DeclaredDevice | None = None) -> None:
+def compile_something(device: DeclaredDevice | None = None, *, backward: bool = True) -> None:
     """Execute the code whose modules, tables and caches are created at first use.
 
-    For a declared device, there is no backward: it would start a thread for each device.
+    For a declared device, no `backward` is possible: it would start a thread for each device.
     """
     import torch
     from torch import nn
@@ -194,7 +197,7 @@ def compile_something(device: DeclaredDevice | None = None) -> None:
         torch.compile(module, backend="eager")(tokens)
         torch._dynamo.explain(module)(tokens)
     torch._dynamo.reset()
-    if device is not None:
+    if not backward:
         return
     # Real tensors: AOTAutograd of torch 2.9 rejects fake tensors of another mode than Dynamo's.
     module, tokens = tiny()

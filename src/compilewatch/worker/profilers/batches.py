@@ -34,7 +34,7 @@ def make_batch(
     if rows is None:
         return made, None
     if rows != batch and _is_own(request):
-        return _with_rows(made, rows, batch), batch
+        return with_rows(made, rows, batch), batch
     return made, rows
 
 
@@ -71,11 +71,14 @@ def _is_own(request: Request) -> bool:
     )
 
 
-def _with_rows(inputs: ExampleInputs, rows: int, batch: int) -> ExampleInputs:
+def with_rows(inputs: ExampleInputs, rows: int, batch: int) -> ExampleInputs:
+    """Return inputs of `batch` rows: the first ones of `rows`, repeated where there are too few."""
     picks = torch.arange(batch) % rows
 
     def repeated(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.index_select(0, picks) if tensor.dim() and tensor.shape[0] == rows else tensor
+        if not tensor.dim() or tensor.shape[0] != rows:
+            return tensor
+        return tensor.index_select(0, picks.to(tensor.device))
 
     args, kwargs = tree_map_only(torch.Tensor, repeated, (inputs.args, inputs.kwargs))
     return replace(inputs, args=args, kwargs=kwargs)

@@ -36,6 +36,7 @@ class Classifier:
             raise UsageError(f"{where} has no tokenizer that can be loaded: {first}") from None
         self._texts = msgspec.json.decode((folder / TEXTS_FILE).read_bytes(), type=list[str])
         self._call = target.compiled(subject.module)
+        self._device = next(subject.module.parameters()).device
         self._batch, self._length = order.batch_size, order.max_length or 512
 
     def classify(self, order: Classify) -> Classified:
@@ -53,7 +54,7 @@ class Classifier:
                 return_tensors="pt",
             )
             with torch.no_grad():
-                output = self._call(**encoded)
+                output = self._call(**encoded.to(self._device))
             logits = getattr(output, "logits", None)
             if not isinstance(logits, torch.Tensor) or logits.dim() != 2:
                 raise UsageError("the model is no text classifier: it returns no class logits")

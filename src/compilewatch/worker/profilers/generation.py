@@ -38,20 +38,23 @@ def generate(subject: Subject, target: CalledModel, order: Generate) -> Generate
 
 
 def _text(call: Any, ids: torch.Tensor, tokens: int) -> tuple[Times, Times]:
-    begin = _now()
+    begin = _now(ids)
     output = call(input_ids=ids, use_cache=True)
     cache = getattr(output, "past_key_values", None)
     if cache is None:
         raise UsageError("the model returns no cache, so its tokens cannot be timed apart")
-    after_prompt = _now()
+    after_prompt = _now(ids)
     for _ in range(tokens):
         ids = output.logits[:, -1:].argmax(-1)
         output = call(input_ids=ids, past_key_values=cache, use_cache=True)
         cache = output.past_key_values
-    return _between(begin, after_prompt), _between(after_prompt, _now())
+    return _between(begin, after_prompt), _between(after_prompt, _now(ids))
 
 
-def _now() -> Times:
+def _now(ids: torch.Tensor) -> Times:
+    """The time when everything before has ended, on the device of the ids as well."""
+    if ids.is_cuda:
+        torch.cuda.synchronize()
     return time.perf_counter(), time.process_time()
 
 

@@ -37,7 +37,7 @@ from compilewatch.errors import UsageError
 from compilewatch.records import ConfigBuild, Phase, Record
 from compilewatch.worker.model.overrides import load_overrides
 from compilewatch.worker.model.resolve import BuiltModel, build_model
-from compilewatch.worker.profilers import batches, timer, traces
+from compilewatch.worker.profilers import batches, gpu, timer, traces
 from compilewatch.worker.profilers.callables import CALLABLES, CalledModel
 from compilewatch.worker.profilers.classification import Classifier
 from compilewatch.worker.subject import Subject as Built
@@ -84,7 +84,7 @@ class Subject:
         overrides = load_overrides(batches.overrides_folder(order.request))
         began = time.perf_counter()
         built = build_model(order.request, None, overrides, full_size=order.full_size)
-        module = built.module.eval().to(_dtype(order.dtype))
+        module = built.module.eval().to(_dtype(order.dtype)).to(self.device)
         load_seconds = time.perf_counter() - began
         self.phase = Phase.INPUTS
         inputs, rows = batches.make_batch(
@@ -94,7 +94,7 @@ class Subject:
             order.batch_size,
             order.max_length,
         )
-        inputs = mapped(inputs, lambda t: t.to(_dtype(order.dtype)) if t.is_floating_point() else t)
+        inputs = mapped(inputs, self._placed)
         self.built = Built(
             request=order.request,
             module=module,
@@ -104,16 +104,26 @@ class Subject:
             enter=lambda phase: setattr(self, "phase", phase),
         )
         self.target: CalledModel = CALLABLES[order.target](self.built, order)
+        self.call = gpu.finished(self.target.call) if self._on_gpu else self.target.call
         if order.target != "eager":
             self.phase = Phase.EAGER
             with torch.no_grad():
                 module(*inputs.args, **inputs.kwargs)
         return self._prepared(built, rows, load_seconds)
 
+    @property
+    def _on_gpu(self) -> bool:
+        return bool(self.device.type == gpu.CUDA)
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        dtype = _dtype(self.order.dtype) if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(self.device, dtype)
+
     def _set_up(self) -> None:
         import huggingface_hub.constants
         import numpy
 
+        self.device = gpu.device_of(self.order.device)
         torch.set_num_threads(self.order.threads)
         random.seed(SEED)
         numpy.random.seed(SEED)
@@ -142,26 +152,33 @@ class Subject:
             tokens_per_sample=batches.tokens_of(inputs),
             generates=_generates(module),
             labels=_labels(built.config),
+            device=torch.cuda.get_device_name(self.device) if self._on_gpu else "cpu",
         )
 
     # --- measuring -----------------------------------------------------------------------------
 
     def _first_call(self, order: FirstCall) -> Called:
         self.phase = Phase.COMPILE
-        began = time.perf_counter()
-        self.target.first_call()
-        seconds = time.perf_counter() - began
+        seconds = self._compiled()
         for _ in range(order.warmup):
-            self.target.call()
+            self.call()
         self.phase = Phase.PROFILE
         return Called(seconds=seconds, graphs=self.target.graphs(), breaks=self.target.breaks())
 
+    def _compiled(self) -> float:
+        """Compile and make the first call; return its seconds."""
+        first = gpu.finished(self.target.first_call) if self._on_gpu else self.target.first_call
+        began = time.perf_counter()
+        first()
+        return time.perf_counter() - began
+
     def _measure(self, order: Measure) -> Measured:
         self.phase = Phase.PROFILE
-        return timer.measure(self.target.call, order.runs, order.seconds)
+        return timer.measure(self.call, order.runs, order.seconds)
 
     def _memory(self, _: MeasureMemory) -> Used:
-        return Used(memory=timer.peak_memory(self.target.call))
+        host = timer.peak_memory(self.call)
+        return gpu.used(self.call, host) if self._on_gpu else Used(memory=host)
 
     def _compare(self, _: Compare) -> Compared:
         self.phase = Phase.COMPARE
@@ -178,7 +195,7 @@ class Subject:
         return Compared(numerics=found)
 
     def _segment(self, order: Segment) -> Segmented:
-        found = traces.divided(self.target.call, order.calls)
+        found = traces.divided(self.call, order.calls)
         breaks = self.target.breaks() or ()
         return Segmented(
             calls=order.calls,
@@ -189,14 +206,12 @@ class Subject:
         )
 
     def _trace(self, order: Trace) -> Traced:
-        return traces.traced(self.target.call, order.calls, self.folder)
+        return traces.traced(self.call, order.calls, self.folder)
 
     def _recompile(self, _: Recompile) -> Called:
         self.phase = Phase.COMPILE
         self.target.forget()
-        began = time.perf_counter()
-        self.target.first_call()
-        seconds = time.perf_counter() - began
+        seconds = self._compiled()
         self.phase = Phase.PROFILE
         return Called(seconds=seconds, graphs=self.target.graphs(), breaks=self.target.breaks())
 

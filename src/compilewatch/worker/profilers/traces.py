@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -51,7 +52,7 @@ def traced(call: Callable[[], object], calls: int, folder: Path) -> Traced:
     recording, because a slice of a recording with stacks may not nest.
     """
     call()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as plain:
+    with profile(activities=_activities(), profile_memory=True, acc_events=True) as plain:
         began = time.perf_counter()
         for _ in range(calls):
             with record_function(CALL):
@@ -71,6 +72,12 @@ def traced(call: Callable[[], object], calls: int, folder: Path) -> Traced:
     )
 
 
+def _activities() -> list[ProfilerActivity]:
+    """The CPU, and CUDA if the model is on it: otherwise Kineto would start CUDA for nothing."""
+    on_gpu = torch.cuda.is_initialized()
+    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+
+
 def _operator(event: Any) -> OpStat:
     """Torch's own sums, in microseconds and bytes."""
     return OpStat(
@@ -80,6 +87,7 @@ def _operator(event: Any) -> OpStat:
         total_cpu_seconds=event.cpu_time_total / 1e6,
         self_memory_bytes=int(event.self_cpu_memory_usage),
         flops=int(event.flops) or None,
+        self_device_seconds=event.self_device_time_total / 1e6 or None,
     )
 
 

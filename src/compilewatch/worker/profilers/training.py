@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,18 +14,17 @@ from compilewatch.contract.failures import error_record, one_line
 from compilewatch.profiling import Profiler
 from compilewatch.records import Phase, Status
 from compilewatch.records.training import Stage, TrainingOptions
-from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.profilers.batches import rows_of, with_rows
+from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import Outcome
 from compilewatch.worker.targets.dynamo.target import loss_of
 from compilewatch.worker.targets.execution import mapped
 
 EAGER = "eager"
 
-_BATCH = "batch"
 
-
-class NoLossError(Exception):
-    """The model has no output with a gradient."""
+class UntrainableError(Exception):
+    """The model has no output with a gradient, or its inputs have no batch dimension."""
 
 
 def train(subject: Subject, options: TrainingOptions) -> Outcome:
@@ -52,6 +52,7 @@ def train(subject: Subject, options: TrainingOptions) -> Outcome:
     counters.clear()
     said = ""
     try:
+        subject = _resized(subject, options.batch_size)
         with ExitStack() as stack:
             if options.compiled and target.name == "inductor":
                 from torch._inductor import config
@@ -64,13 +65,13 @@ def train(subject: Subject, options: TrainingOptions) -> Outcome:
             if target.name == "xla":
                 from compilewatch.worker.profilers import xla_training
 
-                said = xla_training.loop(subject, options, profiler, batch_size(subject.inputs))
+                said = xla_training.loop(subject, options, profiler, rows_of(subject.inputs))
             else:
                 _loop(subject, options, profiler)
     except Exception as error:  # noqa: BLE001  (the edge to model code and to the compiler)
         record = error_record(error)
         oom = record.code == "out_of_memory"
-        detail = str(error) if isinstance(error, NoLossError) else one_line(error)
+        detail = str(error) if isinstance(error, UntrainableError) else one_line(error)
         return Outcome(status=Status.OOM if oom else Status.ERROR, detail=detail, error=record)
     captured = options.compiled and target.name == "inductor"
     graphs = counters["stats"]["unique_graphs"] if captured else None
@@ -82,7 +83,7 @@ def train(subject: Subject, options: TrainingOptions) -> Outcome:
 
 
 def _loop(subject: Subject, options: TrainingOptions, profiler: Profiler) -> None:
-    module, samples = subject.module, batch_size(subject.inputs)
+    module, samples = subject.module, rows_of(subject.inputs)
     call: Any = module
     if options.compiled:
         call = torch.compile(
@@ -102,7 +103,7 @@ def _loop(subject: Subject, options: TrainingOptions, profiler: Profiler) -> Non
         with profiler.stage(Stage.LOSS):
             loss = loss_of(output)
         if loss is None:
-            raise NoLossError(f"{subject.request.model.name} has no output with a gradient")
+            raise UntrainableError(f"{subject.request.model.name} has no output with a gradient")
         with profiler.stage(Stage.BACKWARD):
             loss.backward()
         with profiler.stage(Stage.OPTIMIZER):
@@ -112,11 +113,11 @@ def _loop(subject: Subject, options: TrainingOptions, profiler: Profiler) -> Non
             subject.enter(Phase.PROFILE)
 
 
-def batch_size(inputs: ExampleInputs) -> int | None:
-    """Return the size of the batch dimension that the inputs name; None if they name none."""
-    for name, dims in inputs.dynamic_shapes.items():
-        tensor = inputs.kwargs.get(name)
-        for dim, label in dims.items():
-            if label == _BATCH and isinstance(tensor, torch.Tensor):
-                return int(tensor.shape[dim])
-    return None
+def _resized(subject: Subject, batch: int | None) -> Subject:
+    """Return the subject with inputs of a wanted batch size. Raises UntrainableError."""
+    rows = rows_of(subject.inputs)
+    if batch is None or rows == batch:
+        return subject
+    if rows is None:
+        raise UntrainableError("the inputs have no batch dimension: leave out --batch-size")
+    return replace(subject, inputs=with_rows(subject.inputs, rows, batch))

@@ -8,7 +8,7 @@ import msgspec
 
 from compilewatch.contract.failures import causes, error_code
 from compilewatch.records import ErrorRecord
-from compilewatch.worker.targets.dynamo.target import compiler_error
+from compilewatch.worker.targets.dynamo.failures import compiler_error
 
 Codes = tuple[tuple[str, str], ...]
 """(code, pattern of the message): causes specific to a target; the first match counts."""

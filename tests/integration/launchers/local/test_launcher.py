@@ -150,11 +150,12 @@ def test_train_mode_runs_too(warm_launcher: LocalLauncher, scratch: Path) -> Non
     assert answer.result.status is Status.PASS
 
 
-def test_the_parent_has_one_more_process_only(warm_launcher: LocalLauncher, scratch: Path) -> None:
-    """After a run the server is idle: no child of any request is left."""
+def test_after_a_run_the_server_is_idle(warm_launcher: LocalLauncher, scratch: Path) -> None:
+    """No child of any request is left; other tests of this process may have servers, too."""
     list(warm_launcher.run([chaos_request("ok")], scratch))
-    (server,) = _children(os.getpid(), "compilewatch.worker.process.server")
-    assert _children(server, "") == []
+    servers = _children(os.getpid(), "compilewatch.worker.process.server")
+    assert servers
+    assert [child for server in servers for child in _children(server, "")] == []
 
 
 def _children(pid: int, word: str) -> list[int]:

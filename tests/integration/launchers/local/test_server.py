@@ -262,7 +262,7 @@ def test_a_child_that_nothing_ends_is_given_up(
     bare_launcher: Make, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in an uninterruptible sleep in the kernel: its slot and its answer must not wait."""
-    monkeypatch.setattr(local, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("compilewatch.launchers.local.batch.GRACE_SECONDS", 0.01)
     stub = StubServer(lambda start: [Started(id=start.id, pid=2**22 + 1, at=time.monotonic())])
     asked = [ask("hang", deadlines=hurried("setup", 0.01))]
     (result,) = _run_on_stub(bare_launcher(), stub, asked, scratch, monkeypatch)

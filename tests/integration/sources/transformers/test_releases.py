@@ -1,4 +1,4 @@
-"""The scan of real releases: the oldest that is supported, the newest, and two between.
+"""The scan of real releases: the oldest that is supported and, with --matrix, three later ones.
 
 Their wheels are read as archives; nothing is installed. They are downloaded once and kept in the
 user's cache folder. Only real releases show whether a file has moved or is written otherwise.
@@ -43,9 +43,9 @@ def _wheel(version: str) -> Path:
 @pytest.fixture(
     scope="module",
     params=[
-        "4.57.6",
-        "5.5.4",
-        *(pytest.param(v, marks=pytest.mark.matrix) for v in ("5.3.0", "5.23.0")),
+        RELEASES[0],
+        # The installed release, which is laid out as these are, is scanned by test_source.py.
+        *(pytest.param(version, marks=pytest.mark.matrix) for version in RELEASES[1:]),
     ],
 )
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch import environments
 from compilewatch.contract.devices import declared
+from compilewatch.environments import Environments, worker_variables
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import (
     Dtype,
@@ -39,6 +39,8 @@ MODELS = (
     "reads_weights",
     "scalars",
     "constant",
+    "stores_scalars",
+    "pads_by_two",
 )
 
 Key = tuple[str, str, str, Mode, Tier]
@@ -60,11 +62,14 @@ def _request(name: str, target: Target, tier: Tier = Tier.AUTO) -> Request:
 
 
 def _requests() -> list[Request]:
-    asked = [_request(name, Target(device=device)) for name in MODELS for device in DEVICES]
+    asked = [_request(name, Target(device=device)) for name in MODELS for device in DEVICES[:2]]
+    asked += [_request(name, Target(device="cuda:T4")) for name in ("by_capability", "by_device")]
     train = Target(device="cuda", mode=Mode.TRAIN)
     asked += [_request(name, train) for name in ("moves", "reads_weights")]
     export = Target(name="export", device="cuda")
     asked += [_request(name, export) for name in ("constant", "across_devices")]
+    asked += [_request(name, export) for name in ("branches_on_weights", "reads_weights")]
+    asked += [_request("branches_on_weights", Target(name="export"))]
     asked += [_request("reads_weights", Target(device="cuda"), Tier.FAKE)]
     asked += [_request("moves", Target(device="cuda"), Tier.REAL)]
     asked += [_request("moves", Target(device="cuda", dtype=Dtype.FLOAT16))]
@@ -72,10 +77,22 @@ def _requests() -> list[Request]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, Result]:
-    """Every request, by model, target, device, mode and tier."""
-    with LocalLauncher(jobs()) as launcher:
-        done = list(launcher.run(_requests(), tmp_path_factory.mktemp("scratch")))
+def results(
+    warm_launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Key, Result]:
+    """Every request, by model, target, device, mode and tier.
+
+    Each device needs a server of its own, the real one too: only for `cuda` is it worth a warm-up.
+    """
+    parts: dict[str, list[Request]] = {"cpu": [], "cuda": [], "few": []}
+    for request in _requests():
+        few = request.tier is Tier.REAL or request.target.device == "cuda:T4"
+        parts["few" if few else request.target.device].append(request)
+    scratch = tmp_path_factory.mktemp("scratch")
+    done = list(warm_launcher.run(parts["cpu"], scratch))
+    for part, single in (("cuda", False), ("few", True)):
+        with LocalLauncher(jobs(), single=single) as launcher:
+            done += launcher.run(parts[part], scratch)
     found: dict[Key, Result] = {}
     for each in done:
         request = each.result.request
@@ -141,6 +158,25 @@ def test_a_probe_gives_the_first_reason_where_values_are_missing(of: Get) -> Non
     assert of("scalars").breaks[0].code == of("scalars", "cpu").breaks[0].code
 
 
+def test_what_fails_on_dynamos_own_fake_tensors_fails_on_every_device(of: Get) -> None:
+    on_cpu, on_device = of("stores_scalars", "cpu"), of("stores_scalars")
+    assert on_device.is_verdict
+    assert (on_device.status, on_device.phase) == (on_cpu.status, on_cpu.phase)
+    assert (on_device.status, on_device.phase) == (Status.ERROR, Phase.COMPILE)
+    assert on_device.error is not None
+    assert on_cpu.error is not None
+    assert on_device.error.code == on_cpu.error.code
+
+
+def test_symbols_of_sizes_that_dynamo_lost_are_its_verdict_on_every_device(of: Get) -> None:
+    on_cpu, on_device = of("pads_by_two", "cpu"), of("pads_by_two")
+    assert (on_cpu.status, on_device.status) == (Status.GRAPH_BREAK, Status.GRAPH_BREAK)
+    assert on_cpu.fullgraph is not None
+    assert on_device.fullgraph is not None
+    assert not on_device.fullgraph.accepted
+    assert on_device.fullgraph.code == on_cpu.fullgraph.code
+
+
 def test_without_a_second_attempt_there_is_no_verdict(of: Get) -> None:
     alone = of("reads_weights", tier=Tier.FAKE)
     assert alone.status is Status.UNSUPPORTED
@@ -181,6 +217,17 @@ def test_export_computes_constants_of_the_device(of: Get) -> None:
     assert of("across_devices", target="export").phase is Phase.EAGER
 
 
+def test_export_rejects_a_guard_on_weights_on_every_device(of: Get) -> None:
+    on_cpu = of("branches_on_weights", "cpu", target="export")
+    on_device = of("branches_on_weights", target="export")
+    assert (on_cpu.status, on_cpu.phase) == (Status.ERROR, Phase.COMPILE)
+    assert (on_device.status, on_device.phase) == (Status.ERROR, Phase.COMPILE)
+    assert on_device.error is not None
+    assert on_device.error.code == "data_dependent_guard"
+    # This one has a constant whose value is not known: torch might have used it.
+    assert of("reads_weights", target="export").status is Status.UNSUPPORTED
+
+
 KNOWN_VALUES = """
 import torch
 from compilewatch.contract.devices import declared
@@ -200,6 +247,12 @@ with mode:
     assert ids.cpu()[0, 1].item() == 1 and ids.cpu().device.type == "cpu"
     assert torch.tensor([1, 2], device="cuda").tolist() == [1, 2]
     assert torch.tensor([1, 2]).cuda().tolist() == [1, 2]
+    try:
+        torch.tensor([weight[0, 0]], device="cuda")  # read below the fake mode
+    except RuntimeError as error:
+        assert "its data is not allocated yet" in str(error), error
+    else:
+        raise AssertionError("an unknown value was read")
     counted = torch.arange(3, device="cuda")
     rest = counted[1:]
     rest += 5
@@ -225,14 +278,54 @@ print("as on a device")
 """
 
 
-def test_known_values_behave_as_on_a_device() -> None:
-    """Takes a few seconds: a process can declare one device, so it needs one of its own."""
-    chosen = environments.interpreter("default")
+CPU_BUILD = """
+import ctypes
+import torch
+
+torch.version.cuda = None
+guards = "_ZN3c104impl26device_guard_impl_registryE"
+(ctypes.c_void_p * 22).in_dll(ctypes.CDLL(torch._C.__file__), guards)[1] = None
+"""
+"""Makes a CUDA build look like a CPU build, which has no guard for CUDA."""
+
+
+BUILDS = {"this build": "", "CPU build": CPU_BUILD}
+
+EACH = """
+import os, sys, traceback
+import torch
+from compilewatch.worker.device import declare
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode
+
+for script in sys.argv[1:]:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            exec(script, {})
+        except BaseException:
+            traceback.print_exc(file=sys.stdout)
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    print(end="\\f", flush=True)
+"""
+"""Imports torch once, and runs each script in a fork, as the worker server does."""
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, str]:
+    """What each build says of known values: a process can declare one device."""
+    chosen = Environments().interpreter("default")
     done = subprocess.run(
-        [sys.executable, "-c", KNOWN_VALUES],
-        env=environments.worker_variables(chosen),
+        [sys.executable, "-c", EACH, *(build + KNOWN_VALUES for build in BUILDS.values())],
+        env=worker_variables(chosen),
         capture_output=True,
         text=True,
-        check=False,
+        check=True,
     )
-    assert "as on a device" in done.stdout, done.stderr[-2000:]
+    return dict(zip(BUILDS, done.stdout.split("\f"), strict=False))
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_known_values_behave_as_on_a_device(build: str, said: dict[str, str]) -> None:
+    assert said[build] == "as on a device\n"

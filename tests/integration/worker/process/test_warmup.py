@@ -1,47 +1,34 @@
-"""What a worker server is after its warm-up: each test pays for an import of torch."""
+"""What a worker server is after its warm-up."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from compilewatch import environments
-from compilewatch.environments import Interpreter, describe, interpreter, worker_variables
+from compilewatch.environments import Environments, Interpreter
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Status, Target
 from tests.integration.launchers.conftest import chaos_request
 
 pytestmark = pytest.mark.torch
 
-WARM_UP = """
-import os
-from compilewatch.worker.process import warmup
-warmup.warm_up(["dynamo", "export", "inductor"])
-import torch
-print(len(os.listdir("/proc/self/task")), torch.cuda.is_available(), torch.version.cuda)
-"""
 
-
-def test_the_cuda_build_without_a_device_keeps_one_thread() -> None:
+def test_the_cuda_build_without_a_device_keeps_one_thread(
+    warm_launcher: LocalLauncher, tmp_path: Path
+) -> None:
     """Only the real wheel has the guard that reports eight devices where there is none."""
-    build = describe("default").torch
+    build = Environments().describe("default").torch
     if "+cu" not in build:
         pytest.skip(f"torch {build} is no CUDA build, the only one whose warm-up can start threads")
-    done = subprocess.run(
-        [sys.executable, "-c", WARM_UP],
-        env=worker_variables(interpreter("default")),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    threads, available, cuda = done.stdout.split()
-    assert (threads, available) == ("1", "False"), done.stderr
-    assert cuda != "None"
-    assert "warm-up:" not in done.stderr
+    (answer,) = warm_launcher.run([chaos_request("ok")], tmp_path)
+    assert answer.result.status is Status.PASS
+    server = warm_launcher.server("default")
+    assert server.threads == 1
+    log = Path(f"/proc/{server._peer.process.pid}/fd/2").read_text()
+    assert "warm-up:" not in log
 
 
 THREADED = """
@@ -53,23 +40,26 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+# Without torch, test_a_server_that_cannot_fork_answers_as_one_that_can_and_says_so_once shows it.
+@pytest.mark.matrix
 def test_a_process_for_each_request_answers_as_a_fork_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only real torch shows that a child finds all that the server imports for its forks."""
+    """Only real torch shows that a child finds all that the server imports for its forks.
+
+    Takes two imports of it.
+    """
     script = tmp_path / "threaded.py"
     script.write_text(THREADED)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nshift\nexec "{sys.executable}" -P "{script}" "$@"\n')
     python.chmod(0o755)
-    variables = interpreter("default").variables
+    variables = Environments().interpreter("default").variables
     threaded = Interpreter(executable=str(python), variables=variables)
     monkeypatch.setitem(environments.INTERPRETERS, "threaded", threaded)
     target = Target(environment="threaded")
-    asked = [chaos_request(behaviour, target=target) for behaviour in ("ok", "break")]
-    with LocalLauncher(2, ("threaded",)) as launcher:
-        results = {a.result.request.model.name: a.result for a in launcher.run(asked, tmp_path)}
+    with LocalLauncher(1, ("threaded",)) as launcher:
+        (answer,) = launcher.run([chaos_request("break", target=target)], tmp_path)
         assert launcher.server("threaded").threads == 2
-    assert results["ok"].status is Status.PASS
-    assert results["ok"].attempts == ()
-    assert (results["break"].status, results["break"].graph_breaks) == (Status.GRAPH_BREAK, 1)
+    assert (answer.result.status, answer.result.graph_breaks) == (Status.GRAPH_BREAK, 1)
+    assert answer.result.attempts == ()

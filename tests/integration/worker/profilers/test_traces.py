@@ -25,7 +25,7 @@ BREAKING = [case for case in CASES if any(b.code != "skipped_frame" for b in cas
 """Where torch reports a break; a frame without operations is skipped without one."""
 
 untraceable = pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
-SLEEP_SECONDS = 0.05
+SLEEP_SECONDS = 0.02
 
 
 def seconds(found: Division, owners: list[str]) -> float:

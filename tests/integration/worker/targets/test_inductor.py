@@ -27,12 +27,16 @@ from compilewatch.worker.targets.inductor import (
 )
 from tests.integration.worker.targets.conftest import MakeSubject
 
-with warnings.catch_warnings():
-    # Torch's own modules use what torch deprecates (2.13: torch.jit.script_method).
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import torch._inductor.compile_fx
-
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """Not above: each worker of pytest-xdist would import it, which takes seconds."""
+    with warnings.catch_warnings():
+        # Torch's own modules use what torch deprecates (2.13: torch.jit.script_method).
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import torch._inductor.compile_fx  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

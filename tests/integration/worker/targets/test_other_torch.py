@@ -12,7 +12,8 @@ from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Result, Target, Tier
 from tests.integration.worker.targets.conftest import CASES_FOLDER
 
-pytestmark = [pytest.mark.torch, pytest.mark.torch_2_13]
+# cli/test_env.py finds a break in an older torch as well.
+pytestmark = [pytest.mark.torch, pytest.mark.torch_2_13, pytest.mark.matrix]
 
 ENVIRONMENT = "torch-2.13"
 

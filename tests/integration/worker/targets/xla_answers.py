@@ -1,6 +1,6 @@
 """Run by the tests in the environment xla: requests in (JSON lines), a result each out.
 
-A fork a request, as the server makes them, so that torch and torch_xla are imported once.
+A fork a request, as the server makes them, of a process that is warmed up as the server is.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import msgspec
-import torch
 
 from compilewatch.records import Request, Tier
 from compilewatch.worker import phases
+from compilewatch.worker.process.warmup import warm_up
 
 
 def answer(request: Request, folder: Path) -> None:
@@ -25,9 +25,7 @@ def answer(request: Request, folder: Path) -> None:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    import torch_xla  # noqa: F401
-
+    warm_up(("xla",))
     for line in sys.stdin:
         folder, _, encoded = line.partition(" ")
         request = msgspec.json.decode(encoded, type=Request)

@@ -77,6 +77,11 @@ def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, text: str, name
     assert "\n" not in message
 
 
+def test_packages_are_of_classes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`packages` need `classes`"):
+        _load(tmp_path, HEAD + 'model_types = ["xyz"]\npackages = ["timm"]\n')
+
+
 def test_files_are_joined_in_order_of_their_names(tmp_path: Path) -> None:
     for name in ("b", "a"):
         (tmp_path / f"{name}.toml").write_text(HEAD.replace("why", name) + 'classes = ["X"]\n')

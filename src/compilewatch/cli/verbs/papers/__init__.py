@@ -6,6 +6,7 @@ import click
 
 from compilewatch.cli.verbs.papers.check import check_verb
 from compilewatch.cli.verbs.papers.find import find_verb
+from compilewatch.cli.verbs.papers.generate import generate_verb
 from compilewatch.cli.verbs.papers.list import list_verb
 from compilewatch.cli.verbs.papers.preflight import preflight_verb
 from compilewatch.cli.verbs.papers.publish import publish_verb
@@ -22,6 +23,7 @@ command = click.Group(
     """,
     commands=[
         find_verb,
+        generate_verb,
         run_verb,
         check_verb,
         list_verb,

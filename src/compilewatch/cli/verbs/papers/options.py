@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from compilewatch.cli import options as cli_options
 from compilewatch.config.paths import cache_folder
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import UsageError
 
 if TYPE_CHECKING:
     from compilewatch.papers import Library, Provider, Query
+    from compilewatch.papers.calls import Budget
+    from compilewatch.records.papers import PaperSummary
+    from compilewatch.workflows.papers_run import PaperOptions
 
 Function = Callable[..., Any]
 
@@ -72,6 +76,86 @@ def provider_options(function: Function) -> Function:
     ):
         function = decorator(function)
     return function
+
+
+def budget_options(function: Function) -> Function:
+    """The limits of what may be paid, which hold before each request."""
+    for decorator in (
+        click.option(
+            "--max-tokens-per-paper",
+            type=click.IntRange(min=1),
+            help="The most tokens that each paper may use, with earlier runs.",
+        ),
+        click.option(
+            "--max-tokens",
+            type=click.IntRange(min=1),
+            help="The most tokens that the selected papers may use, with earlier runs.",
+        ),
+        click.option(
+            "--max-usd-per-paper",
+            type=click.FloatRange(min=0, min_open=True),
+            help="The most that each paper may cost, with what it has cost before.",
+        ),
+        click.option(
+            "--max-usd",
+            type=click.FloatRange(min=0, min_open=True),
+            help="The most that the selected papers may cost, with what they have cost before.",
+        ),
+    ):
+        function = decorator(function)
+    return function
+
+
+jobs = click.option(
+    "--jobs",
+    type=click.IntRange(min=1, max=64),
+    default=1,
+    show_default=True,
+    help="How many papers at a time; each may take the memory of a model.",
+)
+
+
+def budget_of(flags: dict[str, Any], settings: Settings) -> tuple[Budget, dict[str, Any]]:
+    """The budget of the options, and the other options."""
+    from compilewatch.papers.calls import Budget
+
+    names = ("max_usd", "max_tokens", "max_usd_per_paper", "max_tokens_per_paper")
+    limits = {name: flags[name] for name in names}
+    budget = Budget(**limits, max_repairs=settings.papers.max_repairs)
+    return budget, {name: value for name, value in flags.items() if name not in names}
+
+
+def process(
+    settings: Settings, wanted: Query, chosen: PaperOptions, *, as_json: bool
+) -> tuple[PaperSummary, ...]:
+    """Find papers, process them and print what became of them. Raises UsageError."""
+    from compilewatch.cli.rendering.papers import StageLines, print_summaries
+    from compilewatch.records.papers import FindingClass
+    from compilewatch.store.papers import PaperStore
+    from compilewatch.workflows.papers_run import run_papers
+
+    library = library_of(settings)
+    papers = library.find(wanted)
+    if not papers:
+        raise UsageError("no paper is selected; `compilewatch papers find` shows what there is")
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    store = PaperStore(Path(settings.output_dir))
+    names = {paper.id for paper in papers}
+    earlier = sum(entry.paper in names for entry in store.ledger.entries())
+    lines = StageLines(quiet=as_json)
+    summaries = run_papers(
+        settings, library, provider_of(settings), papers, chosen, observer=lines, say=say
+    )
+    if as_json:
+        cli_options.print_json(summaries)
+    else:
+        print_summaries(summaries, store.root, earlier=earlier)
+    if all(one.findings and one.findings[0].kind is FindingClass.UNREADABLE for one in summaries):
+        raise UsageError(f"no selected paper can be read: {summaries[0].findings[0].evidence}")
+    return summaries
 
 
 def settings_of(output_dir: str | None = None, **given: Any) -> Settings:

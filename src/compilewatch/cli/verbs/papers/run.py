@@ -9,23 +9,12 @@ import click
 
 from compilewatch.cli import options
 from compilewatch.cli.verbs.papers import options as shared
-from compilewatch.errors import UsageError
-from compilewatch.records.papers import FindingClass
 
 
 @click.command("run")
 @shared.selection
 @shared.provider_options
-@click.option(
-    "--max-usd",
-    type=click.FloatRange(min=0, min_open=True),
-    help="The most that the selected papers may cost, with what they have cost before.",
-)
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(min=1),
-    help="The most tokens that the selected papers may use, with earlier ones.",
-)
+@shared.budget_options
 @click.option(
     "--repairs",
     "max_repairs",
@@ -36,8 +25,25 @@ from compilewatch.records.papers import FindingClass
     "--device-seconds", type=click.FloatRange(min=1), help="Time limit of training a model."
 )
 @click.option(
+    "--max-device-seconds",
+    type=click.FloatRange(min=1),
+    help="The most time that the selected papers may be trained, with earlier runs.",
+)
+@click.option(
     "--targets", metavar="A,B", help="Compile targets of the sweep (default dynamo,export)."
 )
+@click.option(
+    "--trainium",
+    is_flag=True,
+    help="Start the Trainium instance when a model is to be trained; afterwards stop it, unless "
+    "anybody's job runs.",
+)
+@click.option(
+    "--state",
+    metavar="FILE",
+    help="What `trainium down --state` needs to stop the instance if this run is killed.",
+)
+@shared.jobs
 @options.output
 @options.as_json
 def run_verb(
@@ -45,14 +51,16 @@ def run_verb(
     folder: str | None,
     provider: str | None,
     model: str | None,
-    max_usd: float | None,
-    max_tokens: int | None,
     max_repairs: int | None,
     device_seconds: float | None,
+    max_device_seconds: float | None,
     targets: str | None,
+    trainium: bool,
+    state: str | None,
+    jobs: int,
     output_dir: str | None,
     as_json: bool,
-    **query: Any,
+    **flags: Any,
 ) -> int:
     """Read papers, let the model write code for them, check it, compile it and execute it.
 
@@ -68,31 +76,21 @@ def run_verb(
         max_repairs=max_repairs,
         device_seconds=device_seconds,
     )
+    budget, query = shared.budget_of(flags, settings)
     wanted = shared.query_of(**query)
-    from compilewatch.cli.rendering.papers import StageLines, exit_status, print_summaries
-    from compilewatch.workflows.papers_run import run_papers
+    from compilewatch.cli.rendering.papers import exit_status
+    from compilewatch.workflows.papers_run import PaperOptions
 
-    library = shared.library_of(settings)
-    papers = library.find(wanted)
-    if not papers:
-        raise UsageError("no paper is selected; `compilewatch papers find` shows what there is")
     names = tuple(options.split(targets) or ("dynamo", "export"))
-    with StageLines(quiet=as_json) as lines:
-        summaries = run_papers(
-            settings,
-            library,
-            shared.provider_of(settings),
-            papers,
-            targets=names,
-            max_usd=max_usd,
-            max_tokens=max_tokens,
-            observer=lines,
-        )
-    root = Path(settings.output_dir) / "papers"
-    if as_json:
-        options.print_json(summaries)
-    else:
-        print_summaries(summaries, root)
-    if all(one.findings and one.findings[0].kind is FindingClass.UNREADABLE for one in summaries):
-        raise UsageError(f"no selected paper can be read: {summaries[0].findings[0].evidence}")
-    return exit_status(summaries)
+    named = (settings.papers.environment,) if settings.papers.environment else ()
+    chosen = PaperOptions(
+        targets=names,
+        environments=named or options.environments_for(names, settings),
+        named=named,
+        budget=budget,
+        max_device_seconds=max_device_seconds,
+        jobs=jobs,
+        trainium=trainium,
+        state=Path(state) if state else None,
+    )
+    return exit_status(shared.process(settings, wanted, chosen, as_json=as_json))

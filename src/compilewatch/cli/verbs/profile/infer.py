@@ -12,6 +12,7 @@ from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.pieces import console, plain
 from compilewatch.cli.rendering.profiles import ProfileProgress, profile_panel
 from compilewatch.config.settings import load_settings
+from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
 from compilewatch.records import ConfigBuild, Depth, Status, Tier
 from compilewatch.records.profiles import InferenceOptions, InferenceProfile
@@ -19,9 +20,10 @@ from compilewatch.sources.labelled import LabelledTexts, read_labelled
 from compilewatch.store.outputs import new_run_id
 from compilewatch.store.profiles import PREFIX, ProfileFolder
 from compilewatch.workflows.profile import profile_model
-from compilewatch.workflows.profile_parts import Job, Profilers, check_targets
+from compilewatch.workflows.profile_parts import Job, Profilers, canonical, check_targets
 
 INCOMPLETE = 3
+DEVICES = ("cpu", "cuda")
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULTS = InferenceOptions()
 
@@ -35,13 +37,20 @@ DEFAULTS = InferenceOptions()
     default="eager,inductor",
     show_default=True,
     metavar="A,B",
-    help="eager, inductor and xla, measured in turns.",
+    help="eager, inductor and xla, measured in turns; inductor@torch-2.13 names an environment.",
 )
 @click.option(
     "--batch-sizes",
     default=",".join(map(str, DEFAULTS.batch_sizes)),
     show_default=True,
     metavar="N,N",
+)
+@click.option(
+    "--device",
+    type=click.Choice(DEVICES),
+    default=DEFAULTS.device,
+    show_default=True,
+    help="cuda: the first GPU of this machine, on which nothing was measured so far.",
 )
 @click.option("--dtype", type=click.Choice(DTYPES), default=DEFAULTS.dtype, show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), default=DEFAULTS.threads, show_default=True)
@@ -131,14 +140,15 @@ def command(
 ) -> int:
     """Measure latency, throughput and memory of each MODEL, and what its graph breaks cost.
 
-    MODEL is what `explain` takes. Models run one after another, with real tensors, on the CPU. Each
+    MODEL is what `explain` takes. Models run one after another, with real tensors. Each
     profile is stored in a folder of its own, with tables, pictures and a report. The exit status
     is 3 if a batch size could not be measured.
     """
     chosen = InferenceOptions(
         targets=tuple(options.split(targets) or ()), batch_sizes=_sizes(batch_sizes), **measured
     )
-    check_targets(chosen.targets)
+    check_targets(chosen.targets, chosen.device)
+    chosen = msgspec.structs.replace(chosen, targets=tuple(map(canonical, chosen.targets)))
     texts = _texts(data, text_column, label_column, label_mappings)
     settings = load_settings({"output_dir": output_dir})
     jobs = [
@@ -146,7 +156,8 @@ def command(
     ]
     root = Path(settings.output_dir).absolute()
     found: list[InferenceProfile] = []
-    with Profilers(chosen.targets, settings.cache_folder) as profilers:
+    environments = Environments(settings.cache_folder)
+    with Profilers(chosen.targets, environments, chosen.device) as profilers:
         for job in jobs:
             name = PREFIX + new_run_id()
             folder = ProfileFolder(root / name)

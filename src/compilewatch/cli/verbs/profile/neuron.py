@@ -15,6 +15,7 @@ from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.worker_call import capture_on_neuron
 from compilewatch.contract.messages import NeuronCapture
+from compilewatch.environments import Environments
 from compilewatch.errors import CompilerError
 from compilewatch.neuron import profiler
 from compilewatch.records import Mode, Tier
@@ -113,7 +114,7 @@ def capture_command(
             delete_working=delete_working,
         )
         with spinner(f"profiling {request.model.name}"):
-            captured = capture_on_neuron(order, settings.cache_folder)
+            captured = capture_on_neuron(Environments(settings.cache_folder), order)
         found = captured
         said = (
             f"{plural(captured.steps, 'step')}, {plural(len(captured.files), 'file')} in "

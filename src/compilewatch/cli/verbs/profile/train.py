@@ -20,8 +20,10 @@ from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.verbs.sweep import local_launcher
 from compilewatch.cli.worker_call import train_alone
+from compilewatch.config.settings import Settings
+from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
-from compilewatch.records import Mode, Status
+from compilewatch.records import Mode, Request, Status
 from compilewatch.records.training import Stage, TrainingOptions
 from compilewatch.report.wording import printable
 from compilewatch.store.outputs import new_run_id
@@ -67,6 +69,11 @@ SHOWN = (Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER)
     help="Steps after them that torch.profiler records; averages leave them out, too.",
 )
 @click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    help="Samples of a step (default: those of the example inputs).",
+)
+@click.option(
     "--max-seconds",
     type=click.FloatRange(min=1),
     help="End a training after this time (default: deadlines.profile_seconds).",
@@ -81,6 +88,7 @@ def command(
     steps: int,
     warmup: int,
     trace_steps: int,
+    batch_size: int | None,
     max_seconds: float | None,
     output_dir: str | None,
     as_json: bool,
@@ -93,30 +101,17 @@ def command(
     them. A speed-up is stated only if the losses are those of eager mode. The exit status is 3 if a
     training did not end.
     """
-    chosen = options.split(targets) or []
-    if unknown := [
-        t for t in chosen if t not in (EAGER, XLA) and t.partition(":")[0] != "inductor"
-    ]:
-        raise UsageError(
-            f"cannot train on {unknown[0]!r}; known: eager, inductor, inductor:BACKEND, xla"
-        )
-    requests = []
-    for model in models:
-        for target in chosen:
-            request, settings = options.one_request(
-                model,
-                target="inductor" if target == EAGER else target,
-                mode=Mode.TRAIN.value,
-                dynamic=None,
-                inputs_file=None,
-                flags=flags | {"jobs": 1, "output_dir": output_dir},
-            )
-            if max_seconds is not None:
-                limits = msgspec.structs.replace(request.deadlines, profile_seconds=max_seconds)
-                request = msgspec.structs.replace(request, deadlines=limits)
-            requests.append((target, request))
+    requests, settings = _requests(
+        models, _known(targets), max_seconds, flags | {"jobs": 1, "output_dir": output_dir}
+    )
     out = Path(settings.output_dir).absolute() / "profiles" / new_run_id()
-    wanted = TrainingOptions(out=str(out), steps=steps, warm_up=warmup, trace_steps=trace_steps)
+    wanted = TrainingOptions(
+        out=str(out),
+        steps=steps,
+        warm_up=warmup,
+        trace_steps=trace_steps,
+        batch_size=batch_size,
+    )
     prepared = [(target, training_request(r, target, wanted)) for target, r in requests]
     served = (r.target.environment for target, r in prepared if target != XLA)
     names = tuple(dict.fromkeys(served))
@@ -126,13 +121,49 @@ def command(
         local_launcher(settings, names) as launcher,
         spinner(f"training {', '.join(models)}", launcher),
     ):
-        alone = partial(train_alone, cache=settings.cache_folder)
+        alone = partial(train_alone, Environments(settings.cache_folder))
         done.extend(profile_training(prepared, launcher, Path(scratch), alone))
     if as_json:
         options.print_json([_as_json(each) for each in done])
     else:
         _show(done, out)
     return 0 if all(each.status is Status.PASS for each in done) else INCOMPLETE
+
+
+def _known(targets: str) -> list[str]:
+    """Raises UsageError for a target that no training runs on."""
+    chosen = options.split(targets) or []
+    for name in chosen:
+        if name not in (EAGER, XLA) and name.partition(":")[0] != "inductor":
+            raise UsageError(
+                f"cannot train on {name!r}; known: eager, inductor, inductor:BACKEND, xla"
+            )
+    return chosen
+
+
+def _requests(
+    models: Sequence[str],
+    targets: Sequence[str],
+    max_seconds: float | None,
+    flags: dict[str, Any],
+) -> tuple[list[tuple[str, Request]], Settings]:
+    """Return each model's request for each target, named by target, and the settings."""
+    requests = []
+    for model in models:
+        for target in targets:
+            request, settings = options.one_request(
+                model,
+                target="inductor" if target == EAGER else target,
+                mode=Mode.TRAIN.value,
+                dynamic=None,
+                inputs_file=None,
+                flags=flags,
+            )
+            if max_seconds is not None:
+                limits = msgspec.structs.replace(request.deadlines, profile_seconds=max_seconds)
+                request = msgspec.structs.replace(request, deadlines=limits)
+            requests.append((target, request))
+    return requests, settings
 
 
 def _show(done: Sequence[Trained], out: Path) -> None:

@@ -14,24 +14,17 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 import torch._dynamo
-from torch._dynamo.exc import (
-    FailOnRecompileLimitHit,
-    TorchDynamoException,
-    UncapturedHigherOrderOpError,
-    Unsupported,
-    UserError,
-)
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch._dynamo.exc import TorchRuntimeError
 from torch.utils._pytree import tree_leaves
 
-from compilewatch.contract.failures import causes, error_code, error_record, one_line
+from compilewatch.contract.failures import one_line
 from compilewatch.records import (
-    ErrorRecord,
     FullgraphVerdict,
     GraphBreak,
     Mode,
@@ -58,6 +51,14 @@ from compilewatch.worker.targets.dynamo.capture import (
     type_names,
     unmeasured_guards,
 )
+from compilewatch.worker.targets.dynamo.failures import (
+    chain_of,
+    compiler_error,
+    is_by_compiler,
+    is_settled,
+    message_of,
+    raise_if_out_of_memory,
+)
 from compilewatch.worker.targets.dynamo.fake_limits import rejected_deepcopy
 from compilewatch.worker.targets.dynamo.graph_breaks import (
     UNKNOWN,
@@ -79,18 +80,8 @@ from compilewatch.worker.targets.dynamo.settings import (
     nested_graph_breaks,
 )
 
-_REFUSALS = (
-    Unsupported,
-    UserError,
-    UncapturedHigherOrderOpError,
-    FailOnRecompileLimitHit,
-    GuardOnDataDependentSymNode,  # on a size or value that Dynamo made unknown, in either tier
-)
 GRAPHS_KEPT = 200
 """Of so many graphs a result has the operations and the break behind each."""
-
-_NO_FRAMES = "found no compiled frames"
-_CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
 
 
 class DynamoTarget(CompileTarget):
@@ -112,8 +103,6 @@ class DynamoTarget(CompileTarget):
             detail = f"torch {torch.__version__} has no setting nested_graph_breaks"
             return Outcome(status=Status.UNSUPPORTED, detail=detail)
         subject.enter(Phase.COMPILE)
-        keep = subject.request.keep_artifacts
-        folder = subject.artifacts / trace_log.LOG_FOLDER if keep else None
         try:
             with _tensors(subject):
                 found = capture(
@@ -121,7 +110,7 @@ class DynamoTarget(CompileTarget):
                     subject.module,
                     backend=_backend(subject),
                     dynamic=subject.request.target.dynamic,
-                    trace_folder=folder,
+                    trace_folder=_trace_folder(subject),
                     count_operators=True,
                 )
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
@@ -137,10 +126,14 @@ class DynamoTarget(CompileTarget):
         """
         subject.enter(Phase.COMPILE)
         found, error = _capture_first_graph(subject)
-        _raise_if_out_of_memory(error)
+        raise_if_out_of_memory(error)
         fullgraph, rejection = _compile_fullgraph(subject, stop)
         if found is not None and (found.log.breaks() or found.is_single_graph):
             return self._outcome(subject, found, fullgraph, probed=True)
+        if isinstance(error, TorchRuntimeError):
+            trace_log.discard(subject.artifacts)
+            check_device_not_needed(subject, "\n".join(map(str, chain_of(error))))
+            return _error_outcome(error, fullgraph, probed=True)
         if rejection is None:
             raise FakeUnsupportedError(
                 f"no graph before eager code failed: {one_line(error)}"
@@ -193,6 +186,11 @@ def _tensors(subject: Subject) -> Iterator[None]:
             stack.enter_context(rejected_deepcopy())
             stack.enter_context(values_shown())
         yield
+
+
+def _trace_folder(subject: Subject) -> Path | None:
+    """Where the structured trace of a capture is written, if artifacts are kept."""
+    return subject.artifacts / trace_log.LOG_FOLDER if subject.request.keep_artifacts else None
 
 
 def _call(subject: Subject, module: Callable[..., Any]) -> None:
@@ -253,6 +251,7 @@ def _capture_first_graph(subject: Subject) -> tuple[Capture | None, Exception | 
                 subject.module,
                 backend=stop,
                 dynamic=subject.request.target.dynamic,
+                trace_folder=_trace_folder(subject),
             )
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         return None, error
@@ -261,7 +260,7 @@ def _capture_first_graph(subject: Subject) -> tuple[Capture | None, Exception | 
 
 def _rejected(subject: Subject, error: Exception) -> tuple[GraphBreak, ...]:
     """Return the reason why `fullgraph=True` rejects a model as a graph break."""
-    message = _message(error)
+    message = message_of(error)
     frames = user_stack(getattr(error, "real_stack", None) or ())
     place = (place_of(frames) if frames else None) or forward_of(subject.module)
     cause = classify(message, type_names(error))
@@ -285,11 +284,11 @@ def _compile_fullgraph(
         with _tensors(subject), gradients, contextlib.suppress(Stopped):
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
     except Exception as error:  # of the compiler and of the model's code
-        _raise_if_out_of_memory(error)
-        check_device_not_needed(subject, "\n".join(map(str, _chain(error))))
-        if not _settled(subject, error):
+        raise_if_out_of_memory(error)
+        check_device_not_needed(subject, "\n".join(map(str, chain_of(error))))
+        if not is_settled(subject, error):
             raise FakeUnsupportedError(f"under fullgraph: {one_line(error)}") from error
-        message = _message(error)
+        message = message_of(error)
         verdict = FullgraphVerdict(
             accepted=False,
             code=classify(message, type_names(error)).code,
@@ -304,20 +303,33 @@ def _failed(subject: Subject, error: Exception) -> Outcome:
 
     Raises FakeUnsupportedError if fake tensors may have caused it; MemoryError propagates.
     """
-    _raise_if_out_of_memory(error)
+    raise_if_out_of_memory(error)
     if isinstance(error, FakeUnsupportedError):
         raise error
-    check_device_not_needed(subject, "\n".join(map(str, _chain(error))))
-    if not _settled(subject, error):
+    check_device_not_needed(subject, "\n".join(map(str, chain_of(error))))
+    if not is_settled(subject, error):
         raise FakeUnsupportedError(one_line(error)) from error
     training = subject.request.target.mode is Mode.TRAIN
     if training:
         _check_eager_backward(subject)
-    record = compiler_error(error)
-    if training and record.code in ("backend_error", "runtime_error"):
-        record = msgspec.structs.replace(record, code=AOT_AUTOGRAD)
-    verdict = _compile_fullgraph(subject)[0] if _by_compiler(error) else None
-    return Outcome(status=Status.ERROR, detail=one_line(error), error=record, fullgraph=verdict)
+    verdict = _compile_fullgraph(subject)[0] if is_by_compiler(error) else None
+    outcome = _error_outcome(error, verdict)
+    if training and outcome.error and outcome.error.code in ("backend_error", "runtime_error"):
+        record = msgspec.structs.replace(outcome.error, code=AOT_AUTOGRAD)
+        outcome = replace(outcome, error=record)
+    return outcome
+
+
+def _error_outcome(
+    error: Exception, fullgraph: FullgraphVerdict | None, *, probed: bool = False
+) -> Outcome:
+    return Outcome(
+        status=Status.ERROR,
+        detail=one_line(error),
+        error=compiler_error(error),
+        fullgraph=fullgraph,
+        probed=probed,
+    )
 
 
 def _check_eager_backward(subject: Subject) -> None:
@@ -329,71 +341,6 @@ def _check_eager_backward(subject: Subject) -> None:
     except Exception:
         subject.enter(Phase.EAGER)
         raise
-
-
-def compiler_error(error: BaseException) -> ErrorRecord:
-    """Return the record of a compiler failure: code, causes, and the line in the model.
-
-    The message starts with the innermost cause: the failure of a backend repeats what it wraps, and
-    the cause of a long one would be lost between head and tail.
-    """
-    record = error_record(error)
-    chain = _chain(error)
-    root = chain[-1]
-    message = record.message
-    if root is not error:
-        message = f"{one_line(root, limit=2000)}\n\n{message}"
-    frames = user_stack(getattr(error, "real_stack", None) or ())
-    place = place_of(frames) if frames else None
-    names = tuple(type(cause).__name__ for cause in chain)
-    return msgspec.structs.replace(
-        record,
-        message=shorten_paths(message),
-        code=classify(_message(error), names).code,
-        file=place.file if place else record.file,
-        line=place.line if place else record.line,
-        function=place.function if place else record.function,
-    )
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """Return the exception and its causes, outermost first, including those within a backend."""
-    inner = getattr(error, "inner_exception", None)
-    return [*causes(error), *(causes(inner) if inner is not None else ())]
-
-
-def _raise_if_out_of_memory(error: BaseException | None) -> None:
-    """Raise if memory ran out, because that says nothing about the model."""
-    for cause in _chain(error) if error is not None else ():
-        if error_code(cause) == "out_of_memory":
-            raise cause
-
-
-def _settled(subject: Subject, error: BaseException) -> bool:
-    """Whether a failure is the compiler's verdict regardless of the subject's tensors.
-
-    Between graphs, eager code runs on the subject's tensors and may read values that fake tensors
-    do not have. Inside the compiler they are replaced by its own, so a rejection in its own words
-    counts. Any other failure may be an artefact of fake tensors: if the tier is `auto`, the
-    launcher may evaluate the request again with real tensors.
-    """
-    if subject.fake_mode is None or isinstance(error, _REFUSALS) or _NO_FRAMES in str(error):
-        return True
-    return subject.request.tier is Tier.FAKE and _by_compiler(error)
-
-
-def _by_compiler(error: BaseException) -> bool:
-    """Whether the compiler raised it; False if the model or a compiled graph did."""
-    if isinstance(error, TorchDynamoException | FailOnRecompileLimitHit):
-        return True
-    if _NO_FRAMES in str(error):
-        return True
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename.endswith(_CONVERT_FRAME):
-            return True
-        trace = trace.tb_next
-    return False
 
 
 def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...]:
@@ -430,7 +377,3 @@ def _detail(graphs: int, breaks: tuple[GraphBreak, ...], *, probed: bool) -> str
     if probed:
         return f"breaks: {total} or more, because the capture ended with the first graph"
     return f"graphs {graphs}, breaks {total} ({len(breaks)} distinct)"
-
-
-def _message(error: BaseException) -> str:
-    return str(getattr(error, "msg", None) or error)

@@ -25,9 +25,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
-from torch.utils._pytree import tree_flatten_with_path
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
 from compilewatch.contract.failures import one_line
 from compilewatch.errors import UsageError
@@ -84,6 +85,10 @@ _VALUE_CODES = frozenset(
     }
 )
 """Failures that real tensors may avoid: a constant's value is known, a fake one's is not."""
+
+_SYMBOL_CODES = frozenset({"data_dependent_guard", "unbacked_symint"})
+"""Failures of symbols that `torch.export` made for values: it makes fake tensors of real inputs,
+parameters and buffers too, so that only a constant of the module could have had a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,8 +225,21 @@ def _blame_fake_tensors(subject: Subject, error: ErrorRecord) -> None:
     check_device_not_needed(subject, error.message)
     if subject.fake_mode is None or subject.request.tier is Tier.FAKE:
         return
+    on_device = subject.request.device is not None
+    if on_device and error.code in _SYMBOL_CODES and all(_constants_known(subject.module)):
+        return
     if error.code in _VALUE_CODES:
         raise FakeUnsupportedError(f"{error.code}: {error.message.splitlines()[0][:200]}")
+
+
+def _constants_known(module: nn.Module) -> Iterator[bool]:
+    """Yield, of each fake tensor in a plain attribute of a module, whether it has a value."""
+    for submodule in module.modules():
+        registered = {"_parameters", "_buffers", "_modules"}
+        own = {name: v for name, v in vars(submodule).items() if name not in registered}
+        for leaf in tree_leaves(own):
+            if isinstance(leaf, FakeTensor) and not isinstance(leaf, nn.Parameter):
+                yield leaf.constant is not None
 
 
 # --- dynamic shapes ----------------------------------------------------------------------------

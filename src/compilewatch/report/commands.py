@@ -1,0 +1,78 @@
+"""What to open and what to type after a result: its artifacts, and commands that repeat it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from compilewatch.contract.targets import CPU, default_dtype, in_default_environment
+from compilewatch.records import (
+    Depth,
+    Mode,
+    Request,
+    Result,
+)
+
+
+def compile_trace(paths: Iterable[str]) -> str | None:
+    """The pages that tlparse made of the compile trace: their index, or all of them packed."""
+    found = [p for p in paths if p.endswith(("/tlparse/index.html", "/tlparse.zip"))]
+    return min(found, default=None, key=len)
+
+
+def main_artifacts(paths: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Artifacts that a person opens first (tlparse's pages, a trace), and the many others.
+
+    Runs of earlier versions hold those pages unpacked: an index among the dozens that it links to.
+    """
+    first: list[str] = []
+    others: list[str] = []
+    for path in paths:
+        is_first = path.endswith(("/index.html", ".log")) or "/tlparse/" not in path
+        (first if is_first else others).append(path)
+    first.sort(key=lambda path: not path.endswith(("/index.html", "/tlparse.zip")))
+    return tuple(first), tuple(others)
+
+
+def decompressing(result: Result) -> str:
+    """What to type for the artifacts as plain files; "" where none is compressed."""
+    if not any(path.endswith((".zst", "/tlparse.zip")) for path in result.artifacts):
+        return ""
+    name = shlex.quote(result.request.model.name)
+    return f"compilewatch show {name} --artifacts DIRECTORY"
+
+
+def commands(request: Request) -> tuple[str, str, str]:
+    """What to type to reproduce a result: plain PyTorch, explained, and the same request anew."""
+    name = shlex.quote(request.model.name)
+    sweep = f"compilewatch sweep --source {request.model.source} --models {name}"
+    if request.target.name != "dynamo":
+        sweep += f" --targets {request.target.name}"
+    if request.target.mode is not Mode.EVAL:
+        sweep += f" --modes {request.target.mode.value}"
+    if request.target.dynamic:
+        sweep += " --dynamic"
+    nested = {None: "", True: " --nested-graph-breaks on", False: " --nested-graph-breaks off"}[
+        request.target.nested_graph_breaks
+    ]
+    sweep += nested
+    if not in_default_environment(request.target):
+        sweep += f" --environments {request.target.environment}"
+    device = ""
+    if request.target.device != CPU:
+        device += f" --device {request.target.device}"
+    if request.target.dtype is not default_dtype(request.target.device):
+        device += f" --dtype {request.target.dtype.value}"
+    if request.depth is not Depth.FULL:
+        sweep += f" --depth {request.depth.value}"
+    target = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
+    where = (
+        ""
+        if in_default_environment(request.target)
+        else f" --environment {request.target.environment}"
+    )
+    return (
+        f"compilewatch reproduce {name}{device}{where}{nested}",
+        f"compilewatch explain {name}{target}{device}{where}{nested}",
+        f"{sweep}{device} --fresh",
+    )

@@ -1,0 +1,110 @@
+"""Failures under Dynamo: which ones are its verdict, and the record of a compiler's failure."""
+
+from __future__ import annotations
+
+import msgspec
+from torch._dynamo.exc import (
+    FailOnRecompileLimitHit,
+    TorchDynamoException,
+    TorchRuntimeError,
+    UncapturedHigherOrderOpError,
+    Unsupported,
+    UserError,
+)
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    PendingUnbackedSymbolNotFound,
+)
+
+from compilewatch.contract.failures import causes, error_code, error_record, one_line
+from compilewatch.records import ErrorRecord, Tier
+from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets.dynamo.graph_breaks import place_of, shorten_paths, user_stack
+from compilewatch.worker.targets.dynamo.reasons import classify
+
+_REJECTIONS = (
+    Unsupported,
+    UserError,
+    UncapturedHigherOrderOpError,
+    FailOnRecompileLimitHit,
+    GuardOnDataDependentSymNode,  # on a size or value that Dynamo made unknown, in either tier
+)
+_UNBOUND_SYMBOLS = PendingUnbackedSymbolNotFound.__name__
+"""How the message of an internal error of Dynamo begins, which has no cause (torch 2.13 to 2.15),
+where a check of the symbols failed that Dynamo itself had made for sizes."""
+
+_NO_FRAMES = "found no compiled frames"
+_CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
+
+
+def compiler_error(error: BaseException) -> ErrorRecord:
+    """Return the record of a compiler failure: code, causes, and the line in the model.
+
+    The message starts with the innermost cause: the failure of a backend repeats what it wraps, and
+    the cause of a long one would be lost between head and tail.
+    """
+    record = error_record(error)
+    chain = chain_of(error)
+    root = chain[-1]
+    message = record.message
+    if root is not error:
+        message = f"{one_line(root, limit=2000)}\n\n{message}"
+    frames = user_stack(getattr(error, "real_stack", None) or ())
+    place = place_of(frames) if frames else None
+    names = tuple(type(cause).__name__ for cause in chain)
+    return msgspec.structs.replace(
+        record,
+        message=shorten_paths(message),
+        code=classify(message_of(error), names).code,
+        file=place.file if place else record.file,
+        line=place.line if place else record.line,
+        function=place.function if place else record.function,
+    )
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """Return the exception and its causes, outermost first, including those within a backend."""
+    inner = getattr(error, "inner_exception", None)
+    return [*causes(error), *(causes(inner) if inner is not None else ())]
+
+
+def raise_if_out_of_memory(error: BaseException | None) -> None:
+    """Raise if memory ran out, because that says nothing about the model."""
+    for cause in chain_of(error) if error is not None else ():
+        if error_code(cause) == "out_of_memory":
+            raise cause
+
+
+def is_settled(subject: Subject, error: BaseException) -> bool:
+    """Whether a failure is the compiler's verdict regardless of the subject's tensors.
+
+    Between graphs, eager code runs on the subject's tensors and may read values that fake tensors
+    do not have. Inside the compiler they are replaced by its own, so a rejection in its own words
+    counts. Any other failure may be an artefact of fake tensors: if the tier is `auto`, the
+    launcher may evaluate the request again with real tensors.
+    """
+    if subject.fake_mode is None or isinstance(error, _REJECTIONS) or _NO_FRAMES in str(error):
+        return True
+    if str(error).startswith(_UNBOUND_SYMBOLS):
+        return True
+    if isinstance(error, TorchRuntimeError) and subject.request.device is not None:
+        return True  # an operator failed on Dynamo's fake tensors, which it makes of real ones too
+    return subject.request.tier is Tier.FAKE and is_by_compiler(error)
+
+
+def is_by_compiler(error: BaseException) -> bool:
+    """Whether the compiler raised it; False if the model or a compiled graph did."""
+    if isinstance(error, TorchDynamoException | FailOnRecompileLimitHit):
+        return True
+    if _NO_FRAMES in str(error):
+        return True
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.endswith(_CONVERT_FRAME):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def message_of(error: BaseException) -> str:
+    return str(getattr(error, "msg", None) or error)

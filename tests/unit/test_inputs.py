@@ -1,0 +1,83 @@
+"""What the reviewed files of inputs/ say of the versions that they were checked with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compilewatch.sources.transformers.scan import Library, ModelClass
+from scripts.check_inputs import findings, stated, write
+
+LIBRARY = Library(
+    version="5.2.0",
+    classes=(ModelClass(name="BertModel", module="bert", model_type="bert"),),
+    mappings={},
+    model_types={"bert": "BertConfig"},
+)
+
+OVERRIDE = """checked_with = "torch 1.0, transformers 4.0"
+[[override]]
+classes = ["{name}"]
+reason = "a test"
+date = 2026-11-23
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "default.txt").write_text("torch==2.3.1\ntransformers==5.2.0\n")
+    (tmp_path / "inputs" / "overrides").mkdir(parents=True)
+    (tmp_path / "inputs" / "popularity.csv").write_text(
+        "# checked with: nothing\n"
+        "model_type,downloads_30d,models,top_model,top_model_downloads_30d\nbert,5,1,org/bert,5\n"
+    )
+    _override(tmp_path, OVERRIDE.format(name="BertModel"))
+    return tmp_path
+
+
+def _override(root: Path, text: str) -> None:
+    (root / "inputs" / "overrides" / "config.toml").write_text(text)
+
+
+def test_names_that_the_pinned_release_has_are_no_finding(root: Path) -> None:
+    assert list(findings(root, LIBRARY)) == []
+
+
+def test_a_class_that_it_lacks_is_one(root: Path) -> None:
+    _override(root, OVERRIDE.format(name="BartModel"))
+    assert list(findings(root, LIBRARY)) == [
+        "inputs/overrides/config.toml: transformers 5.2.0 has no BartModel"
+    ]
+
+
+def test_an_override_for_other_releases_is_not_compared(root: Path) -> None:
+    _override(root, OVERRIDE.format(name="BartModel") + 'transformers = ">=4.57,<5"\n')
+    assert list(findings(root, LIBRARY)) == []
+
+
+def test_an_architecture_that_it_lacks_is_one(root: Path) -> None:
+    with (root / "inputs" / "popularity.csv").open("a") as file:
+        file.write("bart,4,1,org/bart,4\n")
+    assert list(findings(root, LIBRARY)) == [
+        "inputs/popularity.csv: transformers 5.2.0 has no bart"
+    ]
+
+
+def test_another_release_than_the_pinned_one_is_one(root: Path) -> None:
+    (root / "requirements" / "default.txt").write_text("torch==2.3.1\ntransformers==5.3.0\n")
+    assert list(findings(root, LIBRARY)) == ["transformers 5.2.0 is installed, 5.3.0 is pinned"]
+
+
+def test_the_versions_are_written_and_nothing_else_changes(root: Path) -> None:
+    override = root / "inputs" / "overrides" / "config.toml"
+    figures = root / "inputs" / "popularity.csv"
+    figures.write_bytes(figures.read_bytes() + b"bart,4,1,org/bart,4\r\n")
+    before = override.read_text(), figures.read_bytes().decode()
+    write(root)
+    assert stated(override) == stated(figures) == "torch 2.3.1, transformers 5.2.0"
+    assert override.read_text() == before[0].replace(
+        "torch 1.0, transformers 4.0", stated(override) or ""
+    )
+    assert figures.read_bytes().decode() == before[1].replace("nothing", stated(figures) or "")

@@ -1,0 +1,23 @@
+"""Every line of the list of known mistakes still applies to the code."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts import mutants
+
+LISTED = mutants.listed()
+
+
+@pytest.mark.parametrize("number", range(len(LISTED)))
+def test_a_mistake_can_be_put_in_and_its_tests_exist(number: int) -> None:
+    mutant = LISTED[number]
+    text = (mutants.ROOT / mutant.file).read_text(encoding="utf-8")
+    assert text.count(mutant.old) == 1, mutant.reason
+    assert mutant.new != mutant.old
+    for test in mutant.tests:
+        path, _, name = test.partition("::")
+        source = mutants.ROOT / path
+        assert source.exists(), test
+        if name:
+            assert f"def {name.partition('[')[0]}(" in source.read_text(encoding="utf-8"), test
