@@ -57,7 +57,8 @@ class Sshd:
         self.banner = b"SSH-2.0-test\r\n"
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._server = threading.Thread(target=self._serve, daemon=True)
+        self._server.start()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
@@ -69,6 +70,7 @@ class Sshd:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._server.join(10)
         self._socket.close()
 
 
@@ -103,7 +105,7 @@ class World:
         return str(self.backend.get_instance(instance or self.instance)._state.name)
 
     def put(self, state: str) -> None:
-        codes = {"pending": 0, "running": 16, "stopping": 64, "stopped": 80}
+        codes = {"pending": 0, "running": 16, "terminated": 48, "stopping": 64, "stopped": 80}
         inner = self.backend.get_instance(self.instance)._state
         inner.name, inner.code = state, codes[state]
 
