@@ -111,6 +111,11 @@ def token_types(ctx: Context) -> torch.Tensor | None:
     return types
 
 
+def training_types(ctx: Context) -> torch.Tensor | None:
+    """Return the types of tokens where a model with placeholders asks for them in training only."""
+    return token_types(ctx) if ctx.train and placeholder_id(ctx, "image") is not None else None
+
+
 def image_positions(ctx: Context) -> torch.Tensor | None:
     """Return ones at image features, for models that mark positions instead of ids (Kosmos)."""
     ids = ctx.value("input_ids") if _marks_images(ctx) else None
@@ -164,5 +169,6 @@ def _rows(features: Any) -> int:
 RULES: dict[str, Rule] = {
     "input_ids": input_ids,
     "mm_token_type_ids": token_types,
+    "token_type_ids": training_types,
     "image_embeds_position_mask": image_positions,
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers as tf
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from compilewatch.records import Mode
 from compilewatch.worker.model.construct import to_fake
 from tests.integration.worker.example_inputs.conftest import TEXT, VISION, Make, forward
 
@@ -86,6 +89,34 @@ def test_image_tokens_match_merged_patches_of_a_grid(make: Make) -> None:
     image = inputs.kwargs["input_ids"] == 150
     assert image.sum(dim=1).tolist() == [4, 4]
     assert torch.equal(inputs.kwargs["mm_token_type_ids"] == 1, image)
+    forward(module, inputs)
+
+
+def test_types_of_tokens_that_only_training_needs(make: Make) -> None:
+    class NeedsTypesInTraining(nn.Module):
+        """As PaliGemma of Transformers 5.5.4."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = llava()
+            self.config = self.inner.config
+
+        def get_image_features(self, pixel_values: torch.Tensor) -> Any:
+            return self.inner.get_image_features(pixel_values)
+
+        def forward(
+            self,
+            input_ids: torch.Tensor,
+            pixel_values: torch.Tensor,
+            token_type_ids: torch.Tensor | None = None,
+        ) -> torch.Tensor:
+            assert token_type_ids is not None or not self.training
+            return self.inner(input_ids=input_ids, pixel_values=pixel_values).logits
+
+    module = NeedsTypesInTraining()
+    assert "token_type_ids" not in make(module.eval()).kwargs
+    inputs = make(module.train(), mode=Mode.TRAIN)
+    assert torch.equal(inputs.kwargs["token_type_ids"] == 1, inputs.kwargs["input_ids"] == 150)
     forward(module, inputs)
 
 
