@@ -149,7 +149,8 @@ class Supervisor:
         self.hard_deadline = self.deadline + seconds_to_return
         if select.select([0], [], [], 0)[0]:  # the caller ended: nothing has run, nothing will
             self._end(Ending.CANCELLED, "its caller ended before it began")
-        os.write(go, b"1")
+        else:
+            os.write(go, b"1")
         logs = Path(self.run.log_folder) if self.run.log_folder is not None else None
         stdout = Collected(out, self.limits.log_bytes, logs / "stdout.log" if logs else None)
         stderr = Collected(err, self.limits.log_bytes, logs / "stderr.log" if logs else None)
@@ -280,7 +281,8 @@ class Supervisor:
             self._end(Ending.DISK_FILES, f"made more than {limits.disk_files} files")
 
     def _end(self, ending: Ending, detail: str) -> None:
-        self.ending, self.detail = ending, detail
+        if self.ending is Ending.EXITED:  # what ended it first is the reason
+            self.ending, self.detail = ending, detail
         self._kill()
 
     def _kill(self) -> None:
