@@ -291,10 +291,11 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
         options = f"revision={request.model.revision!r}"
         options += ", trust_remote_code=True" if build.trust_remote_code else ""
         return [f"model = {type(module).__name__}.from_pretrained({build.repo!r}, {options})"]
-    settings = json.loads(config.to_json_string(use_diff=True))
-    if type(config).from_dict(settings).to_dict() != config.to_dict():
-        settings = json.loads(config.to_json_string(use_diff=False))
-    text = json.dumps(settings, indent=2)
+    written = config.to_json_string(use_diff=True)
+    # Some classes take entries out of what they read, so each reader gets settings of its own.
+    if type(config).from_dict(json.loads(written)).to_dict() != config.to_dict():
+        written = config.to_json_string(use_diff=False)
+    text = json.dumps(json.loads(written), indent=2)
     return [
         f"from {type(config).__module__} import {type(config).__name__}",
         f"from {type(module).__module__} import {type(module).__name__}",

@@ -14,8 +14,8 @@ import pytest
 import torch
 import transformers
 
-from compilewatch.records import FactoryBuild, Mode, ModelSpec, Request, Target, Tier
-from compilewatch.worker.reproduce import STATE, script, value_source
+from compilewatch.records import ClassBuild, FactoryBuild, Mode, ModelSpec, Request, Target, Tier
+from compilewatch.worker.reproduce import STATE, model_source, script, value_source
 
 CASES_FOLDER = Path(__file__).parents[2] / "cases"
 sys.path.insert(0, str(CASES_FOLDER))
@@ -127,6 +127,24 @@ def test_a_session_is_written_with_its_state() -> None:
     assert (made.video_height, made.dtype, made.obj_ids) == (8, torch.bfloat16, [7])
     assert made.obj_id_to_idx(7) == 0
     assert type(made.cache) is type(session.cache)
+
+
+def test_a_configuration_that_empties_what_it_reads_is_written_whole() -> None:
+    class Config(transformers.PretrainedConfig):
+        """As EncoderDecoderConfig of Transformers 5.5.4."""
+
+        def __init__(self, part: dict[str, Any] | None = None, **kwargs: Any) -> None:
+            self.kind = (part or {}).pop("kind", "bert")
+            self.part = {"kind": self.kind}
+            super().__init__(**kwargs)
+
+    build = ClassBuild(class_name="Linear")
+    request = Request(
+        model=ModelSpec(source="test", name="m", build=build), target=Target(), key="key"
+    )
+    lines = model_source(request, torch.nn.Linear(1, 1), Config(part={"kind": "gpt2"}))
+    (written,) = (line for line in lines if line.startswith("config = "))
+    assert '"kind": "gpt2"' in written.partition('"part"')[2]
 
 
 def test_an_object_of_another_package_cannot_be_written() -> None:
