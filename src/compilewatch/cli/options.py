@@ -283,10 +283,8 @@ def _without(selection: Selection, name: str) -> Selection:
     return replace(selection, names=left(selection.names), families=left(selection.families))
 
 
-def one_target(
-    name: str, *, mode: str, dynamic: bool | None, settings: Settings, nested: str = "default"
-) -> Target:
-    """The target of a command about one target and one device; `nested` as for `targets_of`.
+def one_target(name: str, *, mode: str, dynamic: bool | None, settings: Settings) -> Target:
+    """The target of a command about one target and one device.
 
     Raises UsageError for an unknown target, or for several devices.
     """
@@ -296,7 +294,7 @@ def one_target(
         [name],
         [Mode(mode)],
         bool(dynamic),
-        nested,
+        settings.nested_graph_breaks,
         devices=settings.devices,
         dtype=settings.named_dtype,
     )
@@ -323,8 +321,7 @@ def one_request(
         raise UsageError(f"--python-path: the folder {missing[0]} does not exist")
     flags["devices"] = split(flags.pop("device", None))
     settings = load_settings(flags | {"environments": split(flags.get("environments"))})
-    nested = settings.nested_graph_breaks
-    targets = [one_target(target, mode=mode, dynamic=dynamic, settings=settings, nested=nested)]
+    targets = [one_target(target, mode=mode, dynamic=dynamic, settings=settings)]
     spec = _one_spec(model, settings, folders)
     known = described([target.partition(":")[0]], settings)
     planned = options_of(settings, known)

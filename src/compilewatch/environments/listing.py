@@ -12,7 +12,7 @@ from compilewatch.environments import (
     create_command,
 )
 from compilewatch.errors import InterpreterError
-from compilewatch.records import Environment, Record
+from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record
 
 
 class State(StrEnum):
@@ -38,6 +38,9 @@ def listing(environments: Environments, *, fresh: bool = False) -> tuple[Listed,
     found = [_described(name, environments, fresh) for name in environments.available()]
     folders = environments.folder("")
     known = {listed.name for listed in found}
+    default = next((each.environment for each in found if each.name == DEFAULT_ENVIRONMENT), None)
+    if default is not None and default.cuda is not None:
+        known.add(targets.CUDA_BUILD)  # it is for what a CPU build cannot do
     begun = sorted(path.parent.name for path in folders.glob("*/venv"))
     for name in dict.fromkeys([*begun, *targets.environments()]):
         if name not in known:

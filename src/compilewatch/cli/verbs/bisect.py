@@ -54,6 +54,7 @@ class Report(Record, frozen=True, kw_only=True):
 @click.option("--target", default="dynamo", show_default=True, help="The compile target.")
 @click.option("--mode", type=click.Choice([m.value for m in Mode]), default=Mode.EVAL.value)
 @options.dynamic
+@options.nested_graph_breaks
 @click.option(
     "--device", metavar="NAME", help="cpu, or a declared device, which need not be present: cuda."
 )

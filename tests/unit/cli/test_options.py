@@ -1,0 +1,22 @@
+"""What a command about one target takes from the settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from compilewatch.cli.options import one_target
+from compilewatch.config.settings import load_settings
+from compilewatch.errors import UsageError
+
+
+@pytest.mark.parametrize(("value", "field"), [("on", True), ("off", False), ("default", None)])
+def test_the_setting_for_functions_that_a_break_interrupts(value: str, field: bool | None) -> None:
+    settings = load_settings({"nested_graph_breaks": value})
+    target = one_target("dynamo", mode="eval", dynamic=None, settings=settings)
+    assert target.nested_graph_breaks is field
+
+
+def test_one_device_at_a_time() -> None:
+    settings = load_settings({"devices": ("cpu", "cuda")})
+    with pytest.raises(UsageError, match="name one with --device"):
+        one_target("dynamo", mode="eval", dynamic=None, settings=settings)
