@@ -22,13 +22,15 @@ from scripts.verify_stack.report import CheckError, Report, until
 from scripts.verify_stack.services import ROOT, SERVICES, Compose, Programs, Stack
 from scripts.verify_stack.storage import minio
 
+MODELS = "BertModel,DistilBertModel,LongformerModel,XLMModel"
+"""Two that compile, one with two reasons of graph breaks, and one with a single reason."""
 SWEEPS = (
-    ("DistilBertModel", "inductor", "none"),
-    ("BertModel,DistilBertModel,LongformerModel", "dynamo,export", "none"),
-    ("BertModel,DistilBertModel,LongformerModel", "dynamo,export", "auto"),
+    ("--models", "DistilBertModel", "--targets", "inductor", "--baseline", "none"),
+    ("--models", MODELS, "--targets", "dynamo,export", "--baseline", "none"),
+    ("--models", MODELS, "--targets", "dynamo,export", "--baseline", "auto", "--profile", "1"),
 )
-"""Models (two that compile, one with graph breaks), targets and baseline of each run; the last one
-is compared with the one before, whose results it reuses."""
+"""The options of each run. The last one is compared with the one before, whose results it reuses,
+and profiles a model."""
 SHIPPED_PAPERS = ROOT / "inputs" / "papers" / "library"
 SCRAPED_SECONDS = 200.0
 """Alloy, or Prometheus, scrapes the Pushgateway every two minutes."""
@@ -59,13 +61,9 @@ def newest(stack: Stack) -> Path:
 def sweep(stack: Stack) -> str:
     """Sweep, and publish to the Pushgateway."""
     began = time.monotonic()
-    for models, targets, baseline in SWEEPS:
-        compilewatch(
-            stack,
-            *("sweep", "--models", models, "--targets", targets, "--depth", "reduced"),
-            *("--baseline", baseline),
-            pushgateway=stack.url("pushgateway"),
-        )
+    for options in SWEEPS:
+        url = stack.url("pushgateway")
+        compilewatch(stack, "sweep", *options, "--depth", "reduced", pushgateway=url)
     statuses = checks.statuses_of(newest(stack))
     found = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
     return f"{found}; {len(SWEEPS)} runs in {time.monotonic() - began:.0f} s"
@@ -77,6 +75,7 @@ def papers(stack: Stack) -> str:
     selection = ("--random", "--max-papers", "100", "--folder", str(SHIPPED_PAPERS))
     compilewatch(stack, "papers", "run", *selection, "--provider", "scripted")
     compilewatch(stack, "papers", "publish", pushgateway=stack.url("pushgateway"))
+    until(SCRAPED_SECONDS, partial(checks.papers_are_in_prometheus, stack))
     count = len(list((stack.outputs / "papers").glob("*/paper-retrieval")))
     return f"{count} papers in {time.monotonic() - began:.0f} s"
 
@@ -189,7 +188,7 @@ def verify(report: Report, stack: Stack, folder: Path) -> None:
     if "alertmanager" in stack.services:
         reach = partial(checks.alerts_reach_alertmanager, stack)
         report.check("Prometheus finds Alertmanager", partial(until, COLLECTED_SECONDS, reach))
-    if not report.check("a sweep of three models", partial(sweep, stack)):
+    if not report.check("sweeps of four models", partial(sweep, stack)):
         return
     report.check(
         "each metric of the run is in Prometheus",

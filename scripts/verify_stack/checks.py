@@ -85,6 +85,13 @@ def metrics_are_in_prometheus(stack: Stack, run: Path) -> str:
     return f"{len(wanted)} series of {len({name for name, _ in wanted})} metrics"
 
 
+def papers_are_in_prometheus(stack: Stack) -> str:
+    query = {"query": 'compilewatch_papers{job="compilewatch_papers"}'}
+    if not stack.get("prometheus", "/api/v1/query", **query).json()["data"]["result"]:
+        raise CheckError("Prometheus has no metrics of papers")
+    return ""
+
+
 def lines(stack: Stack) -> Counter[str]:
     """Every line of every run, from the files."""
     paths = stack.outputs.glob("[0-9]*/logs/*.jsonl")
