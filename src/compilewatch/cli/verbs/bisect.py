@@ -13,6 +13,7 @@ from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.bisection import bisection_table, evaluated_line
 from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.verbs.sweep import local_launcher
+from compilewatch.cli.worker_call import check_nested_graph_breaks
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.environments.versions import release_of
@@ -98,6 +99,7 @@ def command(
     other = _other(settings, package, torch, transformers)
     environments = Environments(settings.cache_folder)
     asked = options.one_target(target, mode=mode, dynamic=dynamic, settings=settings)
+    check_nested_graph_breaks([asked], settings, asked=flags["nested_graph_breaks"])
     versions = candidates(package, good, bad)
     evaluator = Evaluator(
         store=Store(Path(settings.output_dir)),
