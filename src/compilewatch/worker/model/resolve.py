@@ -6,7 +6,7 @@ import copy
 import importlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,7 @@ from compilewatch.worker.model.construct import (
 )
 from compilewatch.worker.model.depth import reduce_depth
 from compilewatch.worker.model.overrides import Override, Overrides, Scope
+from compilewatch.worker.model.timm_depth import one_block_of_each_kind
 from compilewatch.worker.model.width import narrow
 
 __all__ = ["BuiltModel", "MissingPackageError", "UnknownArchitectureError", "build_model"]
@@ -108,7 +109,7 @@ def fit_config(
         reduce_depth(config)
     _override(config, overrides)
     if tier is Tier.REAL:
-        config = narrow(config, lambda c: count_parameters(_constructor(model_class, c)))
+        config = narrow(config, lambda c: count_parameters(_constructor(model_class, c, depth)))
         _override(config, overrides)  # again: overrides take precedence over the reduction
     return config
 
@@ -119,13 +120,16 @@ def _override(config: Any, overrides: list[Override]) -> None:
             _set_path(config, path, value)
 
 
-def _constructor(model_class: Any, config: Any, dtype: torch.dtype = torch.float32) -> Construct:
+def _constructor(
+    model_class: Any, config: Any, depth: Depth, dtype: torch.dtype = torch.float32
+) -> Construct:
     def construct() -> nn.Module:
         # A constructor may change its configuration, and it may be called twice.
         own = copy.deepcopy(config)
-        if hasattr(model_class, "_from_config"):
-            return model_class._from_config(own, dtype=dtype)
-        return model_class(own)
+        with one_block_of_each_kind(own) if depth is Depth.REDUCED else nullcontext():
+            if hasattr(model_class, "_from_config"):
+                return model_class._from_config(own, dtype=dtype)
+            return model_class(own)
 
     return construct
 
@@ -148,7 +152,7 @@ def _from_configuration(
     # Nothing is narrowed in the fake tier.
     config = fit_config(model_class, config, Tier.FAKE if full_size else tier, depth, matching)
     dtype = _dtype(request, config)
-    construct = _constructor(model_class, config, dtype)
+    construct = _constructor(model_class, config, depth, dtype)
     if fake_mode is None:
         return _built(construct_real(construct), None, depth)
     module = construct_fake(construct, fake_mode)
@@ -158,7 +162,7 @@ def _from_configuration(
         # accepts no other type; that in 2.15 also accepts float32, but for float32 Transformers
         # compiles a fallback that is not used in deployments (`_can_use_grouped_mm` of
         # integrations/moe.py).
-        construct = _constructor(model_class, config, torch.bfloat16)
+        construct = _constructor(model_class, config, depth, torch.bfloat16)
         module = construct_fake(construct, fake_mode)
     return _built(module, fake_mode, depth)
 

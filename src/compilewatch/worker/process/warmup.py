@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from compilewatch.contract.targets import entry
 from compilewatch.records import DeclaredDevice
+from compilewatch.worker.process.stack_text import format_each_place_once
 
 MODULES = (
     "torch._dynamo",
@@ -90,6 +91,7 @@ def warm_up(
     """
     targets = tuple(targets)
     import_modules(targets, MODULES_OF_EACH if single else None)
+    format_each_place_once()
     # At its first backward, a process counts the devices for which autograd has threads.
     backward = device is None and not any(entry(target).device_of_child for target in targets)
     try:

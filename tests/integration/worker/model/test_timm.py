@@ -1,0 +1,42 @@
+"""A tower that timm builds by its name, in an environment that has timm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compilewatch.config.settings import load_settings
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import ClassBuild, Depth, ModelSpec, Request, Status, Target, Tier
+
+# Only timm itself shows that its builder is called as worker/model/timm_depth.py expects.
+pytestmark = [pytest.mark.torch, pytest.mark.vision, pytest.mark.matrix]
+
+ENVIRONMENT = "vision"
+
+
+def test_reduced_depth_keeps_one_block_of_each_kind(tmp_path: Path) -> None:
+    name = "Gemma3nModel"
+    asked = Request(
+        model=ModelSpec(source="library", name=name, build=ClassBuild(class_name=name)),
+        target=Target(environment=ENVIRONMENT),
+        key=name,
+        tier=Tier.FAKE,
+        depth=Depth.REDUCED,
+        overrides_dir=str(Path(__file__).parents[4] / "inputs/overrides"),
+        keep_artifacts=False,
+    )
+    cache = load_settings().cache_folder
+    with LocalLauncher(1, (ENVIRONMENT,), cache=cache) as launcher:
+        (attempt,) = launcher.run([asked], tmp_path)
+    result = attempt.result
+    assert result.status is Status.GRAPH_BREAK, result.detail
+    assert {(each.code, each.function) for each in result.breaks} == {
+        ("GB0124", "torch_compilable_check")
+    }
+    # With all 84 blocks of the tower: 2,056 million parameters and 2,602 operations.
+    assert result.parameters is not None
+    assert result.parameters < 1_900_000_000
+    assert result.ops is not None
+    assert result.ops < 1_500
