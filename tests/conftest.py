@@ -29,12 +29,22 @@ MADE = {
     "xla": "compilewatch env create xla",
     "torch_2_13": "compilewatch env create torch-2.13 --torch 2.13.0",
     "transformers_5_5": "compilewatch env create transformers-5.5.4 --transformers 5.5.4",
+    "torch_2_13_transformers_5_5": (
+        "compilewatch env create torch-2.13.0-transformers-5.5.4 --torch 2.13.0"
+        " --transformers 5.5.4"
+    ),
     "vision": "compilewatch env create vision",
     "monitor": "compilewatch monitor (its first call installs Streamlit)",
 }
 """Marker -> the command that makes the environment that its tests need."""
 
-OF_OTHER_ENVIRONMENTS = {"xla", "torch_2_13", "transformers_5_5", "vision"}
+OF_OTHER_ENVIRONMENTS = {
+    "xla",
+    "torch_2_13",
+    "transformers_5_5",
+    "torch_2_13_transformers_5_5",
+    "vision",
+}
 """Markers of tests that need an environment which `make setup-dev` does not make."""
 
 OF_RAY = {"ray_cluster", "bare_ray", "warm_ray"}

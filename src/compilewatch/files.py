@@ -174,7 +174,7 @@ def safe_name(name: str) -> str:
     A short digest is appended to names that would collide or that a file system could reject.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("/", "--"))
-    plain = plain.lstrip(".") or "_"
+    plain = plain.lstrip(".-") or "_"
     if plain.replace("--", "/") == name and len(plain) <= NAME_LENGTH:
         return plain
     suffix = hashlib.sha256(name.encode()).hexdigest()[:8]

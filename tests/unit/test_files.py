@@ -25,7 +25,7 @@ NAMES = st.text("aB1/._- ", max_size=8) | st.text(max_size=2 * NAME_LENGTH)
 @given(NAMES)
 def test_any_name_is_one_portable_file_name(name: str) -> None:
     safe = safe_name(name)
-    assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", safe)
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", safe)
     assert len(safe) <= NAME_LENGTH
     assert Path("folder", safe).resolve().parent == Path("folder").resolve()
 
@@ -42,11 +42,14 @@ def test_a_hub_name_becomes_one_file_name() -> None:
     assert safe_name("BertModel") == "BertModel"
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "..", ".hidden", "a b", "é/ü", "x" * 400, ""])
+@pytest.mark.parametrize(
+    "name",
+    ["../../etc/passwd", "..", ".hidden", "./x.py:build", "--flag", "a b", "é/ü", "x" * 400, ""],
+)
 def test_no_name_leaves_its_folder_or_is_too_long(name: str) -> None:
     safe = safe_name(name)
     assert "/" not in safe
-    assert not safe.startswith(".")
+    assert not safe.startswith((".", "-"))
     assert 0 < len(safe) <= NAME_LENGTH
 
 

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -26,6 +26,9 @@ from compilewatch.files import lock
 from compilewatch.records.clock import now
 
 MOST_QUEUED = 1000
+WAIT_SECONDS = 5.0
+"""How long a service waits for an earlier one of its folder to end, as at a restart."""
+
 MOST_ATTEMPTS = 3
 """How often a job that the end of the service interrupts is tried before it is lost."""
 
@@ -56,17 +59,18 @@ class RejectedError(Exception):
 class JobStore:
     """All jobs of one service; safe to use from several threads. Raises ExecutorError.
 
-    Only one process can hold it. `folder` also receives what jobs leave behind: see `attempt`.
+    Only one process can hold it; `on_wait` is called if another one does, before waiting up to
+    `WAIT_SECONDS` for that to end. `folder` also receives what jobs leave behind: see `attempt`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, on_wait: Callable[[], None] | None = None) -> None:
         self.folder = folder
         self._lock = threading.RLock()
         with ExitStack() as opened:
             try:
                 (folder / "jobs").mkdir(parents=True, exist_ok=True, mode=0o700)
                 held = opened.enter_context((folder / "service.lock").open("w"))
-                if not lock(held.fileno(), seconds=5.0):
+                if not lock(held.fileno(), seconds=WAIT_SECONDS, on_wait=on_wait):
                     raise ExecutorError(
                         f"another executor uses {folder}: stop it, or use another --state"
                     )

@@ -42,10 +42,13 @@ class Service:
     setup: Setup = field(default_factory=Setup)
 
 
-def serve(service: Service, on_listening: Callable[[int], None]) -> None:
+def serve(
+    service: Service, on_listening: Callable[[int], None], on_wait: Callable[[], None]
+) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises ExecutorError or SandboxError before it listens.
 
-    `on_listening` is called with the port once the service accepts connections.
+    `on_listening` is called with the port once the service accepts connections, `on_wait` before it
+    waits for another service that holds the same folder.
     """
     import uvicorn
 
@@ -55,7 +58,7 @@ def serve(service: Service, on_listening: Callable[[int], None]) -> None:
     sandbox.check(service.setup.python, service.setup.visible)
     hide()
     listening = _listen(service.address)
-    store = JobStore(service.state)
+    store = JobStore(service.state, on_wait=on_wait)
     on_listening(listening.getsockname()[1])
     try:
         address = service.address

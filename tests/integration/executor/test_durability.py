@@ -120,10 +120,13 @@ def ended(serving: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(serving.args, serving.returncode, *said)
 
 
-def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
+def refused(done: subprocess.CompletedProcess[str], message: str, *before: str) -> None:
+    """One line says why, after lines that start with `before`."""
     assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    *earlier, line = done.stderr.splitlines()
+    assert message in line
+    assert len(earlier) == len(before)
+    assert all(map(str.startswith, earlier, before))
 
 
 def test_a_service_that_would_be_open_or_broken_does_not_start(
@@ -146,4 +149,4 @@ def test_a_service_that_would_be_open_or_broken_does_not_start(
         base.execute("PRAGMA user_version=99")
     newer = ("--port", "0", "--state", str(tmp_path / "newer"))
     refused(ended(serve_alone(*newer)), "newer compilewatch")
-    refused(ended(second), "another executor uses")
+    refused(ended(second), "another executor uses", "Another executor uses")

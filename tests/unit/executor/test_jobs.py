@@ -62,9 +62,11 @@ def test_what_was_stored_is_there_for_the_next_service(store: JobStore) -> None:
 def test_two_services_cannot_share_a_folder(
     store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "lock", lambda *_, seconds: False)
+    monkeypatch.setattr(jobs, "WAIT_SECONDS", 0.5)
+    waits: list[str] = []
     with pytest.raises(ExecutorError, match="another executor uses"):
-        JobStore(store.folder)
+        JobStore(store.folder, on_wait=lambda: waits.append("said"))
+    assert waits == ["said"]
 
 
 def test_a_job_ends_once(store: JobStore) -> None:

@@ -1,4 +1,4 @@
-"""The reduction with a stand-in for timm's builder; `env vision` has the real one (test_timm.py)."""
+"""The reduction with a double of timm's builder; integration tests have the real one."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 def stage(builder: Any) -> list[dict[str, Any]]:
     """A stage as timm describes it: one block that shrinks, then two kinds in turns."""
-    built = builder._scale_stage_depth([EXPAND, PLAIN, ATTEND, PLAIN, ATTEND], [1, 2, 1, 3, 1], 1.0)
-    return built  # type: ignore[no-any-return]
+    blocks = [EXPAND, PLAIN, ATTEND, PLAIN, ATTEND]
+    return list(builder._scale_stage_depth(blocks, [1, 2, 1, 3, 1], 1.0))
 
 
 @pytest.mark.parametrize("config", [Config("mobilenet"), Parent(Config("mobilenet"))])

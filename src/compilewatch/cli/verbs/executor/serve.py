@@ -81,7 +81,10 @@ def serve_verb(
             err=True,
         )
 
-    serve(service, say)
+    def say_wait() -> None:
+        click.echo(f"Another executor uses {service.state}: waiting for it to end.", err=True)
+
+    serve(service, say, say_wait)
 
 
 def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
