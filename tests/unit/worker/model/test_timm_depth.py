@@ -41,7 +41,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     monkeypatch.setitem(sys.modules, "timm", timm)
     monkeypatch.setitem(sys.modules, "timm.models", types.ModuleType("timm.models"))
     monkeypatch.setitem(sys.modules, BUILDER, made)
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def stage(builder: Any) -> list[dict[str, Any]]:
