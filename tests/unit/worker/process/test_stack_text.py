@@ -27,7 +27,7 @@ def formatted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def error_in(divisor: int, *, capture_locals: bool = False) -> list[str]:
-    """The text of a stack with two frames, the second of which has marks below its line."""
+    """The text of a stack with one frame, which has marks below its line."""
     try:
         _ = [10, 20][1] + (1 / divisor)
     except ZeroDivisionError as error:
