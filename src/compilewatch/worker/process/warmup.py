@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from compilewatch.contract.targets import entry
 from compilewatch.records import DeclaredDevice
-from compilewatch.worker.process.stack_text import format_each_place_once
 
 MODULES = (
     "torch._dynamo",
@@ -56,27 +55,6 @@ reports that."""
 
 MODULES_OF_EACH = ("torch._dynamo", *(m for m in MODULES if m.startswith("compilewatch.")))
 
-TRACED_MODULES = (
-    "torch.nn.modules.activation",
-    "torch.nn.modules.container",
-    "torch.nn.modules.conv",
-    "torch.nn.modules.dropout",
-    "torch.nn.modules.linear",
-    "torch.nn.modules.module",
-    "torch.nn.modules.normalization",
-    "torch.nn.modules.sparse",
-    "transformers.activations",
-    "transformers.cache_utils",
-    "transformers.integrations.sdpa_attention",
-    "transformers.masking_utils",
-    "transformers.modeling_utils",
-)
-"""Modules whose calls are nodes in the graphs of most models.
-
-Dynamo tokenizes the file of each node to find the name of its function
-(torch/_dynamo/funcname_cache.py, torch 2.13 to 2.15), a tenth of a small model's capture.
-"""
-
 
 def warm_up(
     targets: Iterable[str] = (), *, single: bool = False, device: DeclaredDevice | None = None
@@ -91,17 +69,18 @@ def warm_up(
     """
     targets = tuple(targets)
     import_modules(targets, MODULES_OF_EACH if single else None)
-    format_each_place_once()
     # At its first backward, a process counts the devices for which autograd has threads.
     backward = device is None and not any(entry(target).device_of_child for target in targets)
     try:
-        _fix_verbosity()
+        from compilewatch.worker.process import shortcuts
+
+        shortcuts.take()
         if device is not None:
             _declare(device)
         if backward:
             _start_autograd()
+            shortcuts.ask_once_for_devices()
         if not single:
-            _name_functions()
             compile_something(device, backward=backward)
     except Exception:  # noqa: BLE001  (a broken compiler is a finding of the children)
         sys.stderr.write("warm-up: the first compile failed\n")
@@ -151,26 +130,6 @@ def _declare(device: DeclaredDevice) -> None:
 
     with contextlib.suppress(DeviceUnavailableError):
         declare(device)
-
-
-def _fix_verbosity() -> None:
-    """Make `config.verbose` a plain attribute: Dynamo reads it at each bytecode instruction.
-
-    Dynamo's configuration computes a value at each access (torch 2.13), which takes 3 % of a
-    capture for this value alone. TORCHDYNAMO_VERBOSE still works.
-    """
-    from torch._dynamo import config
-
-    vars(config)["verbose"] = config.verbose
-
-
-def _name_functions() -> None:
-    from torch._dynamo import funcname_cache
-
-    for name in TRACED_MODULES:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None:
-            funcname_cache.get_funcname(file, 1)
 
 
 def compile_something(device: DeclaredDevice | None = None, *, backward: bool = True) -> None:

@@ -2,14 +2,50 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.worker.process import warmup
+from compilewatch.records import DeclaredDevice
+from compilewatch.worker import device as devices
+from compilewatch.worker.process import shortcuts, warmup
+
+ALWAYS = [
+    "read_verbosity_once",
+    "name_no_functions",
+    "describe_no_tensors",
+    "examine_only_frames_above_dynamo",
+    "format_each_place_once",
+]
+H100 = DeclaredDevice(
+    name="H100",
+    product="NVIDIA H100",
+    capability=(9, 0),
+    memory_bytes=1,
+    multiprocessors=1,
+    bfloat16=True,
+)
 
 
-def test_every_server_formats_each_place_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the time would show that it does not, so that the call itself is watched."""
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The shortcuts that a warm-up takes, in order. Only time would show that it does not."""
     calls: list[str] = []
-    monkeypatch.setattr(warmup, "format_each_place_once", lambda: calls.append("formatted"))
-    for name in ("import_modules", "_fix_verbosity", "_start_autograd"):
+    for name in [*ALWAYS, "ask_once_for_devices"]:
+        monkeypatch.setattr(shortcuts, name, lambda name=name: calls.append(name))
+    for name in ("import_modules", "_start_autograd"):
         monkeypatch.setattr(warmup, name, lambda *_: None)
+    monkeypatch.setattr(devices, "declare", lambda *_: None)
+    return calls
+
+
+def test_every_server_takes_the_shortcuts(taken: list[str]) -> None:
     warmup.warm_up(["dynamo"], single=True)
-    assert calls == ["formatted"]
+    assert taken == [*ALWAYS, "ask_once_for_devices"]
+
+
+def test_a_device_that_is_declared_is_asked_for_each_time(taken: list[str]) -> None:
+    warmup.warm_up(["dynamo"], single=True, device=H100)
+    assert taken == ALWAYS
+
+
+def test_a_server_for_a_present_device_does_not_ask_for_it(taken: list[str]) -> None:
+    """Its children could not use the device that their parent has asked for."""
+    warmup.warm_up(["xla"], single=True)
+    assert taken == ALWAYS

@@ -1,0 +1,120 @@
+"""Shortcuts through torch: work that nobody reads, or whose result is always the same.
+
+Each function replaces one attribute of torch, if this torch has it. None has an effect on what is
+captured.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from traceback import FrameSummary, StackSummary
+from types import FrameType
+from typing import Any
+
+from torch._dynamo import config, exc, symbolic_convert
+from torch._logging._internal import log_state
+from torch._subclasses import meta_utils
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from compilewatch.worker.process.stack_text import format_each_place_once
+
+_LOGS_WITH_NAMES = ("trace_call", "trace_source")
+_UNREAD_RECORDS = "describe_"
+_DYNAMO = "convert_frame"
+
+
+def take() -> None:
+    """Take the shortcuts that hold for each process. Called once, before its first capture."""
+    read_verbosity_once()
+    name_no_functions()
+    describe_no_tensors()
+    examine_only_frames_above_dynamo()
+    format_each_place_once()
+
+
+def read_verbosity_once() -> None:
+    """Make `config.verbose` a plain attribute: Dynamo reads it at each bytecode instruction.
+
+    Dynamo's configuration computes a value at each access (torch 2.13), which takes 3 % of a
+    capture for this value alone. TORCHDYNAMO_VERBOSE still works.
+    """
+    vars(config)["verbose"] = config.verbose
+
+
+def name_no_functions() -> None:
+    """Do not look for the names of functions, which only two debugging logs contain.
+
+    Dynamo tokenizes the source file of each node in a graph for them
+    (`InstructionTranslatorBase.get_line_of_code_header`, torch 2.9 to 2.15), also if those logs
+    are off. With `TORCH_LOGS=trace_call` or `trace_source`, nothing is changed.
+    """
+    if not any(log_state.is_artifact_enabled(log) for log in _LOGS_WITH_NAMES):
+        _replace(symbolic_convert, "get_funcname", lambda *_: None)
+
+
+def describe_no_tensors() -> None:
+    """Leave the records `describe_*` out of the structured trace.
+
+    They are half of a trace's records. tlparse makes nothing of them, and no target reads them.
+    """
+    trace = meta_utils.trace_structured
+
+    def trace_others(name: str, *args: Any, **options: Any) -> None:
+        if not name.startswith(_UNREAD_RECORDS):
+            trace(name, *args, **options)
+
+    _replace(meta_utils, "trace_structured", trace_others)
+
+
+def examine_only_frames_above_dynamo() -> None:
+    """Read the positions only of those frames that `get_stack_above_dynamo` returns.
+
+    Torch reads them for all frames of Dynamo, too, of which `filter_stack` drops everything from
+    `convert_frame` on (torch/_dynamo/exc.py, torch 2.13 to 2.15).
+    """
+    _replace(exc, "_extract_stack_with_positions", _stack_above_dynamo)
+
+
+def ask_once_for_devices() -> None:
+    """Let fake modes ask once whether a device may be initialised, instead of at each entry.
+
+    A CUDA build calls the driver each time. For processes that declare no device, which would make
+    another one available.
+    """
+    avoids = FakeTensorMode(allow_non_fake_inputs=True).avoid_device_init
+    _replace(FakeTensorMode, "avoid_device_init", avoids)
+
+
+def _stack_above_dynamo() -> StackSummary:
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    stack = StackSummary()
+    for each in reversed(frames):
+        if _DYNAMO in each.f_code.co_filename:
+            break
+        stack.append(_summary(each))
+    return stack
+
+
+def _summary(frame: FrameType) -> FrameSummary:
+    code = frame.f_code
+    positions = islice(code.co_positions(), frame.f_lasti // 2, None)
+    line, end_line, column, end_column = next(positions, (None, None, None, None))
+    return FrameSummary(
+        code.co_filename,
+        frame.f_lineno if line is None else line,
+        code.co_name,
+        lookup_line=False,
+        end_lineno=end_line,
+        colno=column,
+        end_colno=end_column,
+    )
+
+
+def _replace(owner: Any, name: str, replacement: Any) -> None:
+    if hasattr(owner, name):
+        setattr(owner, name, replacement)

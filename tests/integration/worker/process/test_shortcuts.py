@@ -1,0 +1,123 @@
+"""Shortcuts change what torch does, not what comes of it: real captures, with and without them."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo import exc, funcname_cache, symbolic_convert
+from torch._logging._internal import log_state, trace_log
+from torch._subclasses import meta_utils
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from compilewatch.worker.process import shortcuts
+
+pytestmark = pytest.mark.torch
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def captured(backend: Callable[..., Any]) -> None:
+    torch._dynamo.reset()
+    torch.compile(double, backend=backend)(torch.ones(3))
+
+
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """A function that returns the kinds of records of a capture's structured trace."""
+    monkeypatch.setattr(meta_utils, "trace_structured", meta_utils.trace_structured)
+    kinds: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            kinds.append(next(iter(getattr(record, "metadata", {}))))
+
+    def listen() -> list[str]:
+        kinds.clear()
+        listener = Listener(logging.DEBUG)
+        trace_log.addHandler(listener)
+        try:
+            captured(lambda graph, _: graph.forward)
+        finally:
+            trace_log.removeHandler(listener)
+        return list(kinds)
+
+    return listen
+
+
+def test_a_trace_has_all_records_but_those_of_tensors(records: Callable[[], list[str]]) -> None:
+    records()  # the first capture of a process has more
+    before = records()
+    shortcuts.describe_no_tensors()
+    after = records()
+    assert {"describe_storage", "describe_tensor", "describe_source"} < set(before)
+    assert after == [kind for kind in before if not kind.startswith("describe_")]
+
+
+@pytest.mark.skipif(
+    not hasattr(exc, "_extract_stack_with_positions"), reason="this torch reads no positions"
+)
+def test_the_stack_above_dynamo_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exc, "_extract_stack_with_positions", exc._extract_stack_with_positions)
+    stacks: list[list[tuple[Any, ...]]] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+        stack = exc.get_stack_above_dynamo()
+        stacks.append(
+            [(f.filename, f.lineno, f.end_lineno, f.colno, f.end_colno, f.name) for f in stack]
+        )
+        return graph.forward
+
+    for replaced in (False, True):
+        if replaced:
+            shortcuts.examine_only_frames_above_dynamo()
+        captured(backend)
+    expected, found = stacks
+    assert found == expected
+    assert [frame[-1] for frame in found[-2:]] == [
+        "test_the_stack_above_dynamo_is_that_of_torch",
+        "captured",
+    ]
+    called = inspect.getsourcelines(captured)[1] + 2
+    assert found[-1][1:3] == (called, called)
+
+
+def test_no_file_is_searched_for_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbolic_convert, "get_funcname", symbolic_convert.get_funcname)
+    for expected in (True, False):
+        funcname_cache.clearcache()
+        captured(lambda graph, _: graph.forward)
+        assert (__file__ in funcname_cache.cache) is expected
+        shortcuts.name_no_functions()
+
+
+@pytest.mark.parametrize("log", ["trace_call", "trace_source"])
+def test_a_log_with_names_has_them(monkeypatch: pytest.MonkeyPatch, log: str) -> None:
+    monkeypatch.setattr(log_state, "is_artifact_enabled", lambda name: name == log)
+    before = symbolic_convert.get_funcname
+    shortcuts.name_no_functions()
+    assert symbolic_convert.get_funcname is before
+
+
+def test_devices_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTensorMode, "avoid_device_init", FakeTensorMode.avoid_device_init)
+    asked: list[bool] = []
+    expected = not torch.cuda.is_available()
+
+    def is_available() -> bool:
+        asked.append(True)
+        return not expected
+
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    shortcuts.ask_once_for_devices()
+    asked.clear()
+    with FakeTensorMode() as mode:
+        torch.ones(3)
+    assert mode.avoid_device_init is expected
+    assert asked == []
