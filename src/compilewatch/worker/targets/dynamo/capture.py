@@ -31,6 +31,7 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     user_stack,
 )
 from compilewatch.worker.targets.dynamo.operators import OperatorCount
+from compilewatch.worker.targets.dynamo.reset import reset
 from compilewatch.worker.targets.dynamo.settings import NESTED_GRAPH_BREAKS
 
 Backend = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -108,13 +109,14 @@ def capture(
     dynamic: bool,
     trace_folder: Path | None = None,
     count_operators: bool = False,
+    keep_operators: bool = False,
 ) -> Capture:
     """Compile `module` as `torch.compile(module, backend=backend)` does, and let `call` call it.
 
     The counts are those of `torch._dynamo.explain`, which makes the same call with a backend that
     counts, but accepts neither `dynamic` nor another backend. With the backend `stop`, the capture
     ends with the first graph. With `trace_folder`, the structured trace is also written there, as
-    with `TORCH_TRACE`. Exceptions of the compiler propagate.
+    with `TORCH_TRACE`. `reset` describes `keep_operators`. Exceptions of the compiler propagate.
     """
     found = Capture(operators=OperatorCount() if count_operators else None)
 
@@ -132,7 +134,7 @@ def capture(
         found.guards += len(exported)
 
     recorder.__name__ = getattr(backend, "__name__", "backend")  # torch's messages name it
-    torch._dynamo.reset()
+    reset(keep_operators=keep_operators)
     counters.clear()
     optimized = torch._dynamo.optimize(
         recorder, guard_export_fn=count_guards, dynamic=dynamic or None

@@ -33,7 +33,7 @@ from compilewatch.records import (
     Status,
     Tier,
 )
-from compilewatch.worker.model.fake_mode import values_shown
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode, values_shown
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import (
     CompileTarget,
@@ -75,6 +75,7 @@ from compilewatch.worker.targets.dynamo.reasons import (
     Cause,
     classify,
 )
+from compilewatch.worker.targets.dynamo.reset import reset
 from compilewatch.worker.targets.dynamo.settings import (
     has_nested_graph_breaks,
     nested_graph_breaks,
@@ -112,6 +113,7 @@ class DynamoTarget(CompileTarget):
                     dynamic=subject.request.target.dynamic,
                     trace_folder=_trace_folder(subject),
                     count_operators=True,
+                    keep_operators=_computed_soundly(subject),
                 )
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             trace_log.discard(subject.artifacts)
@@ -188,6 +190,12 @@ def _tensors(subject: Subject) -> Iterator[None]:
         yield
 
 
+def _computed_soundly(subject: Subject) -> bool:
+    """Whether the eager call filled the cache of operators as `reset` demands."""
+    mode = subject.fake_mode
+    return isinstance(mode, InputAwareFakeMode) and not mode.inputs_changed
+
+
 def _trace_folder(subject: Subject) -> Path | None:
     """Where the structured trace of a capture is written, if artifacts are kept."""
     return subject.artifacts / trace_log.LOG_FOLDER if subject.request.keep_artifacts else None
@@ -238,7 +246,7 @@ def _fullgraph(subject: Subject, found: Capture) -> FullgraphVerdict:
     """
     if found.is_single_graph and found.alone:
         return FullgraphVerdict(accepted=True, derived=True)
-    return _compile_fullgraph(subject)[0]
+    return _compile_fullgraph(subject, keep_operators=True)[0]
 
 
 def _capture_first_graph(subject: Subject) -> tuple[Capture | None, Exception | None]:
@@ -268,10 +276,13 @@ def _rejected(subject: Subject, error: Exception) -> tuple[GraphBreak, ...]:
 
 
 def _compile_fullgraph(
-    subject: Subject, backend: Backend | str = "eager"
+    subject: Subject, backend: Backend | str = "eager", *, keep_operators: bool = False
 ) -> tuple[FullgraphVerdict, Exception | None]:
-    """Compile with `fullgraph=True` and return the verdict, and the error of a rejection."""
-    torch._dynamo.reset()
+    """Compile with `fullgraph=True` and return the verdict, and the error of a rejection.
+
+    `keep_operators` is only for the sizes that a successful capture computed, see `reset`.
+    """
+    reset(keep_operators=keep_operators)
     training = subject.request.target.mode is Mode.TRAIN
     gradients: AbstractContextManager[Any] = nullcontext() if training else torch.no_grad()
     compiled = torch.compile(
@@ -334,7 +345,7 @@ def _error_outcome(
 
 def _check_eager_backward(subject: Subject) -> None:
     """Raise, in phase eager, what the model's own backward raises: not a compiler error."""
-    torch._dynamo.reset()
+    reset(keep_operators=False)
     try:
         with subject.tensors():
             _call(subject, subject.module)
