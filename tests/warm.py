@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from compilewatch.contract.targets import CPU, TARGETS
 from compilewatch.environments import Environments
+from compilewatch.launchers.local.batch import Batch
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.launchers.local.profiler import Profiler
 from compilewatch.launchers.local.server import ServerProcess
@@ -44,6 +45,9 @@ class WarmLauncher(LocalLauncher):
             name, targets if device else sorted(each), device=device, real_device=real_device
         )
         return self._kept[key]
+
+    def prepare(self, batch: Batch) -> None:
+        """Start nothing in advance: the server may be there already."""
 
     @classmethod
     def close_all(cls) -> None:

@@ -72,11 +72,14 @@ class Batch:
         self.done: list[Completed] = []
         self.deaths_in_a_row = 0
 
-    def run(self) -> Iterator[Completed]:
-        """Yield every result. Closing it early ends the server and deletes the scratch folders."""
+    def run(self, following: Batch | None = None) -> Iterator[Completed]:
+        """Yield every result. Closing it early ends the server and deletes the scratch folders.
+
+        The server of the batch that is `following` starts when this one leaves a slot free.
+        """
         finished = False
         try:
-            yield from self._completed()
+            yield from self._completed(following)
             finished = True
         finally:
             if not finished:
@@ -84,12 +87,15 @@ class Batch:
                 for task in self.sent.values():
                     shutil.rmtree(task.folder, ignore_errors=True)
 
-    def _completed(self) -> Iterator[Completed]:
+    def _completed(self, following: Batch | None) -> Iterator[Completed]:
         while self.requests or self.retries or self.sent:
             server = self.launcher.server(
                 self.name, self.targets, device=self.device, real_device=self.real_device
             )
             self._send_next(server)
+            if following is not None and len(self.sent) < self.launcher.jobs:
+                self.launcher.prepare(following)
+                following = None
             for report in server.receive(POLL_SECONDS if self.sent else 0.0):
                 self._take(report)
             self.launcher.warn_if_slow(server)

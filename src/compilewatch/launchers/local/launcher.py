@@ -1,33 +1,31 @@
 """Runs requests on this machine: a warm server per environment and device, a child per request.
 
-Environments, and devices within them, run one after the other, so that two imports of torch never
-compete for memory. Only
-transient failures are retried: the server died or hung, no process could be forked, or a child was
-killed by a signal. A request that was running when its server died is retried without any other
+Environments, and devices within them, run one after the other. The server of the next one starts
+when the last requests of the one before leave a slot free.
+
+Only transient failures are retried: the server died or hung, no process could be forked, or a child
+was killed by a signal. A request that was running when its server died is retried without any other
 request beside it, so that the request that caused the failure is found, and no other is blamed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import count, groupby
+from itertools import count, groupby, zip_longest
 from pathlib import Path
 from typing import Self
 
 from compilewatch.environments import Environments
-from compilewatch.errors import LauncherError
+from compilewatch.errors import CompilewatchError, LauncherError
 from compilewatch.launchers import Completed, Running, by_environment, device_of_worker
 from compilewatch.launchers.local.batch import Batch
 from compilewatch.launchers.local.server import ServerProcess
-from compilewatch.records import (
-    DeclaredDevice,
-    Environment,
-    Request,
-)
+from compilewatch.records import DeclaredDevice, Environment, Request
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +56,7 @@ class LocalLauncher:
         self._known = Environments(cache)
         self._described: dict[str, Environment] = {}
         self._server: ServerProcess | None = None
+        self._next: ServerProcess | None = None
         self._batch: Batch | None = None
         self.ids = count(1)
         self._warn = warn
@@ -75,18 +74,23 @@ class LocalLauncher:
         return tuple(self._describe(name) for name in self._names)
 
     def close(self) -> None:
-        """End the server and its children."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        """End the server and its children, and the server that was started in advance."""
+        for server in (self._server, self._next):
+            if server is not None:
+                server.close()
+        self._server = self._next = None
 
     def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
         """See `Launcher.run`. Closing the generator early ends the server and its children."""
         groups = by_environment(requests, self._names, "this launcher has")
-        for name, group in groups.items():
-            for _, part in groupby(group, key=device_of_worker):
-                self._batch = Batch(self, name, deque(part), scratch.resolve())
-                yield from self._batch.run()
+        batches = [
+            Batch(self, name, deque(part), scratch.resolve())
+            for name, group in groups.items()
+            for _, part in groupby(group, key=device_of_worker)
+        ]
+        for batch, following in zip_longest(batches, batches[1:]):
+            self._batch = batch
+            yield from batch.run(following)
 
     def running(self) -> list[Running]:
         """See `Launcher`."""
@@ -115,21 +119,39 @@ class LocalLauncher:
 
         If there is none, it is started for `targets`.
         """
-        if self._server is not None and not self._server.suits(name, device, real_device):
-            self.close()
+        wanted = (name, device, real_device)
+        if self._server is not None and not self._server.suits(*wanted):
+            self._server.close()
+            self._server = None
+        if self._server is None and self._next is not None and self._next.suits(*wanted):
+            self._server, self._next = self._next, None
         if self._server is None:
-            chosen = self._known.interpreter(name)
-            self._server = ServerProcess(
-                name,
-                chosen,
-                self.jobs,
-                self._timeout_seconds,
-                targets,
-                single=self._single,
-                device=device,
-                real_device=real_device,
-            )
+            self._server = self._start(name, targets, device, real_device)
         return self._server
+
+    def prepare(self, batch: Batch) -> None:
+        """Start the server of the next batch. If that fails, it is said when it is needed."""
+        if self._next is None:
+            with contextlib.suppress(CompilewatchError):
+                self._next = self._start(batch.name, batch.targets, batch.device, batch.real_device)
+
+    def _start(
+        self,
+        name: str,
+        targets: Iterable[str],
+        device: DeclaredDevice | None,
+        real_device: bool,
+    ) -> ServerProcess:
+        return ServerProcess(
+            name,
+            self._known.interpreter(name),
+            self.jobs,
+            self._timeout_seconds,
+            targets,
+            single=self._single,
+            device=device,
+            real_device=real_device,
+        )
 
     def warn_if_slow(self, server: ServerProcess) -> None:
         """Log once per environment that its server cannot fork."""

@@ -16,7 +16,7 @@ import pytest
 from compilewatch import environments
 from compilewatch.contract.messages import Abandon, Exited, Kill, NotStarted, Start, Started
 from compilewatch.environments import Interpreter
-from compilewatch.errors import InterpreterError, LauncherError
+from compilewatch.errors import CompilewatchError, InterpreterError, LauncherError
 from compilewatch.launchers.local import launcher as local
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import AttemptCode, Depth, Phase, Request, Result, Status, Target, Tier
@@ -317,6 +317,81 @@ def test_the_server_queue_is_kept_full_but_no_fuller(
     next(answers)
     assert len(seen) == 8  # four were sent, ended, and replaced before the first was yielded
     assert len(list(answers)) == 8
+
+
+class LastOfBatch(StubServer):
+    """Answers everything but its last request, until another server was started."""
+
+    def __init__(self, started: list[str]) -> None:
+        super().__init__(lambda start: [])
+        self._started = started
+        self._polls = 0
+
+    def receive(self, timeout_seconds: float) -> list[Any]:
+        self._polls += 1
+        assert self._polls < 100, "nothing was started in advance"
+        starts = [order.id for order in self.orders if isinstance(order, Start)]
+        if len(self._started) == 1:
+            starts = starts[:-1]
+        return [Exited(id=each, at=0.0, peak_memory_bytes=1, exit_code=1) for each in starts]
+
+
+def _two_environments(
+    bare_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[LocalLauncher, list[Request]]:
+    interpreter = environments.INTERPRETERS["bare"]
+    monkeypatch.setitem(environments.INTERPRETERS, "other", interpreter)
+    asked = [bare_request("ok", key=f"first-{n}") for n in range(3)]
+    asked.append(bare_request("ok", key="second", environment="other"))
+    return LocalLauncher(2, ("bare", "other")), asked
+
+
+def test_the_next_server_starts_while_the_last_request_still_runs(
+    bare_python: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, asked = _two_environments(bare_python, monkeypatch)
+    started: list[str] = []
+
+    def start(name: str, *_: object, **__: object) -> StubServer:
+        started.append(name)
+        return LastOfBatch(started)
+
+    monkeypatch.setattr(local, "ServerProcess", start)
+    answered = [done.result.request.key for done in launcher.run(asked, scratch)]
+    assert answered == ["first-0", "first-1", "first-2", "second"]
+    assert started == ["bare", "other"]
+
+
+def test_a_server_that_was_started_in_advance_ends_with_its_launcher(
+    bare_python: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, asked = _two_environments(bare_python, monkeypatch)
+    asked[2] = ask("hang", deadlines=hurried("create", 0.5))
+    with launcher:
+        answers = launcher.run(asked, scratch)
+        for _ in range(3):
+            next(answers)
+        prepared = launcher._next
+        assert prepared is not None
+        answers.close()  # type: ignore[attr-defined]
+    assert gone(prepared._peer.process.pid)
+
+
+def test_the_next_server_that_cannot_start_loses_no_answer_of_this_one(
+    bare_python: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, asked = _two_environments(bare_python, monkeypatch)
+    missing = Interpreter(executable=str(bare_python.with_name("missing")))
+    monkeypatch.setitem(environments.INTERPRETERS, "other", missing)
+    answered: list[str] = []
+
+    def note_all() -> None:
+        for done in launcher.run(asked, scratch):
+            answered.append(done.result.request.key)  # noqa: PERF401  (some before the error)
+
+    with pytest.raises(CompilewatchError, match=r"'other'.*cannot be started"):
+        note_all()
+    assert sorted(answered) == ["first-0", "first-1", "first-2"]
 
 
 def _wait_for_pid(scratch: Path) -> int:
