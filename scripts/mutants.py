@@ -3,7 +3,8 @@
     python -m scripts.mutants [WORD...]     only those whose file, change or reason contains a WORD
 
 `tests/mutants.toml` lists them. A line of it that does not apply any more is an error as well: the
-code has moved on, and so must the line. Exit status 1 unless every one of them is caught.
+code has moved on, and so must the line. Exit status 1 unless every one of them is caught, 2 if no
+line contains a WORD.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ def listed() -> tuple[Mutant, ...]:
 
 def main(words: Sequence[str]) -> int:
     chosen = [mutant for mutant in listed() if mutant.concerns(words)]
+    if not chosen:
+        print(f"no line of {LIST.relative_to(ROOT)} contains {' or '.join(words)}", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="compilewatch-mutants-") as folder:
         copy = _copied(Path(folder) / "checkout")
         if complaint := _fails(copy, [t for mutant in chosen for t in mutant.tests]):
@@ -71,7 +75,7 @@ def main(words: Sequence[str]) -> int:
             )
             if outcome != CAUGHT:
                 print(f"{detail}\n", flush=True)
-    print(", ".join(f"{count} {outcome}" for outcome, count in tally.items()) or "none was chosen")
+    print(", ".join(f"{count} {outcome}" for outcome, count in tally.items()))
     return 0 if set(tally) == {CAUGHT} else 1
 
 

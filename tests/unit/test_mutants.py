@@ -21,3 +21,9 @@ def test_a_mistake_can_be_put_in_and_its_tests_exist(number: int) -> None:
         assert source.exists(), test
         if name:
             assert f"def {name.partition('[')[0]}(" in source.read_text(encoding="utf-8"), test
+
+
+def test_words_that_no_line_contains_run_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without arguments pytest would run everything."""
+    assert mutants.main(["--help"]) == 2
+    assert capsys.readouterr().err == "no line of tests/mutants.toml contains --help\n"
