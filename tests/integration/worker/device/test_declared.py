@@ -47,14 +47,18 @@ Key = tuple[str, str, str, Mode, Tier]
 Get = Callable[..., Result]
 
 
-def _request(name: str, target: Target, tier: Tier = Tier.AUTO) -> Request:
+REPEATS = 8
+"""A race that aborts every second of these children is noticed."""
+
+
+def _request(name: str, target: Target, tier: Tier = Tier.AUTO, *, repeat: str = "") -> Request:
     build = FactoryBuild(
         factory=f"for_devices:{name}", path=str(CASES), inputs="for_devices:inputs"
     )
     return Request(
-        model=ModelSpec(source="test", name=name, build=build),
+        model=ModelSpec(source="test", name=name + repeat, build=build),
         target=target,
-        key=f"{name}-{target.name}-{target.device}-{target.mode}-{tier}".ljust(16, "-"),
+        key=f"{name}{repeat}-{target.name}-{target.device}-{target.mode}-{tier}".ljust(16, "-"),
         device=declared(target.device),
         tier=tier,
         keep_artifacts=False,
@@ -66,6 +70,7 @@ def _requests() -> list[Request]:
     asked += [_request(name, Target(device="cuda:T4")) for name in ("by_capability", "by_device")]
     train = Target(device="cuda", mode=Mode.TRAIN)
     asked += [_request(name, train) for name in ("moves", "reads_weights")]
+    asked += [_request("moves", train, repeat=f" {n}") for n in range(REPEATS)]
     export = Target(name="export", device="cuda")
     asked += [_request(name, export) for name in ("constant", "across_devices")]
     asked += [_request(name, export) for name in ("branches_on_weights", "reads_weights")]
@@ -208,8 +213,18 @@ def test_training_is_captured_on_the_device_by_a_cuda_build(of: Get) -> None:
         assert trained.status is Status.UNSUPPORTED
         assert "env create cuda" in trained.detail
     else:
-        assert trained.status is Status.PASS
+        assert trained.status is Status.PASS, trained.detail
         assert of("reads_weights", mode=Mode.TRAIN).breaks[0].gb_id == "GB0170"
+
+
+def test_threads_of_the_backward_share_one_pool(of: Get) -> None:
+    """Autograd has a thread for each of eight devices, which all set a thread count at once."""
+    import torch
+
+    if torch.version.cuda is None:
+        pytest.skip("a CPU build captures no backward for a declared device")
+    trained = [of(f"moves {n}", mode=Mode.TRAIN) for n in range(REPEATS)]
+    assert [(each.detail, each.attempts) for each in trained] == [("one graph", ())] * REPEATS
 
 
 def test_export_computes_constants_of_the_device(of: Get) -> None:
