@@ -15,9 +15,15 @@ def reset(*, keep_operators: bool) -> None:
     operator whose meta kernel wrongly resizes its input does so only when it is computed, not when
     it is looked up (https://github.com/pytorch/pytorch/pull/191418). Computing everything again
     takes a twentieth of a sweep. They may be kept if they were computed without such a change, see
-    `InputAwareFakeMode.inputs_changed`, or by a capture that succeeded.
+    `InputAwareFakeMode.inputs_changed`, or by a capture that succeeded. An error ends with
+    `forget`.
     """
     kept = dict(FakeTensorMode.cache) if keep_operators else {}
     torch._dynamo.reset()
-    FakeTensorMode.cache_clear()  # torch before 2.15 does not
+    forget()  # torch before 2.15 does not
     FakeTensorMode.cache.update(kept)
+
+
+def forget() -> None:
+    """Forget what fake tensors know of operators, before the capture of another input variant."""
+    FakeTensorMode.cache_clear()

@@ -75,7 +75,7 @@ from compilewatch.worker.targets.dynamo.reasons import (
     Cause,
     classify,
 )
-from compilewatch.worker.targets.dynamo.reset import reset
+from compilewatch.worker.targets.dynamo.reset import forget, reset
 from compilewatch.worker.targets.dynamo.settings import (
     has_nested_graph_breaks,
     nested_graph_breaks,
@@ -116,6 +116,7 @@ class DynamoTarget(CompileTarget):
                     keep_operators=_computed_soundly(subject),
                 )
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
+            forget()
             trace_log.discard(subject.artifacts)
             return _failed(subject, error)
         return self._outcome(subject, found, _fullgraph(subject, found))
@@ -295,6 +296,7 @@ def _compile_fullgraph(
         with _tensors(subject), gradients, contextlib.suppress(Stopped):
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
     except Exception as error:  # of the compiler and of the model's code
+        forget()
         raise_if_out_of_memory(error)
         check_device_not_needed(subject, "\n".join(map(str, chain_of(error))))
         if not is_settled(subject, error):

@@ -33,7 +33,7 @@ class Breaks(nn.Module):
 
 class Fails(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.view(7)
+        return (x + 1).view(7)
 
 
 @pytest.fixture
@@ -115,3 +115,19 @@ def test_what_such_an_operator_left_is_not_used(
         resizing(x)
     assert DynamoTarget().run(subject).status is Status.PASS
     assert asked == [False]
+
+
+@pytest.mark.parametrize("module", [Breaks, Fails])
+def test_a_rejection_leaves_nothing_to_the_next_variant(
+    make_subject: MakeSubject, module: type[nn.Module]
+) -> None:
+    DynamoTarget().run(make_subject(module, Tier.REAL))
+    assert FakeTensorMode.cache == {}
+
+
+def test_a_failure_of_the_models_own_code_leaves_nothing_either(
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "is_by_compiler", lambda _: False)
+    DynamoTarget().run(make_subject(Fails, Tier.REAL))
+    assert FakeTensorMode.cache == {}
