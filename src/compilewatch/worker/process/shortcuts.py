@@ -6,17 +6,22 @@ captured.
 
 from __future__ import annotations
 
+import builtins
+import inspect
 import sys
+from collections.abc import Callable
 from itertools import islice
 from traceback import FrameSummary, StackSummary
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from torch._dynamo import config, exc, symbolic_convert
+from torch._dynamo.variables import builder
 from torch._logging._internal import log_state
 from torch._subclasses import meta_utils
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from compilewatch.worker.process.operator_keys import describe_tensors_at_once, share_operators
 from compilewatch.worker.process.stack_text import format_each_place_once
 
 _LOGS_WITH_NAMES = ("trace_call", "trace_source")
@@ -31,6 +36,10 @@ def take() -> None:
     describe_no_tensors()
     examine_only_frames_above_dynamo()
     format_each_place_once()
+    share_operators()
+    describe_tensors_at_once()
+    define_classes_once()
+    examine_each_class_once()
 
 
 def read_verbosity_once() -> None:
@@ -74,6 +83,58 @@ def examine_only_frames_above_dynamo() -> None:
     `convert_frame` on (torch/_dynamo/exc.py, torch 2.13 to 2.15).
     """
     _replace(exc, "_extract_stack_with_positions", _stack_above_dynamo)
+
+
+def define_classes_once() -> None:
+    """Let `VariableBuilder._wrap` define its classes at its first call only.
+
+    Without a GPU it defines three empty classes in place of Triton's at each call (torch 2.15),
+    which takes a hundredth of a capture. The function gets a `__build_class__` of its own, as
+    Python takes it from the globals that a function is created with.
+    """
+    wrap = getattr(builder.VariableBuilder, "_wrap", None)
+    if not isinstance(wrap, FunctionType):
+        return
+    defined: dict[str, type] = {}
+    build = builtins.__build_class__
+
+    def build_once(body: Callable[[], Any], name: str, *bases: Any, **options: Any) -> Any:
+        if bases or options or getattr(body, "__closure__", None):
+            return build(body, name, *bases, **options)
+        if name not in defined:
+            defined[name] = build(body, name)
+        return defined[name]
+
+    names = wrap.__globals__
+    own = names["__builtins__"]
+    names["__builtins__"] = {**vars(builtins), "__build_class__": build_once}
+    try:
+        made = FunctionType(
+            wrap.__code__, names, wrap.__name__, wrap.__defaults__, wrap.__closure__
+        )
+    finally:
+        names["__builtins__"] = own
+    made.__kwdefaults__, made.__qualname__ = wrap.__kwdefaults__, wrap.__qualname__
+    builder.VariableBuilder._wrap = made
+
+
+def examine_each_class_once() -> None:
+    """Let `inspect.getattr_static`, which Dynamo calls for most attributes, examine a class once.
+
+    Python 3.12 and later remember themselves whether a class has a `__dict__` of its own.
+    """
+    if sys.version_info >= (3, 12):
+        return
+    python: Any = inspect
+    examine = python._shadowed_dict
+    known: dict[int, tuple[type, Any]] = {}  # a class may not be hashable; kept, its id is its own
+
+    def examine_once(class_: type) -> Any:
+        if id(class_) not in known:
+            known[id(class_)] = (class_, examine(class_))
+        return known[id(class_)][1]
+
+    python._shadowed_dict = examine_once
 
 
 def ask_once_for_devices() -> None:

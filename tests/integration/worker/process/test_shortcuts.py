@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import logging
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo import exc, funcname_cache, symbolic_convert
+from torch._dynamo.variables import builder
 from torch._logging._internal import log_state, trace_log
 from torch._subclasses import meta_utils
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._triton import has_triton
 
 from compilewatch.worker.process import shortcuts
 
@@ -121,3 +124,68 @@ def test_devices_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.ones(3)
     assert mode.avoid_device_init is expected
     assert asked == []
+
+
+@pytest.mark.skipif(has_triton(), reason="Triton's own classes are used")
+def test_classes_that_a_capture_needs_are_defined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = builder.VariableBuilder
+    monkeypatch.setattr(owner, "_wrap", owner._wrap)
+
+    def defined() -> int:
+        here = [each for each in object.__subclasses__() if each.__module__ == builder.__name__]
+        return sum("_wrap.<locals>" in each.__qualname__ for each in here)
+
+    graphs: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(graph.code)
+        return graph.forward
+
+    captured(backend)
+    shortcuts.define_classes_once()
+    captured(backend)
+    before = defined()
+    captured(backend)
+    assert defined() == before
+    assert len(graphs) == 3
+    assert len(set(graphs)) == 1
+    assert "__build_class__" not in vars(builder)
+    assert builder.__dict__["__builtins__"]["__build_class__"] is builtins.__build_class__
+
+
+def test_a_class_with_a_dict_of_its_own_has_it_after_the_shortcut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    python: Any = inspect
+    if not inspect.isfunction(python._shadowed_dict):
+        pytest.skip("this Python remembers classes itself")
+    monkeypatch.setattr(python, "_shadowed_dict", python._shadowed_dict)
+
+    class NotHashable(type):
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(cls, other: object) -> bool:
+            return True
+
+    class Own(metaclass=NotHashable):
+        __dict__ = {"a": 1}
+
+    class Plain(metaclass=NotHashable):
+        def __init__(self) -> None:
+            self.a = 2
+
+    examined: list[type] = []
+    examine = python._shadowed_dict
+
+    def recorded(class_: type) -> Any:
+        examined.append(class_)
+        return examine(class_)
+
+    monkeypatch.setattr(python, "_shadowed_dict", recorded)
+    shortcuts.examine_each_class_once()
+    for _ in range(2):
+        assert inspect.getattr_static(Plain(), "a") == 2
+        with pytest.raises(AttributeError):
+            inspect.getattr_static(Own(), "a")
+    assert sum(each is Own for each in examined) == 1
+    assert sum(each is Plain for each in examined) == 1

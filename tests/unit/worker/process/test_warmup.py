@@ -12,6 +12,10 @@ ALWAYS = [
     "describe_no_tensors",
     "examine_only_frames_above_dynamo",
     "format_each_place_once",
+    "share_operators",
+    "describe_tensors_at_once",
+    "define_classes_once",
+    "examine_each_class_once",
 ]
 H100 = DeclaredDevice(
     name="H100",

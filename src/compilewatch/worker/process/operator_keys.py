@@ -1,0 +1,70 @@
+"""Lets all fake modes of a process share what they computed for sizes that are numbers.
+
+A fake mode looks an operator up by its inputs, and also by the settings of its shape environment
+and by whether AOTAutograd is tracing (`FakeTensorMode._cache_key`, torch 2.9 to 2.15). So the eager
+call, the capture, the joint graph and `fullgraph=True` computed every operator anew, a twentieth of
+a sweep. Settings and tracing matter only where a size is a symbol: torch never keeps an operator
+whose result has a symbol that its inputs lack, or depends on data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from torch._ops import OpOverload
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental import proxy_tensor
+
+
+def share_operators() -> None:
+    """Leave settings and tracing out of the keys of operators without symbolic sizes."""
+    original = FakeTensorMode._cache_key
+
+    def cache_key(
+        self: FakeTensorMode,
+        state: Any,
+        func: Any,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> Any:
+        if not isinstance(func, OpOverload):
+            return original(self, state, func, args, kwargs)
+        shape_env, proxy_mode = self.shape_env, proxy_tensor.get_proxy_mode
+        self.shape_env, proxy_tensor.get_proxy_mode = None, _no_proxy_mode
+        try:
+            key = original(self, state, func, args, kwargs)
+        finally:
+            self.shape_env, proxy_tensor.get_proxy_mode = shape_env, proxy_mode
+        if not state.cache_on_shape_env():
+            return key
+        type(state).__init__(state, shape_env)  # a key has used it, and its caller uses it, too
+        return original(self, state, func, args, kwargs)
+
+    FakeTensorMode._cache_key = cache_key
+
+
+def describe_tensors_at_once() -> None:
+    """Put what a key says of a tensor into it as one tuple, instead of field by field.
+
+    A key has the same fields as before. Tensors with symbolic sizes are described by torch.
+    """
+    metadata = fake_tensor.TensorMetadata
+    original = metadata._flatten_into
+    fields = attrgetter(*(field.name for field in dataclasses.fields(metadata)))
+
+    def flatten_into(self: Any, result: list[object], mode: FakeTensorMode, state: Any) -> None:
+        sizes = (*self.shape, *self.stride, self.storage_offset, self.storage_bytes)
+        if all(type(size) is int for size in sizes):
+            result.append(fields(self))
+        else:
+            original(self, result, mode, state)
+
+    metadata._flatten_into = flatten_into
+
+
+def _no_proxy_mode() -> None:
+    return None

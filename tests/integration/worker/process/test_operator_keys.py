@@ -1,0 +1,130 @@
+"""What a fake mode computed serves every other mode for the same inputs, and no other inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from compilewatch.worker.process.operator_keys import describe_tensors_at_once, share_operators
+
+pytestmark = pytest.mark.torch
+
+Make = Callable[[], torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTensorMode, "_cache_key", FakeTensorMode._cache_key)
+    metadata = fake_tensor.TensorMetadata
+    monkeypatch.setattr(metadata, "_flatten_into", metadata._flatten_into)
+    share_operators()
+    describe_tensors_at_once()
+    FakeTensorMode.cache_clear()
+
+
+def computed(mode: FakeTensorMode, call: Callable[[torch.Tensor], object], make: Make) -> int:
+    """How many operators had to be computed for a call."""
+    x = mode.from_tensor(make(), static_shapes=True)
+    before = FakeTensorMode.cache_misses
+    with mode:
+        call(x)
+    return int(FakeTensorMode.cache_misses - before)
+
+
+def add(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def matrix() -> torch.Tensor:
+    return torch.ones(3, 4)
+
+
+def symbolic(mode: FakeTensorMode) -> FakeTensor:
+    sizes = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    return mode.from_tensor(torch.ones(3, 4), symbolic_context=sizes)
+
+
+def test_modes_with_other_settings_share_an_operator() -> None:
+    modes = [
+        FakeTensorMode(),
+        FakeTensorMode(shape_env=ShapeEnv()),
+        FakeTensorMode(shape_env=ShapeEnv(allow_scalar_outputs=True)),
+    ]
+    assert [computed(mode, add, matrix) for mode in modes] == [1, 0, 0]
+
+
+def test_tracing_shares_an_operator() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    assert computed(mode, add, matrix) == 1
+    before = FakeTensorMode.cache_misses
+    graph = make_fx(add)(mode.from_tensor(matrix(), static_shapes=True))
+    assert before == FakeTensorMode.cache_misses
+    (node,) = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
+    assert node.meta["val"].shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: torch.ones(3, 5),
+        lambda: torch.ones(4, 3).t(),
+        lambda: torch.ones(3, 4, dtype=torch.float64),
+        lambda: torch.ones(3, 4, requires_grad=True),
+        lambda: torch.ones(4, 4)[1:],
+    ],
+    ids=["size", "stride", "type", "gradient", "offset"],
+)
+def test_other_inputs_are_computed_anew(other: Make) -> None:
+    mode = FakeTensorMode()
+    assert computed(mode, add, matrix) == 1
+    assert computed(mode, add, other) == 1
+    assert computed(mode, add, other) == 0
+
+
+def test_a_number_of_another_type_is_computed_anew() -> None:
+    mode = FakeTensorMode()
+    integers = torch.ones(3, dtype=torch.long)
+    assert computed(mode, lambda x: x + 1, lambda: integers) == 1
+    assert computed(mode, lambda x: x + 1.0, lambda: integers) == 1
+
+
+def test_what_symbols_gave_is_not_shared() -> None:
+    results = []
+    for _ in range(2):
+        mode = FakeTensorMode(shape_env=ShapeEnv())
+        x = symbolic(mode)
+        with mode:
+            results.append(x + 1)
+            x.view(-1)
+        assert mode.shape_env.fake_tensor_cache
+    assert FakeTensorMode.cache == {}
+    first, second = (result.shape[0].node for result in results)
+    assert first.shape_env is not second.shape_env
+
+
+def test_a_symbol_is_looked_up_where_it_occurs_again() -> None:
+    """The second look-up of torch must not find what the first left in its state."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = symbolic(mode)
+    with mode:
+        before = [x.expand(x.shape[0], 4), torch.cat([x, x])]
+        after = [x.expand(x.shape[0], 4), torch.cat([x, x])]
+    assert [str(each.shape) for each in after] == [str(each.shape) for each in before]
+    assert FakeTensorMode.cache_hits > 0
+
+
+def test_a_result_that_depends_on_data_needs_its_own_settings() -> None:
+    with pytest.raises(DynamicOutputShapeException):
+        computed(FakeTensorMode(), torch.nonzero, matrix)
+    mode = FakeTensorMode(shape_env=ShapeEnv(allow_dynamic_output_shape_ops=True))
+    with mode:
+        found = torch.nonzero(mode.from_tensor(matrix()))
+    assert isinstance(found.shape[0], torch.SymInt)
+    with pytest.raises(DynamicOutputShapeException):
+        computed(FakeTensorMode(), torch.nonzero, matrix)
