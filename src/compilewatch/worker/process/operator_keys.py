@@ -1,10 +1,10 @@
 """Lets all fake modes of a process share what they computed for sizes that are numbers.
 
 A fake mode looks an operator up by its inputs, and also by the settings of its shape environment
-and by whether AOTAutograd is tracing (`FakeTensorMode._cache_key`, torch 2.9 to 2.15). So the eager
-call, the capture, the joint graph and `fullgraph=True` computed every operator anew, a twentieth of
-a sweep. Settings and tracing matter only where a size is a symbol: torch never keeps an operator
-whose result has a symbol that its inputs lack, or depends on data.
+(`FakeTensorMode._cache_key`, torch 2.9 to 2.15). So the eager call, which has none, the capture and
+`fullgraph=True` computed every operator anew, a twentieth of a sweep. Where a size is a symbol, a
+result is kept in that symbol's shape environment, whose settings never change. Elsewhere they do
+not matter: torch does not keep a result that depends on data or has a symbol that its inputs lack.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import Any
 from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental import proxy_tensor
 
 
 def share_operators() -> None:
-    """Leave settings and tracing out of the keys of operators without symbolic sizes."""
+    """Leave the settings of the shape environment out of the keys of operators."""
     original = FakeTensorMode._cache_key
 
     def cache_key(
@@ -33,16 +32,11 @@ def share_operators() -> None:
     ) -> Any:
         if not isinstance(func, OpOverload):
             return original(self, state, func, args, kwargs)
-        shape_env, proxy_mode = self.shape_env, proxy_tensor.get_proxy_mode
-        self.shape_env, proxy_tensor.get_proxy_mode = None, _no_proxy_mode
+        shape_env, self.shape_env = self.shape_env, None
         try:
-            key = original(self, state, func, args, kwargs)
+            return original(self, state, func, args, kwargs)
         finally:
-            self.shape_env, proxy_tensor.get_proxy_mode = shape_env, proxy_mode
-        if not state.cache_on_shape_env():
-            return key
-        type(state).__init__(state, shape_env)  # a key has used it, and its caller uses it, too
-        return original(self, state, func, args, kwargs)
+            self.shape_env = shape_env
 
     FakeTensorMode._cache_key = cache_key
 
@@ -64,7 +58,3 @@ def describe_tensors_at_once() -> None:
             original(self, result, mode, state)
 
     metadata._flatten_into = flatten_into
-
-
-def _no_proxy_mode() -> None:
-    return None

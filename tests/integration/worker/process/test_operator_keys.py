@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from compilewatch.worker.process.operator_keys import describe_tensors_at_once, share_operators
@@ -59,16 +58,6 @@ def test_modes_with_other_settings_share_an_operator() -> None:
     assert [computed(mode, add, matrix) for mode in modes] == [1, 0, 0]
 
 
-def test_tracing_shares_an_operator() -> None:
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-    assert computed(mode, add, matrix) == 1
-    before = FakeTensorMode.cache_misses
-    graph = make_fx(add)(mode.from_tensor(matrix(), static_shapes=True))
-    assert before == FakeTensorMode.cache_misses
-    (node,) = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
-    assert node.meta["val"].shape == (3, 4)
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -109,7 +98,6 @@ def test_what_symbols_gave_is_not_shared() -> None:
 
 
 def test_a_symbol_is_looked_up_where_it_occurs_again() -> None:
-    """The second look-up of torch must not find what the first left in its state."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     x = symbolic(mode)
     with mode:
