@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from compilewatch.contract.failures import causes, error_code, error_record, one_line
 from compilewatch.records import ErrorRecord, Tier
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets.dynamo.graph_breaks import place_of, shorten_paths, user_stack
+from compilewatch.worker.targets.dynamo.graph_breaks import place_of, portable_text, user_stack
 from compilewatch.worker.targets.dynamo.reasons import classify
 
 _REJECTIONS = (
@@ -54,7 +54,7 @@ def compiler_error(error: BaseException) -> ErrorRecord:
     names = tuple(type(cause).__name__ for cause in chain)
     return msgspec.structs.replace(
         record,
-        message=shorten_paths(message),
+        message=portable_text(message),
         code=classify(message_of(error), names).code,
         file=place.file if place else record.file,
         line=place.line if place else record.line,

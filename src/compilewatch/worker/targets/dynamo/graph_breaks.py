@@ -64,6 +64,7 @@ _REASON = re.compile(
 )
 _RESUME = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 _FILE_IN_TEXT = re.compile(r"(?<![\w.])/[^\s\"':,()]+\.py\b")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
 _TORCH_STACK = re.compile(
     r"(?:=+ TorchDynamo Stack Trace =+\n)?^Traceback \(most recent call last\):\n(?:  .*\n)+", re.M
 )
@@ -157,14 +158,14 @@ def graph_break(
     source_start, source = _source(place)
     return GraphBreak(
         code=cause.code,
-        reason=shorten_paths(without_torch_stack(reason)),
+        reason=portable_text(without_torch_stack(reason)),
         fingerprint=fingerprint(cause.gb_id or cause.gb_type or cause.code, place),
         file=place.file,
         line=place.line,
         function=place.function,
         gb_id=cause.gb_id,
         gb_type=cause.gb_type,
-        explanation=shorten_paths(cause.explanation),
+        explanation=portable_text(cause.explanation),
         hints=cause.hints,
         user_stack=stack,
         source_start=source_start,
@@ -278,9 +279,13 @@ def package_path(file: str) -> str:
     return _CODE_NUMBER.sub(r"\1", relative_file(file))
 
 
-def shorten_paths(text: str) -> str:
-    """Return the text with absolute paths of Python files relative to their packages."""
-    return _FILE_IN_TEXT.sub(lambda found: relative_file(found[0]), text)
+def portable_text(text: str) -> str:
+    """Return the text as it is on each machine and in each run.
+
+    Absolute paths of Python files become relative to their packages, and objects lose their
+    addresses (`<function f at 0x7f…>`).
+    """
+    return _ADDRESS.sub("", _FILE_IN_TEXT.sub(lambda found: relative_file(found[0]), text))
 
 
 def without_torch_stack(reason: str) -> str:

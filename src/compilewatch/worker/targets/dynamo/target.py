@@ -64,7 +64,7 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     UNKNOWN,
     graph_break,
     place_of,
-    shorten_paths,
+    portable_text,
     stack_frame,
     user_stack,
 )
@@ -273,7 +273,7 @@ def _rejected(subject: Subject, error: Exception) -> tuple[GraphBreak, ...]:
     frames = user_stack(getattr(error, "real_stack", None) or ())
     place = (place_of(frames) if frames else None) or forward_of(subject.module)
     cause = classify(message, type_names(error))
-    return (graph_break(cause, shorten_paths(message), place, frames or (place,)),)
+    return (graph_break(cause, portable_text(message), place, frames or (place,)),)
 
 
 def _compile_fullgraph(
@@ -305,7 +305,7 @@ def _compile_fullgraph(
         verdict = FullgraphVerdict(
             accepted=False,
             code=classify(message, type_names(error)).code,
-            reason=shorten_paths(message),
+            reason=portable_text(message),
         )
         return verdict, error
     return FullgraphVerdict(accepted=True), None

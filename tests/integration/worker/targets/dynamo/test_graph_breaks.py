@@ -18,8 +18,8 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     graph_break,
     merge,
     place_of,
+    portable_text,
     reason_in,
-    shorten_paths,
     stack_frame,
     user_stack,
 )
@@ -216,6 +216,13 @@ def test_paths_are_relative_to_their_package() -> None:
     functional = torch.nn.functional.__file__
     assert stack_frame(functional, 1, "f").file == "torch/nn/functional.py"
     assert stack_frame("<eval_with_key>.17", 1, "forward").file == "<eval_with_key>"
-    assert shorten_paths(f"frame skipped: f ({functional} line 3)") == (
+    assert portable_text(f"frame skipped: f ({functional} line 3)") == (
         "frame skipped: f (torch/nn/functional.py line 3)"
     )
+
+
+def test_a_reason_names_no_address() -> None:
+    """Otherwise it would differ from run to run."""
+    text = f"target: {stack_frame!r}; x is 0x10"
+    assert " at 0x" in text
+    assert portable_text(text) == "target: <function stack_frame>; x is 0x10"
