@@ -21,7 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 def share_operators() -> None:
     """Leave the settings of the shape environment out of the keys of operators."""
-    original = FakeTensorMode._cache_key
+    original = getattr(FakeTensorMode, "_cache_key", None)
+    if original is None:  # another torch
+        return
 
     def cache_key(
         self: FakeTensorMode,
@@ -46,8 +48,10 @@ def describe_tensors_at_once() -> None:
 
     A key has the same fields as before. Tensors with symbolic sizes are described by torch.
     """
-    metadata = fake_tensor.TensorMetadata
-    original = metadata._flatten_into
+    metadata = getattr(fake_tensor, "TensorMetadata", None)
+    original = getattr(metadata, "_flatten_into", None)
+    if metadata is None or original is None:  # another torch
+        return
     fields = attrgetter(*(field.name for field in dataclasses.fields(metadata)))
 
     def flatten_into(self: Any, result: list[object], mode: FakeTensorMode, state: Any) -> None:

@@ -116,3 +116,14 @@ def test_a_result_that_depends_on_data_needs_its_own_settings() -> None:
     assert isinstance(found.shape[0], torch.SymInt)
     with pytest.raises(DynamicOutputShapeException):
         computed(FakeTensorMode(), torch.nonzero, matrix)
+
+
+def test_a_torch_without_these_internals_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FakeTensorMode, "_cache_key")
+    monkeypatch.delattr(fake_tensor.TensorMetadata, "_flatten_into")
+    share_operators()
+    describe_tensors_at_once()
+    assert not hasattr(FakeTensorMode, "_cache_key")
+    assert not hasattr(fake_tensor.TensorMetadata, "_flatten_into")
+    monkeypatch.delattr(fake_tensor, "TensorMetadata")
+    describe_tensors_at_once()
