@@ -12,17 +12,22 @@ import sys
 from collections.abc import Callable
 from itertools import islice
 from traceback import FrameSummary, StackSummary
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from torch._dynamo import config, exc, symbolic_convert
+import torch.fx
+from torch._dynamo import config, exc, output_graph, symbolic_convert
 from torch._dynamo.variables import builder
 from torch._logging._internal import log_state
 from torch._subclasses import meta_utils
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from compilewatch.worker.process.operator_keys import describe_tensors_at_once, share_operators
-from compilewatch.worker.process.stack_text import format_each_place_once
+from compilewatch.worker.process.stack_text import (
+    format_each_place_once,
+    keep_each_text_once,
+)
 
 _LOGS_WITH_NAMES = ("trace_call", "trace_source")
 _UNREAD_RECORDS = "describe_"
@@ -36,6 +41,8 @@ def take() -> None:
     describe_no_tensors()
     examine_only_frames_above_dynamo()
     format_each_place_once()
+    keep_each_text_once()
+    generate_no_code_for_assertions()
     share_operators()
     describe_tensors_at_once()
     define_classes_once()
@@ -83,6 +90,32 @@ def examine_only_frames_above_dynamo() -> None:
     `convert_frame` on (torch/_dynamo/exc.py, torch 2.13 to 2.15).
     """
     _replace(exc, "_extract_stack_with_positions", _stack_above_dynamo)
+
+
+def generate_no_code_for_assertions() -> None:
+    """Let Dynamo add assertions to a graph without generating and compiling code for it.
+
+    For `insert_deferred_runtime_asserts` it makes a `GraphModule` that nothing calls, beside that
+    of the backend (`OutputGraph.compile_and_call_fx_graph`, torch 2.9 to 2.15). Python's compiler
+    takes 60 MiB for the code of 6,000 operators.
+    """
+    names = ModuleType("torch.fx")
+    vars(names).update(vars(torch.fx), GraphModule=_CompiledWhenCalled)
+    _replace(output_graph, "fx", names)
+
+
+class _LazilyCompiled(type):
+    """The type of `_CompiledWhenCalled`, of which every graph module is an instance."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        return _LazyGraphModule(*args, **options)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch.fx.GraphModule)
+
+
+class _CompiledWhenCalled(metaclass=_LazilyCompiled):
+    """Makes graph modules whose code is generated at their first call."""
 
 
 def define_classes_once() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo import exc, funcname_cache, symbolic_convert
+from torch._dynamo import exc, funcname_cache, output_graph, symbolic_convert
 from torch._dynamo.variables import builder
 from torch._logging._internal import log_state, trace_log
 from torch._subclasses import meta_utils
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
 from torch.utils._triton import has_triton
 
 from compilewatch.worker.process import shortcuts
@@ -124,6 +125,49 @@ def test_devices_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.ones(3)
     assert mode.avoid_device_init is expected
     assert asked == []
+
+
+def test_code_is_generated_for_the_graph_of_the_backend_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(output_graph, "fx", output_graph.fx)
+    generate = GraphModule.recompile
+    generated: list[Any] = []
+
+    def counted(graph: GraphModule) -> Any:
+        generated.append(graph)
+        return generate(graph)
+
+    monkeypatch.setattr(GraphModule, "recompile", counted)
+    graphs: list[str] = []
+
+    def backend(graph: GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(graph.print_readable(print_output=False))
+        return graph.forward
+
+    counts = []
+    for _ in range(2):
+        generated.clear()
+        captured(backend)
+        counts.append(len(generated))
+        shortcuts.generate_no_code_for_assertions()
+    assert counts == [2, 1]
+    assert graphs[0] == graphs[1]
+
+
+def test_dynamo_knows_every_graph_module_after_the_shortcut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(output_graph, "fx", output_graph.fx)
+    shortcuts.generate_no_code_for_assertions()
+    names: Any = output_graph.fx
+    graph = torch.fx.symbolic_trace(double)
+    assert isinstance(graph, names.GraphModule)
+    assert not isinstance(torch.nn.Linear(1, 1), names.GraphModule)
+    lazy = names.GraphModule(torch.nn.Module(), graph.graph)
+    assert isinstance(lazy, GraphModule)
+    assert torch.equal(lazy(torch.ones(3)), torch.full((3,), 2.0))
+    assert torch.fx.GraphModule is GraphModule
 
 
 @pytest.mark.skipif(has_triton(), reason="Triton's own classes are used")

@@ -4,8 +4,9 @@ import traceback
 from collections.abc import Iterator
 
 import pytest
+from torch.fx import Graph, Node
 
-from compilewatch.worker.process.stack_text import format_each_place_once
+from compilewatch.worker.process.stack_text import format_each_place_once, keep_each_text_once
 
 
 @pytest.fixture
@@ -76,3 +77,17 @@ def test_variables_are_those_of_each_stack(formatted: list[str]) -> None:
     assert "divisor = 0\n" in first
     assert "divisor = False\n" in second
     assert len(formatted) == 2
+
+
+def test_nodes_share_the_text_of_equal_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "stack_trace", vars(Node)["stack_trace"])
+    keep_each_text_once()
+    graph = Graph()
+    first, second, other, none = (graph.placeholder(name) for name in "abcd")
+    for node, line in ((first, 1), (second, 1), (other, 2)):
+        node.stack_trace = f"file.py, line {line}"
+    none.stack_trace = None
+    assert first.stack_trace == "file.py, line 1"
+    assert first.stack_trace is second.stack_trace
+    assert other.stack_trace == "file.py, line 2"
+    assert none.stack_trace is None

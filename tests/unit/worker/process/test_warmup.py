@@ -12,6 +12,8 @@ ALWAYS = [
     "describe_no_tensors",
     "examine_only_frames_above_dynamo",
     "format_each_place_once",
+    "keep_each_text_once",
+    "generate_no_code_for_assertions",
     "share_operators",
     "describe_tensors_at_once",
     "define_classes_once",
@@ -33,7 +35,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
     for name in [*ALWAYS, "ask_once_for_devices"]:
         monkeypatch.setattr(shortcuts, name, lambda name=name: calls.append(name))
-    for name in ("import_modules", "_start_autograd"):
+    for name in ("import_modules", "_start_autograd", "_load_cudnn"):
         monkeypatch.setattr(warmup, name, lambda *_: None)
     monkeypatch.setattr(devices, "declare", lambda *_: None)
     return calls
@@ -53,3 +55,13 @@ def test_a_server_for_a_present_device_does_not_ask_for_it(taken: list[str]) -> 
     """Its children could not use the device that their parent has asked for."""
     warmup.warm_up(["xla"], single=True)
     assert taken == ALWAYS
+
+
+@pytest.mark.parametrize(("device", "loads"), [(H100, 1), (None, 0)])
+def test_a_server_for_a_declared_device_loads_what_its_attention_asks(
+    taken: list[str], monkeypatch: pytest.MonkeyPatch, device: DeclaredDevice | None, loads: int
+) -> None:
+    loaded: list[bool] = []
+    monkeypatch.setattr(warmup, "_load_cudnn", lambda: loaded.append(True))
+    warmup.warm_up(["dynamo"], single=True, device=device)
+    assert len(loaded) == loads

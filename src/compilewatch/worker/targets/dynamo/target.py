@@ -68,6 +68,7 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     stack_frame,
     user_stack,
 )
+from compilewatch.worker.targets.dynamo.interpreted import interpreted_backend
 from compilewatch.worker.targets.dynamo.joint_graph import unexecuted_backend
 from compilewatch.worker.targets.dynamo.reasons import (
     AOT_AUTOGRAD,
@@ -228,13 +229,23 @@ def loss_of(output: Any) -> torch.Tensor | None:
 
 def _backend(subject: Subject) -> Backend:
     target = subject.request.target
-    if target.backend is None and target.mode is Mode.TRAIN and subject.fake_mode is not None:
-        return unexecuted_backend
+    if target.backend is not None:
+        return _named(target.backend)
+    if target.mode is Mode.EVAL:
+        return _eager_backend(subject)
     # The default partitioner: how forward and backward are partitioned changes no verdict, and
     # the one that saves memory takes an eighth of a capture.
-    default = "eager" if target.mode is Mode.EVAL else "aot_eager_default_partitioner"
-    backend: Backend = torch._dynamo.lookup_backend(target.backend or default)
-    return backend
+    fake = subject.fake_mode is not None
+    return unexecuted_backend if fake else _named("aot_eager_default_partitioner")
+
+
+def _eager_backend(subject: Subject) -> Backend:
+    return interpreted_backend if subject.fake_mode is not None else _named("eager")
+
+
+def _named(backend: str) -> Backend:
+    found: Backend = torch._dynamo.lookup_backend(backend)
+    return found
 
 
 def _fullgraph(subject: Subject, found: Capture) -> FullgraphVerdict:
@@ -277,10 +288,11 @@ def _rejected(subject: Subject, error: Exception) -> tuple[GraphBreak, ...]:
 
 
 def _compile_fullgraph(
-    subject: Subject, backend: Backend | str = "eager", *, keep_operators: bool = False
+    subject: Subject, backend: Backend | None = None, *, keep_operators: bool = False
 ) -> tuple[FullgraphVerdict, Exception | None]:
     """Compile with `fullgraph=True` and return the verdict, and the error of a rejection.
 
+    Without a `backend`, what was compiled runs as with `backend="eager"`.
     `keep_operators` is only for the sizes that a successful capture computed, see `reset`.
     """
     reset(keep_operators=keep_operators)
@@ -289,7 +301,7 @@ def _compile_fullgraph(
     compiled = torch.compile(
         subject.module,
         fullgraph=True,
-        backend=backend,
+        backend=backend or _eager_backend(subject),
         dynamic=subject.request.target.dynamic or None,
     )
     try:
