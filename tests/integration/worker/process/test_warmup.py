@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from compilewatch import environments
 from compilewatch.environments import Environments, Interpreter
@@ -63,3 +65,24 @@ def test_a_process_for_each_request_answers_as_a_fork_does(
         assert launcher.server("threaded").threads == 2
     assert (answer.result.status, answer.result.graph_breaks) == (Status.GRAPH_BREAK, 1)
     assert answer.result.attempts == ()
+
+
+@pytest.mark.skipif(
+    torch.version.cuda is None or not Path("/proc/self/maps").exists(),
+    reason="needs a CUDA build of torch on Linux",
+)
+def test_the_server_loads_the_library_of_attention_on_cuda() -> None:
+    """Costs two seconds for an import of torch: only a new process has not loaded it yet."""
+    script = (
+        "from pathlib import Path\n"
+        "import torch\n"
+        "from compilewatch.worker.process import warmup\n"
+        "maps = Path('/proc/self/maps')\n"
+        "before = 'libcudnn_graph' in maps.read_text()\n"
+        "warmup._load_cudnn()\n"
+        "print(before, 'libcudnn_graph' in maps.read_text())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True"]

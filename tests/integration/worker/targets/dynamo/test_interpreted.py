@@ -15,25 +15,9 @@ from compilewatch.worker.targets.dynamo import target as dynamo
 from compilewatch.worker.targets.dynamo.interpreted import interpreted_backend
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from tests.integration.worker.targets.conftest import MakeSubject
+from tests.integration.worker.targets.dynamo.test_joint_graph import Plain, ReadsAnInteger
 
 pytestmark = pytest.mark.torch
-
-
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.inner(x)).sum(0)
-
-
-class ReadsBetweenGraphs(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        positions = torch.arange(x.shape[0]) + 1
-        y = self.inner(x)
-        torch._dynamo.graph_break()
-        return y * 2 if int(positions.max()) > 1 else y.sum()
 
 
 class WritesItsInput(Plain):
@@ -42,7 +26,7 @@ class WritesItsInput(Plain):
         return self.inner(x) + x
 
 
-@pytest.mark.parametrize("build", [Plain, ReadsBetweenGraphs, WritesItsInput])
+@pytest.mark.parametrize("build", [Plain, ReadsAnInteger, WritesItsInput])
 def test_the_outcome_is_that_of_eager(
     make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch, build: Callable[[], nn.Module]
 ) -> None:
