@@ -15,8 +15,10 @@ from traceback import FrameSummary, StackSummary
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 import torch.fx
-from torch._dynamo import config, exc, output_graph, symbolic_convert
+from torch._decomp import decompositions_for_rng
+from torch._dynamo import config, exc, output_graph, symbolic_convert, utils
 from torch._dynamo.variables import builder
 from torch._logging._internal import log_state
 from torch._subclasses import meta_utils
@@ -39,6 +41,8 @@ def take() -> None:
     read_verbosity_once()
     name_no_functions()
     describe_no_tensors()
+    record_no_events()
+    make_no_states_of_generators()
     examine_only_frames_above_dynamo()
     format_each_place_once()
     keep_each_text_once()
@@ -81,6 +85,32 @@ def describe_no_tensors() -> None:
             trace(name, *args, **options)
 
     _replace(meta_utils, "trace_structured", trace_others)
+
+
+def record_no_events() -> None:
+    """Leave the events `chromium_event`, the times of a compilation's steps, out of the trace.
+
+    They are another fifth of its records. A child's times are no compiler's times: no code is
+    generated, and most operators run on fake tensors (`ChromiumEventLogger`, torch 2.9 to 2.15).
+    """
+    _replace(utils.ChromiumEventLogger, "_log_timed_event", lambda *_, **__: {})
+
+
+def make_no_states_of_generators() -> None:
+    """Let AOTAutograd share one empty tensor where it makes twelve for each graph.
+
+    They stand for states of random number generators, and are only read if operators that draw
+    random numbers are made functional (`functionalize_rng_ops`), which replaces them first
+    (`PhiloxState`, torch 2.9 to 2.15).
+    """
+    empty = torch.tensor(())
+
+    def reset(state: Any) -> None:
+        state.seed = state.base_offset = empty
+        state.relative_offset = 0
+        state.offset_advanced_at_least_once = False
+
+    _replace(decompositions_for_rng.PhiloxState, "reset", reset)
 
 
 def examine_only_frames_above_dynamo() -> None:

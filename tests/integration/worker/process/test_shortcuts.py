@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo import exc, funcname_cache, output_graph, symbolic_convert
+from torch._decomp.decompositions_for_rng import PhiloxState
+from torch._dynamo import exc, funcname_cache, output_graph, symbolic_convert, utils
 from torch._dynamo.variables import builder
 from torch._logging._internal import log_state, trace_log
 from torch._subclasses import meta_utils
@@ -62,6 +63,36 @@ def test_a_trace_has_all_records_but_those_of_tensors(records: Callable[[], list
     after = records()
     assert {"describe_storage", "describe_tensor", "describe_source"} < set(before)
     assert after == [kind for kind in before if not kind.startswith("describe_")]
+
+
+def test_a_trace_has_all_records_but_the_times_of_steps(
+    records: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = utils.ChromiumEventLogger
+    monkeypatch.setattr(logger, "_log_timed_event", logger._log_timed_event)
+    records()  # the first capture of a process has more
+    before = records()
+    shortcuts.record_no_events()
+    after = records()
+    assert "chromium_event" in before
+    assert after == [kind for kind in before if kind != "chromium_event"]
+
+
+def test_states_of_generators_start_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PhiloxState, "reset", PhiloxState.reset)
+    before = vars(PhiloxState()).keys()
+    shortcuts.make_no_states_of_generators()
+    state = PhiloxState()
+    assert vars(state).keys() == before
+    state.set_state(torch.tensor(1), torch.tensor(2))
+    state.advance_offset(3)
+    assert state.get_state_as_tuple() == (1, 5)
+    with pytest.raises(AssertionError):
+        PhiloxState().get_state_as_tuple()
+    state.reset()
+    assert (state.relative_offset, state.offset_advanced_at_least_once) == (0, False)
+    with pytest.raises(AssertionError):
+        state.get_state_as_tuple()
 
 
 @pytest.mark.skipif(
