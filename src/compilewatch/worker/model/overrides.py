@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,8 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     of the configuration class for models built from defaults (a partial `config.json`); `config`
     maps dotted paths of the configuration (`text_config.num_hidden_layers`) to values that are set
     after reduction; `inputs` is for `example_inputs`. `packages` are distributions that the classes
-    need: the parent reads them, and plans the classes for an environment that has them.
+    need: the parent reads them, and plans the classes for an environment that has them. `functions`
+    maps functions of the module that defines the class to new defaults of their arguments.
     """
 
     reason: str

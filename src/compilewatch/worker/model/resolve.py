@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +121,26 @@ def _override(config: Any, overrides: list[Override]) -> None:
             _set_path(config, path, value)
 
 
+def change_defaults(model_class: type, functions: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give functions of a model's module other defaults, for as long as this process lives.
+
+    `functions` are names with new values by argument. What a release lacks is left out: it may have
+    another implementation.
+    """
+    for name, values in functions.items():
+        function = getattr(sys.modules[model_class.__module__], name, None)
+        if function is None:
+            continue
+        function = inspect.unwrap(function)
+        parameters = inspect.signature(function).parameters.values()
+        with_default = [
+            each
+            for each in parameters
+            if each.default is not each.empty and each.kind is not each.KEYWORD_ONLY
+        ]
+        function.__defaults__ = tuple(values.get(e.name, e.default) for e in with_default)
+
+
 def _constructor(
     model_class: Any, config: Any, depth: Depth, dtype: torch.dtype = torch.float32
 ) -> Construct:
@@ -151,6 +172,8 @@ def _from_configuration(
     matching = overrides.matching(Scope(model_class.__name__, config.model_type, tier, depth, mode))
     # Nothing is narrowed in the fake tier.
     config = fit_config(model_class, config, Tier.FAKE if full_size else tier, depth, matching)
+    for override in matching:
+        change_defaults(model_class, override.functions)
     dtype = _dtype(request, config)
     construct = _constructor(model_class, config, depth, dtype)
     if fake_mode is None:

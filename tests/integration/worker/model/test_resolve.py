@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import importlib
+import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 import transformers
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from transformers.models.kimi_linear import modeling_kimi_linear
 
 from compilewatch.errors import ConfigError
 from compilewatch.records import (
@@ -30,7 +33,12 @@ from compilewatch.records import (
 from compilewatch.worker.model.architectures import missing_package
 from compilewatch.worker.model.construct import FilledMemory, construct_fake
 from compilewatch.worker.model.overrides import Override, Overrides, load_overrides
-from compilewatch.worker.model.resolve import BuiltModel, UnknownArchitectureError, build_model
+from compilewatch.worker.model.resolve import (
+    BuiltModel,
+    UnknownArchitectureError,
+    build_model,
+    change_defaults,
+)
 from compilewatch.worker.model.width import PARAMETER_BUDGET
 
 pytestmark = pytest.mark.torch
@@ -171,6 +179,40 @@ def test_an_override_of_a_tuple_is_a_tuple() -> None:
     built = _library("ReformerModel", overrides=Overrides(override=(override,)))
 
     assert built.config.axial_pos_shape == (8, 8)
+
+
+def functions_of(override: Override) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The functions of the installed Transformers that an override names, with new defaults."""
+    for model_type in override.model_types:
+        configuration = transformers.CONFIG_MAPPING[model_type].__module__
+        module = importlib.import_module(configuration.replace(".configuration_", ".modeling_"))
+        for name, values in override.functions.items():
+            yield inspect.unwrap(getattr(module, name)), values
+
+
+def test_functions_of_shipped_overrides_have_the_arguments() -> None:
+    found = [each for override in SHIPPED.override for each in functions_of(override)]
+    assert found
+    for function, values in found:
+        assert values.keys() <= inspect.signature(function).parameters.keys()
+
+
+@pytest.mark.parametrize(("depth", "rows"), [(Depth.FULL, 64), (Depth.REDUCED, 8)])
+def test_a_function_has_another_default_at_reduced_depth(
+    monkeypatch: pytest.MonkeyPatch, depth: Depth, rows: int
+) -> None:
+    function = inspect.unwrap(modeling_kimi_linear.chunk_kimi_delta_attention)
+    monkeypatch.setattr(function, "__defaults__", function.__defaults__)
+    before = {name: each.default for name, each in inspect.signature(function).parameters.items()}
+
+    _library("KimiLinearModel", depth=depth)
+
+    after = {name: each.default for name, each in inspect.signature(function).parameters.items()}
+    assert after == {**before, "chunk_size": rows}
+
+
+def test_a_function_that_a_release_lacks_is_left_out() -> None:
+    change_defaults(modeling_kimi_linear.KimiLinearModel, {"no_such_function": {"size": 8}})
 
 
 def test_gaps_of_a_default_configuration_are_filled_from_overrides() -> None:
