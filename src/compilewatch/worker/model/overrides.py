@@ -53,6 +53,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     defaults: dict[str, Any] = {}
     config: dict[str, Any] = {}
     inputs: dict[str, Any] = {}
+    functions: dict[str, dict[str, Any]] = {}
     packages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -106,8 +107,19 @@ def load_overrides(directory: Path | None) -> Overrides:
         return Overrides()
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such folder of input overrides")
+    paths = sorted(directory.glob("*.toml"))
+    return _read(tuple((path, _version(path)) for path in paths))
+
+
+def _version(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=1)
+def _read(versions: tuple[tuple[Path, tuple[int, int]], ...]) -> Overrides:
     found: list[Override] = []
-    for path in sorted(directory.glob("*.toml")):
+    for path, _ in versions:
         found += read_toml(path, Overrides).override
     return Overrides(override=tuple(found))
 

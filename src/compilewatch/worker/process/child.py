@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -27,7 +28,8 @@ from compilewatch.contract.messages import (
     Start,
     durations,
 )
-from compilewatch.records import ChaosBuild, Phase, Tier
+from compilewatch.errors import CompilewatchError
+from compilewatch.records import ChaosBuild, Phase, Request, Tier
 from compilewatch.worker import phases
 from compilewatch.worker.process.frame_stack import with_large_frame
 
@@ -68,6 +70,18 @@ def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda:
         if code:
             sys.excepthook(*sys.exc_info())
         os._exit(code)
+
+
+def read_ahead(request: Request) -> None:
+    """Read in the server what each child would read again: the overrides, which take 13 ms.
+
+    The server never fails because of them: the child says what is wrong.
+    """
+    from compilewatch.worker.model.overrides import load_overrides
+
+    if request.overrides_dir is not None:
+        with contextlib.suppress(CompilewatchError, OSError):
+            load_overrides(Path(request.overrides_dir))
 
 
 def become_child(folder: Path, server_pid: int, memory_limit_bytes: int) -> None:

@@ -117,12 +117,13 @@ class Server:
         self.lines.send(Started(id=start.id, pid=pid, at=at))
 
     def _fork(self, start: Start) -> int:
+        from compilewatch.worker.process import child
+
+        child.read_ahead(start.request)
         server_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
             self.lines.channel.close()
-            from compilewatch.worker.process import child
-
             child.main(start, server_pid)
         return pid
 

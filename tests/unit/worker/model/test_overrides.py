@@ -89,6 +89,14 @@ def test_files_are_joined_in_order_of_their_names(tmp_path: Path) -> None:
     assert [o.reason for o in load_overrides(tmp_path).override] == ["a", "b"]
 
 
+def test_a_folder_is_read_again_if_a_file_changed(tmp_path: Path) -> None:
+    first = _load(tmp_path, HEAD + 'classes = ["X"]\n')
+    assert load_overrides(tmp_path) is first
+
+    (changed,) = _load(tmp_path, HEAD.replace("why", "because") + 'classes = ["X"]\n').override
+    assert changed.reason == "because"
+
+
 def test_no_folder_means_no_overrides_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
     assert load_overrides(None).override == ()
     with pytest.raises(ConfigError, match="no such folder"):
