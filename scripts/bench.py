@@ -1,6 +1,6 @@
 """Measures what docs/benchmarks.md states; prints one JSON line a benchmark.
 
-    make bench                     # all, about two hours on two cores
+    make bench                     # all, about three hours on two cores
     make bench ARGS="deepseek_v3"  # some, by name
 
 Every figure is of complete commands, as a user runs them, in a fresh outputs folder.
@@ -82,6 +82,29 @@ def library_rerun(output: Path) -> dict[str, Any]:
 def library_eval_train(output: Path) -> dict[str, Any]:
     """Eval and train: 45 minutes."""
     return library(output, "eval,train", 45)
+
+
+def library_devices(output: Path) -> dict[str, Any]:
+    """Eval on a declared CUDA device and on the CPU, in turns of an eighth: at most 1.15 times."""
+    seconds = {"cpu": 0.0, "cuda": 0.0}
+    verdicts = {"cpu": 0, "cuda": 0}
+    for part in range(1, 9):
+        for device in sorted(seconds, reverse=part % 2 == 0):
+            wall, run = compilewatch(
+                *("sweep", "--source", "library", "--all", "--depth", "reduced"),
+                *("--variants", "main", "--device", device, "--shard", f"{part}/8"),
+                *("--jobs", str(JOBS), "--output", str(output), "--fresh"),
+            )
+            seconds[device] += wall
+            verdicts[device] += run["summary"]["verdicts"]
+    ratio = seconds["cuda"] / seconds["cpu"]
+    return {
+        "wall_seconds": {device: round(each, 1) for device, each in seconds.items()},
+        "verdicts": verdicts,
+        "ratio": round(ratio, 3),
+        "ratio_limit": 1.15,
+        "within": ratio <= 1.15,
+    }
 
 
 def row(output: Path, target: str, top: int, depth: str, limit_minutes: float) -> dict[str, Any]:
@@ -312,6 +335,7 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "library_eval": library_eval,
     "library_rerun": library_rerun,
     "library_eval_train": library_eval_train,
+    "library_devices": library_devices,
     "export_100": export_100,
     "inductor_10": inductor_10,
     "xla_25": xla_25,
