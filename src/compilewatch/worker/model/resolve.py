@@ -133,12 +133,11 @@ def change_defaults(model_class: type, functions: Mapping[str, Mapping[str, Any]
             continue
         function = inspect.unwrap(function)
         parameters = inspect.signature(function).parameters.values()
-        with_default = [
-            each
-            for each in parameters
-            if each.default is not each.empty and each.kind is not each.KEYWORD_ONLY
-        ]
-        function.__defaults__ = tuple(values.get(e.name, e.default) for e in with_default)
+        with_default = [each for each in parameters if each.default is not each.empty]
+        by_name = {each.name for each in with_default if each.kind is each.KEYWORD_ONLY}
+        defaults = {each.name: values.get(each.name, each.default) for each in with_default}
+        function.__defaults__ = tuple(v for name, v in defaults.items() if name not in by_name)
+        function.__kwdefaults__ = {name: defaults[name] for name in by_name}
 
 
 def _constructor(

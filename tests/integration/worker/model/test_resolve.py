@@ -211,6 +211,16 @@ def test_a_function_has_another_default_at_reduced_depth(
     assert after == {**before, "chunk_size": rows}
 
 
+def test_defaults_are_those_of_each_kind_of_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(a: int, b: int = 1, *, c: int = 2, d: int, e: int = 3) -> tuple[int, ...]:
+        return a, b, c, d, e
+
+    monkeypatch.setattr(modeling_kimi_linear, "function", function, raising=False)
+    change_defaults(modeling_kimi_linear.KimiLinearModel, {"function": {"b": 10, "e": 30}})
+
+    assert function(0, d=0) == (0, 10, 2, 0, 30)
+
+
 def test_a_function_that_a_release_lacks_is_left_out() -> None:
     change_defaults(modeling_kimi_linear.KimiLinearModel, {"no_such_function": {"size": 8}})
 
