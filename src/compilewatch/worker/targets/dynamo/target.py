@@ -42,6 +42,7 @@ from compilewatch.worker.targets import (
     check_device_not_needed,
 )
 from compilewatch.worker.targets.dynamo import trace_log
+from compilewatch.worker.targets.dynamo.backends import capturing_backend, eager_backend
 from compilewatch.worker.targets.dynamo.capture import (
     Backend,
     Capture,
@@ -68,8 +69,6 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     stack_frame,
     user_stack,
 )
-from compilewatch.worker.targets.dynamo.interpreted import interpreted_backend
-from compilewatch.worker.targets.dynamo.joint_graph import unexecuted_backend
 from compilewatch.worker.targets.dynamo.reasons import (
     AOT_AUTOGRAD,
     SKIPPED_FRAME,
@@ -110,7 +109,7 @@ class DynamoTarget(CompileTarget):
                 found = capture(
                     lambda module: _call(subject, module),
                     subject.module,
-                    backend=_backend(subject),
+                    backend=capturing_backend(subject),
                     dynamic=subject.request.target.dynamic,
                     trace_folder=_trace_folder(subject),
                     count_operators=True,
@@ -227,27 +226,6 @@ def loss_of(output: Any) -> torch.Tensor | None:
     return torch.stack(means).sum() if means else None
 
 
-def _backend(subject: Subject) -> Backend:
-    target = subject.request.target
-    if target.backend is not None:
-        return _named(target.backend)
-    if target.mode is Mode.EVAL:
-        return _eager_backend(subject)
-    # The default partitioner: how forward and backward are partitioned changes no verdict, and
-    # the one that saves memory takes an eighth of a capture.
-    fake = subject.fake_mode is not None
-    return unexecuted_backend if fake else _named("aot_eager_default_partitioner")
-
-
-def _eager_backend(subject: Subject) -> Backend:
-    return interpreted_backend if subject.fake_mode is not None else _named("eager")
-
-
-def _named(backend: str) -> Backend:
-    found: Backend = torch._dynamo.lookup_backend(backend)
-    return found
-
-
 def _fullgraph(subject: Subject, found: Capture) -> FullgraphVerdict:
     """Derive the verdict if the capture proves it, otherwise compile again.
 
@@ -301,7 +279,7 @@ def _compile_fullgraph(
     compiled = torch.compile(
         subject.module,
         fullgraph=True,
-        backend=backend or _eager_backend(subject),
+        backend=backend or eager_backend(subject),
         dynamic=subject.request.target.dynamic or None,
     )
     try:
