@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._guards import TracingContext
+from torch._higher_order_ops.utils import registered_hop_fake_fns
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorConverter,
@@ -79,6 +81,9 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
     Dynamo traces with its own fake mode; `values_shown` describes how it treats known values.
     """
 
+    supports_higher_order_operators = True
+    """They look for a rule by the exact class of a mode; `__torch_dispatch__` finds it."""
+
     def __init__(self, device: torch.device = CPU) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.device = device
@@ -109,6 +114,21 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
             and not isinstance(t, FakeTensor | torch.nn.Parameter)
         )
 
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        # The others are registered with a rule that calls this function.
+        if isinstance(func, HigherOrderOperator) and func not in registered_hop_fake_fns:
+            rule = func.python_key_table.get(FakeTensorMode)
+            if rule is None:
+                raise NotImplementedError(f"torch has no rule for {func} on fake tensors")
+            return rule(self, *args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs or {})
+
     # torch 2.9 would compile this function, which is called between two graphs.
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def dispatch(
@@ -119,6 +139,8 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return super().dispatch(func, types, args, kwargs)
         if TracingContext.try_get() is not None:
             # Dynamo evaluates constants below its own mode, where this mode must change nothing.
             leaves = tree_leaves((args, kwargs))

@@ -158,3 +158,41 @@ def test_the_way_back_is_captured_too(mode: Any) -> None:
         compiled(mode.known(torch.randn(2, 3, 8, 8))).backward()
     torch._dynamo.reset()
     assert model.patches.weight.grad is not None
+
+
+def _chosen(x: Any) -> Any:
+    return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (x,))
+
+
+def _scanned(x: Any) -> Any:
+    from torch._higher_order_ops.scan import scan
+
+    return scan(lambda carry, a: (carry + a, carry * a), torch.zeros(2), x)[1]
+
+
+def _mapped(x: Any) -> Any:
+    from torch._higher_order_ops.map import map as each
+
+    return each(lambda a: a.sin(), x)
+
+
+@pytest.mark.parametrize("function", [_chosen, _scanned, _mapped])
+def test_operators_that_take_functions_have_a_result(mode: Any, function: Any) -> None:
+    with mode:
+        made = function(mode.from_tensor(torch.ones(3, 2)))
+    assert isinstance(made, FakeTensor)
+    assert made.shape == (3, 2)
+
+
+def test_an_operator_that_takes_functions_may_have_no_rule(mode: Any) -> None:
+    from torch._ops import HigherOrderOperator
+
+    class Unknown(HigherOrderOperator):
+        def __init__(self) -> None:
+            super().__init__("compilewatch_unknown")
+
+        def __call__(self, *args: Any) -> Any:
+            return super().__call__(*args)
+
+    with mode, pytest.raises(NotImplementedError, match="compilewatch_unknown"):
+        Unknown()(mode.from_tensor(torch.ones(2)))
