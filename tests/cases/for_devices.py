@@ -67,6 +67,16 @@ class ReadsWeights(_Model):
         return y * 2
 
 
+class NeedsDevice(_Model):
+    """Needs a value that fake tensors do not have, and then a device that is not the CPU."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if y.isfinite().all() and y.device.type == "cpu":
+            raise NotImplementedError("this attention does not support CPU")
+        return y
+
+
 class Scalars(_Model):
     """Collects elements of a device tensor, which torch reads below its dispatcher."""
 
@@ -137,6 +147,10 @@ def reads_input() -> nn.Module:
 
 def reads_weights() -> nn.Module:
     return ReadsWeights()
+
+
+def needs_device() -> nn.Module:
+    return NeedsDevice()
 
 
 def scalars() -> nn.Module:

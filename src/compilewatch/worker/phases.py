@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -63,6 +64,10 @@ FAKE_ERRORS = frozenset(
 
 
 DEVICES_MIXED = "Expected all tensors to be on the same device"
+
+BEFORE_THE_COMPILER = frozenset({Phase.CREATE, Phase.INPUTS, Phase.EAGER})
+
+_CPU = re.compile(r"\bcpu\b", re.IGNORECASE)
 
 
 @dataclass(kw_only=True)
@@ -313,6 +318,8 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
             return ChildResult(result=result, fake_failure=f"in {progress.phase}, {detail}")
         if request.device is not None:
             return ChildResult(result=_limit_of_fake_tensors(result))
+    if status is Status.ERROR and _only_on_cpu(request, tier, record, progress.phase):
+        return ChildResult(result=_limit_of_fake_tensors(result))
     return ChildResult(result=result)
 
 
@@ -325,6 +332,12 @@ def _limit_of_fake_tensors(result: Result) -> Result:
     )
 
 
+def _only_on_cpu(request: Request, tier: Tier, record: ErrorRecord, phase: Phase) -> bool:
+    """Whether a model failed on the CPU, which a probe uses for eager execution, and says so."""
+    before = phase in BEFORE_THE_COMPILER
+    return before and probes(request, tier) and _CPU.search(record.message) is not None
+
+
 def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -> bool:
     """Whether fake tensors may be the cause.
 
@@ -334,7 +347,7 @@ def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -
         return False
     if phase is Phase.EAGER and DEVICES_MIXED in record.message:
         return False  # fake tensors know their devices
-    if phase in (Phase.CREATE, Phase.INPUTS, Phase.EAGER):
+    if phase in BEFORE_THE_COMPILER:
         return True
     return any(
         isinstance(cause, FakeUnsupportedError) or type(cause).__name__ in FAKE_ERRORS

@@ -36,6 +36,7 @@ MODELS = (
     "moves",
     "reads_input",
     "reads_weights",
+    "needs_device",
     "scalars",
     "constant",
     "stores_scalars",
@@ -180,6 +181,14 @@ def test_symbols_of_sizes_that_dynamo_lost_are_its_verdict_on_every_device(of: G
     assert on_device.fullgraph is not None
     assert not on_device.fullgraph.accepted
     assert on_device.fullgraph.code == on_cpu.fullgraph.code
+
+
+def test_an_error_of_the_cpu_alone_is_not_one_of_the_device(of: Get) -> None:
+    on_cpu, on_device = of("needs_device", "cpu"), of("needs_device")
+    assert (on_cpu.status, on_cpu.phase) == (Status.ERROR, Phase.EAGER)
+    assert on_device.status is Status.UNSUPPORTED
+    assert "fake tensors of cuda cannot show it" in on_device.detail
+    assert "does not support CPU" in on_device.detail
 
 
 def test_without_a_second_attempt_there_is_no_verdict(of: Get) -> None:
