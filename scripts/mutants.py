@@ -105,6 +105,8 @@ def _tried(copy: Path, mutant: Mutant) -> tuple[str, str]:
         return BROKEN, f"its tests did not end within {TIMEOUT_SECONDS:g} s"
     finally:
         path.write_text(text, encoding="utf-8")
+    if status == 0 and " passed" not in said.splitlines()[-1]:
+        return BROKEN, f"its tests were skipped:\n{said}"
     if status == 0:
         return SURVIVED, f"{mutant.old}\n->\n{mutant.new}\nby {' '.join(mutant.tests)}"
     # 1: tests failed. Any other status says that they did not run, which proves nothing.
@@ -123,7 +125,7 @@ def _pytest(
     # Bytecode is told apart by size and whole seconds, and a mistake may keep both.
     done = subprocess.run(
         [
-            *(sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"),
+            *(sys.executable, "-B", "-m", "pytest", "-x", "-q", "-rs", "-p", "no:cacheprovider"),
             *("--matrix", *tests),
         ],
         cwd=copy,

@@ -47,8 +47,8 @@ Key = tuple[str, str, str, Mode, Tier]
 Get = Callable[..., Result]
 
 
-REPEATS = 8
-"""A race that aborts every second of these children is noticed."""
+REPEATS = 16
+"""A race that aborts every fourth of these children is noticed."""
 
 
 def _request(name: str, target: Target, tier: Tier = Tier.AUTO, *, repeat: str = "") -> Request:
