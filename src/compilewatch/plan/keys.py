@@ -28,6 +28,7 @@ from compilewatch.records import (
     Depth,
     Environment,
     FactoryBuild,
+    LibraryBuild,
     ModelSpec,
     Target,
     Tier,
@@ -167,6 +168,12 @@ def _build_identity(spec: ModelSpec) -> dict[str, Any]:
         identity = {"factory": build.factory, "inputs": build.inputs, "source": build.source_sha256}
         # Without the digest of the source, only the folder distinguishes two factories.
         return identity if build.source_sha256 else {**identity, "path": build.path}
+    if isinstance(build, LibraryBuild):
+        return {
+            "library": build.library,
+            "name": build.name,
+            "configuration": build.configuration_sha256,
+        }
     pinned = [build.repo, spec.revision]
     return {
         "config": build.config_sha256,

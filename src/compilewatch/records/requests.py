@@ -50,13 +50,28 @@ class FactoryBuild(Record, frozen=True, kw_only=True, tag="factory"):
         return tuple(self.path.split(os.pathsep)) if self.path else ()
 
 
+class LibraryBuild(Record, frozen=True, kw_only=True, tag="library"):
+    """A model of another library than Transformers, by the name that the library gives it.
+
+    `library` is a row of `sources.libraries` (`timm`, `diffusers`, …) and `name` an architecture,
+    class or configuration there. `configuration`, if given, is the absolute path of the file or
+    folder that a repository configures the model with, and `configuration_sha256` digests its
+    content; otherwise the library's own configuration of that name is used.
+    """
+
+    library: str
+    name: str
+    configuration: str | None = None
+    configuration_sha256: str = ""
+
+
 class ChaosBuild(Record, frozen=True, kw_only=True, tag="chaos"):
     """A built-in model that fails on purpose; `behaviour` is a name in `worker.model.chaos`."""
 
     behaviour: str
 
 
-Build = ClassBuild | ConfigBuild | FactoryBuild | ChaosBuild
+Build = ClassBuild | ConfigBuild | FactoryBuild | LibraryBuild | ChaosBuild
 
 
 class ModelSpec(Record, frozen=True, kw_only=True):

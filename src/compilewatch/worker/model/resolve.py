@@ -95,8 +95,10 @@ def build_model(
         dtype = request.target.dtype
         if dtype not in (Dtype.CONFIG, default_dtype(request.target.device)):
             module = module.to(getattr(torch, dtype.value))
-    else:
+    elif isinstance(build, ChaosBuild):
         module = _chaos(build)
+    else:
+        raise ConfigError(f"{build.library!r} is not a library of models that can be built here")
     if fake_mode is not None:
         module = to_fake(module, fake_mode)
     return _built(module, fake_mode, Depth.FULL)
