@@ -58,12 +58,27 @@ _CODES_BY_MESSAGE = (
 )
 
 
+class RecordedError(Exception):
+    """An exception of another process: its record, `one_line`, and the names of its types.
+
+    The names are those of all classes of the exception and of its causes.
+    """
+
+    def __init__(self, record: ErrorRecord, *, line: str, names: Iterable[str]) -> None:
+        super().__init__(record.message)
+        self.record = record
+        self.line = line
+        self.names = frozenset(names)
+
+
 def error_record(error: BaseException) -> ErrorRecord:
     """Record an exception: type, message, both ends of its traceback, and where it was raised.
 
     The location is the line that a reader can look at (see `_innermost`); for a SyntaxError it is
     the line with the wrong syntax. An error of compilewatch has none: its message says what to do.
     """
+    if isinstance(error, RecordedError):
+        return error.record
     text = "".join(traceback.format_exception(error))
     place = None if isinstance(error, CompilewatchError) else _place(error)
     return ErrorRecord(
@@ -80,6 +95,8 @@ def error_record(error: BaseException) -> ErrorRecord:
 
 def error_code(error: BaseException) -> str:
     """Return a short, bounded code for the failure, or its type's name in snake case."""
+    if isinstance(error, RecordedError):
+        return error.record.code
     for cause in causes(error):
         if isinstance(cause, OSError) and cause.errno in _DISK_ERRNOS:
             return DISK_FAILURE
@@ -102,8 +119,17 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__
 
 
+def type_names(error: BaseException) -> frozenset[str]:
+    """Return the names of all classes of an exception and of its causes."""
+    if isinstance(error, RecordedError):
+        return error.names
+    return frozenset(each.__name__ for cause in causes(error) for each in type(cause).__mro__)
+
+
 def one_line(error: BaseException, limit: int = 200) -> str:
     """Return `Type: first line of the message`, shortened to `limit` characters."""
+    if isinstance(error, RecordedError):
+        return error.line
     lines = _message(error).strip().splitlines()
     text = type(error).__name__ + (f": {lines[0]}" if lines else "")
     return text if len(text) <= limit else text[: limit - 1] + "…"

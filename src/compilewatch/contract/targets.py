@@ -77,6 +77,7 @@ COMMON_FILES = (
     "contract/failures.py",
     "worker/device",
     "worker/example_inputs",
+    "worker/forked.py",
     "worker/model",
     "worker/phases.py",
     "worker/process/child.py",

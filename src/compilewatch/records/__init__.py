@@ -33,7 +33,7 @@ from compilewatch.records.breaks import (
     GraphBreak,
     StackFrame,
 )
-from compilewatch.records.capture import CaptureFigures
+from compilewatch.records.capture import CaptureFigures, SecondCall
 from compilewatch.records.details import Details
 from compilewatch.records.details.export import (
     DraftExport,
@@ -132,6 +132,7 @@ __all__ = [
     "Request",
     "Result",
     "Run",
+    "SecondCall",
     "StackFrame",
     "Status",
     "Target",

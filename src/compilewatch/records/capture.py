@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compilewatch.records.base import Record
+from compilewatch.records.breaks import GraphBreak
 
 
 class CaptureFigures(Record, frozen=True, kw_only=True):
@@ -32,3 +33,18 @@ class CaptureFigures(Record, frozen=True, kw_only=True):
             return None
         every = self.operators_captured + self.operators_eager
         return self.operators_captured / every if every else None
+
+
+class SecondCall(Record, frozen=True, kw_only=True):
+    """What the second call of a compiled model met, where it differs from the first.
+
+    `breaks` are graph breaks in frames that were compiled now, `graph_breaks` is their total, and
+    `graphs` counts the graphs compiled now. `recompilations` counts the frames compiled again
+    because their guards no longer held. `error` is the exception that ended the call, "" if none.
+    """
+
+    breaks: tuple[GraphBreak, ...] = ()
+    graph_breaks: int = 0
+    graphs: int = 0
+    recompilations: int = 0
+    error: str = ""

@@ -13,7 +13,7 @@ from compilewatch.records.base import (
     Tier,
 )
 from compilewatch.records.breaks import ErrorRecord, FullgraphVerdict, GraphBreak
-from compilewatch.records.capture import CaptureFigures
+from compilewatch.records.capture import CaptureFigures, SecondCall
 from compilewatch.records.details import Details
 from compilewatch.records.details.numerics import Numerics
 from compilewatch.records.requests import Request
@@ -79,7 +79,9 @@ class Result(Record, frozen=True, kw_only=True):
     weights, None in runs of earlier versions. `probed` means that only the first graph break was
     looked for, because the model cannot run without values on a device that is only declared.
     `variants` are the results of all input variants if there is more than one; `variant` is the
-    worst of them, which everything else in the result is about.
+    worst of them, which everything else in the result is about. Everything is about the first call
+    of a model that nothing has called; `second_call` is set if the next one, with equal inputs,
+    differs.
     """
 
     request: Request
@@ -101,6 +103,7 @@ class Result(Record, frozen=True, kw_only=True):
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
     capture: CaptureFigures | None = None
+    second_call: SecondCall | None = None
     durations: dict[str, float] = {}
     peak_memory_bytes: int | None = None
     parameters: int | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from compilewatch import plugins
-from compilewatch.contract.failures import causes, error_record, one_line
+from compilewatch.contract.failures import error_record, one_line, type_names
 from compilewatch.contract.messages import ChildResult
 from compilewatch.contract.targets import entry
 from compilewatch.errors import CompilewatchError
@@ -53,6 +53,7 @@ TRAINING = "compilewatch.worker.profilers.training:train"
 
 FAKE_ERRORS = frozenset(
     {
+        "FakeUnsupportedError",
         "DataDependentOutputException",
         "DynamicOutputShapeException",
         "UnsupportedFakeTensorException",
@@ -60,7 +61,7 @@ FAKE_ERRORS = frozenset(
         "UnsupportedOperatorException",
     }
 )
-"""Names of PyTorch's exceptions that only fake tensors raise; their modules vary by version."""
+"""Names of exceptions that only fake tensors raise; the modules of PyTorch's vary by version."""
 
 
 DEVICES_MIXED = "Expected all tensors to be on the same device"
@@ -121,59 +122,115 @@ def _run(
     enter: Callable[[Phase], None],
     progress: _Progress,
 ) -> Outcome:
-    from compilewatch.worker.device import torch_device
-    from compilewatch.worker.device.subjects import inputs_on_real_device, on_declared_device
+    from compilewatch.worker.device.subjects import on_declared_device
     from compilewatch.worker.example_inputs import summarize
     from compilewatch.worker.model.overrides import load_overrides
-    from compilewatch.worker.model.resolve import build_model
-    from compilewatch.worker.subject import Subject
-    from compilewatch.worker.variants import run_variants, variants_of
+    from compilewatch.worker.variants import run_variants
 
     enter(Phase.SETUP)
     target, fake_mode = _set_up(request, tier)
     overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
+    preparation = _Preparation(request, fake_mode, overrides, folder / "artifacts", enter)
     enter(Phase.CREATE)
-    built = build_model(request, fake_mode, overrides)
+    built = preparation.build()
     progress.depth, progress.parameters = built.depth, built.parameters
     progress.dtype = _dtype_of(built.module)
-    built.module.train(request.target.mode is Mode.TRAIN)
     enter(Phase.INPUTS)
-
-    def make(without: frozenset[str] = frozenset()) -> ExampleInputs:
-        made = _inputs(built, request, overrides, fake_mode, without)
-        if _uses_real_device(request):
-            made = inputs_on_real_device(made, torch_device(request.device))
-        return made
-
-    inputs = make()
+    subject = preparation.subject(built)
     step = f"{built.part}.forward: " if built.part else ""
-    progress.inputs, progress.strategy = summarize(inputs), step + inputs.strategy
-    subject = Subject(
-        request=request,
-        module=built.module,
-        inputs=inputs,
-        fake_mode=fake_mode,
-        artifacts=folder / "artifacts",
-        enter=enter,
-    )
-    if _uses_real_device(request):
-        built.module.to(torch_device(request.device))
+    progress.inputs, progress.strategy = summarize(subject.inputs), step + subject.inputs.strategy
     enter(Phase.EAGER)
-    _eager(subject)
+    subject.in_fork(_eager, type(None))
     if request.training is not None:
         # Loaded by name, because no result of a target depends on it.
         trained: Outcome = plugins.load(TRAINING)(subject, request.training)
         return trained
     enter(Phase.COMPILE)
-    others = variants_of(subject, make)
     progress.probing = probes(request, tier)
 
     def probe(each: Subject) -> Outcome:
         return target.probe(on_declared_device(each))
 
     run = probe if progress.probing else target.run
-    outcome, progress.inputs = run_variants(subject, others, run, _eager)
+
+    def variant(without: frozenset[str]) -> Subject:
+        return preparation.subject(built, without)
+
+    outcome, progress.inputs = run_variants(subject, variant, run, _eager)
     return outcome
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """Builds the model of a request and makes its example inputs."""
+
+    request: Request
+    fake_mode: FakeTensorMode | None
+    overrides: Overrides
+    artifacts: Path
+    enter: Callable[[Phase], None]
+
+    def build(self) -> BuiltModel:
+        from compilewatch.worker.device import torch_device
+        from compilewatch.worker.model.resolve import build_model
+
+        _seed()
+        built = build_model(self.request, self.fake_mode, self.overrides)
+        built.module.train(self.request.target.mode is Mode.TRAIN)
+        if _uses_real_device(self.request):
+            built.module.to(torch_device(self.request.device))
+        return built
+
+    def subject(self, built: BuiltModel, without: frozenset[str] = frozenset()) -> Subject:
+        """Return a model that nothing has called, with example inputs but some arguments.
+
+        Some rules for inputs call the model, to learn how many features an image has. Then it is
+        built again.
+        """
+        from compilewatch.worker.subject import Subject
+
+        with _calls_noticed() as called:
+            inputs = self._inputs(built, without)
+        return Subject(
+            request=self.request,
+            module=self.build().module if called else built.module,
+            inputs=inputs,
+            fake_mode=self.fake_mode,
+            artifacts=self.artifacts,
+            enter=self.enter,
+            rebuilt=lambda: self.subject(self.build(), without),
+        )
+
+    def _inputs(self, built: BuiltModel, without: frozenset[str]) -> ExampleInputs:
+        from compilewatch.worker.device import torch_device
+        from compilewatch.worker.device.subjects import inputs_on_real_device
+
+        made = _inputs(built, self.request, self.overrides, self.fake_mode, without)
+        if _uses_real_device(self.request):
+            made = inputs_on_real_device(made, torch_device(self.request.device))
+        return made
+
+
+@contextmanager
+def _calls_noticed() -> Iterator[list[str]]:
+    """Yield a list that gets the name of each module that is called."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    called: list[str] = []
+    hook = register_module_forward_pre_hook(lambda module, _: called.append(type(module).__name__))
+    try:
+        yield called
+    finally:
+        hook.remove()
+
+
+def _seed() -> None:
+    import numpy
+    import torch
+
+    random.seed(SEED)
+    numpy.random.seed(SEED)
+    torch.manual_seed(SEED)
 
 
 def probes(request: Request, tier: Tier) -> bool:
@@ -197,15 +254,10 @@ def _dtype_of(module: nn.Module) -> str | None:
 
 def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode | None]:
     import huggingface_hub.constants
-    import numpy
-    import torch
 
     from compilewatch.worker.device import torch_device
     from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 
-    random.seed(SEED)
-    numpy.random.seed(SEED)
-    torch.manual_seed(SEED)
     build = request.model.build
     if isinstance(build, ConfigBuild) and build.weights:
         # Workers are offline; only the download of requested real weights is allowed.
@@ -343,16 +395,14 @@ def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -
 
     Before the compiler, any failure may be due to them; in it, only an error that says so.
     """
-    if isinstance(error, CompilewatchError | SyntaxError) or record.code == "missing_package":
+    names = type_names(error)
+    if names & {"CompilewatchError", "SyntaxError"} or record.code == "missing_package":
         return False
     if phase is Phase.EAGER and DEVICES_MIXED in record.message:
         return False  # fake tensors know their devices
     if phase in BEFORE_THE_COMPILER:
         return True
-    return any(
-        isinstance(cause, FakeUnsupportedError) or type(cause).__name__ in FAKE_ERRORS
-        for cause in causes(error)
-    )
+    return not names.isdisjoint(FAKE_ERRORS)
 
 
 def _result(request: Request, tier: Tier, progress: _Progress, outcome: Outcome) -> Result:

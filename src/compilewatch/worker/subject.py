@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilewatch.records import Phase, Request
+from compilewatch.worker import forked
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,10 @@ class Subject:
     `fake_mode` is the mode that its parameters and inputs were made under, None in the real tier.
     `enter` announces a phase, which starts its deadline. `artifacts` is an existing folder for this
     request only. In train mode `module` is in `.train()`, and `inputs` contain labels if the model
-    takes them.
+    takes them. `rebuilt` makes the module and its inputs anew, where no fork is possible.
+
+    Nothing has called the module: `in_fork` keeps it so. Only the last call that a target makes may
+    be without a fork.
     """
 
     request: Request
@@ -44,7 +50,30 @@ class Subject:
     fake_mode: FakeTensorMode | None
     artifacts: Path
     enter: Callable[[Phase], None]
+    rebuilt: Callable[[], Subject] | None = None
 
     def tensors(self) -> AbstractContextManager[Any]:
         """Return the context in which its tensors may be used: the fake mode, or an empty one."""
         return self.fake_mode if self.fake_mode is not None else nullcontext()
+
+    def in_fork(self, function: Callable[[Subject], _Value], kind: type[_Value]) -> _Value:
+        """Call `function` with this subject in a fork, so that it leaves nothing in this process.
+
+        See `forked.in_fork` for `kind` and for errors. The last phase that the fork enters is
+        entered here too. Where a fork is not possible, because imports or a device have started
+        threads, the call is made here on a module of its own, which cannot restore globals.
+        """
+        if not forked.possible():
+            return function(self.rebuilt() if self.rebuilt is not None else self)
+        entered: list[str] = []
+
+        def enter(phase: Phase) -> None:
+            entered.append(phase.value)
+            self.enter(phase)
+
+        inside = replace(self, enter=enter)
+        try:
+            return forked.in_fork(lambda: function(inside), kind, entered)
+        finally:
+            if entered:
+                self.enter(Phase(entered[-1]))

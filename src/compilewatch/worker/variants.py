@@ -1,34 +1,65 @@
-"""Evaluates the input variants of a model on the module that was built for the main one."""
+"""Evaluates the input variants of a model, each on a module that nothing has called."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from compilewatch.contract.failures import error_code, one_line
-from compilewatch.records import Mode, Request, Status, TensorSummary, VariantResult, Variants
+from compilewatch.records import Mode, Status, TensorSummary, VariantResult, Variants
 from compilewatch.worker.example_inputs import summarize
 from compilewatch.worker.example_inputs.decode import decode_variants
 from compilewatch.worker.example_inputs.variants import main_variant, other_variants
-from compilewatch.worker.model.state import preserved
-from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import Outcome
 
 _WORSE = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.ERROR: 2}
 
-Make = Callable[[], ExampleInputs]
+Make = Callable[[Subject], Subject]
+"""Returns the subject of a variant, made from that of the main one."""
 
 
-def variants_of(
-    subject: Subject, make: Callable[[frozenset[str]], ExampleInputs]
-) -> dict[str, Make]:
-    """Return how to make the example inputs of each variant but the main one.
+@dataclasses.dataclass(frozen=True)
+class _Evaluated:
+    """The outcome of one input variant, and its example inputs."""
 
-    `make` makes example inputs without some arguments.
+    outcome: Outcome
+    inputs: tuple[TensorSummary, ...] = ()
+
+
+def run_variants(
+    subject: Subject,
+    make: Callable[[frozenset[str]], Subject],
+    run: Callable[[Subject], Outcome],
+    eager: Callable[[Subject], None],
+) -> tuple[Outcome, tuple[TensorSummary, ...]]:
+    """Run the main variant and the others; return the worst outcome and its example inputs.
+
+    `make` makes a subject without some arguments, `run` evaluates a subject, and `eager` calls
+    it without the compiler. A variant that fails before the compiler has no verdict: its inputs may
+    be the cause. An error of the main variant propagates.
     """
-    request: Request = subject.request
+    others = _variants_of(subject, make)
+    if not others:
+        return run(subject), summarize(subject.inputs)
+    main = main_variant(subject.inputs) or "prefill"
+    found = {
+        main: _Evaluated(subject.in_fork(run, Outcome), summarize(subject.inputs)),
+        **{name: _evaluated(subject, each, run, eager) for name, each in others.items()},
+    }
+    worst = max(found, key=lambda name: _WORSE.get(found[name].outcome.status, -1))
+    outcome = found[worst].outcome
+    detail = outcome.detail if worst == main else f"with {worst}: {outcome.detail}"
+    said = tuple(_variant(name, each) for name, each in found.items())
+    outcome = dataclasses.replace(outcome, detail=detail, variant=worst, variants=said)
+    return outcome, found[worst].inputs
+
+
+def _variants_of(subject: Subject, make: Callable[[frozenset[str]], Subject]) -> dict[str, Make]:
+    """Return how to make each variant but the main one."""
+    request = subject.request
     found: dict[str, Make] = {}
     if request.variants is Variants.MAIN:
         return found
@@ -39,59 +70,36 @@ def variants_of(
     return found
 
 
-def run_variants(
-    subject: Subject,
-    others: Mapping[str, Make],
-    run: Callable[[Subject], Outcome],
-    eager: Callable[[Subject], None],
-) -> tuple[Outcome, tuple[TensorSummary, ...]]:
-    """Run the main variant, then the others; return the worst outcome and its example inputs.
-
-    `run` evaluates a subject, and `eager` calls it without the compiler. A variant that fails
-    before the compiler has no verdict: its inputs may be the cause. An error of the main variant
-    propagates.
-    """
-    main = main_variant(subject.inputs) or "prefill"
-    inputs = {main: summarize(subject.inputs)}
-    if not others:
-        return run(subject), inputs[main]
-    with preserved(subject.module):
-        outcomes = {main: run(subject)}
-    for name, make in others.items():
-        with preserved(subject.module):
-            outcomes[name], inputs[name] = _run(subject, make, run, eager)
-    worst = max(outcomes, key=lambda name: _WORSE.get(outcomes[name].status, -1))
-    found = outcomes[worst]
-    detail = found.detail if worst == main else f"with {worst}: {found.detail}"
-    said = tuple(_variant(name, outcome, inputs[name]) for name, outcome in outcomes.items())
-    return dataclasses.replace(found, detail=detail, variant=worst, variants=said), inputs[worst]
+def _making(make: Callable[[frozenset[str]], Subject], without: frozenset[str]) -> Make:
+    return lambda _: make(without)
 
 
-def _making(make: Callable[[frozenset[str]], ExampleInputs], without: frozenset[str]) -> Make:
-    return lambda: make(without)
-
-
-def _run(
+def _evaluated(
     subject: Subject,
     make: Make,
     run: Callable[[Subject], Outcome],
     eager: Callable[[Subject], None],
-) -> tuple[Outcome, tuple[TensorSummary, ...]]:
-    request = msgspec.structs.replace(subject.request, keep_artifacts=False)
-    inputs: tuple[TensorSummary, ...] = ()
-    try:
-        made = make()
-        inputs = summarize(made)
-        variant = dataclasses.replace(subject, request=request, inputs=made)
-        eager(variant)
-        return run(variant), inputs
-    except Exception as error:  # whatever code of the model raises
-        if error_code(error) == "out_of_memory":
-            raise
-        return Outcome(status=Status.UNSUPPORTED, detail=one_line(error)), inputs
+) -> _Evaluated:
+    """Make a variant's inputs and evaluate it. A prefill calls the model before a decode step."""
+
+    def evaluated(subject: Subject) -> _Evaluated:
+        request = msgspec.structs.replace(subject.request, keep_artifacts=False)
+        inputs: tuple[TensorSummary, ...] = ()
+        try:
+            variant = dataclasses.replace(make(subject), request=request, enter=subject.enter)
+            inputs = summarize(variant.inputs)
+            variant.in_fork(eager, type(None))
+            return _Evaluated(run(variant), inputs)
+        except Exception as error:  # whatever code of the model raises
+            if error_code(error) == "out_of_memory":
+                raise
+            return _Evaluated(Outcome(status=Status.UNSUPPORTED, detail=one_line(error)), inputs)
+
+    return subject.in_fork(evaluated, _Evaluated)
 
 
-def _variant(name: str, outcome: Outcome, inputs: tuple[TensorSummary, ...]) -> VariantResult:
+def _variant(name: str, found: _Evaluated) -> VariantResult:
+    outcome = found.outcome
     return VariantResult(
         name=name,
         status=outcome.status,
@@ -101,5 +109,5 @@ def _variant(name: str, outcome: Outcome, inputs: tuple[TensorSummary, ...]) -> 
         ops=outcome.ops,
         fullgraph=outcome.fullgraph,
         breaks=outcome.breaks,
-        inputs=inputs,
+        inputs=found.inputs,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,8 @@ SPARE_TOKENS = 8
 """Number of tokens that fit into a static cache after the prefill."""
 
 
-def decode_variants(subject: Subject) -> dict[str, Callable[[], ExampleInputs]]:
-    """Return how to make the inputs of a decoder for one token, by variant.
+def decode_variants(subject: Subject) -> dict[str, Callable[[Subject], Subject]]:
+    """Return how to make the subject of a decoder's step for one token, by variant.
 
     Only models that generate text with a decoder alone have such variants.
     """
@@ -29,12 +30,12 @@ def decode_variants(subject: Subject) -> dict[str, Callable[[], ExampleInputs]]:
     if "decoder_input_ids" in parameters:
         return {}
     return {
-        "decode-dynamic-cache": partial(_decode, subject, static=False),
-        "decode-static-cache": partial(_decode, subject, static=True),
+        "decode-dynamic-cache": partial(_decode, static=False),
+        "decode-static-cache": partial(_decode, static=True),
     }
 
 
-def _decode(subject: Subject, *, static: bool) -> ExampleInputs:
+def _decode(subject: Subject, *, static: bool) -> Subject:
     """Run the prefill, and return its cache with one more token.
 
     Raises InputsError if the model returns no cache; errors of the model propagate.
@@ -62,4 +63,4 @@ def _decode(subject: Subject, *, static: bool) -> ExampleInputs:
         mask = given.get("attention_mask")
         if mask is not None:
             kwargs["attention_mask"] = torch.cat([mask, mask[:, -1:]], dim=1)
-    return ExampleInputs(strategy="decode", kwargs=kwargs)
+    return replace(subject, inputs=ExampleInputs(strategy="decode", kwargs=kwargs))

@@ -76,8 +76,6 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
     `device` is where `known` puts tensors. On another device than the CPU, values are kept and
     computed on the CPU (`known_values`), since the device need not exist.
 
-    `inputs_changed` says whether computing an operator changed the sizes or strides of its inputs.
-
     Dynamo traces with its own fake mode; `values_shown` describes how it treats known values.
     """
 
@@ -87,7 +85,6 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
     def __init__(self, device: torch.device = CPU) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.device = device
-        self.inputs_changed = False
 
     def known(self, value: Tensor, device: torch.device | None = None) -> FakeTensor:
         """Make a real tensor fake, on a device (by default that of this mode), and keep its value.
@@ -181,16 +178,6 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
             setattr(result, _ASSERTED, True)
         return result
 
-    def _dispatch_impl(
-        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Compute an operator that the cache of operators does not have."""
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if self.is_our_fake(leaf)]
-        before = [_layout(each) for each in inputs]
-        result = super()._dispatch_impl(func, types, args, kwargs)
-        self.inputs_changed |= before != [_layout(each) for each in inputs]
-        return result
-
     def _constructed(
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
@@ -211,10 +198,6 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
                 positions = value.nonzero(as_tuple=True)
             found += [self.known(position, index.device) for position in positions]
         return found
-
-
-def _layout(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride()
 
 
 def _real(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

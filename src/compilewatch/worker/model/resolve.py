@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parameter import is_lazy
 
 from compilewatch.contract.targets import default_dtype
 from compilewatch.errors import ConfigError
@@ -56,8 +57,8 @@ class BuiltModel:
     """A constructed model; `config` is its Transformers configuration, None where it has none.
 
     `tier` and `depth` are those in which it was actually built. `parameters` counts elements; tied
-    parameters count once. `part` is the name of the module inside its parent, if the parent has no
-    forward (`generation_step`).
+    parameters count once, and those that only the first call makes do not count. `part` is the name
+    of the module inside its parent, if the parent has no forward (`generation_step`).
     """
 
     module: nn.Module
@@ -277,7 +278,7 @@ def _built(module: nn.Module, fake_mode: FakeTensorMode | None, depth: Depth) ->
         config=getattr(module, "config", None),
         tier=Tier.REAL if fake_mode is None else Tier.FAKE,
         depth=depth,
-        parameters=sum(p.numel() for p in module.parameters()),
+        parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)),
     )
 
 

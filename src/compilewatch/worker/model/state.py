@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 _TENSOR_TABLES = ("_parameters", "_buffers", "_modules")
 
@@ -26,7 +27,8 @@ def preserved(module: nn.Module) -> Iterator[None]:
         for each in module.modules()
         for table in (each._parameters, each._buffers)
     ]
-    values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    made = [buffer for buffer in module.buffers() if not is_lazy(buffer)]
+    values = [(buffer, buffer.detach().clone()) for buffer in made]
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
     try:
         yield

@@ -27,6 +27,7 @@ from compilewatch.contract.messages import (
     STDOUT_FILE,
     Start,
     durations,
+    read_marks,
 )
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import ChaosBuild, Phase, Request, Tier
@@ -118,6 +119,7 @@ def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase],
     path = folder / PHASES_FILE
 
     def mark(phase: Phase) -> None:
+        marks[:] = read_marks(folder)  # a fork of this process may have entered phases
         if marks and marks[-1][0] is phase:
             return  # a target has reported the phase in which it was called
         marks.append((phase, time.monotonic()))

@@ -14,6 +14,7 @@ from compilewatch.records import (
     FullgraphVerdict,
     GraphBreak,
     Numerics,
+    SecondCall,
     Status,
     Tier,
     VariantResult,
@@ -40,6 +41,7 @@ class Outcome:
     fullgraph: FullgraphVerdict | None = None
     breaks: tuple[GraphBreak, ...] = ()
     capture: CaptureFigures | None = None
+    second_call: SecondCall | None = None
     numerics: Numerics | None = None
     details: Details | None = None
     error: ErrorRecord | None = None

@@ -21,7 +21,7 @@ from torch._dynamo.utils import counters
 from torch._guards import CompileContext, TracingContext
 from torch._logging._internal import LazyTraceHandler, TorchLogsFormatter, trace_log
 
-from compilewatch.contract.failures import causes
+from compilewatch.contract.failures import causes, one_line
 from compilewatch.records import CaptureFigures, StackFrame
 from compilewatch.worker.targets.dynamo.graph_breaks import (
     BreakLog,
@@ -31,7 +31,6 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     user_stack,
 )
 from compilewatch.worker.targets.dynamo.operators import OperatorCount
-from compilewatch.worker.targets.dynamo.reset import reset
 from compilewatch.worker.targets.dynamo.settings import NESTED_GRAPH_BREAKS
 
 Backend = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -53,7 +52,8 @@ class Capture:
     `guards` counts the guards of frames with a graph; both counts are as in `explain`. `frames` are
     the compile ids of the frames that Dynamo started to trace, `captured` those of the graphs, each
     in order; `skip_reasons` are Dynamo's reasons for frames that it skipped. `operators` counted
-    what ran inside the graphs and outside of them, where counting was requested.
+    what ran inside the graphs and outside of them, where counting was requested. `second` is what a
+    second call met, and `second_error` the exception that ended it.
     """
 
     graph_ops: list[int] = field(default_factory=list)
@@ -64,6 +64,8 @@ class Capture:
     skip_reasons: tuple[str, ...] = ()
     operators: OperatorCount | None = None
     nested_graph_breaks: bool | None = None
+    second: Capture | None = None
+    second_error: str = ""
 
     @property
     def graphs(self) -> int:
@@ -80,6 +82,12 @@ class Capture:
         Python code that the compiled frame calls may be traced afterwards, without a graph.
         """
         return self.captured == self.frames[:1] != [] and not self.log.breaks()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the call ran no operation at all, inside a graph or outside."""
+        count = self.operators
+        return not self.captured and count is not None and count.captured + count.eager.total() == 0
 
     @property
     def figures(self) -> CaptureFigures:
@@ -109,32 +117,35 @@ def capture(
     dynamic: bool,
     trace_folder: Path | None = None,
     count_operators: bool = False,
-    keep_operators: bool = False,
+    again: Callable[[Callable[..., Any]], None] | None = None,
 ) -> Capture:
     """Compile `module` as `torch.compile(module, backend=backend)` does, and let `call` call it.
+
+    With `again`, it is called a second time in that way, and an exception then is only recorded.
 
     The counts are those of `torch._dynamo.explain`, which makes the same call with a backend that
     counts, but accepts neither `dynamic` nor another backend. With the backend `stop`, the capture
     ends with the first graph. With `trace_folder`, the structured trace is also written there, as
-    with `TORCH_TRACE`. `reset` describes `keep_operators`. Exceptions of the compiler propagate.
+    with `TORCH_TRACE`. Exceptions of the compiler propagate.
     """
     found = Capture(operators=OperatorCount() if count_operators else None)
+    current = found
 
     def recorder(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         compile_id = str(CompileContext.current_compile_id())
-        found.captured.append(compile_id)
-        found.graph_ops.append(sum(node.op == "call_function" for node in graph.graph.nodes))
+        current.captured.append(compile_id)
+        current.graph_ops.append(sum(node.op == "call_function" for node in graph.graph.nodes))
         reason: Any = getattr(graph, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break:
-            found.log.broken_graphs.add(compile_id)
+            current.log.broken_graphs.add(compile_id)
         compiled = backend(graph, example_inputs)
         return found.operators.graph(compiled) if found.operators is not None else compiled
 
     def count_guards(exported: Any) -> None:
-        found.guards += len(exported)
+        current.guards += len(exported)
 
     recorder.__name__ = getattr(backend, "__name__", "backend")  # torch's messages name it
-    reset(keep_operators=keep_operators)
+    torch._dynamo.reset()
     counters.clear()
     optimized = torch._dynamo.optimize(
         recorder, guard_export_fn=count_guards, dynamic=dynamic or None
@@ -146,6 +157,16 @@ def capture(
         except Stopped:
             found.log.frames_stopped = 1
             found.operators = None  # nothing ran behind the first graph
+            again = None
+    if again is None:
+        return found
+    counters.clear()
+    found.second = current = Capture()
+    with _listening(current):
+        try:
+            again(optimized)
+        except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
+            found.second_error = one_line(error)
     return found
 
 

@@ -46,6 +46,7 @@ class OperatorCount(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it
         self.captured = 0
         self.eager: Counter[str] = Counter()
         self._inside = False
+        self._counting = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -67,8 +68,12 @@ class OperatorCount(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it
         """Return a callable that calls `module` and counts."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return module(*args, **kwargs)
+            self._counting = True
+            try:
+                with self:
+                    return module(*args, **kwargs)
+            finally:
+                self._counting = False
 
         return call
 
@@ -83,7 +88,7 @@ class OperatorCount(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it
                 return compiled(*args)
             finally:
                 self._inside = outer
-                if known is not None:
+                if known is not None and self._counting:
                     self.captured = before + known
 
         return run

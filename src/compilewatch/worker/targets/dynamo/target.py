@@ -13,7 +13,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import msgspec
 import torch
 import torch._dynamo
 from torch._dynamo.exc import TorchRuntimeError
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.contract.failures import one_line
 from compilewatch.records import (
@@ -29,11 +29,12 @@ from compilewatch.records import (
     GraphBreak,
     Mode,
     Phase,
+    SecondCall,
     StackFrame,
     Status,
     Tier,
 )
-from compilewatch.worker.model.fake_mode import InputAwareFakeMode, values_shown
+from compilewatch.worker.model.fake_mode import values_shown
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import (
     CompileTarget,
@@ -75,7 +76,6 @@ from compilewatch.worker.targets.dynamo.reasons import (
     Cause,
     classify,
 )
-from compilewatch.worker.targets.dynamo.reset import forget, reset
 from compilewatch.worker.targets.dynamo.settings import (
     has_nested_graph_breaks,
     nested_graph_breaks,
@@ -83,6 +83,27 @@ from compilewatch.worker.targets.dynamo.settings import (
 
 GRAPHS_KEPT = 200
 """Of so many graphs a result has the operations and the break behind each."""
+
+_COPYABLE = (torch.Tensor, bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Captured:
+    """The outcome of a capture. Its `fullgraph` is None where the capture does not prove it.
+
+    `by_compiler` says of a failure whether the compiler raised it.
+    """
+
+    outcome: Outcome
+    by_compiler: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fullgraph:
+    """The verdict of `fullgraph=True`, and its reason to reject the model as a graph break."""
+
+    verdict: FullgraphVerdict
+    breaks: tuple[GraphBreak, ...] = ()
 
 
 class DynamoTarget(CompileTarget):
@@ -104,6 +125,16 @@ class DynamoTarget(CompileTarget):
             detail = f"torch {torch.__version__} has no setting nested_graph_breaks"
             return Outcome(status=Status.UNSUPPORTED, detail=detail)
         subject.enter(Phase.COMPILE)
+        captured = subject.in_fork(self._captured, _Captured)
+        outcome = captured.outcome
+        if outcome.status is Status.ERROR:
+            return _after_failure(subject, captured)
+        if outcome.fullgraph is None:
+            outcome = replace(outcome, fullgraph=_compile_fullgraph(subject).verdict)
+        return outcome
+
+    def _captured(self, subject: Subject) -> _Captured:
+        """Capture the model, whose first call this is, and call it once more."""
         try:
             with _tensors(subject):
                 found = capture(
@@ -113,13 +144,12 @@ class DynamoTarget(CompileTarget):
                     dynamic=subject.request.target.dynamic,
                     trace_folder=_trace_folder(subject),
                     count_operators=True,
-                    keep_operators=_computed_soundly(subject),
+                    again=_second_call(subject),
                 )
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
-            forget()
             trace_log.discard(subject.artifacts)
             return _failed(subject, error)
-        return self._outcome(subject, found, _fullgraph(subject, found))
+        return _Captured(outcome=self._outcome(subject, found, _derived_fullgraph(found)))
 
     def probe(self, subject: Subject) -> Outcome:
         """Look for the first graph break without running anything that was compiled.
@@ -128,29 +158,30 @@ class DynamoTarget(CompileTarget):
         graph counts as a break, if `fullgraph=True` says why.
         """
         subject.enter(Phase.COMPILE)
+        fullgraph = subject.in_fork(lambda each: _compile_fullgraph(each, stop), _Fullgraph)
         found, error = _capture_first_graph(subject)
         raise_if_out_of_memory(error)
-        fullgraph, rejection = _compile_fullgraph(subject, stop)
         if found is not None and (found.log.breaks() or found.is_single_graph):
-            return self._outcome(subject, found, fullgraph, probed=True)
+            return self._outcome(subject, found, fullgraph.verdict, probed=True)
         if isinstance(error, TorchRuntimeError):
             trace_log.discard(subject.artifacts)
             check_device_not_needed(subject, "\n".join(map(str, chain_of(error))))
-            return _error_outcome(error, fullgraph, probed=True)
-        if rejection is None:
+            return _error_outcome(error, fullgraph.verdict, probed=True)
+        if not fullgraph.breaks:
             raise FakeUnsupportedError(
                 f"no graph before eager code failed: {one_line(error)}"
                 if error is not None
                 else "Dynamo left the model to eager mode, which needs values"
             ) from error
-        breaks = _rejected(subject, rejection)
-        return self._outcome(subject, found or Capture(), fullgraph, breaks, probed=True)
+        return self._outcome(
+            subject, found or Capture(), fullgraph.verdict, fullgraph.breaks, probed=True
+        )
 
     def _outcome(
         self,
         subject: Subject,
         found: Capture,
-        fullgraph: FullgraphVerdict,
+        fullgraph: FullgraphVerdict | None,
         breaks: tuple[GraphBreak, ...] = (),
         *,
         probed: bool = False,
@@ -162,7 +193,7 @@ class DynamoTarget(CompileTarget):
             check_device_not_needed(subject, each.reason)
         outcome = Outcome(
             status=Status.GRAPH_BREAK if breaks else Status.PASS,
-            detail=_detail(found.graphs, breaks, probed=probed),
+            detail=_detail(found, breaks, probed=probed),
             probed=probed,
             graphs=found.graphs,
             graph_breaks=sum(each.occurrences for each in breaks),
@@ -175,6 +206,7 @@ class DynamoTarget(CompileTarget):
             fullgraph=fullgraph,
             breaks=breaks,
             capture=found.figures,
+            second_call=_second_call_facts(found, model),
         )
         return _with_artifacts(subject, outcome) if keep else outcome
 
@@ -189,12 +221,6 @@ def _tensors(subject: Subject) -> Iterator[None]:
             stack.enter_context(rejected_deepcopy())
             stack.enter_context(values_shown())
         yield
-
-
-def _computed_soundly(subject: Subject) -> bool:
-    """Whether the eager call filled the cache of operators as `reset` demands."""
-    mode = subject.fake_mode
-    return isinstance(mode, InputAwareFakeMode) and not mode.inputs_changed
 
 
 def _trace_folder(subject: Subject) -> Path | None:
@@ -226,8 +252,52 @@ def loss_of(output: Any) -> torch.Tensor | None:
     return torch.stack(means).sum() if means else None
 
 
-def _fullgraph(subject: Subject, found: Capture) -> FullgraphVerdict:
-    """Derive the verdict if the capture proves it, otherwise compile again.
+def _second_call(subject: Subject) -> Callable[[Callable[..., Any]], None] | None:
+    """Return the call that follows the first one, with equal inputs.
+
+    The inputs are copied now, because a call may change them. None if an argument holds the state
+    of earlier calls, or anything else that is not known how to copy.
+    """
+    given = (subject.inputs.args, subject.inputs.kwargs)
+    leaves = tree_leaves(given)
+    if not all(leaf is None or isinstance(leaf, _COPYABLE) for leaf in leaves):
+        return None
+    copies: dict[int, torch.Tensor] = {}
+    with subject.tensors(), torch.no_grad():
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor) and id(leaf) not in copies:
+                copied = leaf.detach().clone(memory_format=torch.preserve_format)
+                copies[id(leaf)] = copied.requires_grad_(leaf.requires_grad)
+    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: copies[id(tensor)], given)
+    again = replace(subject, inputs=replace(subject.inputs, args=args, kwargs=kwargs))
+
+    def call(module: Callable[..., Any]) -> None:
+        subject.module.zero_grad(set_to_none=True)
+        _call(again, module)
+
+    return call
+
+
+def _second_call_facts(found: Capture, model: StackFrame) -> SecondCall | None:
+    """Return what the second call met beyond the first; None if nothing, or if none was made."""
+    second = found.second
+    if second is None:
+        return None
+    breaks = second.log.breaks(model)
+    recompilations = second.figures.recompilations
+    if not breaks and not recompilations and not found.second_error:
+        return None
+    return SecondCall(
+        breaks=breaks,
+        graph_breaks=sum(each.occurrences for each in breaks),
+        graphs=second.graphs,
+        recompilations=recompilations,
+        error=found.second_error,
+    )
+
+
+def _derived_fullgraph(found: Capture) -> FullgraphVerdict | None:
+    """Return the verdict of `fullgraph=True` if the capture proves it.
 
     `fullgraph=True` differs from the capture in how it handles a graph break, a frame without
     operations, a second traced frame, and scalars or shapes that depend on data (which cause a
@@ -236,7 +306,7 @@ def _fullgraph(subject: Subject, found: Capture) -> FullgraphVerdict:
     """
     if found.is_single_graph and found.alone:
         return FullgraphVerdict(accepted=True, derived=True)
-    return _compile_fullgraph(subject, keep_operators=True)[0]
+    return None
 
 
 def _capture_first_graph(subject: Subject) -> tuple[Capture | None, Exception | None]:
@@ -265,15 +335,12 @@ def _rejected(subject: Subject, error: Exception) -> tuple[GraphBreak, ...]:
     return (graph_break(cause, portable_text(message), place, frames or (place,)),)
 
 
-def _compile_fullgraph(
-    subject: Subject, backend: Backend | None = None, *, keep_operators: bool = False
-) -> tuple[FullgraphVerdict, Exception | None]:
-    """Compile with `fullgraph=True` and return the verdict, and the error of a rejection.
+def _compile_fullgraph(subject: Subject, backend: Backend | None = None) -> _Fullgraph:
+    """Compile with `fullgraph=True` and return the verdict, and why it was rejected as a break.
 
     Without a `backend`, what was compiled runs as with `backend="eager"`.
-    `keep_operators` is only for the sizes that a successful capture computed, see `reset`.
     """
-    reset(keep_operators=keep_operators)
+    torch._dynamo.reset()
     training = subject.request.target.mode is Mode.TRAIN
     gradients: AbstractContextManager[Any] = nullcontext() if training else torch.no_grad()
     compiled = torch.compile(
@@ -286,7 +353,6 @@ def _compile_fullgraph(
         with _tensors(subject), gradients, contextlib.suppress(Stopped):
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
     except Exception as error:  # of the compiler and of the model's code
-        forget()
         raise_if_out_of_memory(error)
         check_device_not_needed(subject, "\n".join(map(str, chain_of(error))))
         if not is_settled(subject, error):
@@ -297,12 +363,12 @@ def _compile_fullgraph(
             code=classify(message, type_names(error)).code,
             reason=portable_text(message),
         )
-        return verdict, error
-    return FullgraphVerdict(accepted=True), None
+        return _Fullgraph(verdict=verdict, breaks=_rejected(subject, error))
+    return _Fullgraph(verdict=FullgraphVerdict(accepted=True))
 
 
-def _failed(subject: Subject, error: Exception) -> Outcome:
-    """Return the outcome of an exception in the compiler or in the compiled model.
+def _failed(subject: Subject, error: Exception) -> _Captured:
+    """Return what an exception in the compiler or in the compiled model says.
 
     Raises FakeUnsupportedError if fake tensors may have caused it; MemoryError propagates.
     """
@@ -312,11 +378,20 @@ def _failed(subject: Subject, error: Exception) -> Outcome:
     check_device_not_needed(subject, "\n".join(map(str, chain_of(error))))
     if not is_settled(subject, error):
         raise FakeUnsupportedError(one_line(error)) from error
+    return _Captured(outcome=_error_outcome(error, None), by_compiler=is_by_compiler(error))
+
+
+def _after_failure(subject: Subject, captured: _Captured) -> Outcome:
+    """Return the outcome of a capture that failed.
+
+    Raises what the model's own backward raises, in phase eager: that is no compiler error.
+    """
+    outcome = captured.outcome
     training = subject.request.target.mode is Mode.TRAIN
     if training:
-        _check_eager_backward(subject)
-    verdict = _compile_fullgraph(subject)[0] if is_by_compiler(error) else None
-    outcome = _error_outcome(error, verdict)
+        subject.in_fork(_check_eager_backward, type(None))
+    if captured.by_compiler:
+        outcome = replace(outcome, fullgraph=_compile_fullgraph(subject).verdict)
     if training and outcome.error and outcome.error.code in ("backend_error", "runtime_error"):
         record = msgspec.structs.replace(outcome.error, code=AOT_AUTOGRAD)
         outcome = replace(outcome, error=record)
@@ -337,7 +412,7 @@ def _error_outcome(
 
 def _check_eager_backward(subject: Subject) -> None:
     """Raise, in phase eager, what the model's own backward raises: not a compiler error."""
-    reset(keep_operators=False)
+    torch._dynamo.reset()
     try:
         with subject.tensors():
             _call(subject, subject.module)
@@ -347,8 +422,11 @@ def _check_eager_backward(subject: Subject) -> None:
 
 
 def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...]:
-    """Return a graph break if Dynamo reported none but left the model's frame to eager mode."""
-    if found.is_single_graph:
+    """Return a graph break if Dynamo reported none but left the model's frame to eager mode.
+
+    A call without any operation has nothing to capture.
+    """
+    if found.is_single_graph or found.is_empty:
         return ()
     said = "\n".join(found.skip_reasons) or "Dynamo did not report why."
     reason = f"Dynamo captured {found.graphs} graphs. Frames that it skipped:\n{said}"
@@ -373,10 +451,10 @@ def _with_artifacts(subject: Subject, outcome: Outcome) -> Outcome:
     return replace(outcome, artifacts=kept, detail=detail)
 
 
-def _detail(graphs: int, breaks: tuple[GraphBreak, ...], *, probed: bool) -> str:
+def _detail(found: Capture, breaks: tuple[GraphBreak, ...], *, probed: bool) -> str:
     if not breaks:
-        return "one graph"
+        return "nothing to capture: no tensor operation" if found.is_empty else "one graph"
     total = sum(each.occurrences for each in breaks)
     if probed:
         return f"breaks: {total} or more, because the capture ended with the first graph"
-    return f"graphs {graphs}, breaks {total} ({len(breaks)} distinct)"
+    return f"graphs {found.graphs}, breaks {total} ({len(breaks)} distinct)"
