@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ def whole(self: nn.Module, x: Tensor) -> Tensor:
     return torch.relu(x + 1) * 2
 
 
-def no_operations(self: nn.Module, x: Tensor) -> Tensor:  # break: no_operations
+def no_operations(self: nn.Module, x: Tensor) -> Tensor:
     return x
 
 
@@ -262,6 +263,98 @@ class SkippedStack(nn.Module):
         return x
 
 
+# What happens at a first call only: each of these is gone, or is other, for who compiles later.
+STATE: dict[str, bool] = {}
+
+
+def warns_once(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    if "warned" not in STATE:
+        STATE["warned"] = True
+        warnings.warn("seen", stacklevel=1)  # break: warns_once
+    return y * 2
+
+
+def prints_once(self: nn.Module, x: Tensor) -> Tensor:
+    y = x + 1
+    if "printed" not in STATE:
+        STATE["printed"] = True
+        print("seen")  # break: prints_once
+    return y * 2
+
+
+class FillsCache(nn.Module):
+    """As detectors compute their anchors: from values, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale: float | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + 1
+        if self.scale is None:
+            self.scale = y.sum().item()  # break: fills_cache
+        return y * self.scale
+
+
+class SetsFlag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + 1
+        if not self.started:
+            torch._dynamo.graph_break()  # break: sets_flag
+            self.started = True
+        return y * 2
+
+
+class BreaksLater(nn.Module):
+    """Only its second call breaks, whose frame is compiled again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        y = x + 1
+        if self.calls == 2:
+            torch._dynamo.graph_break()  # break: breaks_later
+        return y * 2
+
+
+def changes_input(self: nn.Module, x: Tensor) -> Tensor:
+    if x.sum() == 12:  # break: before_change
+        x.add_(1)
+        torch._dynamo.graph_break()  # break: changed_input
+    return x * 2
+
+
+class LazyLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.LazyLinear(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.linear(x))
+
+
+class BackwardInside(nn.Module):
+    """The frame is traced again after the second line, and is then cut at the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            y = (x * 2).requires_grad_()  # break: leaks
+            self.linear(y).square().sum().backward()  # break: backward
+        return y * 2
+
+
 @dataclass(frozen=True)
 class Known:
     """One break: the mark of its line, its code, the function it is in, how often it is met."""
@@ -279,6 +372,7 @@ class Case:
     `untraced` breaks (of those in `breaks`) are not in torch's structured trace, though its
     counters prove them; `restarted` reports in the trace speak of a break that another report of
     the same compile speaks of. `needs_real`: fake tensors give no answer.
+    `later` are the breaks of a second call.
     """
 
     build: Callable[[], nn.Module]
@@ -289,6 +383,7 @@ class Case:
     untraced: int = 0
     restarted: int = 0
     needs_real: bool = False
+    later: tuple[Known, ...] = ()
 
     @property
     def name(self) -> str:
@@ -312,9 +407,7 @@ CASES = (
     Case(
         build=module_of(no_operations),
         graphs=0,
-        breaks=(Known("no_operations", "skipped_frame", "no_operations"),),
         fullgraph=True,
-        untraced=1,
     ),
     Case(
         build=module_of(left_alone),
@@ -489,5 +582,55 @@ CASES = (
         graphs=2,
         breaks=(Known("layer", "GB0025", "forward", 2),),
         refusal="GB0025",
+    ),
+    Case(
+        build=module_of(warns_once),
+        graphs=2,
+        breaks=(Known("warns_once", "GB0007", "warns_once"),),
+        refusal="GB0007",
+    ),
+    Case(
+        build=module_of(prints_once),
+        graphs=2,
+        breaks=(Known("prints_once", "GB0059", "prints_once"),),
+        refusal="GB0059",
+    ),
+    Case(
+        build=FillsCache,
+        graphs=2,
+        breaks=(Known("fills_cache", "GB0124", "forward"),),
+        fullgraph=True,
+    ),
+    Case(
+        build=SetsFlag,
+        graphs=2,
+        breaks=(Known("sets_flag", "GB0025", "forward"),),
+        refusal="GB0025",
+    ),
+    Case(
+        build=BreaksLater,
+        graphs=1,
+        fullgraph=True,
+        later=(Known("breaks_later", "GB0025", "forward"),),
+    ),
+    Case(
+        build=module_of(changes_input),
+        graphs=3,
+        breaks=(
+            Known("before_change", "GB0170", "changes_input"),
+            Known("changed_input", "GB0025", "changes_input"),
+        ),
+        refusal="GB0170",
+    ),
+    Case(build=LazyLayer, graphs=1, fullgraph=True, needs_real=True),
+    Case(
+        build=BackwardInside,
+        graphs=3,
+        breaks=(
+            Known("leaks", "GB8985", "forward"),
+            Known("backward", "GB0123", "forward"),
+        ),
+        refusal="GB0123",
+        restarted=1,
     ),
 )

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -82,6 +82,7 @@ def in_fork(function: Callable[[], _Value], kind: type[_Value], log: list[str]) 
 def _call(function: Callable[[], object], write: int, log: list[str]) -> NoReturn:
     code = 1
     try:
+        renew_thread_pool()
         ending = msgspec.structs.replace(_ending(function), log=tuple(log))
         with os.fdopen(write, "wb") as stream:
             stream.write(msgspec.msgpack.encode(ending))
@@ -101,6 +102,18 @@ def _ending(function: Callable[[], object]) -> _Ending:
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever code of the model raises)
         names = tuple(sorted(type_names(error)))
         return _Ending(record=error_record(error), line=one_line(error), names=names)
+
+
+def renew_thread_pool() -> None:
+    """Let torch replace the thread pool of its parent while this process has one thread.
+
+    A fork does so when a thread count is set for the first time (`caffe2::pthreadpool`). Autograd
+    sets one in each of its threads at once, one thread for each CUDA device: one may find no pool,
+    and aborts the process ("Invalid thread pool!", torch 2.15).
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(torch.get_num_threads())
 
 
 @contextmanager

@@ -8,6 +8,7 @@ the inputs as source code.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
@@ -31,9 +32,26 @@ from compilewatch.worker.targets.dynamo.settings import has_nested_graph_breaks
 LITERAL_ELEMENTS = 4096
 """Integer and boolean tensors of up to this size are written out, because their values matter."""
 
+_IMPORTS = ("contextlib", "inspect", "json", "logging", "os", "re", "sys")
+
 CAPTURE = r'''
-breaks, graphs, frames, cut = {}, [], [], set()  # by compile id: a compilation breaks once
+breaks, graphs, frames, cut = {}, [], [], set()  # reports of breaks by compile id
 given_up = 0
+
+
+def untouched(function):
+    """What a function returns in a fork, so that the model has not been called afterwards."""
+    read, write = os.pipe()
+    sys.stdout.flush()
+    if os.fork() == 0:
+        with contextlib.suppress(BaseException):
+            os.write(write, json.dumps(function()).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        said = stream.read()
+    os.wait()
+    return json.loads(said) if said else None
 
 
 class Trace(logging.Handler):
@@ -47,9 +65,10 @@ class Trace(logging.Handler):
         elif metadata.get("artifact", {}).get("name") == "dynamo_graph_break_reason":
             stack = getattr(sys.exc_info()[1], "real_stack", None)
             stack = torch._guards.TracingContext.extract_stack() if stack is None else stack
+            handled = not len(stack)  # it is about handling another report
             stack = [*torch._dynamo.exc.get_stack_above_dynamo(), *stack]
             text = str(getattr(record, "payload", "")).partition("Graph Break Reason: ")[2]
-            breaks.setdefault(compile_id, (place(stack), text))
+            breaks.setdefault(compile_id, []).append((place(stack), text, handled))
 
 
 class GivenUp(logging.Filter):
@@ -63,7 +82,7 @@ class GivenUp(logging.Filter):
             given_up += 1
             compile_id = str(getattr(error, "compile_id", f"?/{given_up}"))
             where = place(getattr(error, "real_stack", None) or (), f"{base(frame[1])}:{frame[2]}")
-            breaks.setdefault(compile_id, (where, str(error)))
+            breaks.setdefault(compile_id, [(where, str(error), False)])
         return record.levelno >= logging.WARNING
 
 
@@ -101,6 +120,36 @@ def place(stack, otherwise=None):
     return otherwise or forward
 
 
+class Operators(TorchDispatchMode):
+    """Counts what PyTorch dispatches."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        Operators.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators():
+    MOVE
+    with Operators():
+        run(model)
+    return Operators.count
+
+
+def by_fullgraph():
+    MOVE
+    try:
+        run(torch.compile(model, fullgraph=True, backend="eager"DYNAMIC))
+        return ["accepted", ""]
+    except Exception as error:
+        return ["rejected", f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"]
+
+
+# Each of the three calls is the first one of the model.
+fullgraph, rejection = untouched(by_fullgraph) or ("rejected", "the process ended")
+ran = untouched(operators)
+MOVE
 code = inspect.unwrap(type(model).forward).__code__
 base = os.path.basename
 forward = f"{base(code.co_filename)}:{code.co_firstlineno}"
@@ -110,24 +159,21 @@ convert.setLevel(logging.INFO)
 convert.addFilter(GivenUp())
 run(torch.compile(model, backend=backendDYNAMIC))
 
-places = Counter(where for where, _ in breaks.values())
+# A frame that was traced again and then cut broke at its last report.
+counted, reported = sum(map(len, breaks.values())), set(breaks)
+breaks = [each[-1 if key in cut and not each[-1][2] else 0] for key, each in breaks.items()]
+places = Counter(where for where, _, _ in breaks)
 counters = torch._dynamo.utils.counters
 skipped = counters["frames"]["total"] - counters["frames"]["ok"]
-silent = len(cut - breaks.keys()) + max(skipped - given_up, 0)
-places["?:0"] = max(silent, sum(counters["graph_break"].values()) - len(breaks), 0)
-if not +places and graphs != frames[:1]:
+silent = len(cut - reported) + max(skipped - given_up, 0)
+places["?:0"] = max(silent, sum(counters["graph_break"].values()) - counted, 0)
+if not +places and graphs != frames[:1] and ran != 0:
     places[forward] = 1  # Dynamo skipped the model's own frame
-for number, (where, text) in enumerate(breaks.values(), 1):
+for number, (where, text, _) in enumerate(breaks, 1):
     lines = [line.strip() for line in text.splitlines() if "Encountered graph" not in line]
     print(f"graph break {number}: {where}: {next(filter(None, lines), '?')}")
-
-torch._dynamo.reset()
-try:
-    run(torch.compile(model, fullgraph=True, backend="eager"DYNAMIC))
-    fullgraph = "accepted"
-except Exception as error:
-    fullgraph = "rejected"
-    print(f"fullgraph=True: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
+if rejection:
+    print(f"fullgraph=True: {rejection}")
 
 
 def words(graphs, places, fullgraph):
@@ -195,9 +241,10 @@ def captured(request: Request) -> Result:
 def tensor_source(tensor: torch.Tensor) -> str:
     """Python source of one tensor: exact for small integers, seeded noise for floats."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype)
-    if tensor.is_floating_point() or tensor.is_complex():
+    same = tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
+    if (tensor.is_floating_point() or tensor.is_complex()) and not same:
         return f"torch.randn({shape}, dtype={dtype})"
-    if tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
+    if same or tensor.numel() == 1:
         return f"torch.full({shape}, {tensor.flatten()[0].item()}, dtype={dtype})"
     if tensor.numel() <= LITERAL_ELEMENTS:
         return f"torch.tensor({tensor.tolist()}, dtype={dtype})"
@@ -250,11 +297,6 @@ def made(module, name, state):
     vars(value).update(state)
     return value
 '''
-
-FIRST_CALL = """
-with torch.no_grad():
-    model(*args, **kwargs)  # each call changes the state: what follows continues here
-"""
 
 
 def has_state(inputs: ExampleInputs) -> bool:
@@ -313,11 +355,6 @@ def nested_source(wanted: bool | None) -> list[str]:
 
 
 DEVICE = '''
-if not torch.cuda.is_available():
-    print("this script needs a CUDA device, and torch sees none here", file=sys.stderr)
-    sys.exit(2)
-
-
 def move(value):
     """A value with its tensors on the device, and what it says of its own device."""
     if torch.is_tensor(value):
@@ -329,8 +366,14 @@ def move(value):
     return value
 
 
-model = model.to("cuda")
-args, kwargs = tree_map(move, (args, kwargs))
+def move_all():
+    """Move the model and its inputs. Not before the forks, which cannot use a device in use."""
+    global model, args, kwargs
+    if not torch.cuda.is_available():
+        print("this script needs a CUDA device, and torch sees none here", file=sys.stderr)
+        sys.exit(2)
+    model = model.to("cuda")
+    args, kwargs = tree_map(move, (args, kwargs))
 '''
 
 
@@ -351,29 +394,32 @@ def script(request: Request) -> str:
     backend = "aot_eager_default_partitioner" if train else "eager"
     body = CAPTURE.replace("DYNAMIC", dynamic).replace("BACKEND", repr(backend))
     body = body.replace("TRAIN", str(train))
+    move = "move_all()\n" if request.device is not None else ""
+    body = re.sub(r"( *)MOVE\n", lambda found: found[1] + move if move else "", body)
     title = f"{request.model.name} on {target_label(request.target)}"
     lines = [
         f'"""{title}, in plain PyTorch {torch.__version__}."""',
         "",
-        *(f"import {name}" for name in ("inspect", "json", "logging", "os", "re", "sys")),
+        *(f"import {name}" for name in _IMPORTS),
         *(["import importlib"] if stateful else []),
         "import sysconfig",
         "from collections import Counter, OrderedDict, defaultdict",
         "",
         "import torch",
         "import torch._dynamo",
+        "from torch.utils._python_dispatch import TorchDispatchMode",
         "from torch.utils._pytree import tree_leaves, tree_map",
         "",
+        "torch.set_num_threads(1)  # a fork has only the thread that forks",
         "torch.manual_seed(0)",
         *nested_source(request.target.nested_graph_breaks),
         *model_source(request, built.module, built.config),
         *dtype_source(built.module),
-        "model.train()" if train else "model.eval().requires_grad_(False)",
+        "model.train()" if train else "model.eval()",
         *(STATE.splitlines() if stateful else ()),
         "",
         inputs_source(inputs),
         *(DEVICE.splitlines() if request.device is not None else ()),
-        *(FIRST_CALL.splitlines() if stateful else ()),
         body,
         expected_source(captured(request)),
         "",

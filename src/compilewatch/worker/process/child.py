@@ -31,7 +31,7 @@ from compilewatch.contract.messages import (
 )
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import ChaosBuild, Phase, Request, Tier
-from compilewatch.worker import phases
+from compilewatch.worker import forked, phases
 from compilewatch.worker.process.frame_stack import with_large_frame
 
 FILE_LIMIT_BYTES = 2**30
@@ -63,7 +63,7 @@ def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda:
             _leave_garbage()
         else:
             _keep_freed_memory()
-        _renew_thread_pool()
+        forked.renew_thread_pool()
         os.chdir(folder)  # files that model code writes to the current folder go here
         evaluate(start, folder, prepare)
         code = 0
@@ -197,18 +197,6 @@ def _keep_freed_memory() -> None:
     if _LIBC is not None and hasattr(_LIBC, "mallopt"):
         _LIBC.mallopt(_M_MMAP_THRESHOLD, _LARGEST_INT)
         _LIBC.mallopt(_M_TRIM_THRESHOLD, _LARGEST_INT)
-
-
-def _renew_thread_pool() -> None:
-    """Let torch replace the thread pool of its parent while this process has one thread.
-
-    A fork does so when a thread count is set for the first time (`caffe2::pthreadpool`). Autograd
-    sets one in each of its threads at once, one thread for each CUDA device: one may find no pool,
-    and aborts the process ("Invalid thread pool!", torch 2.15).
-    """
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(torch.get_num_threads())
 
 
 def _lower(kind: int, limit: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,23 @@ import torch
 from torch import nn
 
 from compilewatch.records import FactoryBuild, Mode, ModelSpec, Phase, Request, Target, Tier
+from compilewatch.worker import forked
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from compilewatch.worker.subject import ExampleInputs, Subject
 
 CASES_FOLDER = Path(__file__).parents[3] / "cases"
 sys.path.insert(0, str(CASES_FOLDER))
 
+from breaks import STATE  # noqa: E402
+
 MakeSubject = Callable[..., Subject]
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests observe a target in their own process; `evaluated.py` evaluates in forks."""
+    monkeypatch.setattr(forked, "possible", lambda: False)
+    STATE.clear()
 
 
 @pytest.fixture
@@ -43,11 +54,16 @@ def make_subject(tmp_path: Path) -> MakeSubject:
             tier=asked,
             keep_artifacts=keep_artifacts,
         )
+
+        def built() -> nn.Module:
+            with fake_mode if fake_mode is not None else nullcontext():
+                return build().train(request.target.mode is Mode.TRAIN)
+
+        module = built()
         with fake_mode if fake_mode is not None else nullcontext():
-            module = build().train(request.target.mode is Mode.TRAIN)
             inputs = ExampleInputs(strategy="test", args=(torch.ones(3, 4),))
         entered = [] if phases is None else phases
-        return Subject(
+        subject = Subject(
             request=request,
             module=module,
             inputs=inputs,
@@ -55,5 +71,11 @@ def make_subject(tmp_path: Path) -> MakeSubject:
             artifacts=tmp_path,
             enter=entered.append,
         )
+
+        def rebuilt() -> Subject:
+            STATE.clear()
+            return replace(subject, module=built())
+
+        return replace(subject, rebuilt=rebuilt)
 
     return make

@@ -9,9 +9,11 @@ compile of a frame, named by torch's compile id (`frame_id/frame_compile_id`):
 
 - Restarts are not graph breaks. After a graph break, Dynamo traces the frame again
   (`SpeculationLog`), under the same compile id, and reports the break in the first attempt only.
-  Several reports under one compile id are one graph break, whose cause is the first report; later
-  ones are its consequences (for example, the cut was impossible there) and are appended to its
-  reason.
+  Several reports under one compile id are one graph break. If the frame was cut, the cut is at the
+  last report: a new attempt met a break that comes before the first one, which the frame that
+  resumes then meets (a `requires_grad_()` before a `backward()`). If the frame was given up, the
+  cause is the first report, and later ones are its consequences (for example, the cut was
+  impossible there), which are appended to its reason.
 - A graph break inside an inlined call occurs once in the caller (which cuts before the call) and
   again when the callee is compiled as its own frame: two graph breaks at one place. They share an
   entry with two occurrences.
@@ -111,7 +113,8 @@ class BreakLog:
         """Return how many graph breaks the counts contain beyond the reports."""
         unreported_graphs = len(self.broken_graphs - self.reports.keys())
         unreported_frames = max(0, self.frames_given_up - self.give_ups_reported)
-        unreported_cuts = max(0, self.cuts_counted - len(self.reports))
+        reported = sum(len(reports) for reports in self.reports.values())
+        unreported_cuts = max(0, self.cuts_counted - reported)
         return max(unreported_graphs + unreported_frames, unreported_cuts)
 
     def breaks(self, model: StackFrame | None = None) -> tuple[GraphBreak, ...]:
@@ -119,7 +122,7 @@ class BreakLog:
 
         `model` is the place of the model's own frame, for graph breaks that have no other.
         """
-        found = merge(as_break(reports, model) for reports in self.reports.values())
+        found = merge(as_break(self._about(each), model) for each in self.reports)
         missing = self.missing()
         return (*found, unattributed(missing)) if missing else found
 
@@ -129,10 +132,19 @@ class BreakLog:
         """For each graph, the index of the break (one of `self.breaks`) that it ended in, or -1."""
         places = {_identity(found): index for index, found in enumerate(breaks)}
         met = {
-            compile_id: places.get(_identity(as_break(reports, model)), -1)
-            for compile_id, reports in self.reports.items()
+            compile_id: places.get(_identity(as_break(self._about(compile_id), model)), -1)
+            for compile_id in self.reports
         }
         return tuple(met.get(compile_id, -1) for compile_id in graphs)
+
+    def _about(self, compile_id: CompileId) -> list[BreakReport]:
+        """Return the reports about the graph break of a compile, with its cause first.
+
+        A report without a stack is about handling another one: the frame was given up after all.
+        """
+        reports = self.reports[compile_id]
+        is_cut = compile_id in self.broken_graphs and reports[-1].stack
+        return reports[-1:] if is_cut else reports
 
 
 def as_break(reports: Sequence[BreakReport], model: StackFrame | None = None) -> GraphBreak:
