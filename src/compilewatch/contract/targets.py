@@ -53,6 +53,8 @@ class TargetEntry(Record, frozen=True, kw_only=True):
         files: files and folders, relative to the package, that can change a result of this target
             besides `COMMON_FILES`. Their content is part of the key. A test compares them with the
             modules that the implementation imports.
+        counts_graph_breaks: whether a pass means that there is no graph break. Otherwise a model
+            that passes may consist of several graphs.
         nested_graph_breaks: whether the target reads `Target.nested_graph_breaks`.
     """
 
@@ -70,6 +72,7 @@ class TargetEntry(Record, frozen=True, kw_only=True):
     nested_graph_breaks: bool = False
     captures_for_devices: bool = False
     evaluates_variants: bool = False
+    counts_graph_breaks: bool = True
     files: tuple[str, ...] = ()
 
 
@@ -125,6 +128,7 @@ TARGETS: dict[str, TargetEntry] = {
             "torch._inductor.codegen.cpp",
             "compilewatch.worker.targets.inductor",
         ),
+        counts_graph_breaks=False,
         files=_INDUCTOR,
     ),
     "xla": TargetEntry(

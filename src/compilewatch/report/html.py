@@ -142,6 +142,7 @@ def _filters() -> tuple[Callable[..., object], ...]:
         wording.gain,
         wording.captured_words,
         wording.fullgraph_note,
+        wording.second_call_note,
         wording.leverage_headline,
         wording.leverage_notes,
         details,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from compilewatch.analysis import summary
 from compilewatch.analysis.leverage import By, Fix, Leverage
 from compilewatch.analysis.rows import Cell, TargetReason
-from compilewatch.contract.targets import target_label
+from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.records import (
     Attempt,
     ChangeKind,
@@ -86,7 +86,7 @@ OTHER_OUTCOMES: dict[Outcome, tuple[str, str]] = {
 """What the headline calls one and several results that are no pass."""
 
 OUTCOME_MEANINGS: dict[Outcome, str] = {
-    Outcome.PASS: "one graph, without graph breaks",
+    Outcome.PASS: "no graph break; on Inductor, the compiled model computes what eager mode does",
     Outcome.GRAPH_BREAK: "runs, but as several graphs with eager Python between them",
     Outcome.MISMATCH: "compiles, but its outputs differ from those of eager mode",
     Outcome.COMPILE_ERROR: "the compiler raised an error",
@@ -160,14 +160,20 @@ def headline(view: RunView) -> str:
     """`1 of 19 models compiles without graph breaks (5.3 %); 18 errors`.
 
     Of all that was planned: what failed, was skipped or is missing is named behind it. With
-    several targets or modes the unit is a request, a model on a target.
+    several targets or modes the unit is a request, a model on a target. On a target that does not
+    count graph breaks, a model only passes.
     """
     total, passed = summary.planned(view), summary.summarise(view).passed
     targets = {
         target_label(t) for t in (*(r.request.target for r in view.results), *view.run.targets)
     }
     unit = "model" if len(targets) <= 1 else "request"
-    verb = "compiles" if 1 in (passed, total) else "compile"
+    names = {t.name for t in (*(r.request.target for r in view.results), *view.run.targets)}
+    counted = all(name not in TARGETS or TARGETS[name].counts_graph_breaks for name in names)
+    singular = 1 in (passed, total)
+    verb = "passes" if singular else "pass"
+    if counted:
+        verb = f"{'compiles' if singular else 'compile'} without graph breaks"
     if total != 1:
         unit += "s"
     counts = Counter(outcome(result) for result in view.results)
@@ -179,7 +185,7 @@ def headline(view: RunView) -> str:
     if missing := total - len(view.results):
         others.append(f"{missing:,} without a result")
     share = percent(summary.passed_share(view))
-    said = f"{passed:,} of {total:,} {unit} {verb} without graph breaks ({share})"
+    said = f"{passed:,} of {total:,} {unit} {verb} ({share})"
     return "; ".join([said, *others])
 
 
@@ -269,6 +275,22 @@ def fullgraph_note(result: Result) -> str:
     """Why `fullgraph` and the graph breaks differ; "" where they do not."""
     accepted = result.fullgraph is not None and result.fullgraph.accepted
     return FULLGRAPH_NOTE if accepted and result.breaks else ""
+
+
+def second_call_note(result: Result) -> str:
+    """What the second call of the compiled model met beyond the first; "" if nothing."""
+    found = result.second_call
+    if found is None:
+        return ""
+    said = []
+    if found.graph_breaks:
+        places = (f"{each.code} at {each.file}:{each.line}" for each in found.breaks)
+        said.append(f"{plural(found.graph_breaks, 'graph break')} ({', '.join(places)})")
+    if found.recompilations:
+        said.append(plural(found.recompilations, "recompilation"))
+    if found.error:
+        said.append(found.error)
+    return f"second call, with equal inputs: {', '.join(said)}"
 
 
 def leverage_headline(found: Leverage) -> str:

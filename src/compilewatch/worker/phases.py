@@ -198,7 +198,7 @@ class _Preparation:
             fake_mode=self.fake_mode,
             artifacts=self.artifacts,
             enter=self.enter,
-            rebuilt=lambda: self.subject(self.build(), without),
+            rebuilt=lambda: self.build().module,
         )
 
     def _inputs(self, built: BuiltModel, without: frozenset[str]) -> ExampleInputs:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from compilewatch.records import Phase, Request
 from compilewatch.worker import forked
@@ -38,7 +40,7 @@ class Subject:
     `fake_mode` is the mode that its parameters and inputs were made under, None in the real tier.
     `enter` announces a phase, which starts its deadline. `artifacts` is an existing folder for this
     request only. In train mode `module` is in `.train()`, and `inputs` contain labels if the model
-    takes them. `rebuilt` makes the module and its inputs anew, where no fork is possible.
+    takes them. `rebuilt` makes the module anew, where no fork is possible.
 
     Nothing has called the module: `in_fork` keeps it so. Only the last call that a target makes may
     be without a fork.
@@ -50,21 +52,39 @@ class Subject:
     fake_mode: FakeTensorMode | None
     artifacts: Path
     enter: Callable[[Phase], None]
-    rebuilt: Callable[[], Subject] | None = None
+    rebuilt: Callable[[], nn.Module] | None = None
 
     def tensors(self) -> AbstractContextManager[Any]:
         """Return the context in which its tensors may be used: the fake mode, or an empty one."""
         return self.fake_mode if self.fake_mode is not None else nullcontext()
+
+    def copied_inputs(self) -> ExampleInputs:
+        """Return the inputs with copies of their tensors, which a call may change."""
+        copies: dict[int, torch.Tensor] = {}
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) not in copies:
+                copy = tensor.detach().clone(memory_format=torch.preserve_format)
+                copies[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
+            return copies[id(tensor)]
+
+        with self.tensors(), torch.no_grad():
+            args, kwargs = tree_map_only(
+                torch.Tensor, copied, (self.inputs.args, self.inputs.kwargs)
+            )
+        return replace(self.inputs, args=args, kwargs=kwargs)
 
     def in_fork(self, function: Callable[[Subject], _Value], kind: type[_Value]) -> _Value:
         """Call `function` with this subject in a fork, so that it leaves nothing in this process.
 
         See `forked.in_fork` for `kind` and for errors. The last phase that the fork enters is
         entered here too. Where a fork is not possible, because imports or a device have started
-        threads, the call is made here on a module of its own, which cannot restore globals.
+        threads, the call is made here, with a module and tensors of its own: that cannot restore
+        globals.
         """
         if not forked.possible():
-            return function(self.rebuilt() if self.rebuilt is not None else self)
+            module = self.rebuilt() if self.rebuilt is not None else self.module
+            return function(replace(self, module=module, inputs=self.copied_inputs()))
         entered: list[str] = []
 
         def enter(phase: Phase) -> None:

@@ -36,6 +36,8 @@ def model_panel(
         parts.append(plain(result.detail))
     if note := wording.fullgraph_note(result):
         parts.append(plain(note, "dim"))
+    if note := wording.second_call_note(result):
+        parts.append(plain(note, "yellow"))
     if result.expectation:
         parts.append(plain(f"expected: {result.expectation}", "dim"))
     rejected = result.fullgraph is not None and not result.fullgraph.accepted

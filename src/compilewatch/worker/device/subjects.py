@@ -17,11 +17,13 @@ from compilewatch.worker.subject import ExampleInputs, Subject
 def on_declared_device(subject: Subject) -> Subject:
     """Replace the real tensors of a subject by fake ones on the declared device of its request."""
     mode = InputAwareFakeMode(torch_device(subject.request.device))
+    rebuilt = subject.rebuilt
     return dataclasses.replace(
         subject,
         module=to_fake(subject.module, mode),
         inputs=fake_inputs(subject.inputs, mode),
         fake_mode=mode,
+        rebuilt=None if rebuilt is None else lambda: to_fake(rebuilt(), mode),
     )
 
 

@@ -72,9 +72,9 @@ def make_subject(tmp_path: Path) -> MakeSubject:
             enter=entered.append,
         )
 
-        def rebuilt() -> Subject:
+        def rebuilt() -> nn.Module:
             STATE.clear()
-            return replace(subject, module=built())
+            return built()
 
         return replace(subject, rebuilt=rebuilt)
 

@@ -21,7 +21,7 @@ import msgspec
 import torch
 import torch._dynamo
 from torch._dynamo.exc import TorchRuntimeError
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.failures import one_line
 from compilewatch.records import (
@@ -258,18 +258,10 @@ def _second_call(subject: Subject) -> Callable[[Callable[..., Any]], None] | Non
     The inputs are copied now, because a call may change them. None if an argument holds the state
     of earlier calls, or anything else that is not known how to copy.
     """
-    given = (subject.inputs.args, subject.inputs.kwargs)
-    leaves = tree_leaves(given)
+    leaves = tree_leaves((subject.inputs.args, subject.inputs.kwargs))
     if not all(leaf is None or isinstance(leaf, _COPYABLE) for leaf in leaves):
         return None
-    copies: dict[int, torch.Tensor] = {}
-    with subject.tensors(), torch.no_grad():
-        for leaf in leaves:
-            if isinstance(leaf, torch.Tensor) and id(leaf) not in copies:
-                copied = leaf.detach().clone(memory_format=torch.preserve_format)
-                copies[id(leaf)] = copied.requires_grad_(leaf.requires_grad)
-    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: copies[id(tensor)], given)
-    again = replace(subject, inputs=replace(subject.inputs, args=args, kwargs=kwargs))
+    again = replace(subject, inputs=subject.copied_inputs())
 
     def call(module: Callable[..., Any]) -> None:
         subject.module.zero_grad(set_to_none=True)

@@ -19,7 +19,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,7 +43,6 @@ from compilewatch.records import (
     Status,
     Tier,
 )
-from compilewatch.worker.model.state import preserved
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import (
     CompileTarget,
@@ -93,10 +93,16 @@ parameters and buffers too, so that only a constant of the module could have had
 
 @dataclass(frozen=True, kw_only=True)
 class _VariantResult:
-    """The result of one variant: a program or an error."""
+    """The result of one variant: operators by name, or an error.
+
+    `dynamic` are the requested dimensions that stayed symbolic, `constant` those that did not.
+    """
 
     variant: ExportVariant
-    program: ExportedProgram | None = None
+    dialect: str = ""
+    ops: dict[str, int] = field(default_factory=dict)
+    dynamic: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
     error: ErrorRecord | None = None
     detail: str = ""
 
@@ -130,20 +136,19 @@ class ExportTarget(CompileTarget):
             raise UsageError(f"export has no backend {backend!r}; known: {known}")
         subject.enter(Phase.COMPILE)
         register_containers(subject.module)
-        dynamism = _dynamism(subject) if subject.request.target.dynamic else None
         first, *others = VARIANTS[backend]
-        verdict = _export(subject, first, dynamism)
+        verdict = subject.in_fork(partial(_export, strict=first), _VariantResult)
         if verdict.error is not None:
             _blame_fake_tensors(subject, verdict.error)
         subject.enter(Phase.COMPARE)
         results = {first: verdict}
         for strict in others:
-            results[strict] = _export(subject, strict, dynamism)
+            results[strict] = subject.in_fork(partial(_export, strict=strict), _VariantResult)
         draft = None
         if verdict.error is not None:
-            draft = _draft(subject, first, dynamism)
+            draft = _draft(subject, first)
             subject.enter(Phase.COMPILE)  # the phase of the reported error
-        return _outcome(subject, verdict, _detail(results, draft, dynamism))
+        return _outcome(subject, verdict, _detail(results, draft))
 
 
 def register_containers(module: nn.Module) -> None:
@@ -173,10 +178,11 @@ def operators(program: ExportedProgram) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _export(subject: Subject, strict: bool, dynamism: _Dynamism | None) -> _VariantResult:
+def _export(subject: Subject, *, strict: bool) -> _VariantResult:
+    dynamism = _dynamism(subject) if subject.request.target.dynamic else None
     started = time.perf_counter()
     try:
-        with preserved(subject.module), _gradients(subject):
+        with _gradients(subject):
             program = torch.export.export(
                 subject.module,
                 subject.inputs.args,
@@ -194,17 +200,24 @@ def _export(subject: Subject, strict: bool, dynamism: _Dynamism | None) -> _Vari
         )
         return _VariantResult(variant=variant, error=record, detail=one_line(error))
     duration = time.perf_counter() - started
-    ops = sum(operators(program).values())
-    variant = ExportVariant(exported=True, duration_seconds=duration, ops=ops)
-    return _VariantResult(variant=variant, program=program)
+    ops = operators(program)
+    dynamic, constant = _dimensions(program, dynamism) if dynamism is not None else ((), ())
+    return _VariantResult(
+        variant=ExportVariant(exported=True, duration_seconds=duration, ops=sum(ops.values())),
+        dialect=program.dialect,
+        ops=ops,
+        dynamic=dynamic,
+        constant=constant,
+    )
 
 
-def _draft(subject: Subject, strict: bool, dynamism: _Dynamism | None) -> DraftExport | None:
+def _draft(subject: Subject, strict: bool) -> DraftExport | None:
     """Run draft export on a model that export rejected. It needs values: None on fake tensors."""
     if subject.fake_mode is not None:
         return None
+    dynamism = _dynamism(subject) if subject.request.target.dynamic else None
     try:
-        with preserved(subject.module), _gradients(subject):
+        with _gradients(subject):
             draft, report = draft_export(
                 subject.module, subject.inputs, dynamism.shapes if dynamism else None, strict
             )
@@ -292,27 +305,21 @@ def _dimensions(
 # --- the outcome -------------------------------------------------------------------------------
 
 
-def _detail(
-    results: dict[bool, _VariantResult], draft: DraftExport | None, dynamism: _Dynamism | None
-) -> ExportDetail:
-    dynamic: tuple[str, ...] = ()
-    constant: tuple[str, ...] = ()
-    program = next((a.program for a in results.values() if a.program is not None), None)
-    if program is not None and dynamism is not None:
-        dynamic, constant = _dimensions(program, dynamism)
+def _detail(results: dict[bool, _VariantResult], draft: DraftExport | None) -> ExportDetail:
+    exported = next((each for each in results.values() if each.error is None), None)
     return ExportDetail(
         non_strict=results[False].variant if False in results else None,
         strict=results[True].variant if True in results else None,
         draft=draft,
-        dynamic_dimensions=dynamic,
-        specialized_dimensions=constant,
+        dynamic_dimensions=exported.dynamic if exported else (),
+        specialized_dimensions=exported.constant if exported else (),
     )
 
 
 def _outcome(subject: Subject, verdict: _VariantResult, detail: ExportDetail) -> Outcome:
     remarks = tuple(_remarks(detail))
     keep = subject.request.keep_artifacts
-    if verdict.program is None:
+    if verdict.error is not None:
         drafted = keep and detail.draft is not None and detail.draft.exported
         return Outcome(
             status=Status.ERROR,
@@ -322,7 +329,7 @@ def _outcome(subject: Subject, verdict: _VariantResult, detail: ExportDetail) ->
             artifacts=(DRAFT_ARTIFACT,) if drafted else (),
         )
     if keep:
-        listed = {"dialect": verdict.program.dialect, "ops": operators(verdict.program)}
+        listed = {"dialect": verdict.dialect, "ops": verdict.ops}
         text = json.dumps(listed, indent=1) + "\n"
         (subject.artifacts / OPS_ARTIFACT).write_text(text, encoding="utf-8")
     return Outcome(
