@@ -98,6 +98,7 @@ _EXPORT = (_DYNAMO, "worker/targets/compiler_errors.py", "worker/targets/export"
 _INDUCTOR = (
     *(_DYNAMO, "contract/processes.py", "worker/targets/compiler_errors.py"),
     *("worker/targets/execution.py", "worker/targets/inductor.py", "worker/targets/numerics.py"),
+    "worker/targets/outputs.py",
 )
 
 TARGETS: dict[str, TargetEntry] = {

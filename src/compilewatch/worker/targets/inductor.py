@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -32,9 +33,11 @@ from compilewatch.worker.targets.execution import (
     Call,
     enlarged,
     forward,
+    mapped,
     observed,
     observed_in_float64,
 )
+from compilewatch.worker.targets.outputs import from_bytes, to_bytes
 
 WARM_UP_RUNS = 3
 LEAST_SAMPLES = 5
@@ -74,7 +77,7 @@ class InductorTarget(CompileTarget):
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """Compile cold, compare with eager, measure, compile warm.
+        """Compile cold, compare with eager, compile warm, measure.
 
         Raises FakeUnsupportedError for a subject of fake tensors; out-of-memory errors propagate.
         """
@@ -94,7 +97,7 @@ class InductorTarget(CompileTarget):
                 detail = f"the C++ compiler cannot build for torch: {one_line(error)}"
                 return Outcome(status=Status.UNSUPPORTED, detail=detail)
             with fresh_cache():
-                return _Measurement(subject).outcome()
+                return _evaluated(subject)
 
 
 def prepare_tool_chain() -> None:
@@ -108,101 +111,148 @@ def prepare_tool_chain() -> None:
     torch._dynamo.reset()
 
 
-@dataclass
-class _Measurement:
-    """The evaluation of one subject, phase by phase."""
+@dataclass(frozen=True, kw_only=True)
+class _Compiled:
+    """The first call of a compiled model: what it returned, and what the compiler took."""
 
-    subject: Subject
-    compiled: Call = lambda: None
+    results: bytes = b""
+    graphs: int = 0
+    ops: int = 0
+    seconds: float = 0.0
+    peak_memory_bytes: int | None = None
+    failure: Outcome | None = None
 
-    def outcome(self) -> Outcome:
-        subject = self.subject
-        backend = subject.request.target.backend or "inductor"
-        dynamic = subject.request.target.dynamic or None
-        self.compiled = torch.compile(subject.module, backend=backend, dynamic=dynamic)
-        counters.clear()
-        try:
-            with PeakMemory() as peak:
-                cold = self._first_call()
-        except Exception as error:  # noqa: BLE001  (the edge to the compiler)
-            return _failed(error, "")
-        graphs, ops = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
-        performance = Performance(cold_compile_seconds=cold, compiler_peak_memory_bytes=peak.bytes)
-        outcome = Outcome(status=Status.PASS, graphs=graphs, ops=ops, details=performance)
-        subject.enter(Phase.COMPARE)
-        try:
-            found = self._numerics()
-            performance = msgspec.structs.replace(performance, recompiles=self._recompiles())
-        except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
-            failed = _failed(error, "compiled once, then ")
-            return replace(outcome, status=failed.status, detail=failed.detail, error=failed.error)
-        subject.enter(Phase.PROFILE)
-        performance, problem = self._profiled(performance)
-        return replace(
-            outcome,
-            status=Status.MISMATCH if found.deterministic and not found.matches else Status.PASS,
-            detail="; ".join(filter(None, (*_remarks(graphs, found, performance), problem))),
-            numerics=found,
-            details=performance,
+
+def _evaluated(subject: Subject) -> Outcome:
+    """Compile, compare and measure, with a fork for each call that must be a model's first."""
+    compiled: _Compiled = numerics.seeded(lambda: subject.in_fork(_compile, _Compiled))
+    if compiled.failure is not None:
+        return compiled.failure
+    performance = Performance(
+        cold_compile_seconds=compiled.seconds, compiler_peak_memory_bytes=compiled.peak_memory_bytes
+    )
+    outcome = Outcome(
+        status=Status.PASS, graphs=compiled.graphs, ops=compiled.ops, details=performance
+    )
+    subject.enter(Phase.COMPARE)
+    try:
+        found = _numerics(subject, compiled)
+        call, seconds = _compile_again(subject)
+        performance = msgspec.structs.replace(
+            performance,
+            warm_compile_seconds=seconds,
+            recompiles=_recompiles(subject, call),
         )
+    except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
+        failed = _failed(error, "compiled once, then ")
+        return replace(outcome, status=failed.status, detail=failed.detail, error=failed.error)
+    subject.enter(Phase.PROFILE)
+    performance, problem = _profiled(subject, call, performance)
+    return replace(
+        outcome,
+        status=Status.MISMATCH if found.deterministic and not found.matches else Status.PASS,
+        detail="; ".join(filter(None, (*_remarks(compiled.graphs, found, performance), problem))),
+        numerics=found,
+        details=performance,
+    )
 
-    def _first_call(self) -> float:
-        started = time.perf_counter()
-        with preserved(self.subject.module):
-            forward(self.subject, self.compiled, self.subject.inputs)
-        return time.perf_counter() - started
 
-    def _numerics(self) -> Numerics:
-        subject = self.subject
+def _compiled(subject: Subject) -> Call:
+    target = subject.request.target
+    found: Call = torch.compile(
+        subject.module, backend=target.backend or "inductor", dynamic=target.dynamic or None
+    )
+    return found
 
-        return numerics.assess(
-            lambda: observed(subject, subject.module),
-            lambda: observed(subject, self.compiled),
-            lambda: observed_in_float64(subject),
-        )
 
-    def _recompiles(self) -> int | None:
-        """Count recompiled graphs for a batch larger by one; None if eager mode rejects it."""
-        larger = enlarged(self.subject.inputs)
-        if larger is None:
+def _compile(subject: Subject) -> _Compiled:
+    """Compile cold and return the results of the first call."""
+    call = _compiled(subject)
+    counters.clear()
+    try:
+        with PeakMemory() as peak:
+            started = time.perf_counter()
+            results = observed(subject, call)
+            seconds = time.perf_counter() - started
+    except Exception as error:  # noqa: BLE001  (the edge to the compiler)
+        return _Compiled(failure=_failed(error, ""))
+    return _Compiled(
+        results=to_bytes(results),
+        graphs=counters["stats"]["unique_graphs"],
+        ops=counters["stats"]["calls_captured"],
+        seconds=seconds,
+        peak_memory_bytes=peak.bytes,
+    )
+
+
+def _numerics(subject: Subject, compiled: _Compiled) -> Numerics:
+    """Compare the first call of a compiled model with the first call in eager mode."""
+    results = [compiled.results]
+
+    def eager() -> dict[str, Any]:
+        return from_bytes(subject.in_fork(lambda s: to_bytes(observed(s, s.module)), bytes))
+
+    def by_compiler() -> dict[str, Any]:
+        if results:
+            return from_bytes(results.pop())
+        again = subject.in_fork(lambda s: to_bytes(observed(s, _compiled(s))), bytes)
+        return from_bytes(again)
+
+    def reference() -> dict[str, Any]:
+        return from_bytes(subject.in_fork(lambda s: to_bytes(observed_in_float64(s)), bytes))
+
+    return numerics.assess(eager, by_compiler, reference)
+
+
+def _compile_again(subject: Subject) -> tuple[Call, float]:
+    """Compile with the caches of the first compile on disk; return the seconds of the call."""
+    torch._dynamo.reset()
+    call = _compiled(subject)
+    # Copies, because code that is compiled for a view of a tensor is for no other.
+    inputs = mapped(subject.inputs, torch.clone)
+    started = time.perf_counter()
+    with preserved(subject.module):
+        forward(subject, call, inputs)
+    return call, time.perf_counter() - started
+
+
+def _recompiles(subject: Subject, call: Call) -> int | None:
+    """Count recompiled graphs for a batch larger by one; None if eager mode rejects it."""
+    larger = enlarged(subject.inputs)
+    if larger is None:
+        return None
+    with preserved(subject.module):
+        try:
+            forward(subject, subject.module, larger)
+        except Exception:  # noqa: BLE001  (model code, with inputs that may not fit)
             return None
-        with preserved(self.subject.module):
-            try:
-                forward(self.subject, self.subject.module, larger)
-            except Exception:  # noqa: BLE001  (model code, with inputs that may not fit)
-                return None
-        before = counters["stats"]["unique_graphs"]
-        with preserved(self.subject.module):
-            forward(self.subject, self.compiled, larger)
-        return int(counters["stats"]["unique_graphs"] - before)
+    before = counters["stats"]["unique_graphs"]
+    with preserved(subject.module):
+        forward(subject, call, larger)
+    return int(counters["stats"]["unique_graphs"] - before)
 
-    def _profiled(self, performance: Performance) -> tuple[Performance, str]:
-        """Measure latencies and then the warm compile, which discards the code; return the problem.
 
-        The verdict is already known: a model that cannot be called often is only not measured.
-        """
-        from torch._inductor.utils import clear_caches
+def _profiled(subject: Subject, call: Call, performance: Performance) -> tuple[Performance, str]:
+    """Measure latencies; return also the problem that ended it.
 
-        subject = self.subject
-        try:
-            eager, compiled, samples = latencies(
-                lambda: forward(subject, subject.module, subject.inputs),
-                lambda: forward(subject, self.compiled, subject.inputs),
-            )
-            performance = msgspec.structs.replace(
-                performance,
-                eager_latency_seconds=eager,
-                compiled_latency_seconds=compiled,
-                latency_samples=samples,
-                speedup=eager / compiled,
-            )
-            torch._dynamo.reset()
-            clear_caches()
-            warm = self._first_call()
-        except Exception as error:  # noqa: BLE001  (model code, called more often than it expects)
-            compiler_failure(error, CODES)
-            return performance, f"measuring stopped at {one_line(error)}"
-        return msgspec.structs.replace(performance, warm_compile_seconds=warm), ""
+    The verdict is already known: a model that cannot be called often is only not measured.
+    """
+    try:
+        eager, compiled, samples = latencies(
+            lambda: forward(subject, subject.module, subject.inputs),
+            lambda: forward(subject, call, subject.inputs),
+        )
+    except Exception as error:  # noqa: BLE001  (model code, called more often than it expects)
+        compiler_failure(error, CODES)
+        return performance, f"measuring stopped at {one_line(error)}"
+    measured = msgspec.structs.replace(
+        performance,
+        eager_latency_seconds=eager,
+        compiled_latency_seconds=compiled,
+        latency_samples=samples,
+        speedup=eager / compiled,
+    )
+    return measured, ""
 
 
 def latencies(eager: Call, compiled: Call) -> tuple[float, float, int]:

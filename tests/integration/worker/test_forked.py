@@ -1,0 +1,134 @@
+"""A call in a fork leaves nothing behind, and its end is that of this process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from compilewatch.environments import WORKER_VARIABLES
+
+PROGRAM = """
+import os, random, signal, sys, time
+from compilewatch.contract.failures import (
+    RecordedError, error_code, error_record, one_line, type_names
+)
+from compilewatch.worker.forked import in_fork, possible
+
+assert possible()
+STATE = []
+
+def call():
+    STATE.append(1)
+    random.random()
+    return [len(STATE), os.getpid()]
+
+def run(function, kind=list):
+    log = ["before"]
+    value = in_fork(lambda: (log.append("inside"), function())[1], kind, log)
+    print(value, log)
+    return value
+"""
+
+
+def ran(lines: str) -> subprocess.CompletedProcess[str]:
+    """A program in a process with one thread, as a worker is."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM + lines],
+        env=dict(WORKER_VARIABLES),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_each_call_is_the_first_one() -> None:
+    done = ran(
+        """
+state = random.getstate()
+first, second = run(call), run(call)
+assert first[0] == second[0] == 1
+assert len({first[1], second[1], os.getpid()}) == 3
+assert STATE == [] and random.getstate() == state
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("['before', 'inside']") == 2
+
+
+def test_an_exception_comes_back_as_its_record() -> None:
+    done = ran(
+        """
+class Own(ValueError):
+    pass
+
+def fail():
+    raise Own("no rows\\nin detail") from KeyError("x")
+
+try:
+    run(fail)
+except RecordedError as error:
+    assert error_record(error).type == "Own"
+    assert one_line(error) == "Own: no rows"
+    assert error_code(error) == "own"
+    assert {"Own", "ValueError", "KeyError"} <= type_names(error)
+else:
+    sys.exit(3)
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_system_exit_is_an_exception_and_os_exit_is_the_end() -> None:
+    done = ran(
+        """
+try:
+    run(lambda: sys.exit(5))
+except RecordedError as error:
+    print(error_record(error).type)
+run(lambda: os._exit(7))
+print("not reached")
+"""
+    )
+    assert (done.returncode, done.stdout) == (7, "SystemExit\n")
+
+
+@pytest.mark.parametrize("number", ["SIGSEGV", "SIGKILL", "SIGABRT"])
+def test_a_signal_ends_this_process_too(number: str) -> None:
+    done = ran(f"run(lambda: os.kill(os.getpid(), signal.{number}))")
+    assert done.returncode == -signal.Signals[number]
+
+
+def test_the_stack_of_the_fork_is_dumped_before_that_of_its_parent() -> None:
+    """The launcher sends SIGTERM to the whole group, and reads where the model was."""
+    done = ran(
+        """
+import faulthandler
+faulthandler.register(signal.SIGTERM, chain=True)
+os.setsid()
+
+def hangs():
+    os.killpg(os.getpgid(0), signal.SIGTERM)
+    time.sleep(30)
+
+run(hangs)
+"""
+    )
+    assert done.returncode == -15
+    assert done.stderr.index("in hangs") < done.stderr.index("in in_fork")
+    first, second = done.stderr.split("most recent call first")[1:]
+    assert "in hangs" in first
+    assert "in hangs" not in second
+
+
+def test_no_fork_is_possible_beside_another_thread() -> None:
+    done = ran(
+        """
+import threading
+threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+assert not possible()
+"""
+    )
+    assert done.returncode == 0, done.stderr
