@@ -7,7 +7,7 @@ COPY stack/jenkins/plugins.txt /usr/share/jenkins/ref/plugins.txt
 RUN jenkins-plugin-cli --plugin-file /usr/share/jenkins/ref/plugins.txt
 COPY stack/jenkins/casc.yaml stack/jenkins/jobs.groovy /usr/share/compilewatch/
 ENV CASC_JENKINS_CONFIG=/usr/share/compilewatch/casc.yaml \
-    JAVA_OPTS="-Djenkins.install.runSetupWizard=false"
+    JAVA_OPTS="-Djenkins.install.runSetupWizard=false -Dorg.jenkinsci.plugins.durabletask.BourneShellScript.HEARTBEAT_CHECK_INTERVAL=60"
 HEALTHCHECK --interval=10s --timeout=5s --start-period=180s --retries=6 \
     CMD ["curl", "-fsS", "-o", "/dev/null", "http://127.0.0.1:8080/login"]
 
