@@ -86,7 +86,10 @@ def facts_of(index: Index) -> Mapping[str, Any]:
     """`classes`, `steps`, `roots` of the configuration, and `builds`, the properties of a build."""
     roots, extra = _roots(index)
     chosen = {c.name for c in index.classes.values() if _is_asked(index, c) or c.simple in extra}
-    placed = {"": {k: k for a in [*roots.values(), *extra.values()] for k in a.values()}}
+    steps = dict(_steps(index))
+    given = [*roots.values(), *extra.values()]
+    given += [step[part] for step in steps.values() for part in ("needs", "takes")]
+    placed = {"": {kind: kind for attributes in given for kind in attributes.values()}}
     made: dict[str, Any] = {}
     while chosen or placed:
         for around, kinds in placed.items():
@@ -99,7 +102,7 @@ def facts_of(index: Index) -> Mapping[str, Any]:
         chosen = set()
     return {
         "classes": made,
-        "steps": dict(_steps(index)),
+        "steps": steps,
         "roots": roots,
         "builds": sorted(set(_WHITELISTED.findall(index.classes["RunWrapper"].body))),
     }
