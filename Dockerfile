@@ -33,8 +33,8 @@ RUN python3 -m venv /tmp/venv \
 FROM base AS agent
 COPY --from=wheels /wheels /opt/wheels
 RUN printf '[global]\nfind-links = /opt/wheels\n' >/etc/pip.conf \
-    && install -d -o jenkins -g jenkins /home/jenkins/agent /home/jenkins/.cache \
+    && install -d -o jenkins -g jenkins /home/jenkins/agent /home/jenkins/.aws /home/jenkins/.cache \
         /var/lib/compilewatch/outputs
-VOLUME ["/home/jenkins/agent", "/home/jenkins/.cache", "/var/lib/compilewatch/outputs"]
+VOLUME ["/home/jenkins/agent", "/home/jenkins/.aws", "/home/jenkins/.cache", "/var/lib/compilewatch/outputs"]
 HEALTHCHECK --interval=10s --timeout=5s --retries=6 \
     CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/22"]

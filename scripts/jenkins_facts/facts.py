@@ -10,9 +10,28 @@ from typing import Any
 from scripts.jenkins_facts.java import Class, element
 
 KINDS = (
-    *("AuthorizationStrategy", "BuildCondition", "BuildDiscarder", "ComputerLauncher", "Credentials"),
-    *("CrumbIssuer", "DeclarativeOption", "ErrorCondition", "JobProperty", "MarkupFormatter", "Node"),
-    *("NodeProperty", "ParameterDefinition", "PrivateKeySource", "RetentionStrategy", "ScriptSource"),
+    *(
+        "AuthorizationStrategy",
+        "BuildCondition",
+        "BuildDiscarder",
+        "ComputerLauncher",
+        "Credentials",
+    ),
+    *(
+        "CrumbIssuer",
+        "DeclarativeOption",
+        "ErrorCondition",
+        "JobProperty",
+        "MarkupFormatter",
+        "Node",
+    ),
+    *(
+        "NodeProperty",
+        "ParameterDefinition",
+        "PrivateKeySource",
+        "RetentionStrategy",
+        "ScriptSource",
+    ),
     *("SecurityRealm", "SimpleBuildStep", "SimpleBuildWrapper", "SshHostKeyVerificationStrategy"),
     "Trigger",
 )

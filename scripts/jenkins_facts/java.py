@@ -114,7 +114,9 @@ def _parents(header: str) -> Iterator[str]:
     plain = header
     while (shorter := re.sub(r"<[^<>]*>", "", plain)) != plain:
         plain = shorter
-    for names in re.findall(r"(?:extends|implements)\s+([\w.,\s]+?)(?=extends|implements|$)", plain):
+    for names in re.findall(
+        r"(?:extends|implements)\s+([\w.,\s]+?)(?=extends|implements|$)", plain
+    ):
         for name in names.split(","):
             if name.strip():
                 yield name.strip().rpartition(".")[2] if name.strip()[0].islower() else name.strip()
@@ -164,7 +166,8 @@ def element(kind: str) -> str:
     """The name of the type that a value or an entry of it has: `List<NodeProperty<?>>`."""
     plain = re.sub(r"\b(?:private|public|protected|final|static|volatile|transient)\b", "", kind)
     inner = re.match(
-        r"\s*(?:[\w.]*(?:List|Collection|Set|Iterable))\s*<\s*(?:\?\s*(?:extends|super)\s+)?([\w.]+)", plain
+        r"\s*(?:[\w.]*(?:List|Collection|Set|Iterable))\s*<\s*(?:\?\s*(?:extends|super)\s+)?([\w.]+)",
+        plain,
     )
     name = inner[1] if inner else re.sub(r"<.*>|\[\]|\s", "", plain)
     return name.rpartition(".")[2] if name[:1].islower() and "." in name else name

@@ -23,58 +23,64 @@ def rule(match: str, **what: Any) -> dict[str, Any]:
     return {"rules": [{"match": match, **what}]}
 
 
-SCENARIOS: dict[str, dict[str, Any]] = {
-    "as it is": {},
-    "four shards": {"params": {"SHARDS": "4"}},
-    "a shard fails": rule("sweep.sh 2", status=2),
-    "an agent is lost once": rule("sweep.sh 2", lost=True, times=1),
-    "an agent comes back without its script": rule("sweep.sh 2", status=-1, times=1),
-    "an agent is lost in its set-up": rule("setup.sh agent", status=-1, times=1),
-    "an agent comes back without it each time": rule("sweep.sh 2", status=-1),
-    "an agent is lost in two ways": {
-        "rules": [
-            {"match": "sweep.sh 2", "lost": True, "times": 1},
-            {"match": "sweep.sh 2", "status": -1, "times": 1},
-        ]
-    },
-    "the controller restarts": {"restarted": True},
-    "an agent is lost always": rule("sweep.sh 2", lost=True),
-    "regressions": rule("compare.sh", status=1),
-    "a comparison fails": rule("compare.sh", status=2),
-    "publishing fails": rule("publish.sh", status=3),
-    "archiving fails": rule("archive.sh", status=2),
-    "no clone": rule("checkout"),
-    "no baseline": rule("inputs.sh", status=2),
-    "plans differ": rule("merge.sh", status=2),
-    "trainium": {"params": {"TRAINIUM": True}},
-    "trainium does not start": {"params": {"TRAINIUM": True}, **rule("trainium_up", status=2)},
-    "trainium is not reachable": {"params": {"TRAINIUM": True}, "offline": ["trainium"]},
-    "neuron fails": {"params": {"TRAINIUM": True}, **rule("neuron.sh", status=2)},
-    "neuron is incomplete": {
-        "params": {"TRAINIUM": True},
-        "stdout": json.dumps(SUMMARY | {"text": "Trainium: no results", "trainium": "no results"}),
-    },
-    "neuron is lost": {"params": {"TRAINIUM": True}, **rule("neuron.sh", lost=True)},
-    "a shard fails, and regressions": {
-        "rules": [{"match": "sweep.sh 1", "status": 2}, {"match": "compare.sh", "status": 1}]
-    },
-} | {
-    f"after {', '.join(earlier)}": {"earlier": earlier, **(rule("compare.sh", status=status))}
-    for earlier, status in (
-        (["UNSTABLE", "FAILURE"], 0),
-        (["SUCCESS"], 0),
-        (["FAILURE"], 0),
-        (["FAILURE", "UNSTABLE"], 1),
-        (["ABORTED", "NOT_BUILT", "FAILURE"], 0),
-        (["ABORTED"], 0),
-    )
-} | {
-    f"abort in {script}": {"params": {"TRAINIUM": True}, **rule(script, abort=True)}
-    for script in (
-        *("setup.sh", "pull.sh", "inputs.sh", "sweep.sh 1", "sweep.sh 2", "trainium_up.sh"),
-        *("neuron.sh", "merge.sh", "compare.sh", "publish.sh"),
-    )
-}
+SCENARIOS: dict[str, dict[str, Any]] = (
+    {
+        "as it is": {},
+        "four shards": {"params": {"SHARDS": "4"}},
+        "a shard fails": rule("sweep.sh 2", status=2),
+        "an agent is lost once": rule("sweep.sh 2", lost=True, times=1),
+        "an agent comes back without its script": rule("sweep.sh 2", status=-1, times=1),
+        "an agent is lost in its set-up": rule("setup.sh agent", status=-1, times=1),
+        "an agent comes back without it each time": rule("sweep.sh 2", status=-1),
+        "an agent is lost in two ways": {
+            "rules": [
+                {"match": "sweep.sh 2", "lost": True, "times": 1},
+                {"match": "sweep.sh 2", "status": -1, "times": 1},
+            ]
+        },
+        "the controller restarts": {"restarted": True},
+        "an agent is lost always": rule("sweep.sh 2", lost=True),
+        "regressions": rule("compare.sh", status=1),
+        "a comparison fails": rule("compare.sh", status=2),
+        "publishing fails": rule("publish.sh", status=3),
+        "archiving fails": rule("archive.sh", status=2),
+        "no clone": rule("checkout"),
+        "no baseline": rule("inputs.sh", status=2),
+        "plans differ": rule("merge.sh", status=2),
+        "trainium": {"params": {"TRAINIUM": True}},
+        "trainium does not start": {"params": {"TRAINIUM": True}, **rule("trainium_up", status=2)},
+        "trainium is not reachable": {"params": {"TRAINIUM": True}, "offline": ["trainium"]},
+        "neuron fails": {"params": {"TRAINIUM": True}, **rule("neuron.sh", status=2)},
+        "neuron is incomplete": {
+            "params": {"TRAINIUM": True},
+            "stdout": json.dumps(
+                SUMMARY | {"text": "Trainium: no results", "trainium": "no results"}
+            ),
+        },
+        "neuron is lost": {"params": {"TRAINIUM": True}, **rule("neuron.sh", lost=True)},
+        "a shard fails, and regressions": {
+            "rules": [{"match": "sweep.sh 1", "status": 2}, {"match": "compare.sh", "status": 1}]
+        },
+    }
+    | {
+        f"after {', '.join(earlier)}": {"earlier": earlier, **(rule("compare.sh", status=status))}
+        for earlier, status in (
+            (["UNSTABLE", "FAILURE"], 0),
+            (["SUCCESS"], 0),
+            (["FAILURE"], 0),
+            (["FAILURE", "UNSTABLE"], 1),
+            (["ABORTED", "NOT_BUILT", "FAILURE"], 0),
+            (["ABORTED"], 0),
+        )
+    }
+    | {
+        f"abort in {script}": {"params": {"TRAINIUM": True}, **rule(script, abort=True)}
+        for script in (
+            *("setup.sh", "pull.sh", "inputs.sh", "sweep.sh 1", "sweep.sh 2", "trainium_up.sh"),
+            *("neuron.sh", "merge.sh", "compare.sh", "publish.sh"),
+        )
+    }
+)
 
 MUTATIONS: dict[str, tuple[str, str, str]] = {
     "a step": ("stash name: 'pulled'", "stsh name: 'pulled'", "unknown step: stsh"),

@@ -342,7 +342,9 @@ def test_a_build_says_what_it_found_and_where_to_read_on(tmp_path: Path, stage: 
     assert re.fullmatch(
         r"dashboards: http://grafana/d/compilewatch-overview\?from=\d{13}&to=\d{13}", dashboards
     )
-    assert found["html"].startswith(f'{said} · <a href="http://jenkins/job/compilewatch/7/Report/">')
+    assert found["html"].startswith(
+        f'{said} · <a href="http://jenkins/job/compilewatch/7/Report/">'
+    )
     assert "&amp;to=" in found["html"]
     assert summary(stage)["html"] == said
 
