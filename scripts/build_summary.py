@@ -1,10 +1,10 @@
-"""What a build of the pipeline found, for its page and its mails: scripts/stages/summary.sh prints it.
+"""What a build of the pipeline found, for its page and its mails; see scripts/stages/summary.sh.
 
     python -m scripts.build_summary BUILD OUTPUT
 
-BUILD is the folder in which the stages of a build leave files for each other, OUTPUT the folder of
-stored runs. The addresses are the variables BUILD_URL and COMPILEWATCH_GRAFANA_URL; without one, its
-link is left out.
+BUILD is the folder in which the stages of a build store files for each other, OUTPUT the folder
+of stored runs. The addresses are the variables BUILD_URL and COMPILEWATCH_GRAFANA_URL; without
+one, its link is left out.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ loses_an_agent() { # Its shard is tried again when it is back
   docker compose restart --timeout 0 agent && result_is "$number" SUCCESS
 }
 
-keeps_its_jobs() { # A start of the controller writes the jobs anew: complete, or the nightly run is gone
+keeps_its_jobs() { # A start of the controller writes the jobs anew: complete, or the nightly run is missing
   local before
   before=$(fetch "$job/config.xml" | sed -n '/<properties>/,/<\/properties>/p')
   grep -q '<spec>H 3 \* \* \*</spec>' <<<"$before" && grep -q '<name>SHARDS</name>' <<<"$before" || return 1

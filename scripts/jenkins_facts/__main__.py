@@ -2,9 +2,9 @@
 
     python -m scripts.jenkins_facts FOLDER
 
-FOLDER contains clones (bare ones too) of Jenkins and of the plugins in `REPOSITORIES`, each named as
-its repository. Of each, the tag of the version that the Dockerfile or plugins.txt pins is read; if a
-clone lacks that tag, or nothing is pinned, its newest commit. `sources` in the file says which.
+FOLDER contains clones (bare ones too) of Jenkins and of the plugins in `REPOSITORIES`, each named
+as its repository. Of each, the tag of the version that the Dockerfile or plugins.txt pins is read;
+if a clone lacks that tag, or nothing is pinned, its newest commit. `sources` in the file names it.
 
 The tests of stack/jenkins/ and of the Jenkinsfiles hold every attribute, method, step and symbol
 that these use against the file.

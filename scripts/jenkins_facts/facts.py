@@ -128,7 +128,7 @@ def facts_of(index: Index) -> Mapping[str, Any]:
 
 
 def _is_asked(index: Index, each: Class) -> bool:
-    """Whether it is of one of the kinds and can be named: data is bound to it, or it has a symbol."""
+    """Whether it is of one of the kinds and can be named: it binds data or has a symbol."""
     named = each.needs is not None or bool(_symbols(index, each))
     return named and bool(index.kinds(each) & set(KINDS))
 
@@ -161,7 +161,7 @@ def _described(index: Index, each: Class, extra: Mapping[str, Mapping[str, str]]
 
 
 def _roots(index: Index) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
-    """The attributes of root elements by their place, and those that configurators add to a class."""
+    """The attributes of root elements by place, and those that configurators add to a class."""
     roots: dict[str, dict[str, str]] = {}
     extra: dict[str, dict[str, str]] = defaultdict(dict)
     for each in list(index.classes.values()):
@@ -185,7 +185,7 @@ def _roots(index: Index) -> tuple[dict[str, dict[str, str]], dict[str, dict[str,
 
 
 def _settable(index: Index, each: Class | None) -> dict[str, str]:
-    """What the configuration as code sets: a public setter with a getter, or a list that it fills."""
+    """What the configuration as code sets: what has a public setter and a getter, and lists."""
     if each is None:
         return {}
     lineage = index.ancestors(each)

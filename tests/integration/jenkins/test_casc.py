@@ -91,7 +91,7 @@ def of_kind(facts: Facts, kind: str) -> dict[str, Any]:
 
     A class is named by its symbols, and by its own name with or without that of its kind.
     """
-    found = {}
+    found: dict[str, Any] = {}
     for name, made in facts["classes"].items():
         own = name.rpartition(".")[2]
         if kind in made["kinds"] and own != kind:
@@ -138,7 +138,7 @@ def test_what_jenkins_does_not_have_is_found(
 
 
 def test_the_facts_are_of_the_pinned_versions(facts: Facts) -> None:
-    """A new version in plugins.txt or the Dockerfile needs facts of its own: see docs/jenkins.md."""
+    """A new version in plugins.txt or the Dockerfile needs its own facts: see docs/jenkins.md."""
     assert {n: s["pinned"] for n, s in facts["sources"].items() if s["pinned"]} == {
         name: version for name, version in pinned().items() if name in facts["sources"]
     }

@@ -43,7 +43,8 @@ class RunWrapper {
 }
 """
 ROOT_CONFIGURATOR = """
-class JenkinsConfigurator extends BaseConfigurator<Jenkins> implements RootElementConfigurator<Jenkins> {
+class JenkinsConfigurator
+    extends BaseConfigurator<Jenkins> implements RootElementConfigurator<Jenkins> {
     Set<Attribute> describe() { add(new Attribute<Jenkins, Proxy>("proxy", Proxy.class)); }
     public String getName() { return "jenkins"; }
 }

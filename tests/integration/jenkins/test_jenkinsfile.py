@@ -87,7 +87,7 @@ MUTATIONS: dict[str, tuple[str, str, str]] = {
     "a step in a branch": ("unstash 'pulled'", "unstsh 'pulled'", "unknown step: unstsh"),
     "a step in post": ("junit testResults", "jnit testResults", "unknown step: jnit"),
     "a directive": ("agent none", "agnet none", "unknown directive in pipeline: agnet"),
-    "a directive of a stage": ("options { timeout", "optoins { timeout", "in stage: optoins"),
+    "a directive of a stage": ("options { timeout", "optionz { timeout", "in stage: optionz"),
     "an option": ("timestamps()", "timestampz()", "unknown directive in options: timestampz"),
     "a property of a build": ("previousCompletedBuild", "previousComplete", "a build has no"),
     "what a build says": ("Build.description", "Build.describe", "describe of a build cannot"),

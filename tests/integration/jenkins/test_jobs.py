@@ -1,4 +1,4 @@
-"""What jobs.groovy makes, in a harness that knows the methods and attributes of Jenkins' sources."""
+"""What jobs.groovy makes, in a harness that knows methods and attributes of Jenkins' sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Jenkinsfile of the job papers does, in the same harness as that of the job compilewatch."""
+"""What the Jenkinsfile of the job papers does, in the harness of the other Jenkinsfile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "after a failure": {"earlier": ["ABORTED", "FAILURE"]},
     "after a paper failed": {"earlier": ["UNSTABLE", "FAILURE"]},
     "misspelt step": {"jenkinsfile": PIPELINE.replace("archiveArtifacts", "archiveArtefacts")},
-    "misspelt condition": {"jenkinsfile": PIPELINE.replace("unstable {", "unstabel {")},
+    "misspelt condition": {"jenkinsfile": PIPELINE.replace("unstable {", "unstableX {")},
 }
 
 

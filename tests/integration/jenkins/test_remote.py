@@ -1,4 +1,4 @@
-"""The commands of docs/jenkins.md that start, follow and download, against a stand-in for Jenkins."""
+"""The commands of docs/jenkins.md that start, follow and download, against a mock of Jenkins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOB = "/job/compilewatch"
 
 
 class Jenkins(BaseHTTPRequestHandler):
-    """Answers as Jenkins does: an item of the queue that becomes a build, which runs for a while."""
+    """Responds as Jenkins does: an item of the queue becomes a build, which runs for a while."""
 
     asked: list[str]
 

@@ -231,7 +231,7 @@ def test_there_is_nothing_to_pull_but_from_the_hub(stage: Stage) -> None:
         ({"SOURCE": "nope"}, "source"),
         ({"TARGETS": "nonsense"}, "no target 'nonsense'"),
         ({"SOURCE": "hub", "TARGETS": "nonsense"}, "no target 'nonsense'"),
-        ({"MODES": "eval,trian"}, "modes: invalid enum value 'trian'"),
+        ({"MODES": "eval,trains"}, "modes: invalid enum value 'trains'"),
         ({"FAMILIES": "nope"}, "no family 'nope'"),
         ({"BASELINE": "20200101-000000-0000"}, "BASELINE=20200101-000000-0000: no such run here"),
     ],

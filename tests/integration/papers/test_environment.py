@@ -1,6 +1,7 @@
 """What generated code finds in the sandbox is the same torch, however the environment was set up.
 
-Each test starts sandboxes that import torch, which takes seconds; only that shows whether it is there.
+Each test starts sandboxes that import torch, which takes seconds; only that shows whether it is
+there.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def workspace() -> Iterator[Path]:
 
 def test_an_environment_without_torch_is_never_blamed_on_a_paper(workspace: Path) -> None:
     runner = SandboxRunner(str(workspace / "bin" / "python"))
-    with pytest.raises(SandboxError, match="torch cannot be imported in the sandbox .*make setup"):
+    with pytest.raises(SandboxError, match="torch cannot be imported in the sandbox"):
         runner.check()
     for ran in run_eager(runner, generation("import torch"), PLAN):
         assert "torch cannot be imported in the sandbox" in ran.not_run
@@ -46,7 +47,8 @@ def test_an_environment_without_torch_is_never_blamed_on_a_paper(workspace: Path
 def test_torch_of_a_shared_environment_is_there(workspace: Path) -> None:
     """As scripts/setup.sh shares it between the workspaces of an agent."""
     torch = importlib.util.find_spec("torch")
-    assert torch is not None and torch.origin is not None
+    assert torch is not None
+    assert torch.origin is not None
     packages = Path(torch.origin).parents[1]
     own = sysconfig.get_path("purelib", vars={"base": str(workspace)})
     Path(own, "shared.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
