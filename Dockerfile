@@ -7,7 +7,7 @@ COPY stack/jenkins/plugins.txt /usr/share/jenkins/ref/plugins.txt
 RUN jenkins-plugin-cli --plugin-file /usr/share/jenkins/ref/plugins.txt
 COPY stack/jenkins/casc.yaml stack/jenkins/jobs.groovy /usr/share/compilewatch/
 ENV CASC_JENKINS_CONFIG=/usr/share/compilewatch/casc.yaml \
-    JAVA_OPTS="-Djenkins.install.runSetupWizard=false"
+    JAVA_OPTS="-Djenkins.install.runSetupWizard=false -Dorg.jenkinsci.plugins.durabletask.BourneShellScript.HEARTBEAT_CHECK_INTERVAL=60"
 HEALTHCHECK --interval=10s --timeout=5s --start-period=180s --retries=6 \
     CMD ["curl", "-fsS", "-o", "/dev/null", "http://127.0.0.1:8080/login"]
 
@@ -33,8 +33,8 @@ RUN python3 -m venv /tmp/venv \
 FROM base AS agent
 COPY --from=wheels /wheels /opt/wheels
 RUN printf '[global]\nfind-links = /opt/wheels\n' >/etc/pip.conf \
-    && install -d -o jenkins -g jenkins /home/jenkins/agent /home/jenkins/.cache \
+    && install -d -o jenkins -g jenkins /home/jenkins/agent /home/jenkins/.aws /home/jenkins/.cache \
         /var/lib/compilewatch/outputs
-VOLUME ["/home/jenkins/agent", "/home/jenkins/.cache", "/var/lib/compilewatch/outputs"]
+VOLUME ["/home/jenkins/agent", "/home/jenkins/.aws", "/home/jenkins/.cache", "/var/lib/compilewatch/outputs"]
 HEALTHCHECK --interval=10s --timeout=5s --retries=6 \
     CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/22"]

@@ -23,6 +23,7 @@ conclude() {
   local status=$? result
   trap - EXIT TERM INT
   stage Archive scripts/stages/archive.sh || status=2
+  scripts/stages/summary.sh | python3 -c 'import json, sys; print(json.load(sys.stdin)["text"])' || status=2
   if [ -f "$build/trainium.json" ]; then scripts/stages/trainium_down.sh || status=2; fi
   case $status in 0) result=SUCCESS ;; 1) result=UNSTABLE ;; 130) result=ABORTED ;;
   *) result=FAILURE ;; esac
@@ -34,8 +35,8 @@ trap 'exit 130' TERM INT
 
 status=0
 must "Set up" scripts/stages/setup.sh
-must Pull scripts/stages/pull.sh
 must Inputs scripts/stages/inputs.sh
+must Pull scripts/stages/pull.sh
 for part in $(seq "$shards"); do
   code=0
   stage "Sweep $part/$shards" scripts/stages/sweep.sh "$part" || code=$?

@@ -82,8 +82,15 @@ share() { # Makes .venv an environment that uses the packages of one in $SHARED,
   made=$(cd "$SHARED" && pwd)/$({ cat "${locks[@]}" && echo "${TORCH_INDEX:-} ${PYTHON:-}"; } |
     sha256sum | cut -c-16)
   # One set-up at a time: an agent has several executors, and one may remove what another creates.
-  exec 9>"$SHARED/lock"
-  flock 9
+  # The file says who has the lock, for those who wait.
+  exec 9>>"$SHARED/lock"
+  if ! flock --nonblock 9; then
+    echo "setup: waiting for the set-up of another build, which installs packages that both use:" \
+      "$(tail -n 1 "$SHARED/lock")"
+    flock 9
+    echo "setup: the other set-up has ended; continuing"
+  fi
+  echo "${BUILD_TAG:-by hand in $PWD}, since $(date '+%F %T %Z')" >"$SHARED/lock"
   if [ ! -f "$made/complete" ] || ! "$made/bin/python" -c ''; then
     rm -rf "$made"
     create "$made"

@@ -147,6 +147,19 @@ loses_an_agent() { # Its shard is tried again when it is back
   docker compose restart --timeout 0 agent && result_is "$number" SUCCESS
 }
 
+keeps_its_jobs() { # A start of the controller writes the jobs anew: complete, or the nightly run is missing
+  local before
+  before=$(fetch "$job/config.xml" | sed -n '/<properties>/,/<\/properties>/p')
+  grep -q '<spec>H 3 \* \* \*</spec>' <<<"$before" && grep -q '<name>SHARDS</name>' <<<"$before" || return 1
+  docker compose restart jenkins && until_true 300 connected || return 1
+  [ "$(fetch "$job/config.xml" | sed -n '/<properties>/,/<\/properties>/p')" = "$before" ] &&
+    [ "$(fetch "$job/api/json?tree=lastBuild[number]" | value 'd["lastBuild"]["number"]')" = "$number" ]
+}
+
+describes() { # What a build found is on its page
+  fetch "$job/$1/api/json?tree=description" | value 'd["description"]' | grep 'without graph breaks'
+}
+
 stack/jenkins/secrets.sh
 password=$(cat stack/secrets/jenkins_admin_password)
 check "images build, plugins resolve" docker compose build
@@ -158,14 +171,16 @@ check "the agent connects" until_true 300 connected
 check "the Jenkinsfile is valid" valid
 check "the job was queued at the first start and succeeds" result_is 1 SUCCESS
 check "a build sweeps in two shards and archives" sweeps
+check "the build says what it found" describes "${number:-1}"
 check "the report shows" report_shows
 check "a second build is compared with the first" again_is_compared
 check "an aborted build archives finished work" aborts
 check "a baseline that does not exist is rejected" rejects_a_baseline
 check "if an agent is lost, its shard is retried and the build succeeds" loses_an_agent
+check "a restart of the controller keeps jobs and builds" keeps_its_jobs
 
 echo
 if [ ${#failed[@]} -eq 0 ]; then echo "verified: Jenkins works here"; else
-  echo "NOT verified: ${#failed[@]} of 14 failed"
+  echo "NOT verified: ${#failed[@]} of 16 failed"
   exit 1
 fi

@@ -32,8 +32,6 @@ fail() { # MESSAGE: one line on what happened and what to do
   exit 2
 }
 
-[[ $shards =~ ^[1-9][0-9]*$ ]] || fail "SHARDS=$shards is not a number of parts: use 1 or more"
-
 # The build that the folder belongs to, so that no build archives files of an earlier one.
 owner=${BUILD_TAG:-by hand}
 
@@ -48,6 +46,29 @@ select_models() { # Sets `selection`: the models to sweep, the same for every sh
   fi
   if [ -n "${MODES:-}" ]; then selection+=(--modes "$MODES"); fi
   if [ "${FRESH:-}" = true ]; then selection+=(--fresh); fi
+}
+
+select_sweep() { # Sets `selection`: everything that a shard is started with, but its environments and number
+  select_models
+  if [ -n "${TARGETS:-}" ]; then selection+=(--targets "$TARGETS"); fi
+  if [ -n "${PROFILE:-}" ]; then selection+=(--profile "$PROFILE"); fi
+}
+
+create_environments() { # Those that ENVIRONMENTS and TARGETS name; quick if they exist
+  local name target names targets
+  IFS=, read -ra names <<<"${ENVIRONMENTS:-}"
+  IFS=, read -ra targets <<<"${TARGETS:-}"
+  for target in "${targets[@]}"; do
+    case $target in xla* | all) names+=(xla) ;; esac
+  done
+  for name in "${names[@]}"; do
+    case $name in
+    default) ;;
+    torch-*) compilewatch env create "$name" --torch "${name#torch-}" ;;
+    xla | neuron) compilewatch env create "$name" ;;
+    *) compilewatch env check "$name" ;;
+    esac
+  done
 }
 
 pack() { # RUN ARCHIVE: one file, either complete or absent

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Stage "Set up": scripts/stages/setup.sh [agent]
 #
-# Prepares .venv and the environments that ENVIRONMENTS and TARGETS name; quick if nothing has changed.
-# REVISION is the commit to run, so that every agent runs the same code. With `agent`, the folder
-# that the stages share is not cleared: this happens once per build, on the agent where it begins.
+# Prepares .venv; quick if nothing has changed. REVISION is the commit to run, so that every agent runs the
+# same code. Without `agent`, on the agent where a build begins, the folder that the stages share is
+# cleared; with it, the environments that ENVIRONMENTS and TARGETS name are created, which the stage Inputs
+# does at the beginning, after it has checked the parameters.
 . "$(dirname "$0")/common.sh"
 
 if [ -n "${REVISION:-}" ] && [ "$(git rev-parse HEAD)" != "$REVISION" ]; then
@@ -11,7 +12,7 @@ if [ -n "${REVISION:-}" ] && [ "$(git rev-parse HEAD)" != "$REVISION" ]; then
 fi
 if [ "${1:-}" != agent ]; then
   mkdir -p "$build"
-  (cd "$build" && rm -rf archive compare parts shards neuron.tar.gz runs regressed)
+  (cd "$build" && rm -rf archive compare papers parts shards neuron.tar.gz runs regressed trainium.problem)
   echo "$owner" >"$build/owner"
 fi
 
@@ -21,16 +22,4 @@ if [ -n "${BUILD_TAG:-}" ]; then
 fi
 scripts/setup.sh
 
-IFS=, read -ra names <<<"${ENVIRONMENTS:-}"
-IFS=, read -ra targets <<<"${TARGETS:-}"
-for target in "${targets[@]}"; do
-  case $target in xla* | all) names+=(xla) ;; esac
-done
-for name in "${names[@]}"; do
-  case $name in
-  default) ;;
-  torch-*) compilewatch env create "$name" --torch "${name#torch-}" ;;
-  xla | neuron) compilewatch env create "$name" ;;
-  *) compilewatch env check "$name" ;;
-  esac
-done
+if [ "${1:-}" = agent ]; then create_environments; fi

@@ -5,8 +5,6 @@
 . "$(dirname "$0")/common.sh"
 
 part=${1:?which part? scripts/stages/sweep.sh 1}
-select_models
-if [ -n "${TARGETS:-}" ]; then selection+=(--targets "$TARGETS"); fi
+select_sweep
 if [ -n "${ENVIRONMENTS:-}" ]; then selection+=(--environments "$ENVIRONMENTS"); fi
-if [ -n "${PROFILE:-}" ]; then selection+=(--profile "$PROFILE"); fi
 sweep_part "$build/shards/$part.tar.gz" "${selection[@]}" --shard "$part/$shards"

@@ -4,4 +4,6 @@
 mkdir -p "$build"
 # Jenkins connects to TRAINIUM_HOST, so the instance has to respond at that address.
 case ${TRAINIUM_HOST:-} in '' | trainium.invalid) ;; *) export COMPILEWATCH_TRAINIUM_HOST=$TRAINIUM_HOST ;; esac
-compilewatch trainium up --state "$build/trainium.json"
+# Its messages go to the log and, if it fails, the last one to the summary of the build.
+{ compilewatch trainium up --state "$build/trainium.json" 2>&1 >&3 | tee "$build/trainium.problem" >&2; } 3>&1
+rm "$build/trainium.problem"

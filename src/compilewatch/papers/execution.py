@@ -5,7 +5,9 @@ Where there is no sandbox, the stage is *not run*, with the reason.
 
 from __future__ import annotations
 
+import functools
 import secrets
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
@@ -55,7 +57,7 @@ class Runner(Protocol):
     """Runs `python main.py` beside some files, confined."""
 
     def check(self) -> None:
-        """Raises SandboxError if code cannot be confined here."""
+        """Raises SandboxError if code cannot be confined here, or has no torch there."""
         ...
 
     def run(self, files: Mapping[str, str | bytes], limits: Limits) -> SandboxResult:
@@ -71,6 +73,7 @@ class SandboxRunner:
 
     def check(self) -> None:
         sandbox.check(self._python)
+        _import_torch(self._python)
 
     def run(self, files: Mapping[str, str | bytes], limits: Limits) -> SandboxResult:
         return sandbox.run(
@@ -80,6 +83,19 @@ class SandboxRunner:
             variables={"OMP_NUM_THREADS": "2"},
             python=self._python,
         )
+
+
+@functools.cache
+def _import_torch(python: str | None) -> None:
+    """Raises SandboxError unless torch can be imported inside: else each paper would be blamed."""
+    result = sandbox.run(["python", "-c", "import torch"], limits=EAGER_LIMITS, python=python)
+    if result.succeeded:
+        return
+    said = last_line(result.stderr or result.detail.encode())
+    raise SandboxError(
+        f"torch cannot be imported in the sandbox ({said}): the environment of "
+        f"{python or sys.executable} is not visible there or is broken: run `make setup`"
+    )
 
 
 class Ran(Record, frozen=True, kw_only=True):

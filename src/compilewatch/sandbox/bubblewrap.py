@@ -123,13 +123,21 @@ def visible_paths(run: Run) -> tuple[str, ...]:
 
 
 def interpreter_paths(python: str) -> tuple[str, ...]:
-    """The folders that an interpreter consists of: its virtual environment and its base."""
+    """The folders that an interpreter consists of: its virtual environment and its base.
+
+    A checkout's environment that scripts/setup.sh shares with others has its packages in a further
+    folder, to which the environment's `shared` leads.
+    """
     programs = (Path(os.path.abspath(python)), Path(os.path.realpath(python)))
-    return tuple(
+    folders = [
         str(path.parent.parent)
         for path in programs
         if path.parent.name == "bin" and path.parent.parent != Path("/")
-    )
+    ]
+    shared = Path(os.path.abspath(python)).parent.parent / "shared"
+    if shared.is_symlink():
+        folders.append(os.path.abspath(shared.parent / shared.readlink()))
+    return tuple(folders)
 
 
 def dropped_uid() -> int | None:

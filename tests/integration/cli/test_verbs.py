@@ -67,6 +67,20 @@ def test_a_second_sweep_answers_from_the_store(
     assert fresh["summary"]["reused"] == 0
 
 
+def test_a_dry_run_checks_the_options_and_leaves_nothing(
+    compilewatch: Compilewatch, tmp_path: Path
+) -> None:
+    asked = ("sweep", "--dry-run", "--output", str(tmp_path / "outputs"), "--top", "3")
+    done = compilewatch(*asked, "--targets", "dynamo,export", "--shard", "1/2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(
+        "on: dynamo, export\nas part 1/2\n--dry-run: nothing is evaluated\n"
+    )
+    for wrong in (("--targets", "x"), ("--families", "x"), ("--shard", "3/2"), ("--resume",)):
+        assert compilewatch(*asked, *wrong).returncode == 2, wrong
+    assert not (tmp_path / "outputs").exists()
+
+
 def test_sweep_prints_a_table_and_where_the_report_is(
     compilewatch: Compilewatch, swept: dict[str, Any]
 ) -> None:

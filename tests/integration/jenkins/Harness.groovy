@@ -1,15 +1,18 @@
 // Runs a declarative Jenkinsfile without Jenkins: every directive and step is checked against what
-// is listed here, stubbed, and written to a trace. java … groovy.ui.GroovyMain Harness.groovy FILE
+// is listed here, stubbed, and written to a trace. java … groovy.ui.GroovyMain Harness.groovy FILE FACTS
 // takes a JSON object of scenarios by name and prints {name: {"result", "error", "trace"}}.
 //
-// A scenario: `jenkinsfile` (its text), `params` (over the defaults), `labels` (agents there are), `offline` (labels whose
-// agents are not connected), and `rules`, each {"match": part of a script, "times": n, and one of
-// "status": exit status, "lost": true (the agent goes away), "abort": true (a person aborts)}.
+// A scenario: `jenkinsfile` (its text), `defaults` (the parameters of the job), `params` (over them), `labels`
+// (agents there are), `offline` (labels whose agents are not connected), `restarted` (the controller was
+// restarted in mid-build), `earlier` (results of the builds before, newest first), and `rules`, each {"match":
+// part of a script, "times": n, and one of "status": exit status (negative: Jenkins lost track of it),
+// "stdout": what it prints, "lost": true (the agent goes away), "abort": true (a person aborts)}.
 //
-// What a block may hold, and which parameters a step takes and needs, is from the Pipeline Syntax and
-// Pipeline Steps references of jenkins.io. How catchError, retry and timeout treat interruptions is
-// from the source of workflow-basic-steps: only a person's abort passes catchInterruptions: false,
-// and where a timeout is caught the build becomes ABORTED all the same.
+// FACTS is stack/jenkins/facts.json: which steps and options there are, what they take and need, and what a
+// build says of itself. What a block may hold is from the Pipeline Syntax reference of jenkins.io. How
+// catchError, retry and timeout treat interruptions is from the source of workflow-basic-steps: only a
+// person's abort passes catchInterruptions: false, and where a timeout is caught the build becomes ABORTED
+// all the same. That the directive `agent` checks out again after a restart was seen in Jenkins 2.568.2.
 import groovy.json.JsonOutput
 import groovy.json.JsonSlurper
 import org.codehaus.groovy.control.CompilationFailedException
@@ -34,52 +37,50 @@ class Strict extends LinkedHashMap {
 abstract class Jenkinsfile extends Script {
     // directive -> parameters it takes, or BLOCK for one with a closure, ONE for one plain value
     static final Map BLOCKS = [
-        pipeline: [agent: 1, options: 1, triggers: 1, parameters: 1, environment: 1, stages: 1, post: 1],
+        pipeline: [agent: 1, options: 1, environment: 1, stages: 1, post: 1],
         stages: [stage: 1],
         stage: [agent: 1, options: 1, when: 1, steps: 1, post: 1, stages: 1, environment: 1],
         agent: [label: 1],
-        options: [timeout: 1, disableConcurrentBuilds: 1, buildDiscarder: 1, timestamps: 1,
-                  skipDefaultCheckout: 1, logRotator: 1],
-        stage_options: [timeout: 1],
-        triggers: [cron: 1],
-        parameters: [string: 1, choice: 1, booleanParam: 1],
         when: [beforeAgent: 1, expression: 1],
         post: [always: 1, changed: 1, fixed: 1, regression: 1, aborted: 1, failure: 1, success: 1,
                unstable: 1, unsuccessful: 1, cleanup: 1],
     ]
     // step -> [parameters it takes, those it needs, the one that may stand alone]
-    static final Map STEPS = [
-        sh: [['script', 'returnStatus', 'returnStdout', 'label', 'encoding'], ['script'], 'script'],
-        echo: [['message'], ['message'], 'message'],
-        error: [['message'], ['message'], 'message'],
-        unstable: [['message'], ['message'], 'message'],
-        sleep: [['time', 'unit'], ['time'], 'time'],
-        stash: [['name', 'includes', 'excludes', 'allowEmpty', 'useDefaultExcludes'], ['name'], 'name'],
-        unstash: [['name'], ['name'], 'name'],
-        checkout: [['scm', 'poll', 'changelog'], ['scm'], 'scm'],
-        node: [['label'], [], 'label'],
-        nodesByLabel: [['label', 'offline'], ['label'], 'label'],
-        timeout: [['time', 'unit', 'activity'], ['time'], 'time'],
-        retry: [['count', 'conditions'], ['count'], 'count'],
-        catchError: [['message', 'buildResult', 'stageResult', 'catchInterruptions'], [], null],
-        withEnv: [['overrides'], ['overrides'], 'overrides'],
-        withCredentials: [['bindings'], ['bindings'], 'bindings'],
-        string: [['credentialsId', 'variable'], ['credentialsId', 'variable'], null],
-        agent: [[], [], null],
-        nonresumable: [[], [], null],
-        archiveArtifacts: [['artifacts', 'fingerprint', 'allowEmptyArchive', 'excludes', 'onlyIfSuccessful',
-                            'caseSensitive', 'defaultExcludes', 'followSymlinks'], ['artifacts'], 'artifacts'],
-        junit: [['testResults', 'allowEmptyResults', 'skipMarkingBuildUnstable', 'skipPublishingChecks',
-                 'healthScaleFactor', 'keepLongStdio'], ['testResults'], 'testResults'],
-        publishHTML: [['target'], ['target'], 'target'],
-        parallel: [null, [], null],
-        script: [[], [], null],
-        mail: [['to', 'cc', 'bcc', 'from', 'replyTo', 'subject', 'body', 'charset', 'mimeType'],
-               ['subject', 'body'], null],
-    ]
-    static final List HTML = ['reportDir', 'reportFiles', 'reportName', 'reportTitles', 'allowMissing',
-                              'alwaysLinkToLastBuild', 'keepAll', 'includes', 'escapeUnderscores']
-    static final List WITH_BODY = ['node', 'timeout', 'retry', 'catchError', 'withEnv', 'withCredentials', 'script']
+    static Map steps = [:]
+    static Map facts
+    // These may be left out although the constructor takes them.
+    static final Map OPTIONAL = [node: ['label'], publishHTML: []]
+    static final List CALLED = ['sh', 'echo', 'error', 'unstable', 'sleep', 'stash', 'unstash', 'checkout', 'node',
+                                'nodesByLabel', 'timeout', 'retry', 'catchError', 'withEnv', 'junit', 'publishHTML',
+                                'parallel', 'script', 'mail', 'readJSON']
+    static final Map KINDS = [archiveArtifacts: 'SimpleBuildStep', agent: 'ErrorCondition', nonresumable: 'ErrorCondition']
+
+    // What the sources of Jenkins say that a step takes; one of another kind is called by its symbol.
+    static void know(Map found) {
+        facts = found
+        CALLED.each { name ->
+            if (!found.steps[name]) { throw new Wrong("Jenkins has no step ${name}") }
+            steps[name] = shapeOf(name, found.steps[name])
+        }
+        KINDS.each { name, kind ->
+            def made = found.classes.values().find { kind in it.kinds && name in it.symbols }
+            if (!made) { throw new Wrong("Jenkins has no ${kind} ${name}") }
+            steps[name] = shapeOf(name, made)
+        }
+        steps.parallel = [null, [], null]
+    }
+
+    static List shapeOf(String name, Map made) {
+        List needs = made.needs.keySet() as List
+        String alone = needs.size() == 1 ? needs[0] : null
+        return [needs + (made.takes.keySet() as List), needs - (OPTIONAL[name] ?: []), alone]
+    }
+
+    static boolean isOption(String name) {
+        return facts.steps[name]?.block || facts.classes.values().any { 'DeclarativeOption' in it.kinds && name in it.symbols }
+    }
+
+    static final List WITH_BODY = ['node', 'timeout', 'retry', 'catchError', 'withEnv', 'script']
     static final List IN_WORKSPACE = ['sh', 'stash', 'unstash', 'checkout', 'archiveArtifacts', 'junit', 'publishHTML']
     static final List UNITS = ['SECONDS', 'MINUTES', 'HOURS', 'DAYS']
     static final List RESULTS = ['SUCCESS', 'UNSTABLE', 'FAILURE', 'NOT_BUILT', 'ABORTED']
@@ -123,30 +124,18 @@ abstract class Jenkinsfile extends Script {
     }
 
     def directive(String block, String name, List args) {
-        if (!BLOCKS[block].containsKey(name)) { throw new Wrong("unknown directive in ${block}: ${name}") }
+        boolean known = block == 'options' ? isOption(name) : BLOCKS[block].containsKey(name)
+        if (!known) { throw new Wrong("unknown directive in ${block}: ${name}") }
         Closure body = args && args.last() instanceof Closure ? args.last() as Closure : null
-        boolean repeats = name in ['stage', 'string', 'choice', 'booleanParam', 'cron', 'logRotator']
+        boolean repeats = name == 'stage'
         if (!repeats && collected.containsKey(name)) { throw new Wrong("${name} stands twice in ${block}") }
         switch (block) {
-            case 'options': case 'stage_options':
+            case 'options':
                 Map given = args && args[0] instanceof Map ? args[0] as Map : [:]
-                List takes = [timeout: ['time', 'unit'], logRotator: ['numToKeepStr', 'artifactNumToKeepStr',
-                              'daysToKeepStr', 'artifactDaysToKeepStr'],
-                              disableConcurrentBuilds: ['abortPrevious']][name] ?: []
-                unknownIn(name, given.keySet(), takes)
+                unknownIn(name, given.keySet(), steps[name] ? steps[name][0] as List : [])
                 if (name == 'timeout') { units(given) }
                 collected[name] = given ?: true
                 return name
-            case 'parameters':
-                Map given = args[0] as Map
-                unknownIn(name, given.keySet(), ['name', 'defaultValue', 'description', 'choices', 'trim'] -
-                          (name == 'choice' ? ['defaultValue'] : ['choices']))
-                if (!given.name || !given.description) { throw new Wrong("${name}: a name and description are needed") }
-                collected[given.name] = name == 'choice' ? given.choices[0] : given.defaultValue
-                return null
-            case 'triggers':
-                collected[name] = args[0]
-                return null
             case 'post':
                 collected[name] = body
                 return null
@@ -174,7 +163,7 @@ abstract class Jenkinsfile extends Script {
                 collected.steps = body
                 break
             case 'options':
-                collected.options = into(block == 'stage' ? 'stage_options' : 'options', [:], body)
+                collected.options = into('options', [:], body)
                 break
             default:
                 collected[name] = into(name, [:], body)
@@ -186,14 +175,13 @@ abstract class Jenkinsfile extends Script {
         Map made = into('pipeline', [:], body)
         for (needed in ['agent', 'stages']) { if (!made[needed]) { throw new Wrong("pipeline has no ${needed}") } }
         Strict params = new Strict(what: 'parameter')
-        params.putAll(made.parameters ?: [:])
+        params.putAll(scenario.defaults)
         scenario.params.each { key, value ->
             if (!params.containsKey(key)) { throw new Wrong("the scenario sets ${key}, which is no parameter") }
             params[key] = value
         }
         binding.setVariable('params', params)
-        say(event: 'pipeline', options: made.options?.keySet() as List, triggers: made.triggers,
-            parameters: params.keySet() as List, post: made.post?.keySet() as List)
+        say(event: 'pipeline', options: made.options?.keySet() as List, post: made.post?.keySet() as List)
         Throwable first = null
         for (stage in made.stages) {
             if (first) { say(event: 'skipped', stage: stage.name); continue }
@@ -227,7 +215,12 @@ abstract class Jenkinsfile extends Script {
         }
         if (stage.options?.timeout) { timeouts++ }
         try {
-            if (stage.agent?.label) { onNode(stage.agent.label, work) } else { work() }
+            if (stage.agent?.label) {
+                onNode(stage.agent.label) {
+                    if (scenario.restarted) { say(event: 'checkout', label: stage.agent.label) }
+                    work()
+                }
+            } else { work() }
         } finally { if (stage.options?.timeout) { timeouts-- } }
     }
 
@@ -254,7 +247,7 @@ abstract class Jenkinsfile extends Script {
     }
 
     def step(String name, List args) {
-        List shape = STEPS[name]
+        List shape = steps[name]
         if (shape == null) { throw new Wrong("unknown step: ${name}") }
         Closure body = args && args.last() instanceof Closure ? args.last() as Closure : null
         List rest = body ? args.init() : args
@@ -305,10 +298,11 @@ abstract class Jenkinsfile extends Script {
             if (rule.times) { rule.times -= 1 }
             if (rule.lost) { agentGone[nodes.last().id] = true; throw new AgentLost("lost during ${script}") }
             if (rule.abort) { throw new Aborted("aborted during ${script}") }
+            if (given.returnStdout) { return rule.stdout }
             if (given.returnStatus) { return rule.status }
             if (rule.status) { throw new StepFailed("script returned exit code ${rule.status}: ${script}") }
         }
-        return given.returnStatus ? 0 : null
+        return given.returnStdout ? scenario.stdout : given.returnStatus ? 0 : null
     }
 
     def do_checkout(Map given, Closure body) {
@@ -380,17 +374,13 @@ abstract class Jenkinsfile extends Script {
         return body()
     }
 
-    def do_withCredentials(Map given, Closure body) {
-        say(event: 'withCredentials', ids: given.bindings*.credentialsId)
-        return body()
-    }
-
     def do_publishHTML(Map given, Closure body) {
-        unknownIn('publishHTML', given.target.keySet(), HTML)
-        for (needed in ['reportDir', 'reportFiles', 'reportName', 'allowMissing', 'keepAll', 'alwaysLinkToLastBuild']) {
+        List shape = shapeOf('publishHTML', facts.classes.HtmlPublisherTarget)
+        unknownIn('publishHTML', given.target.keySet(), shape[0] as List)
+        for (needed in shape[1]) {
             if (!given.target.containsKey(needed)) { throw new Wrong("publishHTML needs ${needed}") }
         }
-        say(event: 'publishHTML', reportDir: given.target.reportDir)
+        say([event: 'publishHTML'] + given.target)
     }
 
     def do_nodesByLabel(Map given, Closure body) {
@@ -403,22 +393,40 @@ abstract class Jenkinsfile extends Script {
     def do_sleep(Map given, Closure body) { units(given) }
     def do_echo(Map given, Closure body) { null }
     def do_script(Map given, Closure body) { body() }
-    def do_string(Map given, Closure body) { given }
+    def do_readJSON(Map given, Closure body) { new JsonSlurper().parseText(given.text as String) }
     def do_agent(Map given, Closure body) { 'agent' }
     def do_nonresumable(Map given, Closure body) { 'nonresumable' }
     def do_archiveArtifacts(Map given, Closure body) { say([event: 'archiveArtifacts'] + given) }
     def do_junit(Map given, Closure body) { say([event: 'junit'] + given) }
 }
 
-class CurrentBuild {
-    String getCurrentResult() { Jenkinsfile.result }
+// A build, and those before it, by what the sources say that a pipeline may ask of it.
+class Build {
+    List results
+    Object getProperty(String name) {
+        if (!(name.capitalize() in Jenkinsfile.facts.builds)) { throw new Wrong("a build has no ${name}") }
+        switch (name) {
+            case 'result': return results[0]
+            case 'currentResult': return Jenkinsfile.result
+            case 'previousCompletedBuild':
+                List earlier = results.drop(1)
+                return earlier ? new Build(results: earlier) : null
+        }
+        throw new Wrong("the harness has no ${name} of a build")
+    }
+    void setProperty(String name, Object value) {
+        if (name == 'results') { results = value as List; return }
+        if (name != 'description') { throw new Wrong("${name} of a build cannot be set") }
+        Jenkinsfile.trace << [event: 'description', text: value as String]
+    }
 }
 
 def settings = new CompilerConfiguration(scriptBaseClass: Jenkinsfile.name)
+Jenkinsfile.know(new JsonSlurper().parse(new File(args[1])) as Map)
 // Compiling takes most of the time, and most scenarios are of one text.
 Map<String, Class> compiled = [:]
 def answers = new JsonSlurper().parse(new File(args[0])).collectEntries { name, asked ->
-    Jenkinsfile.scenario = [params: [:], labels: [], offline: [], rules: []] + asked
+    Jenkinsfile.scenario = [params: [:], labels: [], offline: [], rules: [], earlier: []] + asked
     Jenkinsfile.trace = []
     Jenkinsfile.result = 'SUCCESS'
     [Jenkinsfile.mode, Jenkinsfile.nodes, Jenkinsfile.stashes]*.clear()
@@ -426,7 +434,7 @@ def answers = new JsonSlurper().parse(new File(args[0])).collectEntries { name, 
     Jenkinsfile.timeouts = 0
     String error = null
     try {
-        def binding = new Binding([env: [NOTIFY_MAIL_TO: 'team@example.org', BUILD_NUMBER: '7', BUILD_URL: 'http://jenkins/7/'], scm: 'scm', none: 'none', currentBuild: new CurrentBuild()])
+        def binding = new Binding([env: [NOTIFY_MAIL_TO: 'team@example.org', BUILD_NUMBER: '7', BUILD_URL: 'http://jenkins/7/'], scm: 'scm', none: 'none', currentBuild: new Build(results: [null] + Jenkinsfile.scenario.earlier)])
         Class script = compiled.computeIfAbsent(asked.jenkinsfile as String) { text ->
             new GroovyShell(Jenkinsfile.classLoader, settings).parse(text, 'Pipeline.groovy').class
         }

@@ -15,10 +15,11 @@ import pytest
 from tests.integration.jenkins.conftest import ROOT
 
 NAMES = ("setup", "pull", "inputs", "sweep", "neuron", "merge", "compare", "publish")
-LAST = ("archive", "trainium_down")
+LAST = ("archive", "trainium_down", "summary")
 STUB = """#!/usr/bin/env bash
 name=$(basename "$0" .sh)${1:+ $1}
 echo "$name${RESULT:+ $RESULT}" >>ran
+if [ "$name" = summary ]; then echo '{"text": "24 of 25"}'; fi
 if [ "$name" = "${WAIT:-}" ]; then sleep 60; fi
 case " ${FAIL:-} " in *" ${name// /-}="*) rest=${FAIL#*"${name// /-}="}; exit "${rest%% *}" ;; esac
 """
@@ -61,8 +62,8 @@ def test_all_stages_in_their_order(pipeline: Run) -> None:
     assert pipeline(SHARDS="3") == (
         0,
         [
-            *("setup", "pull", "inputs", "sweep 1", "sweep 2", "sweep 3"),
-            *("merge", "compare", "publish", "archive"),
+            *("setup", "inputs", "pull", "sweep 1", "sweep 2", "sweep 3"),
+            *("merge", "compare", "publish", "archive", "summary"),
         ],
     )
 
@@ -91,7 +92,7 @@ def test_neuron_is_asked_only_if_wanted_and_never_costs_the_rest(pipeline: Run) 
 def test_how_it_ends(pipeline: Run, fail: str, status: int, last: str) -> None:
     ended, ran = pipeline(FAIL=fail)
     assert ended == status
-    assert ran[-2:] == [last, "archive"]
+    assert ran[-3:] == [last, "archive", "summary"]
 
 
 @pytest.mark.parametrize("where", ["setup", "sweep 1", "merge", "publish"])
@@ -110,4 +111,4 @@ def test_an_abort_archives_what_is_finished(place: Path, where: str) -> None:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(timeout=60) == 130
-    assert ran.read_text().splitlines()[-2:] == [where, "archive"]
+    assert ran.read_text().splitlines()[-3:] == [where, "archive", "summary"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -119,6 +120,24 @@ def test_one_environment_for_all_workspaces_with_the_same_lock(tmp_path: Path) -
     setup(second)
     assert (says(first)[1], says(second)[1]) == ("1.0", "2.0")
     assert len(environments()) == 2
+
+    # Another build sets up: this one says so and waits, and then says that it goes on.
+    with (shared / "lock").open("r+") as held:
+        assert held.read().startswith("by hand in ")
+        held.seek(0)
+        held.truncate()
+        held.write("jenkins-compilewatch-12, since 03:00\n")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        script = second / "scripts" / "setup.sh"
+        process = subprocess.Popen([script], env=environment, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "waiting for the set-up of another build" in line
+        assert line.endswith("jenkins-compilewatch-12, since 03:00\n")
+        fcntl.flock(held, fcntl.LOCK_UN)
+        rest, _ = process.communicate(timeout=60)
+        assert (process.returncode, "continuing" in rest) == (0, True)
 
     # Nobody has asked for the first in a month.
     os.utime(made, (0, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from compilewatch.launchers.fake import FakeLauncher
 from compilewatch.records import Request, Result
 from compilewatch.records.plans import Shard
 from tests import factories
-from tests.integration.jenkins.conftest import ROOT
+from tests.integration.jenkins.conftest import ROOT, Job
 from tests.serving import serving
 from tests.sweeping import breaking, run_sweep, store
 
@@ -211,21 +212,73 @@ def test_a_baseline_that_does_not_exist_is_refused_before_the_sweep(
     assert "runs/RUN/results.jsonl" in archived(tmp_path)
 
 
+def test_there_is_nothing_to_pull_but_from_the_hub(stage: Stage) -> None:
+    done = stage("pull", SOURCE="library")
+    assert (done.returncode, "nothing to pull" in done.stdout) == (0, True)
+
+
 @pytest.mark.parametrize(
-    ("name", "variables", "said"),
+    ("variables", "said"),
     [
-        ("pull", {"SOURCE": "library"}, "nothing to pull"),
-        ("pull", {"SOURCE": "hub", "TASKS": "a,b"}, "one task at a time"),
-        ("merge", {"SHARDS": "none"}, "SHARDS=none is not a number of parts"),
-        ("merge", {"SHARDS": "0"}, "SHARDS=0 is not a number of parts"),
+        ({"SHARDS": "abc"}, "SHARDS=abc is not a number of parts: use 1 or more"),
+        ({"SHARDS": "0"}, "SHARDS=0 is not a number of parts"),
+        ({"TOP": "-1"}, "TOP=-1 is not a number of models: use 1 or more, or all"),
+        ({"TOP": "abc"}, "TOP=abc is not a number of models"),
+        ({"PROFILE": "0"}, "PROFILE=0 is not a number of models"),
+        ({"ENVIRONMENTS": "default;x"}, "ENVIRONMENTS=default;x is not a list of environments"),
+        ({"ENVIRONMENTS": "nope"}, "no environment 'nope'"),
+        ({"SOURCE": "hub", "TASKS": "a,b"}, "one task at a time"),
+        ({"SOURCE": "nope"}, "source"),
+        ({"TARGETS": "nonsense"}, "no target 'nonsense'"),
+        ({"SOURCE": "hub", "TARGETS": "nonsense"}, "no target 'nonsense'"),
+        ({"MODES": "eval,trains"}, "modes: invalid enum value 'trains'"),
+        ({"FAMILIES": "nope"}, "no family 'nope'"),
+        ({"BASELINE": "20200101-000000-0000"}, "BASELINE=20200101-000000-0000: no such run here"),
     ],
 )
-def test_parameters_are_checked(
-    stage: Stage, name: str, variables: dict[str, str], said: str
+def test_a_wrong_parameter_ends_the_build_before_anything_is_started(
+    stage: Stage, tmp_path: Path, variables: dict[str, str], said: str
 ) -> None:
-    done = stage(name, **variables)
-    assert said in done.stdout + done.stderr
-    assert done.returncode == (0 if said == "nothing to pull" else 2)
+    done = stage("inputs", **variables)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) <= 2, done.stderr
+    # Neither an environment was created nor this machine examined: both take long.
+    assert "doctor" not in done.stdout
+    assert not (tmp_path / "outputs").exists()
+    # The rest of a build is archived all the same.
+    done = stage("archive", **variables)
+    assert done.returncode == 0, done.stderr
+    assert archived(tmp_path) == {"SHA256SUMS"}
+
+
+@pytest.mark.parametrize("source", ["auto", "hub"])
+def test_the_parameters_of_a_nightly_build_are_right(
+    stage: Stage, tmp_path: Path, jobs: dict[str, Job], source: str
+) -> None:
+    """With a stand-in for the doctor and for the models' inputs, which start workers."""
+    program = tmp_path / "bin" / "compilewatch"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\ncase $1 in doctor | inputs) echo "$@"; exit ;; esac\n'
+        f'exec {Path(sys.executable).parent}/compilewatch "$@"\n'
+    )
+    program.chmod(0o755)
+    defaults = jobs["compilewatch"].defaults.items()
+    given = {n: str(v).lower() if isinstance(v, bool) else v for n, v in defaults}
+    # The stage puts .venv/bin of the checkout first.
+    text = (ROOT / "scripts" / "stages" / "inputs.sh").read_text()
+    head = f'. "{ROOT}/scripts/stages/common.sh"\nPATH={program.parent}:$PATH\n'
+    done = subprocess.run(
+        ["bash", "-c", text.replace('. "$(dirname "$0")/common.sh"\n', head)],
+        env=environ(tmp_path, **{**given, "SOURCE": source, "SHARDS": "3", "TOP": "7"}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("--dry-run: nothing is evaluated\ndoctor\ninputs BertModel\n")
+    assert "as part 1/3" in done.stdout
 
 
 def test_a_hub_that_fails_costs_nothing_where_there_is_a_list(tmp_path: Path, stage: Stage) -> None:
@@ -262,6 +315,72 @@ def test_a_full_disk_is_said_and_leaves_no_half_archive(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "is the disk full?" in done.stderr
     assert list((tmp_path / "build").iterdir()) == []
+
+
+def summary(stage: Stage, **variables: str) -> dict[str, str]:
+    done = stage("summary", **variables)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def test_a_build_says_what_it_found_and_where_to_read_on(tmp_path: Path, stage: Stage) -> None:
+    for launcher in (None, worse()):
+        for index in (1, 2):
+            leave_shard(tmp_path, index, launcher=launcher)
+        assert stage("merge").returncode == 0
+    given = {
+        "BUILD_URL": "http://jenkins/job/compilewatch/7/",
+        "COMPILEWATCH_GRAFANA_URL": "http://grafana/",
+    }
+    found = summary(stage, **given)
+    said = "11 of 12 without graph breaks, 1 regression: M3"
+    first, report, dashboards = found["text"].splitlines()
+    assert (first, found["trainium"]) == (said, "")
+    assert report == "report: http://jenkins/job/compilewatch/7/Report/"
+    # At the time of the run, not at that of the reader.
+    assert re.fullmatch(
+        r"dashboards: http://grafana/d/compilewatch-overview\?from=\d{13}&to=\d{13}", dashboards
+    )
+    assert found["html"].startswith(
+        f'{said} · <a href="http://jenkins/job/compilewatch/7/Report/">'
+    )
+    assert "&amp;to=" in found["html"]
+    assert summary(stage)["html"] == said
+
+
+def test_a_build_without_all_shards_or_runs_says_so(tmp_path: Path, stage: Stage) -> None:
+    assert summary(stage)["text"] == "No results: the log shows why."
+    leave_shard(tmp_path, 1)
+    assert stage("merge").returncode == 0
+    assert summary(stage)["text"].endswith("without graph breaks, shards are missing: 2/2")
+    assert summary(stage, BUILD_TAG="jenkins-compilewatch-8")["text"].startswith("No results")
+
+
+def test_a_problem_with_trainium_is_part_of_what_a_build_found(
+    tmp_path: Path, stage: Stage
+) -> None:
+    done = stage("trainium_up", AWS_CONFIG_FILE="/none", AWS_EC2_METADATA_DISABLED="true")
+    assert done.returncode != 0
+    assert "AWS" in done.stderr
+    for index in (1, 2):
+        leave_shard(tmp_path, index)
+    assert stage("merge").returncode == 0
+    found = summary(stage, TRAINIUM="true")
+    reason = done.stderr.strip().splitlines()[-1]
+    assert found["trainium"] == f"no results: {reason}"
+    assert f"Trainium: no results: {reason}" in found["text"].splitlines()
+    assert summary(stage)["trainium"] == ""
+    (tmp_path / "build" / "trainium.problem").unlink()
+    assert "the log of the stage Neuron says why" in summary(stage, TRAINIUM="true")["trainium"]
+
+
+def test_a_preflight_of_papers_leaves_what_it_found(tmp_path: Path, stage: Stage) -> None:
+    done = stage("papers_preflight", PROVIDER="bedrock", AWS_EC2_METADATA_DISABLED="true")
+    assert done.returncode == 1
+    left = (tmp_path / "build" / "papers" / "preflight.txt").read_text()
+    assert left == done.stdout
+    assert "model:   " in left
 
 
 @pytest.mark.torch

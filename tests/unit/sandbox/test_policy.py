@@ -85,6 +85,19 @@ def test_what_holds_secrets_is_not_made_visible(path: str) -> None:
         bubblewrap.visible_paths(run)
 
 
+def test_packages_that_environments_share_are_visible(tmp_path: Path) -> None:
+    """As scripts/setup.sh makes it for the workspaces of an agent."""
+    made = tmp_path / "cache" / "shared" / "0123"
+    for folder in (made / "bin", tmp_path / "workspace" / ".venv" / "bin"):
+        folder.mkdir(parents=True)
+    venv = tmp_path / "workspace" / ".venv"
+    (venv / "bin" / "python").touch()
+    run = sandbox.planned(["python"], python=str(venv / "bin" / "python"))
+    assert str(made) not in bubblewrap.visible_paths(run)
+    (venv / "shared").symlink_to(made)
+    assert {str(made), str(venv)} <= set(bubblewrap.visible_paths(run))
+
+
 def test_a_device_is_mounted_before_its_folder_becomes_read_only() -> None:
     import msgspec
 

@@ -19,7 +19,7 @@ from compilewatch.cli.rendering.progress import ProgressBar, known_durations
 from compilewatch.cli.rendering.tables import summary_table
 from compilewatch.cli.worker_call import check_backends, check_nested_graph_breaks
 from compilewatch.config.settings import Settings, load_settings
-from compilewatch.contract.targets import TARGETS
+from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.errors import UsageError
 from compilewatch.launchers import LAUNCHERS, Launcher
 from compilewatch.plan.placement import possible
@@ -190,6 +190,11 @@ def _near(path: Path) -> Path:
     metavar="[N]",
     help="Also profile inference of the N most used models that compile (10 without a number).",
 )
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check the options, and say what would be evaluated; evaluate and store nothing.",
+)
 @conditions.option
 @options.output
 @options.as_json
@@ -204,6 +209,7 @@ def command(
     resumed: str | None,
     shard: str | None,
     profiled: int | None,
+    dry_run: bool,
     fail_on: conditions.Conditions,
     as_json: bool,
     **flags: Any,
@@ -226,6 +232,8 @@ def command(
     )
     asked = _checked_targets(settings, flags["nested_graph_breaks"], resumed)
     names = _environments(store, settings, resumed)
+    if dry_run:
+        return _say_plan(settings, selection, asked, part, resumed)
     bar = ProgressBar(quiet=as_json, known=lambda: known_durations(store))
     try:
         with launcher_of(settings, names) as launcher, bar:
@@ -286,6 +294,24 @@ def _new_run(
         observer=bar,
         profiled=plan.profiled,
     )
+
+
+def _say_plan(
+    settings: Settings,
+    selection: options.Selection,
+    targets: Sequence[Target],
+    part: Shard | None,
+    resumed: str | None,
+) -> int:
+    """Choose the models, say what a sweep would evaluate, and return the exit status."""
+    if resumed is not None:
+        raise UsageError("--dry-run says what a new run evaluates: use it without --resume")
+    chosen = options.choose_for_sweep(settings, selection)
+    lines = [*chosen.lines, "on: " + ", ".join(dict.fromkeys(map(target_label, targets)))]
+    if part is not None:
+        lines.append(f"as part {part}")
+    click.echo("\n".join([*lines, "--dry-run: nothing is evaluated"]))
+    return 0
 
 
 def _checked_targets(

@@ -1,0 +1,122 @@
+"""What a build of the pipeline found, for its page and its mails; see scripts/stages/summary.sh.
+
+    python -m scripts.build_summary BUILD OUTPUT
+
+BUILD is the folder in which the stages of a build store files for each other, OUTPUT the folder
+of stored runs. The addresses are the variables BUILD_URL and COMPILEWATCH_GRAFANA_URL; without
+one, its link is left out.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from compilewatch.analysis.summary import planned, summarise
+from compilewatch.records import ChangeKind, Record, Run
+from compilewatch.records.views import RunView
+from compilewatch.report.wording import plural
+from compilewatch.store import Store
+from compilewatch.workflows.view import view
+
+NAMED = 5
+"""As many models are named; of more, the number is given."""
+
+AROUND = timedelta(hours=1)
+"""What a dashboard shows before and after a run."""
+
+
+class BuildSummary(Record, frozen=True, kw_only=True):
+    """`text` has a line each for what was found and where to read on; `html` has links instead.
+
+    `trainium` is what is wrong with the results of Trainium, empty if nothing is.
+    """
+
+    text: str
+    html: str
+    trainium: str
+
+
+def sentence(shown: RunView) -> str:
+    """`24 of 25 without graph breaks, 1 regression: BertModel`."""
+    summary = summarise(shown)
+    parts = [f"{summary.passed:,} of {summary.planned:,} without graph breaks"]
+    for kind, noun, several in (
+        (ChangeKind.REGRESSION, "regression", "regressions"),
+        (ChangeKind.FIXED, "fix", "fixes"),
+    ):
+        changes = [change for change in shown.changes if change.kind is kind]
+        if changes:
+            names = _names(sorted({change.model for change in changes}))
+            parts.append(f"{plural(len(changes), noun, several)}: {names}")
+    if shown.run.missing_shards:
+        parts.append(f"shards are missing: {', '.join(shown.run.missing_shards)}")
+    elif summary.missing:
+        parts.append(f"{summary.missing:,} without a result")
+    return ", ".join(parts)
+
+
+def trainium_problem(views: Iterable[RunView], build: Path) -> str:
+    """Why a build that asked for Trainium has no complete results of it; else nothing."""
+    if os.environ.get("TRAINIUM") != "true":
+        return ""
+    for shown in views:
+        if any(target.name == "neuron" for target in shown.run.targets):
+            lacking = planned(shown) - len(shown.results)
+            return f"{lacking:,} of {planned(shown):,} results are missing" if lacking else ""
+    problem = build / "trainium.problem"
+    lines = problem.read_text(encoding="utf-8").splitlines() if problem.exists() else []
+    said = next((line for line in reversed(lines) if line.strip()), "")
+    return f"no results: {said or 'the log of the stage Neuron says why'}"
+
+
+def dashboard(run: Run, grafana: str) -> str:
+    """The address of the Overview at the time of a run."""
+    begun = datetime.fromisoformat(run.started_at)
+    ended = datetime.fromisoformat(run.finished_at or run.started_at)
+    since, until = (round(when.timestamp() * 1000) for when in (begun - AROUND, ended + AROUND))
+    return f"{grafana.rstrip('/')}/d/compilewatch-overview?from={since}&to={until}"
+
+
+def build_summary(build: Path, output: Path) -> BuildSummary:
+    """The summary of the runs that the file `runs` of a build names, the main one first."""
+    store = Store(output)
+    ids = (build / "runs").read_text(encoding="utf-8").split()
+    views = [view(store, store.open(name)) for name in ids]
+    lines = [sentence(views[0])]
+    trainium = trainium_problem(views, build)
+    if trainium:
+        lines.append(f"Trainium: {trainium}")
+    elif len(views) > 1:
+        lines.append(f"Trainium: {sentence(views[1])}")
+    links = {}
+    if address := os.environ.get("BUILD_URL"):
+        links["report"] = f"{address.rstrip('/')}/Report/"
+    if grafana := os.environ.get("COMPILEWATCH_GRAFANA_URL"):
+        links["dashboards"] = dashboard(views[0].run, grafana)
+    marked = [f'<a href="{html.escape(where)}">{name}</a>' for name, where in links.items()]
+    return BuildSummary(
+        text="\n".join([*lines, *(f"{name}: {where}" for name, where in links.items())]),
+        html=" · ".join([*map(html.escape, lines), *marked]),
+        trainium=trainium,
+    )
+
+
+def _names(names: Sequence[str]) -> str:
+    further = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {further:,} more" if further > 0 else "")
+
+
+def main() -> None:
+    build, output = map(Path, sys.argv[1:])
+    print(msgspec.json.encode(build_summary(build, output)).decode())
+
+
+if __name__ == "__main__":
+    main()

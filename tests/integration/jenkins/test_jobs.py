@@ -1,0 +1,94 @@
+"""What jobs.groovy makes, in a harness that knows methods and attributes of Jenkins' sources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.jenkins.conftest import JOBS, ROOT, Job, jenkinsfile
+
+SCRIPT = (ROOT / "stack" / "jenkins" / "jobs.groovy").read_text(encoding="utf-8")
+CRON = ("properties", "pipelineTriggers", "triggers", "cron", "spec")
+ROTATION = ("properties", "buildDiscarder", "strategy", "logRotator")
+Run = Callable[..., Any]
+
+
+def test_a_start_leaves_each_job_complete(jobs: dict[str, Job]) -> None:
+    """Each start writes the jobs anew: what is not here is gone until a build runs, or for good."""
+    assert list(jobs) == ["compilewatch", "papers"]
+    assert jobs["compilewatch"].one(*CRON) == ["H 3 * * *"]
+    assert list(jobs["compilewatch"].parameters) == [
+        *("SOURCE", "TOP", "TASKS", "FAMILIES", "TARGETS", "MODES", "SHARDS", "ENVIRONMENTS"),
+        *("BASELINE", "PROFILE", "FAIL_ON_REGRESSION", "TRAINIUM", "FRESH"),
+    ]
+    for job in jobs.values():
+        assert ["disableConcurrentBuilds", []] in job.one("properties")
+        assert job.one(*ROTATION, "numToKeepStr") == ["90"]
+        assert job.one(*ROTATION, "artifactNumToKeepStr") == ["30"]
+        assert job.one("description")
+
+
+def test_nothing_of_a_job_is_stated_in_a_second_place(jobs: dict[str, Job]) -> None:
+    """What a Jenkinsfile declared would replace what the job has, at its next build."""
+    for name in jobs:
+        for directive in ("parameters", "triggers", "buildDiscarder", "disableConcurrentBuilds"):
+            assert directive not in re.sub(r"//.*", "", jenkinsfile(name))
+
+
+@pytest.mark.parametrize("name", ["compilewatch", "papers"])
+def test_every_parameter_is_used_explained_and_trimmed(name: str, jobs: dict[str, Job]) -> None:
+    stages = "".join(p.read_text() for p in (ROOT / "scripts" / "stages").glob("*.sh"))
+    page = (ROOT / "docs" / "jenkins.md").read_text(encoding="utf-8")
+    for parameter, given in jobs[name].parameters.items():
+        assert re.search(rf"\b{parameter}\b", stages), parameter
+        assert given["description"]
+        assert given.get("trim", True) is True
+        if name == "compilewatch":
+            assert f"`{parameter}`" in page
+    texts = [one for one in jobs[name].one("parameters") if one[0] == "stringParam"]
+    assert all(["trim", [True]] in given for _, given in texts)
+
+
+def test_papers_have_a_schedule_only_where_it_is_set(groovy: Run, jobs: dict[str, Job]) -> None:
+    assert "pipelineTriggers" not in [name for name, _ in jobs["papers"].one("properties")]
+    path = ROOT / "stack" / "jenkins" / "jobs.groovy"
+    made = groovy(JOBS, path, PAPERS_SCHEDULE="H 1 * * *", COMPILEWATCH_BRANCH="next")
+    assert Job(made["jobs"]["papers"]).one(*CRON) == ["H 1 * * *"]
+    scm = Job(made["jobs"]["papers"]).one("definition", "cpsScm", "scm", "git")
+    assert ["branch", ["next"]] in scm
+
+
+def test_the_first_build_is_queued_once_jenkins_has_loaded_its_queue(groovy: Run) -> None:
+    queued = groovy(JOBS, ROOT / "stack" / "jenkins" / "jobs.groovy")["queued"]
+    assert queued == {
+        "while it starts": [],
+        "at the first start": ["compilewatch"],
+        "after 45 builds": [],
+        "left": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("scriptPath(path)", "scriptFile(path)", "CpsScmContext has no scriptFile"),
+        ("context.stringParam {", "context.stringParameter {", "no ParameterDefinition stringP"),
+        ("trim(true)", "trimmed(true)", "takes no trimmed"),
+        ("cron { spec(", "crom { spec(", "Jenkins has no Trigger crom"),
+        ("cron { spec(schedule) }", "cron { }", "needs spec"),
+        ("disableConcurrentBuilds()", "disableConcurrent()", "no JobProperty disableConcurrent"),
+        ("remote { url", "remotes { url", "GitContext has no remotes"),
+        ("    properties(", "    property(", "WorkflowJob has no property"),
+    ],
+)
+def test_what_jenkins_does_not_have_is_found(
+    before: str, after: str, said: str, groovy: Run, tmp_path: Path
+) -> None:
+    assert before in SCRIPT
+    path = tmp_path / "jobs.groovy"
+    path.write_text(SCRIPT.replace(before, after))
+    assert said in groovy(JOBS, path)["error"]
