@@ -91,7 +91,7 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     model with a `skip_reason` is not evaluated. A model with an `error` cannot be evaluated,
     because its entry in a list is wrong. `part` is the part of a Hub repository (`checkpoint`) that
     the model is, None for a model of another source; `component` names a component of a pipeline.
-    `quantization` is that of the checkpoint's weights: without them, its class is built unquantised.
+    `quantization` is that of the checkpoint's weights; its class is built unquantised without them.
     """
 
     source: str
