@@ -347,9 +347,9 @@ def _components(index: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         if not name.isidentifier() or not isinstance(value, list) or len(value) != 2:
             continue
         library, class_name = value
-        if isinstance(library, str) and isinstance(class_name, str):
-            if not NO_MODELS.search(class_name):
-                yield name, library, class_name
+        named = isinstance(library, str) and isinstance(class_name, str)
+        if named and not NO_MODELS.search(class_name):
+            yield name, library, class_name
 
 
 def _modules(repository: Repository) -> list[tuple[str, str]]:
