@@ -18,8 +18,6 @@ from compilewatch.records import (
     Target,
 )
 from compilewatch.records.plans import Options
-from compilewatch.sources.configs import Resolver
-from compilewatch.sources.transformers.source import LibrarySource, concrete_classes
 from tests import factories
 from tests.unit.sources.hub.conftest import NAME, Kind, Read
 
@@ -375,16 +373,3 @@ def test_the_quantisation_of_a_checkpoint_is_not_in_a_class_that_is_built_withou
     (plain,) = read(KINDS["transformers"][0])
     assert (plain.quantization, plain.is_dequantized) == (None, False)
     assert plain.part is Part.WHOLE
-
-
-def test_every_class_of_the_installed_transformers_is_built_from_its_configuration(
-    installed: LibrarySource,
-) -> None:
-    library = installed.library()
-    resolver = Resolver(library)
-    heads = [each for each in concrete_classes(library) if each.model_type in library.model_types]
-    assert len(heads) > 500
-    for head in heads:
-        config = {"model_type": head.model_type, "architectures": [head.name]}
-        found = resolver.resolve(Path("config.json"), config)
-        assert (found.build.class_name, found.skip_reason) == (head.name, None)
