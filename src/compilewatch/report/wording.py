@@ -210,14 +210,13 @@ def quantization_words(model: ModelSpec) -> str:
 
 
 def repository_words(view: RunView) -> str:
-    """`repositories: 20 of 25 with a verdict on each part`; empty without any."""
+    """`repositories: 20 of 25 with a verdict on each evaluated part`; empty without any."""
     found = summary.repositories(view)
     if found is None:
         return ""
-    said = (
-        f"repositories: {found.covered:,} of {found.total:,} with a verdict on each evaluated part"
-    )
-    return said + (f" ({found.partly:,} of them but for skipped parts)" if found.partly else "")
+    counted = f"repositories: {found.covered:,} of {found.total:,}"
+    skipped = f", {found.partly:,} of them with skipped parts" if found.partly else ""
+    return f"{counted} with a verdict on each evaluated part{skipped}"
 
 
 def status_words(result: Result | Earlier) -> str:
