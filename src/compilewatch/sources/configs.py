@@ -102,6 +102,16 @@ class Resolver:
             needs_remote_code=needs_code,
         )
 
+    def named_type(self, name: str) -> str | None:
+        """Return the longest model type in a repository's name, as Transformers did before 5.
+
+        Configurations of 2019 and 2020 have no `model_type`. Types of three letters occur in too
+        many words.
+        """
+        words = name.rpartition("/")[2].lower()
+        types = [t for t in self._library.model_types if len(t) > 3 and t in words]
+        return max(types, key=len, default=None)
+
     def _class_of(self, family: str, named: str | None) -> ModelClass | None:
         if family not in self._library.model_types:
             return None

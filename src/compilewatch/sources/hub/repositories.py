@@ -32,6 +32,9 @@ NO_MODELS = re.compile(
 )
 """Classes of a pipeline's components that are not models."""
 
+SIZES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"}
+"""Keys of a configuration that was written for Transformers before it stored `model_type`."""
+
 BUILT_HERE = "Transformers, timm, diffusers, sentence-transformers and open_clip"
 
 
@@ -224,7 +227,10 @@ class Kinds:
         """A class of Transformers; only a part, where the repository is of another library."""
         config = repository.read_if_there("config.json")
         if not {"model_type", "architectures", "auto_map"} & config.keys():
-            return ()
+            named = self._resolver.named_type(repository.name)
+            if named is None or not config.keys() >= SIZES:
+                return ()
+            config["model_type"] = named
         found = self._transformers(repository, "config.json", config)
         other = formats.other_library(repository.library, (), repository.files)
         if other is not None and found.skip_reason is not None and not found.needs_remote_code:

@@ -33,6 +33,7 @@ class Kind:
     gated: bool = False
     base: dict[str, Any] | None = None
     trusted: bool = False
+    name: str = NAME
 
 
 Read = Callable[[Kind], tuple[ModelSpec, ...]]
@@ -62,7 +63,7 @@ def read(tmp_path: Path, miniature: Path) -> Read:
             (folder / "base").mkdir()
             (folder / "base" / "config.json").write_text(json.dumps(kind.base))
         model = PulledModel(
-            repository=NAME,
+            repository=kind.name,
             revision=COMMIT,
             config=f"configs/org--model/{main}" if main else None,
             problem=kind.problem,

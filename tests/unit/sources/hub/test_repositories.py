@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ OVERRIDES = Path(__file__).parents[4] / "inputs" / "overrides"
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
 OAK = {"model_type": "oak", "architectures": ["OakModel"], "auto_map": {"AutoModel": "m.Oak"}}
 WEIGHTS = {"model.safetensors": None}
+SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 9}
 WHOLE = "class AcornModel, whole"
 
 
@@ -342,6 +344,21 @@ def test_a_reason_survives_the_plan(read: Read) -> None:
             assert {(r.status, r.detail) for r in made} == {
                 (Status.SKIPPED, spec.skip_reason) for spec in skipped
             }, (name, expected)
+
+
+def test_a_configuration_of_old_has_the_type_that_its_name_says(read: Read) -> None:
+    kind = Kind(files={"config.json": SIZES, **WEIGHTS}, library="transformers")
+    assert [said(spec) for spec in read(kind)] == ["its config.json names no model_type"]
+    (spec,) = read(dataclasses.replace(kind, name="org/bio-acorn-base"))
+    assert isinstance(spec.build, ConfigBuild)
+    assert (spec.build.class_name, spec.family, spec.part) == (
+        "AcornForCausalLM",
+        "acorn",
+        Part.WHOLE,
+    )
+    # Other sizes are those of other code.
+    other = dataclasses.replace(kind, name="org/acorn", files={"config.json": {"d_model": 8}})
+    assert read(other)[0].skip_reason == "its config.json names no model_type"
 
 
 def test_components_are_one_repository(read: Read) -> None:
