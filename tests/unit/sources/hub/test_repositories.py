@@ -19,6 +19,7 @@ from compilewatch.records import (
     Target,
 )
 from compilewatch.records.plans import Options
+from compilewatch.sources.hub import configurations
 from tests import factories
 from tests.unit.sources.hub.conftest import NAME, Kind, Read
 
@@ -344,6 +345,14 @@ def test_a_reason_survives_the_plan(read: Read) -> None:
             assert {(r.status, r.detail) for r in made} == {
                 (Status.SKIPPED, spec.skip_reason) for spec in skipped
             }, (name, expected)
+
+
+def test_original_files_are_built_as_the_class_of_transformers(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configurations, "converted", lambda params: {**ACORN, **params})
+    (spec,) = read(KINDS["original files"][0])
+    assert said(spec) == "class AcornModel, original"
 
 
 def test_a_configuration_of_old_has_the_type_that_its_name_says(read: Read) -> None:
