@@ -576,4 +576,4 @@ def test_a_model_of_the_hub_says_which_part_of_its_repository_it_is() -> None:
     assert "repositories: 2 of 2 with a verdict on each evaluated part" in index
     models = " ".join(page.text for path, page in pages.items() if path.startswith("models/"))
     assert "component unet" in models
-    assert "repositor" not in rendered(factories.result())["index.html"].text
+    assert "repositories:" not in rendered(factories.result())["index.html"].text
