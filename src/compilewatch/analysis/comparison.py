@@ -19,6 +19,7 @@ from compilewatch.records import (
     ConfigBuild,
     Dtype,
     Environment,
+    LibraryBuild,
     Result,
     Run,
     Target,
@@ -268,6 +269,11 @@ def _environment_differences(old: Environment, new: Environment) -> list[str]:
 def _build_differences(old: object, new: object) -> list[str]:
     if isinstance(old, ConfigBuild) and isinstance(new, ConfigBuild):
         return _differ("configuration", old.config_sha256[:10], new.config_sha256[:10])
+    if isinstance(old, LibraryBuild) and isinstance(new, LibraryBuild):
+        if (old.library, old.name) != (new.library, new.name):
+            return ["built otherwise"]
+        digests = (old.configuration_sha256[:10], new.configuration_sha256[:10])
+        return _differ("configuration", *digests)
     return ["built otherwise"] if type(old) is not type(new) else ["other source"]
 
 

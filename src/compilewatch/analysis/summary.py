@@ -74,6 +74,36 @@ class Summary:
     overhead: float | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Repositories:
+    """How many repositories of the Hub a run has results of.
+
+    `covered` are those with a verdict on every part that was not skipped, and on one at least;
+    `partly` are those of them with skipped parts.
+    """
+
+    total: int
+    covered: int
+    partly: int
+
+
+def repositories(view: RunView) -> Repositories | None:
+    """Coverage by repository, whatever the number of its components; None without repositories."""
+    results: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in view.results:
+        if (repository := result.request.model.repository) is not None:
+            results[repository].append(result)
+    if not results:
+        return None
+    covered = partly = 0
+    for found in results.values():
+        evaluated = [result for result in found if result.status is not Status.SKIPPED]
+        if evaluated and all(result.is_verdict for result in evaluated):
+            covered += 1
+            partly += len(evaluated) < len(found)
+    return Repositories(total=len(results), covered=covered, partly=partly)
+
+
 def summarise(view: RunView) -> Summary:
     """All headline figures of a run."""
     results = view.results
@@ -205,13 +235,13 @@ def spent(result: Result) -> float:
 
 
 def downloads_of(models: Iterable[ModelSpec]) -> int | None:
-    """Summed downloads; a figure that several classes of a family share counts once."""
+    """Summed downloads; a figure that models of a family or repository share counts once."""
     figures: dict[tuple[str, str], int] = {}
     for model in models:
         if model.downloads is None:
             continue
         shared = model.source == "library"
-        key = ("family", model.family) if shared else ("model", model.name)
+        key = ("family", model.family) if shared else ("model", model.repository or model.name)
         figures[key] = max(figures.get(key, 0), model.downloads)
     return sum(figures.values()) if figures else None
 

@@ -225,6 +225,25 @@ def choose_models(
     return specs, sentence
 
 
+def one_model(
+    settings: Settings,
+    name: str,
+    *,
+    python_path: Sequence[Path] = (),
+    environment: str | None = None,
+) -> ModelSpec:
+    """The only model with this name. Raises UsageError for a repository with several components."""
+    specs, _ = choose_models(
+        settings, Selection(names=[name]), python_path=python_path, environment=environment
+    )
+    if len(specs) > 1:
+        named = ", ".join(spec.name for spec in specs)
+        raise UsageError(
+            f"{name} has {len(specs)} components, which are models: name one of {named}"
+        )
+    return specs[0]
+
+
 class Chosen(NamedTuple):
     """The models of a sweep: those of the first environment, then what only others have.
 
@@ -344,9 +363,7 @@ def one_request(
 def _one_spec(model: str, settings: Settings, folders: Sequence[Path]) -> ModelSpec:
     """The model of a command about one model. Raises UsageError if it cannot run here."""
     asked = settings.environments[0] if len(settings.environments) == 1 else None
-    (spec,), _ = choose_models(
-        settings, Selection(names=[model]), python_path=folders, environment=asked
-    )
+    spec = one_model(settings, model, python_path=folders, environment=asked)
     if spec.source == "papers":
         raise UsageError(
             f"{spec.name} is generated code, which only runs in the sandbox: use `compilewatch "

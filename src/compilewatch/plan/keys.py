@@ -86,6 +86,13 @@ def read_overrides(folder: Path | None) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
+def class_of(spec: ModelSpec) -> str | None:
+    """Return the class that a model is built from, None if only the worker knows it."""
+    build = spec.build
+    named = build.class_name if isinstance(build, ClassBuild | ConfigBuild) else None
+    return named or spec.architecture
+
+
 def overrides_for(spec: ModelSpec, overrides: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the overrides that may apply to a model: rather one too many than one too few.
 
@@ -93,9 +100,7 @@ def overrides_for(spec: ModelSpec, overrides: Iterable[dict[str, Any]]) -> list[
     The class decides exactly. Only the worker knows the model type (a class of the family `clip`
     may have `clip_text_model`), so a type counts if it resembles the family or the class.
     """
-    build = spec.build
-    class_name = build.class_name if isinstance(build, ClassBuild | ConfigBuild) else None
-    class_name = class_name or spec.architecture
+    class_name = class_of(spec)
     found = []
     for override in overrides:
         classes, types = override.get("classes", ()), override.get("model_types", ())

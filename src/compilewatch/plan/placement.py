@@ -19,8 +19,8 @@ from compilewatch.contract.targets import (
 )
 from compilewatch.environments import create_command
 from compilewatch.errors import UsageError
-from compilewatch.plan.keys import overrides_for
-from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, ModelSpec, Target
+from compilewatch.plan.keys import class_of, overrides_for
+from compilewatch.records import DEFAULT_ENVIRONMENT, ClassBuild, Environment, ModelSpec, Target
 
 
 def wanted(
@@ -103,10 +103,13 @@ def place_model(
 
     The field `packages` of the overrides for the model's class names them. If the default
     environment lacks one, a target of it moves to the environment of `PACKAGE_ENVIRONMENTS` that
-    has it, existing or not; a reason to skip the model, which was about the default one, goes.
+    has it, existing or not. A reason to skip a class of the library is about packages that the
+    default environment lacks, and is dropped; any other reason is valid in every environment.
     """
     default = known.get(DEFAULT_ENVIRONMENT)
     if target.environment != DEFAULT_ENVIRONMENT or default is None:
+        return spec, target
+    if spec.skip_reason is not None and not isinstance(spec.build, ClassBuild):
         return spec, target
     missing = _packages_of(spec, overrides, default) - default.packages.keys()
     for name, offered in PACKAGE_ENVIRONMENTS.items():
@@ -123,8 +126,9 @@ def _packages_of(
     return {
         package
         for override in overrides_for(spec, overrides)
-        # Only a class is known exactly here: a model type is known to the worker only.
-        if override.get("packages") and override.get("classes")
+        # Only a class is known exactly here: a model type is known to the worker only, and so is
+        # the class of a model without one, which `overrides_for` lets every override match.
+        if override.get("packages") and class_of(spec) in override.get("classes", ())
         if SpecifierSet(override.get("transformers", "")).contains(release, prereleases=True)
         for package in override["packages"]
     }

@@ -91,6 +91,35 @@ class Variants(StrEnum):
     ALL_DECODE = "all+decode"
 
 
+class Part(StrEnum):
+    """What part of a Hub repository a model is.
+
+    `whole`: what its users run. `component`: one model of a pipeline. `transformers`: the model of
+    Transformers without what another library adds to it. `base`: the base model of an adapter,
+    without the adapter. `original`: the class of Transformers with the sizes that an original
+    `params.json` gives.
+    """
+
+    WHOLE = "whole"
+    COMPONENT = "component"
+    TRANSFORMERS = "transformers"
+    BASE = "base"
+    ORIGINAL = "original"
+
+
+class Quantization(StrEnum):
+    """How the weights of a checkpoint are quantised, as its configuration says."""
+
+    GPTQ = "gptq"
+    AWQ = "awq"
+    BITSANDBYTES_4BIT = "bitsandbytes-4bit"
+    BITSANDBYTES_8BIT = "bitsandbytes-8bit"
+    FP8 = "fp8"
+    COMPRESSED_TENSORS = "compressed-tensors"
+    TORCHAO = "torchao"
+    OTHER = "other"
+
+
 class AttemptCode(StrEnum):
     """Why a request ran again.
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import os
 
-from compilewatch.records.base import Depth, Dtype, Mode, Phase, Record, Tier, Variants
+from compilewatch.records.base import (
+    Depth,
+    Dtype,
+    Mode,
+    Part,
+    Phase,
+    Quantization,
+    Record,
+    Tier,
+    Variants,
+)
 from compilewatch.records.devices import DeclaredDevice
 from compilewatch.records.training import TrainingOptions
 
@@ -79,7 +89,9 @@ class ModelSpec(Record, frozen=True, kw_only=True):
 
     `inputs_file` is the absolute path of the model's saved inputs (`.toml` or `.safetensors`). A
     model with a `skip_reason` is not evaluated. A model with an `error` cannot be evaluated,
-    because its entry in a list is wrong.
+    because its entry in a list is wrong. `part` is the part of a Hub repository (`checkpoint`) that
+    the model is, None for a model of another source; `component` names a component of a pipeline.
+    `quantization` is that of the checkpoint's weights; its class is built unquantised without them.
     """
 
     source: str
@@ -97,6 +109,20 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     error: str | None = None
     inputs_file: str | None = None
     provenance: dict[str, str] = {}
+    part: Part | None = None
+    component: str = ""
+    quantization: Quantization | None = None
+
+    @property
+    def repository(self) -> str | None:
+        """The Hub repository that the model is a part of; also of runs of earlier versions."""
+        return self.checkpoint if self.part is not None or self.source == "hub" else None
+
+    @property
+    def is_dequantized(self) -> bool:
+        """Whether the checkpoint is quantised, and the class is built without that."""
+        loads = isinstance(self.build, ConfigBuild) and self.build.weights
+        return self.quantization is not None and not loads
 
 
 DEFAULT_ENVIRONMENT = "default"

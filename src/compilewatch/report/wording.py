@@ -17,6 +17,8 @@ from compilewatch.records import (
     Dtype,
     Environment,
     GraphBreak,
+    ModelSpec,
+    Part,
     Result,
     Status,
 )
@@ -187,6 +189,40 @@ def headline(view: RunView) -> str:
     share = percent(summary.passed_share(view))
     said = f"{passed:,} of {total:,} {unit} {verb} ({share})"
     return "; ".join([said, *others])
+
+
+PART_WORDS: dict[Part, str] = {
+    Part.WHOLE: "whole",
+    Part.COMPONENT: "component",
+    Part.TRANSFORMERS: "Transformers part only",
+    Part.BASE: "base model without the adapter",
+    Part.ORIGINAL: "class of Transformers for its original files",
+}
+
+
+def part_words(model: ModelSpec) -> str:
+    """`whole`, `component unet`, `Transformers part only`; empty for a model of no repository."""
+    if model.part is None:
+        return ""
+    return f"{PART_WORDS[model.part]} {model.component}".strip()
+
+
+def quantization_words(model: ModelSpec) -> str:
+    """`gptq, evaluated unquantised`; empty for a checkpoint whose weights are not quantised."""
+    if model.quantization is None:
+        return ""
+    how = "evaluated unquantised" if model.is_dequantized else "evaluated with its weights"
+    return f"{model.quantization.value}, {how}"
+
+
+def repository_words(view: RunView) -> str:
+    """`repositories: 20 of 25 with a verdict on each evaluated part`; empty without any."""
+    found = summary.repositories(view)
+    if found is None:
+        return ""
+    counted = f"repositories: {found.covered:,} of {found.total:,}"
+    skipped = f", {found.partly:,} of them with skipped parts" if found.partly else ""
+    return f"{counted} with a verdict on each evaluated part{skipped}"
 
 
 def status_words(result: Result | Earlier) -> str:

@@ -60,11 +60,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         "compilewatch_model_info",
         "Always 1; the labels identify the model. commit is its Hub revision, empty if it has "
         "none.",
-        ("model", "family", "commit", "architecture", "task"),
+        ("model", "family", "commit", "architecture", "task", "part", "quantization"),
     ),
     Definition(
         "compilewatch_model_downloads",
-        "Downloads over 30 days as reported by the source; absent if unknown.",
+        "Downloads over 30 days as reported by the source; absent if unknown. The components of a "
+        "repository have its figure each.",
         ("model", "family"),
     ),
     Definition(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compilewatch.analysis.rows import LAYERS
 from compilewatch.neuron.error_classes import KINDS
-from compilewatch.records import ChangeKind, Phase, Status
+from compilewatch.records import ChangeKind, Part, Phase, Quantization, Status
 from compilewatch.records.papers import FindingClass, Stage, StageOutcome
 from compilewatch.sinks.metric_definitions import DEFINITIONS
 
@@ -13,6 +13,12 @@ LABELS: dict[str, str] = {
     "model": "`org/model` or a class name, as in the plan",
     "family": "the model family: Transformers' `model_type`",
     "commit": "the model's revision on the Hub, empty for a model without one",
+    "part": "the part of a Hub repository: "
+    + ", ".join(f"`{part}`" for part in Part)
+    + "; empty for a model of another source",
+    "quantization": "how the checkpoint is quantised: "
+    + ", ".join(f"`{each}`" for each in Quantization)
+    + "; empty if it is not. Without its weights, the class is evaluated unquantised",
     "reason": "the break's ID and type in PyTorch's registry (`GB0170 Data-dependent branching`), "
     "or a short code",
     "batch_size": "the rows of a batch, a number",

@@ -151,7 +151,8 @@ def _of_target(view: RunView, complete: bool) -> Iterator[Sample]:
 def _of_model(result: Result) -> Iterator[Sample]:
     model = result.request.model
     who = (model.name, model.family)
-    identity = (model.revision or "", model.architecture or "", model.task)
+    about = (model.revision or "", model.architecture or "", model.task)
+    identity = (*about, model.part or "", model.quantization or "")
     yield "compilewatch_model_info", (*who, *identity), 1
     if model.downloads is not None:
         yield "compilewatch_model_downloads", who, model.downloads

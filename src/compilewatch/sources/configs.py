@@ -61,6 +61,7 @@ class Resolver:
         config_file: Path,
         config: dict[str, Any],
         *,
+        class_name: str | None = None,
         repo: str | None = None,
         weights: bool = False,
         trust_remote_code: bool = False,
@@ -69,10 +70,13 @@ class Resolver:
 
         A model's remote code is needed only if its class, or the class of its model type, is not in
         Transformers. Otherwise the class from Transformers is built and no remote code runs.
+        `class_name` is the class, if something else than the configuration names it. Where only the
+        class is named, its model type is taken, as its `from_pretrained` does.
         """
+        named = class_name or _architecture(config)
         family = config.get("model_type")
-        family = family if isinstance(family, str) and family else "unknown"
-        named = _architecture(config)
+        if not isinstance(family, str) or not family:
+            family = self._classes[named].model_type if named in self._classes else "unknown"
         found = self._class_of(family, named)
         foreign = found is None or (bool(config.get("auto_map")) and found.model_type != family)
         needs_code = bool(config.get("auto_map")) and foreign
@@ -97,6 +101,16 @@ class Resolver:
             skip_reason=skip_reason,
             needs_remote_code=needs_code,
         )
+
+    def named_type(self, name: str) -> str | None:
+        """Return the longest model type in a repository's name, as Transformers did before 5.
+
+        Configurations of 2019 and 2020 have no `model_type`. Types of three letters occur in too
+        many words.
+        """
+        words = name.rpartition("/")[2].lower()
+        types = [t for t in self._library.model_types if len(t) > 3 and t in words]
+        return max(types, key=len, default=None)
 
     def _class_of(self, family: str, named: str | None) -> ModelClass | None:
         if family not in self._library.model_types:

@@ -25,8 +25,9 @@ def select(
 ) -> tuple[ModelSpec, ...]:
     """The selected specs in the order of the source or, with `names`, in the order of the names.
 
-    `top` counts architectures in the library (one class each: the first of its family) and models
-    in other sources. A name is that of a model, a class, a family (its first model), or a user's
+    `top` counts architectures in the library (one class each: the first of its family),
+    repositories of the Hub (with all their components), and models in other sources. A name is that
+    of a model, a repository (all its components), a class, a family (its first model), or a user's
     own model (see `sources.own`, which searches `python_path` and reads `transformers`). Names that
     are not in `specs` are searched in `others`, one after the other. `names` excludes the other
     options. Raises UnknownModelError with similar names.
@@ -43,7 +44,7 @@ def select(
         raise UsageError("select either the top models or all models")
     if top < 1:
         raise UsageError(f"top is {top}, but must be 1 or more")
-    return _most_used(specs)[:top]
+    return _most_used(specs, top)
 
 
 def by_name(
@@ -53,13 +54,13 @@ def by_name(
     python_path: Sequence[Path] = (),
     transformers: Path | None = None,
 ) -> tuple[ModelSpec, ...]:
-    """One spec for each name, without repetition. See `select`."""
+    """The specs of each name, without repetition. See `select`."""
     pools: list[Sequence[ModelSpec]] = [specs]
     pending = list(others)
     chosen: dict[str, ModelSpec] = {}
     for name in map(str.strip, names):
-        found = _find(name, pools, pending, python_path, transformers)
-        chosen.setdefault(found.name, found)
+        for found in _find(name, pools, pending, python_path, transformers):
+            chosen.setdefault(found.name, found)
     if not chosen:
         raise UsageError("no model is named: name at least one")
     return tuple(chosen.values())
@@ -71,29 +72,38 @@ def _find(
     pending: list[Callable[[], Source]],
     python_path: Sequence[Path],
     transformers: Path | None,
-) -> ModelSpec:
+) -> tuple[ModelSpec, ...]:
     for pool in pools:
-        if found := in_pool(name, pool):
+        if found := _in_pool(name, pool):
             return found
     if own := own_model(name, python_path, transformers):
-        return own
+        return (own,)
     while pending:
         try:
             pools.append(pending.pop(0)().models())
         except (SourceError, ConfigError):
             # This is not the source that the user chose, so its absence is not an error.
             continue
-        if found := in_pool(name, pools[-1]):
+        if found := _in_pool(name, pools[-1]):
             return found
     if own := dotted_model(name, python_path):
-        return own
+        return (own,)
     raise UnknownModelError(_unknown(name, pools), name)
 
 
+def _in_pool(name: str, pool: Sequence[ModelSpec]) -> tuple[ModelSpec, ...]:
+    """All models of the repository with this name, else what `in_pool` finds."""
+    if parts := tuple(spec for spec in pool if spec.repository == name):
+        return parts
+    found = in_pool(name, pool)
+    return () if found is None else (found,)
+
+
 def in_pool(name: str, pool: Sequence[ModelSpec]) -> ModelSpec | None:
-    """The spec with this name, else with this family, else either of them ignoring case."""
+    """The spec with this name, else of this repository or family, else ignoring case."""
     tests: tuple[Callable[[ModelSpec], bool], ...] = (
         lambda s: s.name == name,
+        lambda s: s.repository == name,
         lambda s: s.family == name,
         lambda s: s.name.lower() == name.lower(),
         lambda s: s.family.lower() == name.lower(),
@@ -123,14 +133,12 @@ def _of_families(specs: Sequence[ModelSpec], families: tuple[str, ...]) -> tuple
     return tuple(s for s in specs if s.family in families)
 
 
-def _most_used(specs: Sequence[ModelSpec]) -> tuple[ModelSpec, ...]:
-    """The first spec of each family of the library, and every spec of other sources."""
-    seen: set[str] = set()
-    kept = []
+def _most_used(specs: Sequence[ModelSpec], top: int) -> tuple[ModelSpec, ...]:
+    """The first `top` units: families of the library, repositories, models of other sources."""
+    units: dict[str, list[ModelSpec]] = {}
     for spec in specs:
         if spec.source == "library":
-            if spec.family in seen:
-                continue
-            seen.add(spec.family)
-        kept.append(spec)
-    return tuple(kept)
+            units.setdefault(spec.family, [spec])
+        else:
+            units.setdefault(spec.repository or spec.name, []).append(spec)
+    return tuple(spec for unit in list(units.values())[:top] for spec in unit)

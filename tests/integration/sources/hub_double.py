@@ -21,7 +21,11 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 @dataclass
 class HubModel:
-    """A repository. `config` None: no config.json; text is served as it is, even if malformed."""
+    """A repository. `config` None: no config.json; text is served as it is, even if malformed.
+
+    `files` are its further files: the content of what is served, None for what nobody may fetch.
+    `lists_files` False is a Hub that does not list them.
+    """
 
     id: str
     config: dict[str, Any] | str | None = None
@@ -33,10 +37,18 @@ class HubModel:
     license: str | None = None
     gated: bool = False
     deleted: bool = False
+    files: dict[str, str | None] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    lists_files: bool = True
 
     @property
     def sha(self) -> str:
-        return hashlib.sha1(f"{self.id}{self.text}".encode()).hexdigest()
+        return hashlib.sha1(f"{self.id}{self.text}{self.files}".encode()).hexdigest()
+
+    @property
+    def served(self) -> dict[str, str | None]:
+        own = {"config.json": self.text} if self.text is not None else {}
+        return {**own, **self.files}
 
     @property
     def text(self) -> str | None:
@@ -46,7 +58,9 @@ class HubModel:
         known = self.config if isinstance(self.config, dict) else {}
         shown = ("architectures", "model_type", "auto_map")
         tags = [t for t in (self.library, known.get("model_type")) if t]
+        siblings = [{"rfilename": name} for name in (".gitattributes", *self.served)]
         return {
+            **({"siblings": siblings} if self.lists_files else {}),
             "_id": self.sha[:24],
             "id": self.id,
             "sha": self.sha,
@@ -58,7 +72,7 @@ class HubModel:
             "disabled": False,
             "pipeline_tag": self.pipeline_tag,
             "library_name": self.library,
-            "tags": [*tags, *([f"license:{self.license}"] if self.license else [])],
+            "tags": [*tags, *self.tags, *([f"license:{self.license}"] if self.license else [])],
             "config": {key: known[key] for key in shown if key in known},
         }
 
@@ -158,11 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(401, "GatedRepo")
         elif revision != model.sha:
             self._error(404, "RevisionNotFound")
-        elif filename != "config.json" or model.text is None:
+        elif (text := model.served.get(filename)) is None:
             self._error(404, "EntryNotFound", {"X-Repo-Commit": model.sha})
         else:
-            etag = hashlib.sha1(model.text.encode()).hexdigest()
-            self._answer(200, model.text, {"ETag": f'"{etag}"', "X-Repo-Commit": model.sha})
+            etag = hashlib.sha1(text.encode()).hexdigest()
+            self._answer(200, text, {"ETag": f'"{etag}"', "X-Repo-Commit": model.sha})
 
     def _fail(self, failure: Failure) -> None:
         if failure.status == 0:

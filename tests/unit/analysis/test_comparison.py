@@ -27,6 +27,7 @@ from compilewatch.records import (
     Environment,
     FullgraphVerdict,
     GraphBreak,
+    LibraryBuild,
     Mode,
     Phase,
     Result,
@@ -320,6 +321,19 @@ def test_causes_of_one_model_are_its_own() -> None:
         "other example inputs",
     )
     assert causes["BertModel"] == ()
+
+
+def test_the_configuration_of_a_model_of_another_library_is_a_cause() -> None:
+    def made(digest: str, name: str = "resnet50", **fields: Any) -> Result:
+        build = LibraryBuild(library="timm", name=name, configuration_sha256=digest)
+        return result("org/m", build=build, **fields)
+
+    for after, cause in (
+        (made("d" * 64, breaks=(A,)), "configuration cccccccccc -> dddddddddd"),
+        (made("c" * 64, name="vit", breaks=(A,)), "built otherwise"),
+    ):
+        (change,) = _compare([made("c" * 64)], [after]).changes
+        assert change.causes == (cause,)
 
 
 def test_a_new_model_has_no_causes() -> None:

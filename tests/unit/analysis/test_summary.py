@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from compilewatch.analysis.summary import (
+    Repositories,
     by_family,
     coverage,
     downloads_of,
     errors,
     overhead,
     passed_share,
+    repositories,
     reused_share,
     slowest,
     status_counts,
@@ -16,7 +20,17 @@ from compilewatch.analysis.summary import (
     top_reasons,
     untestable_share,
 )
-from compilewatch.records import Attempt, AttemptCode, Mode, Phase, Status, Target, Tier
+from compilewatch.records import (
+    Attempt,
+    AttemptCode,
+    Mode,
+    Part,
+    Phase,
+    Result,
+    Status,
+    Target,
+    Tier,
+)
 from tests.factories import graph_break, result, spec, view
 
 BRANCH = graph_break("a")
@@ -193,3 +207,30 @@ def test_the_slowest_are_those_that_ran_here() -> None:
 @pytest.mark.parametrize("status", list(Status))
 def test_statuses_are_counted_without_zeros(status: Status) -> None:
     assert status_counts([result(status=status)] * 3) == {status: 3}
+
+
+def part(repository: str, name: str = "", **fields: Any) -> Result:
+    named = f"{repository}#{name}" if name else repository
+    kind = Part.COMPONENT if name else Part.WHOLE
+    return result(named, source="hub", checkpoint=repository, part=kind, downloads=5, **fields)
+
+
+def test_repositories_are_counted_whatever_the_number_of_their_parts() -> None:
+    seen = view(
+        part("org/one"),
+        # Of a pipeline, every part that is evaluated counts.
+        *(part("org/pipe", "unet", breaks=(BRANCH,)), part("org/pipe", "vae")),
+        *(part("org/failed", "unet"), part("org/failed", "vae", status=Status.TIMEOUT)),
+        *(part("org/partly", "unet"), part("org/partly", "checker", status=Status.SKIPPED)),
+        part("org/skipped", status=Status.SKIPPED),
+        # A part whose environment does not exist was not left out on purpose.
+        *(part("org/absent", "unet"), part("org/absent", "vae", status=Status.UNSUPPORTED)),
+    )
+    assert repositories(seen) == Repositories(total=6, covered=3, partly=1)
+    assert downloads_of(r.request.model for r in seen.results) == 6 * 5
+    assert repositories(view(result("BertModel", checkpoint="org/bert"))) is None
+
+
+def test_runs_of_earlier_versions_have_a_repository_for_each_model_of_the_hub() -> None:
+    seen = view(result("org/a", source="hub", checkpoint="org/a"))
+    assert repositories(seen) == Repositories(total=1, covered=1, partly=0)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from compilewatch.cli import options
 from compilewatch.cli.options import one_target
 from compilewatch.cli.verbs import bisect
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
+from tests import factories
 
 
 @pytest.mark.parametrize(("value", "field"), [("on", True), ("off", False), ("default", None)])
@@ -28,3 +30,15 @@ def test_one_device_at_a_time() -> None:
     settings = load_settings({"devices": ("cpu", "cuda")})
     with pytest.raises(UsageError, match="name one with --device"):
         one_target("dynamo", mode="eval", dynamic=None, settings=settings)
+
+
+def test_a_command_about_one_model_names_the_components_of_a_pipeline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = tuple(factories.spec(f"org/pipe#{name}", source="hub") for name in ("unet", "vae"))
+    settings = load_settings({})
+    monkeypatch.setattr(options, "choose_models", lambda *_, **__: (parts, ""))
+    with pytest.raises(UsageError, match="name one of org/pipe#unet, org/pipe#vae"):
+        options.one_model(settings, "org/pipe")
+    monkeypatch.setattr(options, "choose_models", lambda *_, **__: (parts[:1], ""))
+    assert options.one_model(settings, "org/pipe#unet") == parts[0]

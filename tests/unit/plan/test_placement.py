@@ -7,7 +7,7 @@ import pytest
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
 from compilewatch.plan.placement import needs, place, place_model, possible, wanted
-from compilewatch.records import Environment, Mode, Target
+from compilewatch.records import ConfigBuild, Environment, Mode, Target
 from tests import factories
 
 DEFAULT = factories.environment()
@@ -125,6 +125,24 @@ def test_a_model_is_placed_where_its_packages_are(
 
     assert placed.environment == expected
     assert found.skip_reason == (None if expected == "vision" else "needs timm")
+
+
+@pytest.mark.parametrize("class_name", [None, "XModel"])
+def test_a_reason_that_is_not_about_packages_is_kept(class_name: str | None) -> None:
+    build = ConfigBuild(config_file="", config_sha256="", class_name=class_name)
+    spec = factories.spec("org/x", build=build, architecture=None, skip_reason="gated: no token")
+
+    placed = place_model(spec, Target(), [TIMM], {"default": DEFAULT})
+
+    assert placed == (spec, Target())
+
+
+def test_a_model_of_an_unknown_class_needs_no_packages() -> None:
+    """Every override may be one of its class, so that none says which packages it needs."""
+    build = ConfigBuild(config_file="/c", config_sha256="")
+    spec = factories.spec("org/x", build=build, architecture=None)
+
+    assert place_model(spec, Target(), [TIMM], {"default": DEFAULT}) == (spec, Target())
 
 
 def test_an_environment_with_more_packages_is_not_named_by_the_label() -> None:

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from compilewatch.records import FullgraphVerdict, Status, Target
+from compilewatch.records import FullgraphVerdict, Part, Quantization, Status, Target
 from compilewatch.report import html
 from compilewatch.report.pages import Report
 from tests import example_run, factories
@@ -556,3 +556,24 @@ def test_a_long_matrix_is_on_its_own_page() -> None:
     found = rendered(*many)
     assert "All 40 models, results" in found["index.html"].text
     assert "models/Model39.html" in found["targets.html"].links()
+
+
+def test_a_model_of_the_hub_says_which_part_of_its_repository_it_is() -> None:
+    base = factories.result(
+        "org/lora",
+        source="hub",
+        checkpoint="org/lora",
+        part=Part.BASE,
+        quantization=Quantization.BITSANDBYTES_4BIT,
+    )
+    unet = factories.result(
+        "org/pipe#unet", source="hub", checkpoint="org/pipe", part=Part.COMPONENT, component="unet"
+    )
+    pages = rendered(base, unet)
+    index = pages["index.html"].text
+    assert "base model without the adapter" in index
+    assert "bitsandbytes-4bit, evaluated unquantised" in index
+    assert "repositories: 2 of 2 with a verdict on each evaluated part" in index
+    models = " ".join(page.text for path, page in pages.items() if path.startswith("models/"))
+    assert "component unet" in models
+    assert "repositories:" not in rendered(factories.result())["index.html"].text

@@ -9,10 +9,14 @@ from compilewatch.records import (
     Attempt,
     AttemptCode,
     CaptureFigures,
+    ConfigBuild,
     Depth,
     FullgraphVerdict,
     Mode,
+    Part,
     Phase,
+    Quantization,
+    Result,
     Status,
     Target,
     Tier,
@@ -252,3 +256,39 @@ def test_the_compile_trace_is_its_index_or_all_of_it_packed() -> None:
     inner, index = "artifacts/m/tlparse/-_0/index.html", "artifacts/m/tlparse/index.html"
     assert commands.compile_trace((inner, index)) == index
     assert commands.compile_trace((trace,)) is None
+
+
+def test_every_part_of_a_repository_has_words() -> None:
+    words = {
+        part: wording.part_words(factories.spec("org/m", part=part, component="unet"))
+        for part in Part
+    }
+    assert words[Part.WHOLE].startswith("whole")
+    assert words[Part.COMPONENT] == "component unet"
+    assert words[Part.TRANSFORMERS].startswith("Transformers part only")
+    assert len(set(words.values())) == len(Part)
+    assert wording.part_words(factories.spec()) == ""
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [(False, "awq, evaluated unquantised"), (True, "awq, evaluated with its weights")],
+)
+def test_a_quantised_checkpoint_says_what_was_evaluated(weights: bool, words: str) -> None:
+    build = ConfigBuild(config_file="/c", config_sha256="", weights=weights)
+    spec = factories.spec("org/m", build=build, quantization=Quantization.AWQ)
+    assert wording.quantization_words(spec) == words
+    assert wording.quantization_words(factories.spec()) == ""
+
+
+def test_skipped_parts_of_repositories_are_named() -> None:
+    def part(name: str, **fields: Any) -> Result:
+        return factories.result(
+            f"org/pipe#{name}", source="hub", checkpoint="org/pipe", part=Part.COMPONENT, **fields
+        )
+
+    seen = factories.view(part("unet"), part("safety_checker", status=Status.SKIPPED))
+    assert wording.repository_words(seen) == (
+        "repositories: 1 of 1 with a verdict on each evaluated part, 1 of them with skipped parts"
+    )
+    assert wording.repository_words(factories.view(factories.result())) == ""

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config.settings import Settings
-from compilewatch.records import Mode, Status, Target, XlaDetail
+from compilewatch.records import Mode, Part, Quantization, Status, Target, XlaDetail
 from compilewatch.records.labels import mode_label_value
 from compilewatch.sinks import metric_definitions, metrics_page, prometheus
 from compilewatch.sinks.metric_definitions import Group
@@ -252,3 +252,19 @@ def test_fallbacks_are_absent_where_nothing_was_captured() -> None:
     found = samples(factories.view(lost))
     assert "compilewatch_fallbacks" not in found
     assert "compilewatch_expected_to_fail_on_neuron" not in found
+
+
+def test_the_part_and_the_quantisation_of_a_checkpoint_are_bounded_labels() -> None:
+    unet = factories.result(
+        "org/pipe#unet",
+        source="hub",
+        checkpoint="org/pipe",
+        part=Part.COMPONENT,
+        component="unet",
+        quantization=Quantization.FP8,
+    )
+    ((labels, _),) = samples(factories.view(unet))["compilewatch_model_info"]
+    assert (labels["model"], labels["part"]) == ("org/pipe#unet", "component")
+    assert labels["quantization"] == "fp8"
+    ((labels, _),) = samples(factories.view(factories.result()))["compilewatch_model_info"]
+    assert (labels["part"], labels["quantization"]) == ("", "")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
-from compilewatch.records import ClassBuild, ConfigBuild, FactoryBuild, ModelSpec
+from compilewatch.records import ClassBuild, ConfigBuild, FactoryBuild, ModelSpec, Part
 from compilewatch.sources import Source
 from compilewatch.sources.select import select
 
@@ -43,6 +43,26 @@ def test_top_counts_architectures_in_the_library_and_models_elsewhere() -> None:
     assert names(select(LIBRARY, top=2)) == ["BertModel", "ViTModel"]
     assert names(select(LIBRARY, top=99)) == ["BertModel", "ViTModel", "LlamaForCausalLM"]
     assert names(select(HUB, top=2)) == ["org/a", "org/b"]
+
+
+PIPELINE = tuple(
+    ModelSpec(
+        source="hub",
+        name=f"org/pipe#{name}",
+        checkpoint="org/pipe",
+        part=Part.COMPONENT,
+        component=name,
+        build=ClassBuild(class_name=name),
+    )
+    for name in ("text_encoder", "unet")
+)
+
+
+def test_the_components_of_a_repository_are_selected_together() -> None:
+    pool = (HUB[0], *PIPELINE, HUB[1])
+    assert names(select(pool, top=2)) == ["org/a", "org/pipe#text_encoder", "org/pipe#unet"]
+    assert select(pool, names=["org/pipe"]) == PIPELINE
+    assert select(pool, names=["org/pipe#unet", "org/pipe"]) == PIPELINE[::-1]
 
 
 def test_all_and_families() -> None:

@@ -91,7 +91,8 @@ def _title(result: Result) -> Text:
     line = plain(model.name, "bold")
     line.append_text(plain(f"  {target_label(result.request.target)}  "))
     line.append_text(plain(wording.status_words(result), f"bold {STYLES[outcome(result)]}"))
-    if known := [text for text in (model.family, model.task) if text != "unknown"]:
+    about = (model.family, model.task, wording.part_words(model), wording.quantization_words(model))
+    if known := [text for text in about if text and text != "unknown"]:
         line.append_text(plain(f"  ({', '.join(known)})", "dim"))
     return line
 

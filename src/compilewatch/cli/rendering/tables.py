@@ -286,13 +286,15 @@ def _headline(view: RunView) -> Text:
         f"\ncoverage {wording.percent(figures.coverage)}: "
         f"{plural(figures.verdicts, 'verdict')} for {plural(figures.planned, 'planned request')}"
     ]
+    if repositories := wording.repository_words(view):
+        said.append(f"\n{repositories}")
     cost = [f"\n{wording.percent(figures.reused_share)} of the results reused"]
     if figures.overhead is not None:
         cost.append(f"overhead {figures.overhead:.2f}")
     if view.run.wall_seconds is not None:
         jobs = plural(view.run.jobs, "job")
         cost.append(f"{wording.seconds(view.run.wall_seconds)} with {jobs}")
-    line.append_text(plain("; ".join(said) + "; ".join(cost)))
+    line.append_text(plain("".join(said) + "; ".join(cost)))
     if figures.missing:
         verb = "has" if 1 in (figures.missing, figures.planned) else "have"
         planned = plural(figures.planned, "planned request")

@@ -1,7 +1,7 @@
 """Files that are sent to a node with a request, and files that are sent back.
 
 A request names files by absolute paths of the machine that made the plan. Reviewed overrides, the
-list of operators, saved inputs and a `config.json` are small: their content is sent, and written on
+list of operators, saved inputs and configurations are small: their content is sent, and written on
 the node under its digest. Code of a team, and a repository next to its configuration, are not sent:
 they must exist at the same path on every node.
 """
@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from compilewatch.errors import LauncherError
-from compilewatch.records import ConfigBuild, FactoryBuild, Request
+from compilewatch.records import ConfigBuild, FactoryBuild, LibraryBuild, Request
 
 MOST_ARTIFACT_BYTES = 256 * 2**20
 """Limit for the artifacts of one result; `LEFT_OUT_FILE` names the files that exceed it."""
@@ -35,17 +35,20 @@ def shared_files(request: Request) -> tuple[str | None, str | None]:
 def own_files(request: Request) -> tuple[str, ...]:
     """Return absolute paths of the files that only this request names."""
     build = request.model.build
-    config = build.config_file if isinstance(build, ConfigBuild) and not _in_place(build) else None
+    config = build.configuration if isinstance(build, LibraryBuild) else None
+    if isinstance(build, ConfigBuild) and not _in_place(build):
+        config = build.config_file
     spec = request.model.inputs_file
     return tuple(dict.fromkeys(p for p in (config, request.inputs_file, spec) if p is not None))
 
 
 def read(path: str) -> Content:
-    """Read a file, or the files of a folder. Raises LauncherError if that fails."""
+    """Read a file, or all files below a folder. Raises LauncherError if that fails."""
     chosen = Path(path)
     try:
         if chosen.is_dir():
-            return {p.name: p.read_bytes() for p in sorted(chosen.iterdir()) if p.is_file()}
+            files = (path for path in sorted(chosen.rglob("*")) if path.is_file())
+            return {path.relative_to(chosen).as_posix(): path.read_bytes() for path in files}
         return {chosen.name: chosen.read_bytes()}
     except OSError as error:
         raise LauncherError(f"{path}: cannot be sent to a node: {error.strerror}") from None
@@ -79,6 +82,11 @@ def at_node(request: Request, sent: Mapping[str, Content], root: Path) -> Reques
         else:
             moved = _moved(build.config_file, sent, root)
             build = msgspec.structs.replace(build, config_file=moved)
+    if isinstance(build, LibraryBuild) and (path := build.configuration) is not None:
+        # A folder of configurations is a folder on the node too.
+        is_folder = Path(path).name not in sent.get(path, {})
+        moved = _moved(path, sent, root, folder=is_folder)
+        build = msgspec.structs.replace(build, configuration=moved)
     changes: dict[str, str] = {}
     for name in ("inputs_file", "neuron_operators"):
         if (path := getattr(request, name)) is not None:

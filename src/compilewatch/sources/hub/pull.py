@@ -12,7 +12,13 @@ from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
-from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub import (
+    HfApi,
+    get_hf_file_metadata,
+    hf_hub_download,
+    hf_hub_url,
+    try_to_load_from_cache,
+)
 from huggingface_hub.errors import (
     DisabledRepoError,
     GatedRepoError,
@@ -31,6 +37,13 @@ from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.files import write_atomically
 from compilewatch.records import Record
 from compilewatch.sources.configs import parse_config
+from compilewatch.sources.hub.configurations import (
+    CONFIG_FILES,
+    MAX_FILE_BYTES,
+    base_model,
+    fetch_configurations,
+)
+from compilewatch.sources.hub.formats import kept_files, kept_tags
 from compilewatch.sources.hub.pulled import (
     PulledList,
     PulledModel,
@@ -39,14 +52,15 @@ from compilewatch.sources.hub.pulled import (
     read_pulled,
     write_pulled,
 )
+from compilewatch.sources.hub.repositories import BASE_CONFIG
 from compilewatch.sources.hub.retry import HubUnavailableError, Notice, RetryLimits, retrying_client
 from compilewatch.sources.popularity import figures_of, popularity_csv
 
 SORTS = {"downloads": "downloads", "likes": "likes", "trending": "trending_score"}
 """Values of `--sort` -> those of `HfApi.list_models`."""
 
-CONFIG_FILES = frozenset({"config.json"})
-"""The only files that are ever downloaded from a repository."""
+NO_CONFIGURATION = "no configuration file: the sweep says what the repository is"
+"""How a report counts repositories that say what they are by the names of their files alone."""
 
 _UNREACHABLE = (HubUnavailableError, httpx2.TransportError, OfflineModeIsEnabled)
 """Errors that say nothing about a model: the Hub or the network failed."""
@@ -55,7 +69,7 @@ _GIVE_UP_AFTER = 3
 """After this many consecutive models that failed, the Hub is considered unavailable."""
 
 _EXPAND = ["sha", "downloads", "likes", "gated", "private", "disabled", "pipeline_tag"]
-_EXPAND += ["library_name", "tags", "config"]
+_EXPAND += ["library_name", "tags", "config", "siblings"]
 
 
 class PullReport(Record, frozen=True, kw_only=True):
@@ -213,35 +227,79 @@ class _Puller:
             if revision is None:
                 return msgspec.structs.replace(listed, problem="the Hub reports no commit")
             listed = msgspec.structs.replace(listed, revision=revision)
-            text = self._config_text(info.id, revision)
-            config = parse_config(text, "config.json")
+            return self._configured(listed, info, revision)
         except HubUnavailableError:
             raise
         except ConfigError as exc:
             return msgspec.structs.replace(listed, problem=f"malformed configuration: {exc}")
+        except RemoteEntryNotFoundError:
+            return listed
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
             return msgspec.structs.replace(listed, problem=_problem(exc))
-        where = Path("configs") / info.id.replace("/", "--") / revision[:12] / "config.json"
-        write_atomically(self.folder / where, text.encode())
-        model_type = config.get("model_type")
+
+    def _configured(self, listed: PulledModel, info: ModelInfo, revision: str) -> PulledModel:
+        """Fetch the configuration files of a repository, and that of an adapter's base model."""
+        where = Path("configs") / info.id.replace("/", "--") / revision[:12]
+        folder = self.folder / where
+        names = [sibling.rfilename for sibling in info.siblings] if info.siblings else None
+        main = fetch_configurations(
+            names, lambda name: self._config_text(info.id, revision, name), folder
+        )
+        if main is None:
+            return listed
+        base = base_model(folder)
+        if base is not None and not (folder / "config.json").exists():
+            problem = self._fetch_base(base, folder)
+            if problem is not None:
+                problem = f"PEFT adapter: its base model {base}: {problem}"
+                return msgspec.structs.replace(listed, problem=problem)
+        model_type = None
+        if (folder / "config.json").is_file():
+            config = parse_config((folder / "config.json").read_text("utf-8"), "config.json")
+            model_type = config.get("model_type")
         return msgspec.structs.replace(
             listed,
-            config=where.as_posix(),
+            config=(where / main).as_posix(),
             model_type=model_type if isinstance(model_type, str) else listed.model_type,
             weights=info.id in self.earlier and self.earlier[info.id].weights,
         )
 
-    def _config_text(self, repository: str, revision: str) -> str:
-        fetched = self.download(repository, revision, "config.json")
+    def _fetch_base(self, base: str, folder: Path) -> str | None:
+        """Fetch the configuration of an adapter's base model, as it is now, or say why not."""
+        try:
+            revision = self.api.model_info(base, expand=["sha"]).sha
+            text = self._config_text(base, revision or "main", "config.json")
+            parse_config(text, "config.json")
+        except HubUnavailableError:
+            raise
+        except ConfigError as exc:
+            return f"malformed configuration: {exc}"
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
+            return _problem(exc)
+        write_atomically(folder / BASE_CONFIG, text.encode())
+        return None
+
+    def _config_text(self, repository: str, revision: str, name: str) -> str:
+        fetched = self.download(repository, revision, name)
         try:
             return fetched.read_text(encoding="utf-8")
         except UnicodeDecodeError as exc:
-            raise ConfigError(f"config.json: not UTF-8 text: {exc.reason}") from exc
+            raise ConfigError(f"{name}: not UTF-8 text: {exc.reason}") from exc
 
     def download(self, repository: str, revision: str, filename: str) -> Path:
-        """Download one of `CONFIG_FILES`, through the user's cache of the Hub."""
-        if filename not in CONFIG_FILES:
+        """Download one of `CONFIG_FILES`, through the user's cache of the Hub.
+
+        Raises ConfigError for a file of more than `MAX_FILE_BYTES`.
+        """
+        if filename.rpartition("/")[2] not in CONFIG_FILES:
             raise UsageError(f"a pull downloads configuration files, never {filename}")
+        cached = try_to_load_from_cache(repository, filename, self.cache, revision)
+        if isinstance(cached, str):
+            return Path(cached)
+        url = hf_hub_url(repository, filename, revision=revision, endpoint=self.api.endpoint)
+        size = get_hf_file_metadata(url, token=self.api.token, endpoint=self.api.endpoint).size
+        if size is not None and size > MAX_FILE_BYTES:
+            raise ConfigError(f"{filename}: {size:,} bytes are too many for a configuration")
         return Path(
             hf_hub_download(
                 repository,
@@ -268,6 +326,8 @@ def _listed(info: ModelInfo) -> PulledModel:
         library=info.library_name,
         license=next((t.removeprefix("license:") for t in tags if t.startswith("license:")), None),
         gated=bool(info.gated),
+        tags=kept_tags(tags),
+        files=kept_files(s.rfilename for s in info.siblings) if info.siblings is not None else None,
     )
 
 
@@ -286,7 +346,7 @@ def _problem(exc: Exception) -> str:
             return "it has no config.json"
         case HfHubHTTPError() if exc.response.status_code in (401, 403):
             return "access denied: check HF_TOKEN"
-    return f"its config.json cannot be downloaded: {_one_line(exc)}"
+    return f"its configuration cannot be downloaded: {_one_line(exc)}"
 
 
 def _one_line(exc: BaseException) -> str:
@@ -321,7 +381,9 @@ def _write(path: Path, query: Query, api: HfApi, puller: _Puller) -> PullReport:
         path=str(path),
         models=len(models),
         configs=sum(m.config is not None for m in models),
-        problems=dict(Counter(m.problem for m in models if m.problem).most_common()),
+        problems=dict(
+            Counter(m.problem or NO_CONFIGURATION for m in models if not m.config).most_common()
+        ),
         partial=partial,
         message=message,
         kept=len(kept),

@@ -35,8 +35,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class PulledModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model at a commit. `config` is relative to the list.
 
-    `problem` is the reason why there is no configuration, worded as a skip reason. `weights` (load
-    real weights) is set by people, and a later pull keeps it.
+    `config` is the first configuration file of the repository; the others are in its folder, under
+    the paths that they have on the Hub. `problem` is the reason why they could not be fetched,
+    worded as a skip reason; a repository without configuration files has neither. `files` and
+    `tags` are those that say what the repository is; lists of earlier versions have no `files`.
+    `weights` (load real weights) is set by people, and a later pull keeps it.
     """
 
     repository: str
@@ -51,6 +54,8 @@ class PulledModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     library: str | None = None
     license: str | None = None
     gated: bool = False
+    tags: list[str] = []
+    files: list[str] | None = None
 
 
 class PulledList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,8 +11,9 @@ from compilewatch.config.paths import inputs_folder
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, ConfigBuild, ModelSpec
-from compilewatch.sources.configs import Resolver, read_config
+from compilewatch.sources.configs import Resolver
 from compilewatch.sources.hub.pulled import PulledModel, pulled_path, read_pulled
+from compilewatch.sources.hub.repositories import Kinds, Repository
 from compilewatch.sources.transformers.scan import read_library
 
 Commit = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
@@ -50,14 +51,14 @@ class HubSource:
 
     def models(self) -> tuple[ModelSpec, ...]:
         found = read_pulled(self.path)
-        resolver = Resolver(read_library(self._root))
+        kinds = Kinds(Resolver(read_library(self._root)))
         allowed = _read_allowed(self._remote_code)
-        specs = [self._spec(model, resolver, allowed) for model in found.model]
-        return tuple(sorted(specs, key=lambda s: (-(s.downloads or 0), s.name)))
+        specs = [spec for model in found.model for spec in self._specs(model, kinds, allowed)]
+        return tuple(sorted(specs, key=lambda s: (-(s.downloads or 0), s.checkpoint or "", s.name)))
 
-    def _spec(
-        self, model: PulledModel, resolver: Resolver, allowed: frozenset[tuple[str, str]]
-    ) -> ModelSpec:
+    def _specs(
+        self, model: PulledModel, kinds: Kinds, allowed: frozenset[tuple[str, str]]
+    ) -> tuple[ModelSpec, ...]:
         spec = ModelSpec(
             source=self.name,
             name=model.repository,
@@ -71,28 +72,23 @@ class HubSource:
             skip_reason=model.problem,
         )
         if model.problem is not None:
-            return spec
-        if model.config is None or model.revision is None:
-            raise ConfigError(f"{self.path}: {model.repository} has neither a config nor a problem")
-        config_file = self.path.parent / model.config
-        if not config_file.is_file():
+            return (spec,)
+        if model.config is not None and model.revision is None:
+            raise ConfigError(f"{self.path}: {model.repository} has a config, but no revision")
+        config_file = self.path.parent / model.config if model.config is not None else None
+        if config_file is not None and not config_file.is_file():
             reason = "its configuration file is missing next to the list: pull again"
-            return msgspec.structs.replace(spec, skip_reason=reason)
-        found = resolver.resolve(
-            config_file,
-            read_config(config_file),
-            repo=model.repository,
+            return (msgspec.structs.replace(spec, skip_reason=reason),)
+        repository = Repository(
+            name=model.repository,
+            folder=config_file.parent if config_file is not None else None,
+            library=model.library,
+            tags=tuple(model.tags),
+            files=tuple(model.files) if model.files is not None else None,
             weights=model.weights,
-            trust_remote_code=(model.repository, model.revision) in allowed,
+            trusted=(model.repository, model.revision) in allowed,
         )
-        return msgspec.structs.replace(
-            spec,
-            build=found.build,
-            architecture=found.architecture,
-            family=found.family,
-            task=found.task,
-            skip_reason=found.skip_reason,
-        )
+        return kinds.models(spec, repository)
 
 
 def _read_allowed(path: Path) -> frozenset[tuple[str, str]]:

@@ -7,7 +7,7 @@ import pytest
 
 from compilewatch.errors import LauncherError
 from compilewatch.launchers.ray import files as ray_files
-from compilewatch.records import ConfigBuild
+from compilewatch.records import ConfigBuild, LibraryBuild
 from tests import factories
 
 
@@ -32,6 +32,24 @@ def test_a_request_names_its_files_where_they_are_laid_out(tmp_path: Path) -> No
     assert there.overrides_dir is not None
     assert (Path(there.overrides_dir) / "a.toml").read_text() == "a = 1"
     assert ray_files.at_node(asked, sent, tmp_path / "node") == there
+
+
+def test_a_folder_of_configurations_travels_with_its_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "chain"
+    (folder / "1_Pooling").mkdir(parents=True)
+    for name in ("modules.json", "1_Pooling/config.json"):
+        (folder / name).write_text(name)
+    for given, shown in ((folder, ""), (folder / "modules.json", "modules.json")):
+        build = LibraryBuild(library="sentence-transformers", name="o/m", configuration=str(given))
+        asked = factories.request("o/m", build=build)
+        sent = {path: ray_files.read(path) for path in ray_files.own_files(asked)}
+        there = ray_files.at_node(asked, sent, tmp_path / "node")
+        assert isinstance(there.model.build, LibraryBuild)
+        moved = Path(there.model.build.configuration or "")
+        assert moved.is_relative_to(tmp_path / "node")
+        assert moved.name == shown or moved.is_dir()
+        inside = moved if moved.is_file() else moved / "1_Pooling" / "config.json"
+        assert inside.read_text() == inside.relative_to(moved.parent if shown else moved).as_posix()
 
 
 def test_a_repository_beside_its_configuration_does_not_travel(tmp_path: Path) -> None:

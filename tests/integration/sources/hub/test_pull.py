@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from compilewatch.errors import ConfigError, SourceError, UsageError
-from compilewatch.records import ConfigBuild, ModelSpec
+from compilewatch.records import ConfigBuild, LibraryBuild, ModelSpec, Part
 from compilewatch.sources.hub import pull as pulling
 from compilewatch.sources.hub.pull import PullReport, pull
 from compilewatch.sources.hub.pulled import read_pulled
@@ -93,7 +94,7 @@ def test_models_are_pinned_and_sorted_out(
     assert report.problems == {
         "gated: accept its terms on the Hub and set HF_TOKEN": 1,
         "private or deleted": 1,
-        "it has no config.json": 1,
+        pulling.NO_CONFIGURATION: 1,
         "malformed configuration: config.json, line 1: not JSON: Expecting value": 1,
     }
     found = specs(listing, miniature)
@@ -123,6 +124,112 @@ def test_only_configuration_files_are_fetched(
     monkeypatch.setattr(pulling, "CONFIG_FILES", frozenset())
     with pytest.raises(UsageError, match=r"never config\.json"):
         pull_from(top=1)
+
+
+PIPELINE = HubModel(
+    id="org/pipeline",
+    library="diffusers",
+    downloads=50,
+    files={
+        "model_index.json": json.dumps(
+            {
+                "_class_name": "StableDiffusionPipeline",
+                "unet": ["diffusers", "UNet2DConditionModel"],
+                "text_encoder": ["transformers", "AcornModel"],
+                "scheduler": ["diffusers", "PNDMScheduler"],
+                "../../escape": ["diffusers", "UNet2DConditionModel"],
+            }
+        ),
+        "unet/config.json": json.dumps({"_class_name": "UNet2DConditionModel"}),
+        "text_encoder/config.json": json.dumps(ACORN),
+        "../../escape/config.json": "{}",
+        "unet/diffusion_pytorch_model.safetensors": None,
+        "scheduler/scheduler_config.json": None,
+        "model.py": None,
+    },
+)
+CHAIN = HubModel(
+    id="org/chain",
+    library="sentence-transformers",
+    downloads=40,
+    config=ACORN,
+    files={
+        "modules.json": json.dumps(
+            [
+                {"path": "", "type": "sentence_transformers.models.Transformer"},
+                {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            ]
+        ),
+        "1_Pooling/config.json": json.dumps({"word_embedding_dimension": 8}),
+        "sentence_bert_config.json": json.dumps({"max_seq_length": 16}),
+        "model.safetensors": None,
+    },
+)
+ADAPTER = {"peft_type": "LORA", "base_model_name_or_path": "org/acorn"}
+
+
+def adapter(name: str, base: str) -> HubModel:
+    config = json.dumps({**ADAPTER, "base_model_name_or_path": base})
+    files = {"adapter_config.json": config, "adapter_model.safetensors": None}
+    return HubModel(id=f"org/{name}", library="peft", downloads=30, files=files)
+
+
+def test_all_configuration_files_of_a_repository_are_fetched_and_nothing_else(
+    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path, miniature: Path
+) -> None:
+    added = (
+        *(PIPELINE, CHAIN, adapter("adapter", "org/acorn"), adapter("closed", "org/gated")),
+        HubModel(id="org/large", downloads=20, config={"model_type": "acorn", "x": "x" * 2**21}),
+        HubModel(id="org/weights", downloads=10, files={"model.gguf": None, "readme.md": None}),
+    )
+    hub.models |= {each.id: each for each in added}
+
+    report = pull_from(top=99)
+
+    fetched = {
+        request.partition("/resolve/")[2].partition("/")[2]
+        for request in hub.requests
+        if "/resolve/" in request
+    }
+    assert fetched == {
+        *("config.json", "model_index.json", "unet/config.json", "text_encoder/config.json"),
+        *("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"),
+        "adapter_config.json",
+    }
+    assert not [r for r in hub.requests if r.startswith("GET") and "large" in r]
+    found = specs(listing, miniature)
+    assert {name for name in found if name.startswith("pipeline")} == {
+        "pipeline#unet",
+        "pipeline#text_encoder",
+    }
+    unet = found["pipeline#unet"]
+    assert (unet.part, unet.component, unet.skip_reason) == (Part.COMPONENT, "unet", None)
+    assert isinstance(unet.build, LibraryBuild)
+    assert Path(unet.build.configuration or "").is_relative_to(listing.parent)
+    chain = found["chain"].build
+    assert isinstance(chain, LibraryBuild)
+    assert (Path(chain.configuration or "") / "1_Pooling" / "config.json").is_file()
+    assert found["adapter"].part is Part.BASE
+    assert found["adapter"].skip_reason is None
+    closed = "PEFT adapter: its base model org/gated: gated: accept its terms on the Hub and set"
+    assert (found["closed"].skip_reason or "").startswith(closed)
+    assert found["weights"].skip_reason == "not PyTorch: it has only GGUF weights"
+    assert "are too many for a configuration" in (found["large"].skip_reason or "")
+    assert report.models == 8 + len(added)
+
+
+def test_a_hub_that_lists_no_files_has_at_most_a_config(
+    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path, miniature: Path
+) -> None:
+    for each in hub.models.values():
+        each.lists_files = False
+    pull_from(top=8)
+    assert specs(listing, miniature)["acorn"].skip_reason is None
+    without = specs(listing, miniature)["diffuser"].skip_reason
+    assert (
+        without
+        == "adapter or single-file weights for diffusers, without the configuration of a model"
+    )
 
 
 def test_the_list_is_read_without_network(
@@ -379,8 +486,9 @@ def test_threads_share_one_client_and_leave_none_behind(
             "a/b is listed twice",
         ),
         (
-            'endpoint = "e"\npulled_at = "t"\n[query]\ntop = 1\n[[model]]\nrepository = "a/b"\n',
-            "a/b has neither a config nor a problem",
+            'endpoint = "e"\npulled_at = "t"\n[query]\ntop = 1\n[[model]]\nrepository = "a/b"\n'
+            'config = "c"\n',
+            "a/b has a config, but no revision",
         ),
     ],
 )

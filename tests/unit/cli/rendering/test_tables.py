@@ -11,7 +11,17 @@ from rich.console import Console
 from compilewatch.cli.rendering import panel, pieces
 from compilewatch.cli.rendering import tables as render
 from compilewatch.cli.rendering.excerpt import SourceLine
-from compilewatch.records import Attempt, AttemptCode, FullgraphVerdict, Phase, Status, Target, Tier
+from compilewatch.records import (
+    Attempt,
+    AttemptCode,
+    FullgraphVerdict,
+    Part,
+    Phase,
+    Quantization,
+    Status,
+    Target,
+    Tier,
+)
 from compilewatch.report import wording
 from tests import example_run, factories
 
@@ -403,3 +413,23 @@ def test_what_was_not_run_is_told_with_what_to_type() -> None:
     assert text.count(why) == 1
     assert "2                 " + why in text
     assert "Errors" not in text
+
+
+def test_a_run_of_the_hub_counts_repositories() -> None:
+    parts = [
+        factories.result(
+            f"org/pipe#{name}", source="hub", checkpoint="org/pipe", part=Part.COMPONENT
+        )
+        for name in ("unet", "vae")
+    ]
+    text = piped(render.summary_table(factories.view(*parts)))
+    assert "repositories: 1 of 1 with a verdict on each evaluated part\n" in text
+    assert "repositories" not in piped(render.summary_table(factories.view(factories.result())))
+
+
+def test_a_panel_names_the_part_of_a_repository_and_its_quantisation() -> None:
+    found = factories.result(
+        "org/lora", source="hub", part=Part.BASE, quantization=Quantization.AWQ, family="acorn"
+    )
+    text = " ".join(piped(panel.model_panel(found)).split())
+    assert "(acorn, base model without the adapter, awq, evaluated unquantised)" in text

@@ -1,0 +1,231 @@
+"""What the names of a repository's files, its library and its tags say: never the files' content.
+
+A repository that has weights, but none that PyTorch loads, is not evaluated; the reason names its
+format. File names are those that the libraries themselves write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+PYTORCH = "PyTorch"
+
+FORMATS: dict[str, tuple[str, ...]] = {
+    PYTORCH: ("*.safetensors", "*.pt", "*.pth", "*.ckpt", "*.bin"),
+    "GGUF": ("*.gguf", "*.ggml"),
+    "ONNX": ("*.onnx", "*.onnx_data"),
+    "Keras": ("*.keras",),
+    "TensorFlow": ("*.h5", "saved_model.pb", "*.index"),
+    "TensorFlow Lite": ("*.tflite",),
+    "Flax": ("*.msgpack",),
+    "OpenVINO": ("openvino_*.xml", "openvino_*.bin"),
+    "Core ML": ("*.mlmodel", "*.mlpackage", "*.mlmodelc", "weight.bin", "coremldata.bin"),
+    "TensorRT": ("*.engine", "*.plan"),
+    "MLC": ("params_shard_*.bin", "ndarray-cache.json"),
+}
+"""Format of weights -> patterns of file names. A file has the last format that matches it."""
+
+LIBRARY_FORMATS = {
+    "coreml": "Core ML",
+    "ctranslate2": "CTranslate2",
+    "flax": "Flax",
+    "gguf": "GGUF",
+    "jax": "Flax",
+    "keras": "Keras",
+    "llama.cpp": "GGUF",
+    "mlc-llm": "MLC",
+    "mlx": "MLX",
+    "onnx": "ONNX",
+    "openvino": "OpenVINO",
+    "tensorrt": "TensorRT",
+    "tf": "TensorFlow",
+    "tf-keras": "Keras",
+    "tflite": "TensorFlow Lite",
+    "transformers.js": "ONNX",
+    "whisperkit": "Core ML",
+}
+"""Name of a library or tag of the Hub -> the format that its weights have."""
+
+OTHER_LIBRARIES = {
+    "allennlp": "AllenNLP",
+    "asteroid": "Asteroid",
+    "bertopic": "BERTopic",
+    "coqui": "Coqui TTS",
+    "espnet": "ESPnet",
+    "fairseq": "fairseq",
+    "fasttext": "fastText",
+    "flair": "Flair",
+    "gliner": "GLiNER",
+    "joblib": "scikit-learn",
+    "ml-agents": "ML-Agents",
+    "model2vec": "Model2Vec",
+    "nemo": "NeMo",
+    "paddlepaddle": "PaddlePaddle",
+    "paddlenlp": "PaddleNLP",
+    "paddleocr": "PaddleOCR",
+    "pyannote": "pyannote.audio",
+    "pyannote-audio": "pyannote.audio",
+    "sample-factory": "Sample Factory",
+    "sklearn": "scikit-learn",
+    "skops": "scikit-learn",
+    "spacy": "spaCy",
+    "span-marker": "SpanMarker",
+    "speechbrain": "SpeechBrain",
+    "stable-baselines3": "Stable-Baselines3",
+    "stanza": "Stanza",
+    "ultralytics": "Ultralytics",
+}
+"""Name of a library or tag of the Hub -> how the library is called, of those not built here."""
+
+_OTHER_FILES = {
+    "hyperparams.yaml": "SpeechBrain",
+    "*.nemo": "NeMo",
+    "*.joblib": "scikit-learn",
+    "*.skops": "scikit-learn",
+    "model.ftz": "fastText",
+}
+"""Pattern of a file that only one library writes -> the library."""
+
+OWN_LIBRARIES = frozenset(
+    {"transformers", "sentence-transformers", "timm", "diffusers", "open_clip", "peft"}
+)
+"""Names of the libraries whose models are resolved here, as the Hub spells them."""
+
+USES_TRANSFORMERS = frozenset({"axolotl", "trl", "unsloth", "vllm", "safetensors", "pytorch"})
+"""Names in the place of a library of what trains, serves or stores models of Transformers."""
+
+SHARD = re.compile(r"-0*(\d+)-of-\d+(?=\.)")
+MAX_FILES = 200
+MAX_TAGS = 60
+
+_STATE_OF_TRAINING = (
+    "training_args.bin",
+    "optimizer.*",
+    "scheduler.*",
+    "rng_state*",
+    "random_states*",
+)
+
+_TOKENIZERS = (
+    *("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "spiece.model"),
+    *("sentencepiece*.model", "added_tokens.json", "chat_template*", "*.tiktoken", "*.spm"),
+)
+_DATA = ("*.csv", "*.tsv", "*.parquet", "*.jsonl", "*.arrow", "*.zip", "*.tar", "*.tar.gz")
+_PAPER = (
+    *("README*", "LICENSE*", "NOTICE*", ".gitattributes", ".gitignore", "USE_POLICY*", "*.md"),
+    *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.pdf", "*.mp4", "*.wav", "*.txt"),
+)
+
+
+def kept_files(names: Iterable[str]) -> list[str]:
+    """Return the file names that say what a repository is, in a bounded number.
+
+    Of the shards of a file, the first is kept. What is near the root comes first.
+    """
+    found = {
+        name
+        for name in names
+        if not _is(name, _PAPER) or _is(name, _TOKENIZERS)
+        if (shard := SHARD.search(name)) is None or shard[1] == "1"
+    }
+    return sorted(found, key=lambda name: (name.count("/"), name))[:MAX_FILES]
+
+
+def kept_tags(tags: Iterable[str]) -> list[str]:
+    """Return the tags without those that name data sets, papers, regions or licences."""
+    return [tag for tag in tags if ":" not in tag][:MAX_TAGS]
+
+
+def formats_of(files: Iterable[str]) -> set[str]:
+    """Return the formats of all weights among these files."""
+    found = set()
+    for name in files:
+        if _is(name, _STATE_OF_TRAINING):
+            continue
+        matching = [format_ for format_, patterns in FORMATS.items() if _is(name, patterns)]
+        if matching:
+            found.add(matching[-1])
+    return found
+
+
+def foreign_format(
+    library: str | None, tags: Iterable[str], files: Iterable[str] | None
+) -> str | None:
+    """Return the format of a repository whose weights PyTorch cannot load; None for others."""
+    named = [LIBRARY_FORMATS[name] for name in (library, *tags) if name in LIBRARY_FORMATS]
+    if files is None:
+        return _named_format(library, tags, named)
+    found = formats_of(files)
+    if "MLX" in named:
+        return "MLX"
+    if _is_ctranslate2(files, "CTranslate2" in named):
+        return "CTranslate2"
+    others = [name for name in FORMATS if name in found and name != PYTORCH]
+    return None if PYTORCH in found or not others else others[0]
+
+
+def _named_format(library: str | None, tags: Iterable[str], named: list[str]) -> str | None:
+    """The format where only names are known: a library decides, tags may be of several formats."""
+    if library in LIBRARY_FORMATS:
+        return LIBRARY_FORMATS[library]
+    return named[0] if named and not {"pytorch", "safetensors"} & set(tags) else None
+
+
+def _is_ctranslate2(files: Iterable[str], named: bool) -> bool:
+    """CTranslate2 writes `model.bin` and vocabularies with names that no other library uses."""
+    names = set(files)
+    vocabularies = {"vocabulary.txt", "vocabulary.json", "shared_vocabulary.txt"}
+    vocabularies |= {"shared_vocabulary.json", "source_vocabulary.txt"}
+    return "model.bin" in names and (named or bool(vocabularies & names))
+
+
+def other_library(
+    library: str | None, tags: Iterable[str], files: Iterable[str] | None
+) -> str | None:
+    """Return the library of a repository whose models are not built here; None if it is unknown."""
+    if library in OTHER_LIBRARIES:
+        return OTHER_LIBRARIES[library]
+    if library and library not in OWN_LIBRARIES | USES_TRANSFORMERS | LIBRARY_FORMATS.keys():
+        return library
+    tagged = next((OTHER_LIBRARIES[tag] for tag in tags if tag in OTHER_LIBRARIES), None)
+    if tagged is not None:
+        return tagged
+    for name in files or ():
+        for pattern, written_by in _OTHER_FILES.items():
+            if _is(name, [pattern]):
+                return written_by
+    return None
+
+
+def why_no_model(files: Iterable[str] | None) -> str:
+    """Return the reason why a repository without a configuration cannot be evaluated."""
+    if files is None:
+        return "it has no configuration file that names its model: pull again"
+    names = list(files)
+    rest = [name for name in names if not _is(name, _TOKENIZERS)]
+    if not names:
+        return "no model: the repository has no files but its description"
+    if not rest:
+        return "no model: the repository has only a tokenizer"
+    if all(_is(name, (*_DATA, *_TOKENIZERS)) for name in names):
+        return "no model: the repository has only data files"
+    original = [name for name in rest if PurePosixPath(name).name.startswith("consolidated.")]
+    if original:
+        return f"original weights ({original[0]}) without a configuration of a known form"
+    weights = [name for name in rest if PYTORCH in formats_of([name])]
+    if weights:
+        return f"PyTorch weights ({weights[0]}) without a configuration that names their class"
+    return "no model: the repository has neither weights nor a configuration of a known form"
+
+
+def _is(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a file, or a folder that it is in, has a name of one of these patterns."""
+    path = PurePosixPath(name)
+    parts = (path, *(parent for parent in path.parents if parent.suffix in _PACKAGES))
+    return any(part.match(pattern) for part in parts for pattern in patterns)
+
+
+_PACKAGES = (".mlpackage", ".mlmodelc")
+"""Suffixes of folders that are one file to their users."""

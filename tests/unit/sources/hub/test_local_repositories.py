@@ -1,0 +1,61 @@
+"""The script that makes repositories like those of a list of the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from compilewatch.sources.hub.source import HubSource
+from compilewatch.sources.transformers.scan import scan
+from scripts import local_repositories
+
+LIST = """model_id,downloads,task,library,model_type,parameters,license,custom_code,top999
+org/acorn,90,text-generation,transformers,acorn,1,mit,,yes
+org/acorn-AWQ,80,text-generation,transformers,acorn,1,,,yes
+org/acorn-GGUF,70,text-generation,transformers,acorn,1,,,yes
+org/embedding,60,sentence-similarity,sentence-transformers,acorn,1,,,yes
+timm/resnet50.a1_in1k,50,image-classification,timm,,1,,,yes
+org/stable-diffusion,40,text-to-image,diffusers,,,,,yes
+org/CLIP,30,zero-shot-image-classification,open_clip,clip,,,,yes
+pyannote/segmentation,20,,pyannote-audio,,,,,yes
+org/own,10,text-generation,transformers,,1,,yes,yes
+"""
+
+
+def test_the_columns_of_a_list_decide_what_is_made(
+    tmp_path: Path, miniature: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_repositories, "read_library", lambda: scan(miniature))
+    monkeypatch.setattr(
+        local_repositories, "HubSource", lambda path: HubSource(path=path, transformers=miniature)
+    )
+    listing = tmp_path / "list.csv"
+    listing.write_text(LIST)
+    output = tmp_path / "pulled"
+
+    done = CliRunner().invoke(
+        local_repositories.command, [str(listing), "--output", str(output)], catch_exceptions=False
+    )
+
+    kinds = {line.strip() for line in done.output.splitlines()}
+    assert {
+        "1  evaluated: transformers, whole",
+        "1  evaluated: transformers, whole, quantised",
+        "1  not PyTorch: it has only GGUF weights",
+        "1  evaluated: sentence-transformers, whole",
+        "1  evaluated: timm, whole",
+        "1  evaluated: diffusers, pipeline",
+        "1  evaluated: open_clip, whole",
+        "1  a model of pyannote.audio",
+        "1  remote code: its repository and revision are not in remote_code.toml",
+        "resolved: 6 of 8 (75.0%), of all PyTorch repositories",
+        "resolved: 6 of 6 (100.0%), of those of the libraries that are built",
+    } <= kinds
+    specs = HubSource(path=output / "models.toml", transformers=miniature).models()
+    assert specs[0].architecture == "AcornForCausalLM"
+    unet = next(spec for spec in specs if spec.name == "org/stable-diffusion#unet")
+    assert unet.skip_reason is None
+    # Only configuration files are made.
+    assert {path.suffix for path in output.rglob("*") if path.is_file()} == {".json", ".toml"}
