@@ -246,8 +246,10 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         "compilewatch_planned_requests",
-        "Requests in the plan of the run: models times targets.",
-        group=Group.RUN,
+        "Requests in the plan of the run: models times targets. A run of another selection does "
+        "not replace it without pushgateway.replace.",
+        ("selection",),
+        Group.RUN,
     ),
     Definition(
         "compilewatch_overhead_ratio",

@@ -26,6 +26,7 @@ LABELS: dict[str, str] = {
     "phase": ", ".join(f"`{phase}`" for phase in Phase),
     "sink": "`pushgateway`, `loki`, `s3`",
     "replies": "where the code of papers comes from: `model`, or `scripted` (prepared replies)",
+    "selection": "which models the run selects, with a digest: `default`, `top 100`, `2 by name`",
     "stage": "a stage of the papers pipeline: " + ", ".join(f"`{stage}`" for stage in Stage),
     "outcome": ", ".join(f"`{outcome}`" for outcome in StageOutcome),
     "state": "`passed`, `failed`, `incomplete`",

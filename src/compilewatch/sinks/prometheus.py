@@ -33,7 +33,7 @@ from compilewatch.records import (
     Result,
     XlaDetail,
 )
-from compilewatch.records.labels import mode_label_value, reason_label
+from compilewatch.records.labels import mode_label_value, reason_label, selection_label
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles, profile_metrics
 from compilewatch.sinks.metric_definitions import DEFINITIONS
@@ -329,8 +329,8 @@ def _of_its_run(view: RunView, complete: bool) -> Iterator[Sample]:
 def _of_run(view: RunView) -> Iterator[Sample]:
     """Yield the samples about the complete run."""
     run = view.run
+    yield "compilewatch_planned_requests", (selection_label(run.settings),), run.planned
     measured = {
-        "compilewatch_planned_requests": run.planned,
         "compilewatch_overhead_ratio": summary.overhead(view),
         "compilewatch_run_duration_seconds": run.wall_seconds,
     }

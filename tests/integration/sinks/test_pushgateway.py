@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config.settings import Settings
-from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import Status, Target
 from compilewatch.records.views import RunView
 from compilewatch.sinks.prometheus import exposition, groups
@@ -101,6 +101,39 @@ def test_a_retired_model_disappears_and_other_targets_stay(gateway: Service) -> 
     push(factories.view(factories.result("B")), gateway.url)
     assert models(gateway, "dynamo") == {"B"}
     assert models(gateway, "export") == {"A"}
+
+
+@pytest.mark.services
+def test_a_try_with_one_model_does_not_replace_the_others(tmp_path: Path) -> None:
+    with services.pushgateway(tmp_path) as own:
+        try_one_model(own)
+
+
+def try_one_model(gateway: Service) -> None:
+    everyday = {"selection": {"top": 25}}
+    fleet = factories.view(
+        *map(factories.result, ("A", "B")), source="hub", settings=everyday, planned=2
+    )
+    push(fleet, gateway.url)
+    before = held(gateway)
+    one = {"selection": {"names": ["A"]}}
+    tried = factories.view(factories.result("A"), source="hub", settings=one)
+    with pytest.raises(SelectionError, match="holds the models of the selection top 25") as said:
+        push(tried, gateway.url)
+    assert "\n" not in str(said.value)
+    assert "--replace" in str(said.value)
+    assert held(gateway) == before
+    # Another source has models of its own, and the same selection may be published again.
+    push(factories.view(factories.result("A"), source="manifest", settings=one), gateway.url)
+    push(fleet, gateway.url)
+    push(tried, gateway.url, pushgateway_replace=True)
+    assert ("selection", "1 by name") in {
+        (name, value.partition(" (")[0])
+        for (metric, labels) in held(gateway)
+        if metric == "compilewatch_planned_requests"
+        for name, value in labels
+        if ("source", "hub") in labels
+    }
 
 
 @pytest.mark.services
@@ -203,13 +236,18 @@ def test_an_address_that_is_none_is_refused(url: str, message: str) -> None:
     assert "secret" not in str(refused.value)
 
 
+asked_by: list[str | None] = []
+"""Who asked the server of `answering` for its metrics."""
+
+
 @contextmanager
 def answering(*statuses: int) -> Iterator[tuple[str, list[Any]]]:
     """A server that answers PUT with these statuses in turn, the last for ever, and what it got.
 
-    A status of 0 is no answer at all: the connection is closed.
+    It holds nothing: a GET is answered without a metric, to everybody who may push. A status of 0 is no answer at all: the connection is closed.
     """
     got: list[Any] = []
+    asked_by.clear()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
@@ -220,6 +258,11 @@ def answering(*statuses: int) -> Iterator[tuple[str, list[Any]]]:
                 self.send_response(status)
                 self.end_headers()
                 self.wfile.write(b"why\nnot")
+
+        def do_GET(self) -> None:
+            asked_by.append(self.headers.get("Authorization"))
+            self.send_response(200)
+            self.end_headers()
 
         def log_message(self, *_: object) -> None: ...
 
@@ -257,6 +300,7 @@ def test_user_and_password_are_sent_and_never_told() -> None:
         "/metrics/job/compilewatch/source/library",
     ]
     assert got[0][1] == "Basic bWU6c2VjcmV0"
+    assert asked_by == ["Basic bWU6c2VjcmV0"]
     assert "secret" not in str(refused.value)
 
 
