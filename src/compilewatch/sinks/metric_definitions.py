@@ -186,6 +186,18 @@ DEFINITIONS: tuple[Definition, ...] = (
         ("mode", "kind"),
     ),
     Definition(
+        "compilewatch_regressed_models",
+        "Models that are worse than in their last good state, over the last 20 runs; absent "
+        "without an earlier run.",
+        ("mode",),
+    ),
+    Definition(
+        "compilewatch_regressed_since_timestamp_seconds",
+        "When the first run started in which the model was worse than in its last good state; of "
+        "the 20 most downloaded such models of a target.",
+        (*MODEL, "status"),
+    ),
+    Definition(
         "compilewatch_operators",
         "Operators of one forward call of every model, by where they ran: in captured graphs or "
         "eagerly. Absent for targets that do not count them.",

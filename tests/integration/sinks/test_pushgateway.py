@@ -244,7 +244,8 @@ asked_by: list[str | None] = []
 def answering(*statuses: int) -> Iterator[tuple[str, list[Any]]]:
     """A server that answers PUT with these statuses in turn, the last for ever, and what it got.
 
-    It holds nothing: a GET is answered without a metric, to everybody who may push. A status of 0 is no answer at all: the connection is closed.
+    It holds nothing: a GET is answered without a metric. A status of 0 is no answer at all: the
+    connection is closed.
     """
     got: list[Any] = []
     asked_by.clear()

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from compilewatch.sinks.metric_definitions import DEFINITIONS
+from dashboards.frame import TITLES
 from tests import services
 
 ROOT = Path(__file__).parents[3]
@@ -19,6 +20,13 @@ STACK = ROOT / "stack"
 RULES = STACK / "prometheus" / "rules"
 RULE_TESTS = sorted((Path(__file__).parent / "rules").glob("*_test.yml"))
 GATEWAYS_OWN = ("push_time_seconds", "push_failure_time_seconds")
+RESULTS = (
+    "CompilewatchRegression",
+    "CompilewatchProfileSlower",
+    "CompilewatchPassShareFalling",
+    "CompilewatchCoverageFalling",
+    "CompilewatchUntestableRising",
+)
 ALERTS = [
     rule
     for path in sorted(RULES.glob("*.yml"))
@@ -110,10 +118,26 @@ def test_the_rules_pass_their_unit_tests(path: Path) -> None:
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_an_alert_says_what_it_is_and_what_to_do(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in ("critical", "warning")
-    assert set(alert["annotations"]) == {"summary", "description", "runbook"}
-    page, _, section = alert["annotations"]["runbook"].partition("#")
-    headings = re.findall(r"^## (\w+)$", (ROOT / page).read_text(), re.MULTILINE)
+    wanted = {"summary", "description", "runbook_url", "dashboard_url"}
+    assert set(alert["annotations"]) == wanted
+    # Absolute where the address is set: a mail has no page that a relative address could refer to.
+    page, _, section = alert["annotations"]["runbook_url"].partition("#")
+    assert page == (
+        "{{ with $externalLabels.runbook_url }}{{ . }}{{ else }}docs/alerts.md{{ end }}"
+    )
+    headings = re.findall(r"^## (\w+)$", (ROOT / "docs/alerts.md").read_text(), re.MULTILINE)
     assert (section, alert["alert"] in headings) == (alert["alert"].lower(), True)
+    dashboard = alert["annotations"]["dashboard_url"]
+    uid = re.match(r"\{\{ \$externalLabels\.grafana_url \}\}/d/([\w-]+)", dashboard)
+    assert uid is not None
+    assert uid[1] in TITLES
+
+
+def test_no_outage_ends_an_alert_about_results() -> None:
+    about = {alert["alert"]: alert for alert in ALERTS if alert["alert"] in RESULTS}
+    assert set(about) == set(RESULTS)
+    for alert in about.values():
+        assert alert["keep_firing_for"] == "10m"
 
 
 def test_every_alert_is_seen_firing_and_not_firing() -> None:
@@ -137,6 +161,7 @@ def test_rules_and_their_tests_know_only_metrics_that_exist_with_their_labels() 
         for test in yaml.safe_load(path.read_text())["tests"]:
             for given in test["input_series"]:
                 name, _, rest = given["series"].partition("{")
+                rest = re.sub(r'"[^"]*"', '""', rest)
                 if name != "up":
                     assert set(re.findall(r"(\w+)=", rest)) <= labels[name], given
 
