@@ -365,6 +365,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         Group.PAPERS,
     ),
     Definition(
+        "compilewatch_paper_info",
+        "Always 1; the labels say what became of a paper: its state, and the first stage that it "
+        "did not pass. Of the 100 papers that were worked on last.",
+        ("paper", "title", "state", "stage"),
+        Group.PAPERS,
+    ),
+    Definition(
         "compilewatch_paper_findings",
         "Stored papers with a finding of this class in the last version of their code.",
         ("finding",),

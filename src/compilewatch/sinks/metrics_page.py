@@ -32,6 +32,8 @@ LABELS: dict[str, str] = {
     "state": "`passed`, `failed`, `incomplete`",
     "finding": ", ".join(f"`{kind}`" for kind in FindingClass),
     "repairs": "`0` to `3`",
+    "paper": "the paper's id: a number of arXiv or a file's name",
+    "title": "the title of the paper, cut after 120 characters",
     "direction": "`input` or `output`",
     "kind": ", ".join(f"`{kind}`" for kind in ChangeKind),
     "cache": "`cold` or `warm`",
