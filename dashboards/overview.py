@@ -127,7 +127,7 @@ def alerts(width: int, height: int) -> Json:
 
 def headline() -> list[Json]:
     """The share without graph breaks with its numbers, and the age of the data."""
-    share = {
+    share: Json = {
         "unit": "percentunit",
         "max": 1,
         "decimals": 1,

@@ -75,7 +75,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     lines.sort(key=lambda line: line.partition("{")[0])
     (folder / "samples").write_text("\n".join([*lines, "# EOF"]) + "\n")
     promtool = services.program("promtool", package="prometheus")
-    made = ["tsdb", "create-blocks-from", "openmetrics", folder / "samples", folder / "tsdb"]
+    made = ["tsdb", "create-blocks-from", "openmetrics", f"{folder}/samples", f"{folder}/tsdb"]
     subprocess.run([promtool, *made], check=True, capture_output=True)
     (folder / "prometheus.yml").write_text("")
     with services.prometheus(folder, folder / "prometheus.yml") as started:
