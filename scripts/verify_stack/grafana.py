@@ -39,8 +39,6 @@ NEUTRAL = "no data"
 """What a panel shows in place of an answer: an outage must not look like good news."""
 VARIABLES = ("source", "target", "mode", "family", "model", "reason", "failing", "replies")
 EVERYTHING = dict.fromkeys(VARIABLES, ".*")
-    ("source", "target", "mode", "family", "model", "reason", "failing", "replies"), ".*"
-)
 CHOICES = 10
 """Values tried of a variable that holds one value."""
 

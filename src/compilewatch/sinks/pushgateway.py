@@ -23,15 +23,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records.labels import selection_label
+from compilewatch.records.profiles import InferenceProfile
 from compilewatch.records.views import RunView
 from compilewatch.retry import retrying
-from compilewatch.sinks import RunFiles
+from compilewatch.sinks import RunFiles, profile_metrics
 from compilewatch.sinks.metric_definitions import GROUP_LABELS, Group
 from compilewatch.sinks.prometheus import Sample, groups, registry
 
 JOB = "compilewatch"
 PAPERS_JOB = "compilewatch_papers"
 PUBLISHER_JOB = "compilewatch_publisher"
+PROFILE_SOURCE = "profile"
+"""The source of models that were profiled on their own, with one group for each model."""
 
 SELECTION_METRIC = "compilewatch_planned_requests"
 """The metric of each source's group that says which models were published last."""
@@ -96,6 +99,19 @@ def push_papers(settings: Settings, groups: Mapping[str, Sequence[Sample]]) -> s
         gateway.replace(PAPERS_JOB, dict(zip(names, (replies,), strict=True)), registry(samples))
     series = sum(map(len, groups.values()))
     return f"pushgateway: {series:,} series in {len(groups)} groups at {gateway.address}"
+
+
+def push_profile(settings: Settings, profile: InferenceProfile) -> str:
+    """Replace the group of a model that was profiled on its own. Raises SinkError."""
+    gateway = _Gateway(settings)
+    # Runs have other sources, so that neither replaces the other.
+    samples = [
+        (name, (PROFILE_SOURCE, *labels), value)
+        for name, labels, value in profile_metrics.of_profiles([profile])
+    ]
+    key = {"source": PROFILE_SOURCE, "model": profile.model}
+    gateway.replace(JOB, key, registry(samples))
+    return f"pushgateway: {len(samples):,} series of {profile.model} at {gateway.address}"
 
 
 def push_health(settings: Settings, health: Mapping[str, Health]) -> None:
