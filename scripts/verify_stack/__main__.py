@@ -137,7 +137,7 @@ def verify_logs(report: Report, stack: Stack) -> None:
         report.check(f"{once}, after a push through Alloy", partial(after_a_push, stack, url))
     report.check(f"{once}, after Loki wrote to its folder", partial(after_a_flush, stack))
     report.check("late lines are returned at once", partial(logs.late_lines_are_returned, stack))
-    report.check("an answer above 4 MB", partial(logs.a_large_answer_arrives, stack))
+    report.check("a response above 4 MB", partial(logs.a_large_answer_arrives, stack))
 
 
 def verify_grafana(report: Report, stack: Stack, *, without: frozenset[str]) -> None:
