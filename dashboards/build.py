@@ -16,11 +16,11 @@ from dashboards.cost import cost
 from dashboards.health import health
 from dashboards.model import model
 from dashboards.overview import overview
-from dashboards.panels import Json
 from dashboards.papers import papers
 from dashboards.profiles import profiles
 from dashboards.public import public
 from dashboards.reasons import reasons
+from dashboards.sources import Json
 from dashboards.targets import targets
 
 FOLDER = Path(__file__).parent / "json" / "compilewatch"

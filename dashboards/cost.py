@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dashboards.frame import COST, MODEL, TARGETS, dashboard, from_series, row, shared, to_dashboard
-from dashboards.panels import BLUE, Json, bars, ever, fixed, now, trend
-from dashboards.queries import of_mode
+from dashboards.panels import BLUE, bars, fixed, trend
+from dashboards.queries import of_mode, or_say
+from dashboards.sources import Json, ever, now
 from dashboards.tables import table
 
 COLD = of_mode("compilewatch_compile_duration_seconds", 'cache="cold"')
@@ -58,7 +59,7 @@ def _usual() -> list[Json]:
     ]
 
 
-def _extreme(title: str, about: str, expr: str, unit: str, **look: str) -> Json:
+def _extreme(title: str, about: str, expr: str, unit: str) -> Json:
     return bars(
         title,
         about,
@@ -67,7 +68,6 @@ def _extreme(title: str, about: str, expr: str, unit: str, **look: str) -> Json:
         unit=unit,
         color=fixed(BLUE),
         links=[from_series(MODEL, "This model", "model")],
-        **look,
     )
 
 
@@ -77,10 +77,11 @@ def _top(selected: str) -> str:
 
 def cost() -> Json:
     # Against the median of the same target and mode, where that has one.
-    outliers = (
-        f"sort_desc(topk(15, max by (model, {BY}) ({COLD}) / on ({BY}) group_left () "
-        f"({_median(COLD)} > 0)) > {OUTLIER_FACTOR})"
+    far = (
+        f"topk(15, max by (model, {BY}) ({COLD}) / on ({BY}) group_left () "
+        f"({_median(COLD)} > 0)) > {OUTLIER_FACTOR}"
     )
+    outliers = f"sort_desc({or_say(far, f'group({COLD})', model='none')})"
     return dashboard(
         COST,
         "Compile times, memory and speed-up: usual values, trends, slowest models and outliers.",
@@ -106,7 +107,6 @@ def cost() -> Json:
                     f"Compile time in multiples of the target's median, from {OUTLIER_FACTOR} on.",
                     outliers,
                     "none",
-                    empty="none",
                 ),
                 table(
                     "Usual cost by target",
@@ -140,11 +140,10 @@ def cost() -> Json:
                         "The 15 models with the lowest speed-up; below 1, compiled code is slower.",
                         f"sort(bottomk(15, min by (model, {BY}) ({SPEEDUP})))",
                         "none",
-                        empty="not measured",
                     ),
                     "gridPos": {"w": 24, "h": 11},
                 },
             ),
         ],
-        variables=shared(logs=False),
+        variables=shared(),
     )

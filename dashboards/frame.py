@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboards.panels import PROMETHEUS, SCRAPE, Json
 from dashboards.queries import of_group, of_mode, of_run
+from dashboards.sources import PROMETHEUS, SCRAPE, Json
 
 COLUMNS = 24
 TITLES = {
@@ -23,8 +23,11 @@ TITLES = {
 
 OVERVIEW, MODEL, REASONS, TARGETS, COST, PROFILES, HEALTH, PAPERS, PUBLIC = TITLES
 
-SHARED = ("prometheus_datasource", "source", "target", "mode")
-"""Variables that every dashboard but the public one has, and every link passes on."""
+SHARED = ("prometheus_datasource", "loki_datasource", "source", "target", "mode")
+"""Variables that every dashboard of runs but the public one has, and every link passes on."""
+
+OWN = ("compilewatch-papers", "compilewatch-public")
+"""Dashboards without these variables."""
 
 
 def row(title: str, *closed: Json) -> Json:
@@ -71,7 +74,7 @@ def dashboard(
     *,
     variables: Sequence[Json] = (),
     pages: Sequence[Json] = (),
-    since: str = "now-30d",
+    since: str = "now-7d",
 ) -> Json:
     """A dashboard: read-only, in the viewer's time zone, not refreshed more than needed."""
     return {
@@ -87,14 +90,19 @@ def dashboard(
         "timezone": "browser",
         "annotations": {"list": [] if uid == PAPERS else [VERSIONS]},
         "templating": {"list": list(variables)},
-        "links": [*_navigation(uid), *pages],
+        "links": [NAVIGATION, *pages],
         "panels": place(lines),
     }
 
 
 def data_source(kind: str) -> Json:
-    """The Prometheus or Loki to query; named as Grafana's dashboard linter requires."""
+    """The Prometheus or Loki to query; named as Grafana's dashboard linter requires.
+
+    Hidden, because most installations have one of each: an address with
+    `var-prometheus_datasource=` chooses another, and links keep it.
+    """
     return {
+        "hide": 2,
         "type": "datasource",
         "name": f"{kind}_datasource",
         "label": f"{kind.title()} data source",
@@ -132,14 +140,14 @@ def variable(
     }
 
 
-def shared(*, logs: bool = True) -> list[Json]:
+def shared() -> list[Json]:
     """Data sources, then source, target and mode, each restricted by the previous ones."""
     sources, targets = (
         make("compilewatch_last_completion_timestamp_seconds") for make in (str, of_run)
     )
     modes = of_group("compilewatch_results")
     return [
-        *map(data_source, ["prometheus", "loki"] if logs else ["prometheus"]),
+        *map(data_source, ["prometheus", "loki"]),
         variable(
             "source",
             "Where the models come from.",
@@ -194,19 +202,30 @@ def to_page(title: str, url: str) -> Json:
     return {"title": title, "url": url, "targetBlank": True}
 
 
+def same_page(title: str, panel: int) -> Json:
+    """To a panel of the Overview, by its id."""
+    kept = "&".join(f"${{{name}:queryparam}}" for name in SHARED)
+    url = f"/d/{OVERVIEW}?viewPanel={panel}&{kept}&${{__url_time_range}}"
+    return {"title": title, "url": url, "targetBlank": False}
+
+
 def page(title: str, url: str) -> Json:
     """The same at the top of a dashboard."""
     return {"type": "link", "icon": "external", "tags": [], **to_page(title, url)}
 
 
-def _navigation(own: str) -> list[Json]:
-    """The other dashboards, with the selected values and the time range."""
-    kept = {"type": "link", "icon": "dashboard", "tags": [], "includeVars": True, "keepTime": True}
-    return [
-        {**kept, "title": title, "url": f"/d/{uid}"}
-        for uid, title in TITLES.items()
-        if uid not in (own, PUBLIC)
-    ]
+NAVIGATION: Json = {
+    "type": "dashboards",
+    "title": "Dashboards",
+    "icon": "dashboard",
+    "tags": ["compilewatch"],
+    "asDropdown": True,
+    "includeVars": True,
+    "keepTime": True,
+    "targetBlank": False,
+    "url": "",
+}
+"""A menu of all dashboards, with the selected values and the time range."""
 
 
 def _versions() -> Json:
@@ -221,7 +240,8 @@ def _versions() -> Json:
         "name": "New versions",
         "datasource": PROMETHEUS,
         "enable": True,
-        "hide": False,
+        # Without a switch among the controls, which have one row.
+        "hide": True,
         "iconColor": "#9aa0a6",
         "expr": f"count by ({by}) ({info}) unless count by ({by}) ({before})",
         "step": SCRAPE,

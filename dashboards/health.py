@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from dashboards.frame import HEALTH, TARGETS, dashboard, shared, to_dashboard
-from dashboards.panels import GOOD, Json, ever, tiles, trend
-from dashboards.queries import STALE_SECONDS, last_success, log, of_group, of_mode, of_run
-from dashboards.states import missing, value
-from dashboards.tables import coloured, line_table, table
+from dashboards.overview import alerts
+from dashboards.panels import GOOD, tiles, trend
+from dashboards.queries import (
+    STALE_SECONDS,
+    last_success,
+    log,
+    of_group,
+    of_mode,
+    of_run,
+    or_say,
+)
+from dashboards.sources import Json, ever, logged, now
+from dashboards.states import NEARLY_ALL, missing, value
+from dashboards.tables import WHEN, coloured, table
 
 GROUP = "source, target"
 LEGEND = "{{source}} {{target}}"
@@ -28,7 +38,7 @@ def _runs() -> list[list[Json]]:
 
     ran = "environment, device, python, torch, transformers, harness_version"
     info = of_group("compilewatch_run_info")
-    seconds = {"unit": "s", "decimals": 0}
+    seconds = {"unit": "dtdurations", "decimals": 0}
     widths = {"run": 190, "state": 85, "device": 75, "python": 85, "harness_version": 130}
     share = {"unit": "percentunit"}
     return [
@@ -72,8 +82,17 @@ def _runs() -> list[list[Json]]:
 
 def _answers() -> list[list[Json]]:
     def share(title: str, about: str, metric: str, **look: Any) -> Json:
-        asked = ever(f"max by ({GROUP}) ({of_group(metric)})", LEGEND)
-        return tiles(title, about, (8, 5), asked, unit="percentunit", decimals=1, **look)
+        asked = now(f"max by ({GROUP}) ({of_group(metric)})", LEGEND)
+        return tiles(
+            title,
+            about,
+            (8, 5),
+            asked,
+            unit="percentunit",
+            decimals=1,
+            mappings=[NEARLY_ALL],
+            **look,
+        )
 
     def run(title: str, about: str, metric: str, unit: str) -> Json:
         return trend(
@@ -148,6 +167,13 @@ def _delivery() -> list[list[Json]]:
         "In the spool": "compilewatch_spooled_publications",
         "Failed last time": "compilewatch_failed_publications",
     }
+    lines = (
+        "max by (event, sink, model, detail, run) (max_over_time("
+        + log('event=~"sink_failed|run_interrupted|expectation_stale"')
+        + " | label_format at=`{{__timestamp__ | unixEpoch}}` | unwrap at [$__range]))"
+    )
+    ended = log('event="run_finished"')
+    problems = or_say(lines, f"sum(count_over_time({ended} [$__range]))", event="none")
     sent = f"compilewatch_last_publication_timestamp_seconds{PUBLISHER}"
     return [
         [
@@ -161,7 +187,7 @@ def _delivery() -> list[list[Json]]:
                 sort="Pushed",
                 looks={
                     "Last push": _flag("accepted", "rejected"),
-                    "Pushed": {"unit": "s", "decimals": 0},
+                    "Pushed": {"unit": "dtdurations", "decimals": 0},
                 },
             ),
             table(
@@ -174,31 +200,24 @@ def _delivery() -> list[list[Json]]:
                     "Last sent": f"time() - max by (sink) ({sent})",
                 },
                 labels=("sink",),
-                empty="never published",
-                looks={"Last sent": {"unit": "s", "decimals": 0}},
+                looks={"Last sent": {"unit": "dtdurations", "decimals": 0}},
             ),
         ],
         [
+            alerts(12, 8),
             table(
-                "Alerts",
-                "Prometheus alerts about compilewatch, including pending ones.",
-                (12, 6),
-                {
-                    "Alerts": "count by (alertname, severity, alertstate, source, target) "
-                    '(ALERTS{alertname=~"Compilewatch.*"})'
-                },
-                labels=("alertname", "severity", "alertstate", "source", "target"),
-                hidden=("Value",),
-                empty="none",
-            ),
-            line_table(
                 "Problems of the monitor",
-                "From the log: sinks that failed, runs that were interrupted, expectations that no "
-                "longer hold. No data: no problems.",
-                (12, 6),
-                log('event=~"sink_failed|run_interrupted|expectation_stale"'),
-                ("sink", "model", "detail", "run"),
-                empty="none",
+                "From the log, in the time shown: sinks that failed, runs that were interrupted, "
+                "expectations that no longer hold. *none* only if the log has a run without them.",
+                (12, 8),
+                {"when": logged(f"1000 * ({problems})", "instant")},
+                labels=("event", "sink", "model", "detail", "run"),
+                sort="when",
+                looks={
+                    "when": WHEN,
+                    "event": {"custom.width": 130},
+                    "detail": {"custom.minWidth": 200},
+                },
             ),
         ],
     ]

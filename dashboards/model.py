@@ -19,10 +19,23 @@ from dashboards.frame import (
     to_page,
     variable,
 )
-from dashboards.panels import Json, bars, ever, logged, logs, now, phases, timeline, trend
-from dashboards.queries import FAILED, PASSED, REGISTRY, breaks, log, model_log, of_group, of_mode
-from dashboards.states import codes, missing, value
-from dashboards.tables import HIDDEN, STATE_CELL, coloured, table
+from dashboards.panels import bars, fixed, logs, phases, timeline, trend
+from dashboards.queries import (
+    FAILED,
+    MILLIONS,
+    PASSED,
+    REGISTRY,
+    breaks,
+    log,
+    millions,
+    model_log,
+    of_group,
+    of_mode,
+    or_say,
+)
+from dashboards.sources import Json, ever, logged, now
+from dashboards.states import NEARLY_ALL, ORANGE, codes, missing, value
+from dashboards.tables import HIDDEN, STATE_CELL, coloured, figures, table
 
 ONE = 'model="$model"'
 BY = "target, mode"
@@ -51,39 +64,58 @@ def _now() -> list[Json]:
     columns = {
         "Result": f"max by ({BY}, status, phase) ({status})",
         "Captured": f"{_of('compilewatch_captured_ratio')} or {_whole(1)}",
-        "Graph breaks": f"{broken} or 0 * max by ({BY}) ({passed})",
-        "Eager operators": f"{_of('compilewatch_eager_operators')} or {_whole(0)}",
+        "Breaks": f"{broken} or 0 * max by ({BY}) ({passed})",
         "fullgraph": _of("compilewatch_fullgraph_accepted"),
-        "Graphs": f"{_of('compilewatch_graphs')} or {_whole(1)}",
-        "Operations": _of("compilewatch_ops"),
-        "Guards": _of("compilewatch_guards"),
-        "Cold compile": _of("compilewatch_compile_duration_seconds", 'cache="cold"'),
+        "Compile": _of("compilewatch_compile_duration_seconds", 'cache="cold"'),
         "Memory": _of("compilewatch_peak_memory_bytes"),
-        "Speed-up": _of("compilewatch_speedup_ratio"),
-        "Recompiles": _of("compilewatch_recompiles"),
-        "Fallbacks": _of("compilewatch_fallbacks"),
-        "NEFF": _of("compilewatch_neff_bytes"),
     }
+    # Rows, because a target measures few of them: columns would mostly be empty.
+    measured = {
+        "eager operators": f"{_of('compilewatch_eager_operators')} or {_whole(0)}",
+        "graphs": f"{_of('compilewatch_graphs')} or {_whole(1)}",
+        "operations": _of("compilewatch_ops"),
+        "guards": _of("compilewatch_guards"),
+        "speed-up": _of("compilewatch_speedup_ratio"),
+        "recompiles": _of("compilewatch_recompiles"),
+        "calls outside of XLA": _of("compilewatch_fallbacks"),
+        "size of the NEFF, MB": f"{_of('compilewatch_neff_bytes')} / 1e6",
+    }
+    rows = " or ".join(
+        f'label_replace({expr}, "figure", "{name}", "", "")' for name, expr in measured.items()
+    )
     return [
         table(
             "Now",
             "The newest result of each target, the phase in which it ended, and its measurements. "
             "Captured: operators that ran inside graphs, of all of one forward call. "
             "–: the target does not measure it.",
-            (24, 7),
+            (15, 8),
             columns,
             labels=("target", "mode", "status", "phase"),
             hidden=("Value #A",),
             looks={
                 "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
-                "status": STATE_CELL | {"custom.width": 140},
-                "fullgraph": {"mappings": ACCEPTED, **coloured("color-text")},
-                "Captured": {"unit": "percentunit", "decimals": 1},
-                "Cold compile": {"unit": "s"},
+                "status": STATE_CELL | {"custom.width": 125},
+                "mode": {"custom.width": 70},
+                "phase": {"custom.width": 80},
+                "fullgraph": {"mappings": ACCEPTED, **coloured("color-text"), "custom.width": 105},
+                "Captured": {
+                    "unit": "percentunit",
+                    "decimals": 1,
+                    "mappings": [NEARLY_ALL, *missing("–")],
+                },
+                "Compile": {"unit": "s"},
                 "Memory": {"unit": "bytes"},
-                "NEFF": {"unit": "bytes"},
             },
-        )
+        ),
+        figures(
+            "Measurements",
+            "Further figures of each target's newest result; –: the target does not measure it.",
+            (9, 8),
+            f'label_join({rows}, "column", " ", "target", "mode")',
+            row="figure",
+            column="column",
+        ),
     ]
 
 
@@ -98,35 +130,45 @@ def _about() -> list[Json]:
             (24, 4),
             {
                 "Known": f"max by ({who}) ({of_group('compilewatch_model_info', ONE)})",
-                "Downloads": f"max by (model, family, source) ({downloads})",
+                "Downloads": millions(f"max by (model, family, source) ({downloads})"),
             },
             labels=("model", "family", "architecture", "task", "source", "commit"),
             hidden=("Value #A",),
-            looks={"family": {"links": [to_dashboard(OVERVIEW, "Its family", "family")]}},
+            looks={
+                "family": {"links": [to_dashboard(OVERVIEW, "Its family", "family")]},
+                "Downloads": {"unit": MILLIONS},
+            },
         )
     ]
 
 
-def break_table(title: str, about: str, size: tuple[int, int], match: str, *labels: str) -> Json:
+def break_table(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    match: str,
+    *labels: str,
+    checks: tuple[str, ...] = (),
+) -> Json:
     """The lines that break, each once, with links to the line, the reason and how to fix it."""
     line = to_page("The line", "${__data.fields.code:raw}")
     return table(
         title,
         about,
         size,
-        {"Times": logged(breaks(match, *labels), "instant")},
+        {"Times": logged(breaks(match, *labels, checks=checks), "instant")},
         labels=(*labels, "place", "reason", "where", "code", "hint"),
         sort="Times",
-        empty="no breaks, or not run in this time",
         looks={
             **{n: {"links": [to_dashboard(MODEL, "This model", n)]} for n in labels},
             **dict.fromkeys(("code", "hint"), HIDDEN),
-            "place": {"custom.width": 420, "links": [line]},
+            "place": {"custom.minWidth": 220, "links": [line]},
             "reason": {
+                "custom.minWidth": 220,
                 "links": [
                     to_dashboard(REASONS, "This reason", "reason"),
                     to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
-                ]
+                ],
             },
             **{n: {"custom.width": w} for n, w in (("where", 110), ("Times", 75))},
         },
@@ -135,25 +177,25 @@ def break_table(title: str, about: str, size: tuple[int, int], match: str, *labe
 
 def _why() -> list[Json]:
     counted = of_mode("compile_breaks_total", ONE)
+    passed = f"group({of_mode('compilewatch_model_status', ONE, PASSED)})"
+    most = f"max by (reason) (sum by (source, {BY}, reason) ({counted}))"
     # The metric starts again with each run: it is the count of the latest one.
     return [
         break_table(
             "Where it breaks",
             "From the log: each line with a break in the time shown, and how often one forward "
             "call reaches it. The line opens in the installed release.",
-            (17, 9),
+            (15, 9),
             ONE,
+            checks=(ONE,),
         ),
         bars(
             "Why it breaks",
             "Graph breaks of one forward call in the newest run, by reason, in the target and mode "
             "with most breaks.",
-            (7, 9),
-            now(
-                f"sort_desc(max by (reason) (sum by (source, {BY}, reason) ({counted})))",
-                "{{reason}}",
-            ),
-            empty="no breaks, or not run",
+            (9, 9),
+            now(f"sort_desc({or_say(most, passed, reason='no graph breaks')})", "{{reason}}"),
+            color=fixed(ORANGE),
             links=[from_series(REASONS, "This reason", "reason")],
         ),
     ]
@@ -279,10 +321,11 @@ def model() -> Json:
                 "type": "textbox",
                 "name": "build_url",
                 "label": "Build url",
+                "hide": 2,
                 "description": "Address of the build's files: the artifacts of a Jenkins build.",
                 "query": BUILD_URL,
                 "current": {"text": BUILD_URL, "value": BUILD_URL},
             },
         ],
-        pages=[page("Report of the run", REPORT), page("Build artifacts", "${build_url:raw}/")],
+        pages=[page("Report of the run", REPORT)],
     )

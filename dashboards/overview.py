@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dashboards.frame import (
+    COLUMNS,
     HEALTH,
     MODEL,
     OVERVIEW,
@@ -11,37 +12,32 @@ from dashboards.frame import (
     dashboard,
     family,
     from_series,
-    row,
+    same_page,
     shared,
     to_dashboard,
     variable,
 )
-from dashboards.panels import (
-    GOOD,
-    Json,
-    Steps,
-    bars,
-    ever,
-    now,
-    override,
-    thresholds,
-    tiles,
-    timeline,
-    trend,
-)
+from dashboards.panels import GOOD, Steps, bars, fixed, override, thresholds, tiles, timeline, trend
 from dashboards.queries import (
     FAILED,
+    MILLIONS,
+    PASSED,
     STALE_SECONDS,
     at_end,
+    downloads_without_breaks,
     last_success,
+    log,
+    millions,
     model_log,
+    models_without_breaks,
     of_group,
     of_mode,
-    share_of_downloads,
+    or_say,
     share_of_models,
 )
-from dashboards.states import BY_CODE, GREY, codes, value
-from dashboards.tables import STATE_CELL, line_table, matrix, table
+from dashboards.sources import Json, ever, logged, now
+from dashboards.states import BY_CODE, GREY, NEARLY_ALL, ORANGE, codes, value
+from dashboards.tables import STATE_CELL, WHEN, matrix, table
 
 CHOSEN = 'family=~"$family"'
 DOWNLOADS = f"max by (model) ({of_group('compilewatch_model_downloads', CHOSEN)})"
@@ -55,63 +51,125 @@ WORST = (
 """The 20 most downloaded models that do not pass; models with unknown downloads come last."""
 
 
-def headline() -> list[Json]:
-    """The share without graph breaks, the changes, and the age of the data."""
-    regressed, fixed = (
-        f"sum({of_mode('compilewatch_changes', kind)})"
-        for kind in ('kind="regression"', 'kind="fixed"')
-    )
+def news() -> list[Json]:
+    """What is worse than it was, and the alerts: the first line answers what broke."""
+    worse = of_mode("compilewatch_regressed_models")
+    better = of_mode("compilewatch_changes", 'kind="fixed"')
+    since = of_mode("compilewatch_regressed_since_timestamp_seconds", CHOSEN)
+    by = "model, where, status"
+    named = f'label_join({since}, "where", " ", "target", "mode")'
+    used = f"0 * max by ({by}) ({named}) + on (model) group_left () {DOWNLOADS}"
     none = [value({"0": ("0", GREY)})]
-    better: Steps = [(None, "text"), (1, "green")]
+    good: Steps = [(None, "text"), (1, "green")]
     return [
         tiles(
-            "Models without graph breaks",
-            "Passes divided by verdicts (pass, graph break, mismatch, compiler error), by "
-            "target and mode. Green from 95 %, orange from 75 %, red below.",
-            (8, 5),
-            ever(share_of_models(), "{{target}} {{mode}}"),
-            unit="percentunit",
-            decimals=1,
-            steps=GOOD,
-            links=[TO_TARGET],
-        ),
-        tiles(
-            "Weighted by downloads",
-            "The same share, weighted by downloads in 30 days: what users experience. Over models "
-            "that pass, break, mismatch or fail.",
-            (8, 5),
-            ever(share_of_downloads(), "{{target}} {{mode}}"),
-            unit="percentunit",
-            empty="downloads unknown",
-            decimals=1,
-            steps=GOOD,
-            links=[TO_TARGET],
-        ),
-        tiles(
-            "Since the baseline",
-            "Results that are worse and better than in the baseline run. No value: the run has no "
-            "baseline, which is not zero.",
-            (4, 5),
-            now(regressed, "▼ worse"),
-            now(fixed, "▲ better"),
-            trend=False,
-            empty="no baseline",
+            "Worse and better",
+            "Results that are worse than in their last good state, and results that are better "
+            "than in the run before. No data: there is no earlier run, which is not zero.",
+            (5, 8),
+            now(f"sum({worse})", "▼ worse"),
+            now(f"sum({better})", "▲ better"),
             mappings=none,
             steps=[(None, "text"), (1, "red")],
-            overrides=[override("▲ better", {"thresholds": thresholds(better)})],
+            overrides=[override("▲ better", {"thresholds": thresholds(good)})],
+            links=[same_page("The list", LIST)],
         ),
-        tiles(
+        table(
+            "Worse than in the last good state",
+            "Models with a worse verdict than one of the last 20 runs, and since when; of each "
+            "target the 20 most downloaded ones. What meets an expectation is not listed.",
+            (12, 8),
+            {
+                "since": or_say(
+                    f"1000 * max by ({by}) ({named})", f"group({worse})", model="none is worse"
+                ),
+                "downloads": millions(used),
+            },
+            labels=("model", "where", "status"),
+            sort="downloads",
+            looks={
+                "model": {"links": [to_dashboard(MODEL, "This model", "model")]},
+                "where": {"custom.width": 120},
+                "status": {"custom.width": 120, **STATE_CELL},
+                "since": WHEN,
+                "downloads": {"unit": MILLIONS, "custom.width": 95},
+            },
+        ),
+        alerts(7, 8),
+    ]
+
+
+LIST = 2
+"""The id of the list of worse models."""
+
+
+def alerts(width: int, height: int) -> Json:
+    """Prometheus' alerts, of which only those with evidence that the rules run can be none."""
+    named = 'label_replace(ALERTS{alertname=~"Compilewatch.*"}, "alert", "$1", "alertname", '
+    named += '"Compilewatch(.*)")'
+    by = "alert, alertstate, severity, source, target"
+    return table(
+        "Alerts",
+        "Prometheus alerts about compilewatch, including pending ones.",
+        (width, height),
+        {
+            "Alerts": or_say(
+                f"count by ({by}) ({named})",
+                "group(compilewatch:last_success_timestamp_seconds)",
+                alert="none",
+            )
+        },
+        labels=("alert", "alertstate", "severity", "source", "target"),
+        hidden=("Value", "source", "severity") if width < COLUMNS // 2 else ("Value",),
+        looks={"alert": {"custom.minWidth": 150}, "alertstate": {"custom.width": 90}},
+    )
+
+
+def headline() -> list[Json]:
+    """The share without graph breaks with its numbers, and the age of the data."""
+    share: Json = {
+        "unit": "percentunit",
+        "max": 1,
+        "decimals": 1,
+        "steps": GOOD,
+        "color": {"mode": "thresholds"},
+        "mappings": [NEARLY_ALL],
+        "links": [TO_TARGET],
+    }
+    age = (
+        f"max by (target, mode) ((time() - ({last_success()})) "
+        "* on (source, target) group_right () "
+        f"group by (source, target, mode) ({of_mode('compilewatch_results')}))"
+    )
+    return [
+        bars(
+            "Models without graph breaks",
+            "Passes divided by verdicts (pass, graph break, mismatch, compiler error), by "
+            "target and mode, worst first. Green from 95 %, orange from 75 %, red below.",
+            (9, 9),
+            now(models_without_breaks(), "{{target}} {{mode}}: {{part}} of {{whole}}"),
+            **share,
+        ),
+        bars(
+            "Weighted by downloads",
+            "The same share, weighted by downloads in 30 days: what users experience. Over models "
+            "that pass, break, mismatch or fail; millions of downloads.",
+            (9, 9),
+            now(downloads_without_breaks(), "{{target}} {{mode}}: {{part}} of {{whole}} M"),
+            **share,
+        ),
+        bars(
             "Last complete run",
-            "Time since the newest complete run, of the source and target with the oldest one. "
-            "Red after 26 hours: a day, and two hours for the run itself.",
-            (4, 5),
-            now(f"time() - min({last_success()})"),
-            trend=False,
-            unit="s",
+            "Time since the newest complete run of each target and mode, the oldest first. Red "
+            "after 26 hours: a day, and two hours for the run itself.",
+            (6, 9),
+            now(f"sort_desc({age})", "{{target}} {{mode}}"),
+            unit="dtdurations",
             decimals=0,
-            empty="none in this time",
+            max=2 * STALE_SECONDS,
             steps=[(None, "green"), (STALE_SECONDS, "red")],
-            links=[to_dashboard(HEALTH, "Health of the monitor")],
+            color={"mode": "thresholds"},
+            links=[from_series(HEALTH, "Health of the monitor", "target")],
         ),
     ]
 
@@ -119,18 +177,22 @@ def headline() -> list[Json]:
 def costs() -> list[Json]:
     """The reasons and families with the most affected models."""
 
-    def reasons(what: str, about: str, **look: str) -> Json:
+    ran = f"group({of_mode('compilewatch_verdicts')})"
+    known = f"count(count by (model) ({of_group('compilewatch_model_info')}))"
+    all_downloads = f"sum(max by (model) ({of_group('compilewatch_model_downloads')}))"
+
+    def reasons(what: str, about: str, whole: str, scale: str = "", **look: str) -> Json:
         # A model that breaks on three targets is one model: the largest group of a source counts.
         metric = of_mode(f"compilewatch_reason_{what}")
+        most = f"topk(7, sum by (reason) (max by (source, reason) ({metric})))"
         return bars(
             f"Reasons, by {what}",
             f"The seven reasons of graph breaks that {about}. A model counts once, in the target "
-            "and mode where the reason affects most models.",
+            "and mode where the reason affects most models. A full bar is all models.",
             (9, 10),
-            now(
-                f"sort_desc(topk(7, sum by (reason) (max by (source, reason) ({metric}))))",
-                "{{reason}}",
-            ),
+            now(f"sort_desc({or_say(most, ran, reason='no graph breaks')}){scale}", "{{reason}}"),
+            whole=now(whole + scale),
+            color=fixed(ORANGE),
             links=[from_series(REASONS, "This reason", "reason")],
             **look,
         )
@@ -138,17 +200,18 @@ def costs() -> list[Json]:
     stopped = f"count by (family) (count by (family, model) ({FAILING}))"
     downloads = of_group("compilewatch_model_downloads", CHOSEN)
     used = f"sum by (family) (max by (family, model) ({downloads}) and on (model) {FAILING})"
+    most = f"topk(7, {stopped} + ({used} / 1e12 or 0 * {stopped}))"
     return [
-        reasons("models", "affect most models", empty="no breaks, or not run"),
-        reasons("downloads", "affect the most downloads", empty="downloads unknown"),
+        reasons("models", "affect most models", known),
+        reasons("downloads", "affect the most downloads", all_downloads, " / 1e6", unit=MILLIONS),
         bars(
             "Families, by models",
             "The families with most models that do not pass on some target, the most downloaded "
             "first among equals.",
             (6, 10),
-            now(f"sort_desc(topk(7, {stopped} + ({used} / 1e12 or 0 * {stopped})))", "{{family}}"),
+            now(f"sort_desc({or_say(most, ran, family='all pass')})", "{{family}}"),
+            whole=now(known),
             decimals=0,
-            empty="all pass, or not run",
             links=[from_series(OVERVIEW, "Models of this family", "family")],
         ),
     ]
@@ -158,7 +221,8 @@ def share_over_time(width: int, height: int) -> Json:
     """The first number of the headline, over time."""
     return trend(
         "Share without graph breaks",
-        "Passes divided by verdicts, by target and mode. Dashed marks: new versions.",
+        "Passes divided by verdicts, by target and mode. Lines that coincide have different "
+        "widths. Dashed marks: new versions.",
         (width, height),
         ever(share_of_models(), "{{target}} {{mode}}"),
         unit="percentunit",
@@ -197,52 +261,67 @@ def failing() -> Json:
     )
     # The label `above` has a fixed number of digits, and series come in the order of their labels.
     rank = f'count_values by (model) ("above", 1e12 - ({used}))'
+    history = f"{codes('model', shown)} * on (model) group_right () {rank}"
+    passes, fails = (of_mode("compilewatch_results", status) for status in (PASSED, FAILED))
+    # 1 is the state of a pass.
+    all_pass = f"(group({passes}) unless on () (sum({fails}) > 0)) + 1"
     return timeline(
         "Models that do not pass, most downloaded first",
         "The worst result over the chosen targets and modes for each of the 20 most downloaded "
         "models that do not pass now.",
         (14, 12),
-        ever(f"{codes('model', shown)} * on (model) group_right () {rank}", "{{model}}"),
-        empty="all pass, or not run",
+        ever(or_say(history, all_pass, model="all models pass"), "{{model}}"),
         links=[from_series(MODEL, "This model", "model")],
     )
 
 
 def changed_families() -> Json:
     """The number of changed results, from metrics."""
-    changes = of_mode("compilewatch_family_changes", CHOSEN)
+    found = f"sum by (family, kind) ({of_mode('compilewatch_family_changes', CHOSEN)})"
+    compared = f"group({of_mode('compilewatch_changes')})"
     return table(
         "Changed families",
-        "Results that differ from the baseline run, by family and kind.",
-        (5, 8),
-        {"Results": f"sum by (family, kind) ({changes})"},
+        "Results that differ from those of the run before, by family and kind.",
+        (6, 9),
+        {"results": or_say(found, compared, family="none changed")},
         labels=("family", "kind"),
-        sort="Results",
-        empty="no change, or no baseline",
-        looks={"family": {"links": [to_dashboard(OVERVIEW, "Models of this family", "family")]}},
+        sort="results",
+        looks={
+            "family": {"links": [to_dashboard(OVERVIEW, "Models of this family", "family")]},
+            "kind": {"custom.width": 100},
+            "results": {"custom.width": 80},
+        },
     )
 
 
 def changed_models() -> Json:
     """The changed results, from the log, because metrics do not name models."""
     what = '{{if eq .event "regression"}}worse{{else}}{{.kind}}{{end}}'
-    fields = ("model", "where", "what", "before", "after", "detail")
-    return line_table(
-        "Changed models",
-        "From the log, in the time shown: each result that differs from the baseline run, and "
-        "torch's words.",
-        (19, 8),
-        model_log('event=~"regression|change"') + f" | {CHOSEN} | label_format what=`{what}`"
-        ", where=`{{.target}} {{.mode}}`",
-        fields,
-        empty="no change, or no baseline",
+    labels = ("model", "where", "what", "before", "after", "detail")
+    found = (
+        f"max by ({', '.join(labels)}) (max_over_time("
+        + model_log('event=~"regression|change"')
+        + f" | {CHOSEN} | label_format what=`{what}`, where=`{{{{.target}}}} {{{{.mode}}}}`"
+        + ", at=`{{__timestamp__ | unixEpoch}}` | unwrap at [$__range]))"
+    )
+    ended = log('event="run_finished"') + " | baseline!=``"
+    evidence = f"sum(count_over_time({ended} [$__range]))"
+    return table(
+        "Changed results",
+        "From the log, in the time shown: each result that differs from that of the run before, "
+        "and torch's words.",
+        (18, 9),
+        {"when": logged(f"1000 * ({or_say(found, evidence, model='none changed')})", "instant")},
+        labels=labels,
+        sort="when",
         looks={
-            "Time": {"custom.width": 175, "unit": "dateTimeAsIso"},
-            "model": {"links": [to_dashboard(MODEL, "This model", "model")], "custom.width": 200},
-            "where": {"custom.width": 110},
-            "what": {"custom.width": 80},
-            "before": {"custom.width": 120, **STATE_CELL},
-            "after": {"custom.width": 120, **STATE_CELL},
+            "when": WHEN,
+            "model": {"links": [to_dashboard(MODEL, "This model", "model")], "custom.width": 240},
+            "where": {"custom.width": 120},
+            "what": {"custom.width": 90},
+            "before": {"custom.width": 130, **STATE_CELL},
+            "after": {"custom.width": 130, **STATE_CELL},
+            "detail": {"custom.minWidth": 300},
         },
     )
 
@@ -250,17 +329,16 @@ def changed_models() -> Json:
 def overview() -> Json:
     return dashboard(
         OVERVIEW,
-        "The share of models without graph breaks, by models and by downloads; what changed; the "
-        "most important reasons, families and models.",
+        "What is worse than it was, and alerts; the share of models without graph breaks, by "
+        "models and by downloads; the most important reasons, families and models.",
         [
+            news(),
             headline(),
-            costs(),
             [failing(), share_over_time(10, 12)],
+            costs(),
             [models(18)],
-            row("What changed since the baseline?"),
             [changed_families(), changed_models()],
         ],
-        since="now-7d",
         variables=[
             *shared(),
             family(),

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from compilewatch.records import Mode
-from dashboards.states import BY_CODE, ORANGE, STATES, missing
-
-Json = dict[str, Any]
+from dashboards.sources import SCRAPE, Json, cells, logged
+from dashboards.states import BY_CODE, STATES, missing
 
 NOT_RUN = "not run"
-"""Shown in place of a missing value: a number that was not measured is not zero."""
+"""Shown in place of a missing cell: a number that was not measured is not zero."""
 
-SCRAPE = "2m"
-"""The shortest step: as often as the Pushgateway is scraped, so that a run shows within minutes."""
+NO_DATA = "no data"
+"""Shown in place of an empty response, of which an outage may be the cause. Where nothing is news,
+the query returns a row that says so (`queries.or_say`), because only a response is evidence."""
 
 BRIDGED_MS = 2 * 24 * 3600 * 1000
 """Lines are drawn across gaps of up to two days: data are daily."""
@@ -51,9 +51,6 @@ PHASES = {
 GOOD: Steps = ((None, "red"), (0.75, "orange"), (0.95, "green"))
 """Thresholds of a share that should be near one, as a bright number."""
 
-PROMETHEUS = {"type": "prometheus", "uid": "${prometheus_datasource}"}
-LOKI = {"type": "loki", "uid": "${loki_datasource}"}
-
 PLAIN: Steps = ((None, "text"),)
 
 
@@ -65,7 +62,6 @@ def panel(
     targets: Sequence[Json],
     *,
     unit: str = "short",
-    empty: str = NOT_RUN,
     steps: Steps = PLAIN,
     color: Json | None = None,
     custom: Json | None = None,
@@ -81,7 +77,7 @@ def panel(
         target["refId"] = ref
     defaults = {
         "unit": unit,
-        "noValue": empty,
+        "noValue": NO_DATA,
         "color": color or {"mode": "thresholds"},
         "thresholds": thresholds(steps),
         "mappings": list(mappings),
@@ -106,39 +102,6 @@ def panel(
 def thresholds(steps: Steps) -> Json:
     """From which value on, which colour."""
     return {"mode": "absolute", "steps": [{"value": v, "color": c} for v, c in steps]}
-
-
-def now(expr: str, legend: str = "") -> Json:
-    """A Prometheus query for the newest value."""
-    made = {"datasource": PROMETHEUS, "expr": expr, "legendFormat": legend}
-    return made | {"instant": True, "range": False}
-
-
-def ever(expr: str, legend: str = "") -> Json:
-    """A Prometheus query for the time shown, including the newest value."""
-    made = {"datasource": PROMETHEUS, "expr": within_each_step(expr), "legendFormat": legend}
-    return made | {"range": True}
-
-
-def within_each_step(expr: str) -> str:
-    """Of a query over time: have each point show the newest value until the next point.
-
-    Grafana queries at full multiples of the step, seven hours for a number over 30 days, and
-    Prometheus looks back from there: what was published since the last full multiple would not be
-    shown at all. Looking ahead by a step (a negative offset), the last point reaches to now.
-    """
-    selector = r"(\w+\{[^}]*\})( @ end\(\))?(?!\s*[\[\w{])"
-    return re.sub(selector, r"last_over_time(\1[$__rate_interval]\2 offset -$__interval)", expr)
-
-
-def cells(expr: str) -> Json:
-    """A Prometheus query for the newest values, as rows of a table."""
-    return {**now(expr), "format": "table"}
-
-
-def logged(expr: str, kind: str = "range") -> Json:
-    """A Loki query for lines, or with `instant` for numbers computed from them."""
-    return {"datasource": LOKI, "expr": expr, "queryType": kind, "maxLines": 500}
 
 
 def override(name: str, look: Json) -> Json:
@@ -174,47 +137,83 @@ STATUS_SERIES = [
 ]
 """Series and columns named like a status, in its words and colour."""
 
+LINE_WIDTHS = {"dynamo": 8, "export": 6, "inductor": 4, "neuron": 3, "xla": 2}
+"""Lines that coincide are drawn in this order: the earlier one is seen on both sides."""
+
+OF_PAPERS = {
+    "input": BLUE,
+    "output": "#f2cc0c",
+    "model": BLUE,
+    "scripted": "#b0b6bf",
+    **{
+        f"{n} repairs": shade
+        for n, shade in enumerate(("#d8e9fb", "#8ab8ff", "#1f60c4", "#0b2f6b"))
+    },
+}
+"""Colours of series about papers."""
+
 SERIES = [
     *STATUS_SERIES,
-    *(_like(rf"\b{name}\b", {"color": fixed(colour)}) for name, colour in TARGETS.items()),
-    *(override(name, {"color": fixed(colour)}) for name, colour in PHASES.items()),
+    *(
+        _like(
+            rf"\b{name}\b",
+            {"color": fixed(colour), "custom.lineWidth": LINE_WIDTHS[name]},
+        )
+        for name, colour in TARGETS.items()
+    ),
+    *(override(name, {"color": fixed(colour)}) for name, colour in (PHASES | OF_PAPERS).items()),
     _like(r"\btrain\b", {"custom.lineStyle": {"fill": "dash", "dash": [8, 6]}}),
 ]
 """Series in the colour of their name; training mode is dashed."""
 
 
-def tiles(
-    title: str, about: str, size: tuple[int, int], *targets: Json, trend: bool = True, **look: Any
-) -> Json:
-    """Numbers side by side, each with its trend behind it."""
+def tiles(title: str, about: str, size: tuple[int, int], *targets: Json, **look: Any) -> Json:
+    """Numbers side by side, each of this instant: trends are panels of their own."""
     options = {
         "reduceOptions": NEWEST,
-        "graphMode": "area" if trend else "none",
+        "graphMode": "none",
         "colorMode": "value",
         "textMode": "value_and_name" if any(t["legendFormat"] for t in targets) else "value",
         "justifyMode": "center",
         "orientation": "auto",
     }
-    made = panel("stat", title, about, size, targets, options=options, **look)
-    return made | {"maxDataPoints": 100}
+    return panel("stat", title, about, size, targets, options=options, **look)
 
 
-def bars(title: str, about: str, size: tuple[int, int], target: Json, **look: Any) -> Json:
-    """One bar for each series, in the order of the response."""
+def bars(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    *targets: Json,
+    whole: Json | None = None,
+    **look: Any,
+) -> Json:
+    """One bar for each series, in the order of the response; `whole` is the value of a full bar."""
+    steps = []
+    if whole is not None:
+        whole["legendFormat"] = "whole"
+        mapping = {"fieldName": "whole", "handlerKey": "max", "reducerId": "lastNotNull"}
+        ref = string.ascii_uppercase[len(targets)]
+        steps = [change("configFromData", configRefId=ref, mappings=[mapping])]
     options = {
         "reduceOptions": NEWEST,
         "orientation": "horizontal",
         "displayMode": "basic",
         "showUnfilled": True,
         "valueMode": "text",
-        "namePlacement": "auto",
-        "sizing": "auto",
+        "namePlacement": "left",
+        # A few bars do not grow to blocks.
+        "sizing": "manual",
         "minVizHeight": 16,
-        "maxVizHeight": 30,
+        "maxVizHeight": 24,
         "text": {"titleSize": 12, "valueSize": 12},
     }
-    given: Json = {"color": fixed(ORANGE), "min": 0} | look
-    return panel("bargauge", title, about, size, [target], options=options, **given)
+    # Grafana leaves out the name of the only series unless it is given here.
+    name = re.sub(r"{{(\w+)}}", r"${__field.labels.\1}", targets[0]["legendFormat"])
+    given: Json = {"color": fixed(BLUE), "min": 0, "displayName": name} | look
+    asked = [*targets, *([whole] if whole else [])]
+    made = panel("bargauge", title, about, size, asked, options=options, **given)
+    return made | {"transformations": steps}
 
 
 def trend(
@@ -287,6 +286,48 @@ def stacks(
     return panel("barchart", title, about, size, [cells(expr)], overrides=STATUS_SERIES, **look)
 
 
+def by_number(
+    title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
+) -> Json:
+    """Bars over a label that is a number, in its order; one series for each value of a label."""
+    options = {
+        "xField": row,
+        "orientation": "vertical",
+        "stacking": "none",
+        "showValue": "never",
+        "barWidth": 0.9,
+        "groupWidth": 0.8,
+        "legend": LEGEND,
+        "tooltip": {"mode": "multi", "sort": "none"},
+    }
+
+    def converted(kind: str) -> Json:
+        return change(
+            "convertFieldType", conversions=[{"targetField": row, "destinationType": kind}]
+        )
+
+    # As text, 16 would come before 4; the axis takes text only.
+    steps = [
+        *grouped(row, column),
+        converted("number"),
+        change("sortBy", fields={}, sort=[{"field": row, "desc": False}]),
+        converted("string"),
+    ]
+    look = {"color": {"mode": "palette-classic"}} | look
+    custom = {"fillOpacity": 85, "lineWidth": 0}
+    return panel(
+        "barchart",
+        title,
+        about,
+        size,
+        [cells(expr)],
+        options=options,
+        custom=custom,
+        transformations=steps,
+        **look,
+    )
+
+
 def phases(
     title: str, about: str, size: tuple[int, int], expr: str, check: str, names: Sequence[str]
 ) -> Json:
@@ -322,7 +363,6 @@ def phases(
         [logged(expr)],
         options=options,
         transformations=steps,
-        empty="not run in this time",
         **look,
     )
 

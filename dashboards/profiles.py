@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dashboards.frame import MODEL, PROFILES, dashboard, from_series, row, shared, to_dashboard
-from dashboards.panels import BLUE, Json, bars, ever, fixed, now, trend
-from dashboards.queries import of_group
+from dashboards.panels import bars, by_number, fixed, trend
+from dashboards.queries import of_group, or_say
+from dashboards.sources import Json, ever, now
 from dashboards.states import RED
 from dashboards.tables import table
 
@@ -18,8 +19,6 @@ RANKED = of_group("compilewatch_break_cost_downloads")
 BREAK_EVEN = of_group("compilewatch_break_even_calls")
 SLOWER = of_group("compilewatch_profile_slower_ratio")
 BY = "model, target, batch_size"
-LEGEND = "{{model}} {{target}} {{batch_size}}"
-NOT_PROFILED = "not profiled"
 
 
 def _best() -> list[Json]:
@@ -48,25 +47,35 @@ def _best() -> list[Json]:
     ]
 
 
-def _top(title: str, about: str, expr: str, unit: str, **look: str) -> Json:
+def _top(title: str, about: str, expr: str, unit: str) -> Json:
     return bars(
         title,
         about,
         (12, 9),
         now(expr, "{{model}} {{target}}"),
         unit=unit,
-        color=fixed(BLUE),
-        empty=look.get("empty", NOT_PROFILED),
         links=[from_series(MODEL, "This model", "model")],
     )
 
 
-def _over_time(title: str, about: str, expr: str, unit: str) -> Json:
-    return trend(title, about, (8, 9), ever(expr, LEGEND), unit=unit)
+def _by_size(title: str, about: str, selected: str, unit: str) -> Json:
+    """Against the batch size, with a bar for each model and target."""
+    named = f'label_join({selected}, "series", " ", "model", "target")'
+    return by_number(
+        title,
+        about,
+        (8, 10),
+        f"max by (series, batch_size) ({named})",
+        row="batch_size",
+        column="series",
+        unit=unit,
+    )
 
 
 def profiles() -> Json:
     changes = of_group("compilewatch_profile_changes")
+    slower = f"max by (model, target) ({SLOWER})"
+    even = f"bottomk(15, min by (model, target, cache) ({BREAK_EVEN}))"
     stability = of_group("compilewatch_profiles")
     return dashboard(
         PROFILES,
@@ -74,22 +83,22 @@ def profiles() -> Json:
         [
             _best(),
             [
-                _over_time(
+                _by_size(
                     "Latency by batch size",
                     "Median time of one call.",
-                    f"max by ({BY}) ({LATENCY})",
+                    LATENCY,
                     "s",
                 ),
-                _over_time(
+                _by_size(
                     "Throughput by batch size",
                     "Samples per second.",
-                    f"max by ({BY}) ({THROUGHPUT})",
+                    THROUGHPUT,
                     "none",
                 ),
-                _over_time(
+                _by_size(
                     "Memory by batch size",
                     "Peak resident memory of a process that makes one call.",
-                    f"max by ({BY}) ({MEMORY})",
+                    MEMORY,
                     "bytes",
                 ),
             ],
@@ -122,11 +131,9 @@ def profiles() -> Json:
                     "absent.",
                     (12, 9),
                     now(
-                        f"sort(bottomk(15, min by (model, target, cache) ({BREAK_EVEN})))",
+                        f"sort({or_say(even, f'group({LATENCY})', model='none has paid')})",
                         "{{model}} {{target}} {{cache}}",
                     ),
-                    color=fixed(BLUE),
-                    empty=NOT_PROFILED,
                     links=[from_series(MODEL, "This model", "model")],
                 ),
             ],
@@ -136,9 +143,11 @@ def profiles() -> Json:
                     "Slower models",
                     "CPU time divided by that of the baseline, beyond noise.",
                     (8, 9),
-                    now(f"sort_desc(max by (model, target) ({SLOWER}))", "{{model}} {{target}}"),
+                    now(
+                        f"sort_desc({or_say(slower, f'group({changes})', model='none is slower')})",
+                        "{{model}} {{target}}",
+                    ),
                     color=fixed(RED),
-                    empty="none, or not compared",
                     links=[from_series(MODEL, "This model", "model")],
                 ),
                 trend(
@@ -155,5 +164,5 @@ def profiles() -> Json:
                 ),
             ],
         ],
-        variables=shared(logs=False),
+        variables=shared(),
     )

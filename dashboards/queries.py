@@ -10,6 +10,8 @@ from compilewatch.report.wording import REGISTRY_PAGE
 STALE_SECONDS = 26 * 3600
 """A day, and two hours for the run itself: runs are daily unless someone changes the schedule."""
 
+MILLIONS = "suffix: M"
+
 REGISTRY = REGISTRY_PAGE.partition("gb/gb")[0]
 """The front page of PyTorch's registry of graph breaks, which lists every entry."""
 
@@ -58,19 +60,61 @@ def at_end(expr: str) -> str:
     return expr.replace("}", "} @ end()")
 
 
-def share(part: str, every: str, by: str) -> str:
-    """One sum divided by another; a measured zero if only the second exists.
+def or_say(expr: str, evidence: str, **labels: str) -> str:
+    """A query, or a row with these labels and the value 0 if it finds nothing.
 
-    Targets that the newest run no longer contains are left out, even if earlier runs did.
+    The row appears only if `evidence` has a value: an empty response alone says nothing, because an
+    outage causes one, too. PromQL and LogQL spell this alike.
     """
+    row = f"0 * {evidence}"
+    for name, text in labels.items():
+        row = f'label_replace({row}, "{name}", "{text}", "", "")'
+    return f"{expr} or on () {row}"
+
+
+def shares(part: str, every: str, by: str) -> tuple[str, str]:
+    """Two sums, the first a measured zero if only the second exists."""
     total = f"sum by ({by}) ({every})"
-    return f"(sum by ({by}) ({part}) or 0 * {total}) / {total} and {at_end(total)}"
+    return f"(sum by ({by}) ({part}) or 0 * {total})", total
+
+
+def share(part: str, every: str, by: str) -> str:
+    """One sum divided by another."""
+    return " / ".join(shares(part, every, by))
+
+
+def counted_share(part: str, every: str, scale: str = "") -> str:
+    """The same by target and mode, with both sums as the labels `part` and `whole`."""
+    by = "target, mode"
+    some, total = shares(part, every, by)
+    joined = "".join(
+        f' * on ({by}) group_left ({name}) count_values by ({by}) ("{name}", round({value}{scale}))'
+        for name, value in (("part", some), ("whole", f"({total})"))
+    )
+    return f"sort(({some} / {total}){joined})"
 
 
 def share_of_models(by: str = "target, mode") -> str:
     """Of all verdicts, those without graph breaks."""
     passed = of_mode("compilewatch_results", PASSED)
     return share(passed, of_mode("compilewatch_verdicts"), by)
+
+
+def models_without_breaks() -> str:
+    """The share of models by target and mode, worst first, with the numbers as labels."""
+    passed, verdicts = of_mode("compilewatch_results", PASSED), of_mode("compilewatch_verdicts")
+    return counted_share(passed, verdicts)
+
+
+def downloads_without_breaks() -> str:
+    """The same share of downloads, with millions as labels."""
+    downloads = "compilewatch_downloads"
+    return counted_share(of_mode(downloads, PASSED), of_mode(downloads, SPOKE), " / 1e6")
+
+
+def millions(expr: str) -> str:
+    """For the unit `MILLIONS`: Grafana's own short numbers are written as 509 Mil."""
+    return f"({expr}) / 1e6"
 
 
 def share_of_downloads(by: str = "target, mode") -> str:
@@ -99,11 +143,11 @@ def hint(expression: str) -> str:
     return f'label_replace({front}, "hint", "{page}", "reason", "GB([0-9]+) .*")'
 
 
-def breaks(match: str, *labels: str) -> str:
+def breaks(match: str, *labels: str, checks: tuple[str, ...] = ()) -> str:
     """Each break once, however many runs in the time shown met it: its place, source and page.
 
     A line of Transformers or PyTorch is shown at the release that the newest run had; others, such
-    as a team's own, have no page.
+    as a team's own, have no page. `checks` narrows the checks that are evidence of no break.
     """
     source = (
         '{{if hasPrefix "transformers/" .file}}https://github.com/huggingface/transformers/blob/'
@@ -114,9 +158,13 @@ def breaks(match: str, *labels: str) -> str:
     page = '{{if hasPrefix "GB" .reason}}gb/gb{{substr 2 6 .reason}}.html{{else}}index.html{{end}}'
     by = ", ".join([*labels, "where", "place", "reason", "code", "hint"])
     found = model_log('event="graph_break"')
-    return (
+    lines = (
         f"max by ({by}) (max_over_time({found} | {match}"
         " | label_format where=`{{.target}} {{.mode}}`"
         f", place=`{place}`, code=`{source}`, hint=`{page}`"
         " | unwrap occurrences [$__range]))"
     )
+    # A reused result does not log its breaks again, so that only other checks are evidence.
+    checked = " | ".join([model_log('event="model_checked"'), "reused_from=``", *checks])
+    evidence = f"sum(count_over_time({checked} [$__range]))"
+    return or_say(lines, evidence, place="no graph break", code="#", hint="index.html")

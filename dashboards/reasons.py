@@ -16,8 +16,9 @@ from dashboards.frame import (
     variable,
 )
 from dashboards.model import break_table
-from dashboards.panels import Json, bars, ever, now, tiles, trend
-from dashboards.queries import REGISTRY, hint, of_group, of_mode
+from dashboards.panels import BLUE, bars, fixed, tiles, trend
+from dashboards.queries import MILLIONS, REGISTRY, hint, millions, of_group, of_mode
+from dashboards.sources import Json, ever, now
 from dashboards.states import ORANGE
 from dashboards.tables import HIDDEN, table
 
@@ -38,7 +39,7 @@ def _numbers() -> list[Json]:
             "Models",
             "Affected models, in the target and mode with most of them, all sources together.",
             (5, 4),
-            ever(f"sum(max by (source) ({HITS}))"),
+            now(f"sum(max by (source) ({HITS}))"),
             steps=[(None, ORANGE)],
         ),
         tiles(
@@ -46,22 +47,22 @@ def _numbers() -> list[Json]:
             "Models that break for this reason only: they have no graph break any more once it is "
             "fixed.",
             (5, 4),
-            ever(f"sum(max by (source) ({CURED}))"),
+            now(f"sum(max by (source) ({CURED}))"),
             steps=[(None, "green")],
         ),
         tiles(
             "Downloads",
-            "Downloads over 30 days of the affected models, if the source reports them.",
+            "Downloads over 30 days of the affected models, in millions, if they are known.",
             (5, 4),
-            ever(f"sum(max by (source) ({DOWNLOADS}))"),
-            empty="unknown",
+            now(millions(f"sum(max by (source) ({DOWNLOADS}))")),
+            unit=MILLIONS,
             steps=[(None, ORANGE)],
         ),
         tiles(
             "Breaks",
             "Graph breaks with this reason.",
             (4, 4),
-            ever(f"sum({BREAKS})"),
+            now(f"sum({BREAKS})"),
             steps=[(None, ORANGE)],
         ),
         tiles(
@@ -70,9 +71,7 @@ def _numbers() -> list[Json]:
             "beginning.",
             (5, 4),
             now(first),
-            trend=False,
             unit="dateTimeAsIso",
-            empty="not seen in this time",
         ),
     ]
 
@@ -80,14 +79,14 @@ def _numbers() -> list[Json]:
 def _hit() -> list[Json]:
     used = f"max by (model) ({of_group('compilewatch_model_downloads')})"
     hit = f"max by (model) (sum by (model, source, target, mode) ({BREAKS}))"
-    look = {"empty": "not seen", "links": [from_series(MODEL, "This model", "model")]}
+    look: Json = {"color": fixed(ORANGE), "links": [from_series(MODEL, "This model", "model")]}
     return [
         bars(
             "Models, by downloads",
             "The 15 most downloaded affected models.",
             (12, 11),
-            now(f"sort_desc(topk(15, {used} and on (model) {hit}))", "{{model}}"),
-            **look | {"empty": "not seen, or downloads unknown"},
+            now(millions(f"sort_desc(topk(15, {used} and on (model) {hit}))"), "{{model}}"),
+            **look | {"color": fixed(BLUE), "unit": MILLIONS},
         ),
         bars(
             "Models, by breaks",
@@ -110,10 +109,9 @@ def _all() -> Json:
         "Every reason of the newest runs. A model counts once, in the target and mode where the "
         "reason affects most models.",
         (24, 10),
-        {"Models": hint(models), "Downloads": downloads},
+        {"Models": hint(models), "Downloads": millions(downloads)},
         labels=("reason", "hint"),
         sort="Models",
-        empty="no breaks, or not run",
         looks={
             "reason": {
                 "links": [
@@ -123,7 +121,7 @@ def _all() -> Json:
             },
             "hint": HIDDEN,
             "Models": {"custom.width": 120},
-            "Downloads": {"custom.width": 120},
+            "Downloads": {"custom.width": 120, "unit": MILLIONS},
         },
     )
 
@@ -145,12 +143,11 @@ def _first() -> Json:
         (24, 8),
         {
             "Cured": hint(f"{cured} > 0"),
-            "Downloads": hint(downloads),
+            "Downloads": hint(millions(downloads)),
             "At most": hint(f"{models} and ({cured} > 0)"),
         },
         labels=("reason", "hint"),
         sort="Cured",
-        empty="no breaks, or not run",
         looks={
             "reason": {
                 "links": [
@@ -159,7 +156,8 @@ def _first() -> Json:
                 ]
             },
             "hint": HIDDEN,
-            **{name: {"custom.width": 120} for name in ("Cured", "Downloads", "At most")},
+            **{name: {"custom.width": 120} for name in ("Cured", "At most")},
+            "Downloads": {"custom.width": 120, "unit": MILLIONS},
         },
     )
 
@@ -172,14 +170,16 @@ def _models() -> Json:
         (24, 10),
         {
             "Breaks": f"sum by (model, family) ({BREAKS})",
-            "Downloads": f"max by (model, family) ({used}) and on (model, family) {BREAKS}",
+            "Downloads": millions(
+                f"max by (model, family) ({used}) and on (model, family) {BREAKS}"
+            ),
         },
         labels=("model", "family"),
         sort="Downloads",
-        empty="not seen",
         looks={
             "model": {"links": [to_dashboard(MODEL, "This model", "model")]},
             "family": {"links": [to_dashboard(OVERVIEW, "Models of this family", "family")]},
+            "Downloads": {"unit": MILLIONS},
         },
     )
 
@@ -205,8 +205,8 @@ def reasons() -> Json:
                     "Downloads over time",
                     "Downloads of the affected models.",
                     (12, 7),
-                    ever(f"sum by (target, mode) ({DOWNLOADS})", LEGEND),
-                    empty="unknown",
+                    ever(millions(f"sum by (target, mode) ({DOWNLOADS})"), LEGEND),
+                    unit=MILLIONS,
                 ),
             ],
             [
@@ -233,5 +233,5 @@ def reasons() -> Json:
             ),
             *releases("transformers", "torch"),
         ],
-        since="now-90d",
+        since="now-30d",
     )

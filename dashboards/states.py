@@ -72,6 +72,12 @@ def missing(text: str, colour: str = "text") -> list[Mapping]:
     ]
 
 
+NEARLY_ALL = {
+    "type": "range",
+    "options": {"from": 0.9995, "to": 0.9999999, "result": {"text": ">99.9 %", "index": 0}},
+}
+"""A share that is not 1 and would be rounded to it."""
+
 BY_CODE = [between(c, c + 0.99, s.text, s.colour) for c, s in enumerate(STATES, start=1)]
 """Of `codes`; what is added below one orders equal states."""
 

@@ -6,8 +6,9 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dashboards.panels import NOT_RUN, Json, cells, change, grouped, logged, override, panel
-from dashboards.states import BY_NAME, GREY, missing
+from dashboards.panels import NOT_RUN, change, grouped, override, panel
+from dashboards.sources import Json, cells
+from dashboards.states import BY_NAME, GREY, missing, value
 
 
 def coloured(kind: str) -> Json:
@@ -61,37 +62,26 @@ def matrix(
     width: int = 280,
     **look: Any,
 ) -> Json:
-    """A table of coloured cells, in the order of the response; cells link to their row's page."""
+    """A table of coloured cells, in the order of the response; names link to their row's page."""
     steps = grouped(row, column)
-    head = {"custom.width": width, "mappings": []}
+    head = {"custom.width": width, "mappings": [], "links": [link]}
     looks = {row: head | {"custom.displayMode": "auto", "custom.cellOptions": {"type": "auto"}}}
-    made = _rows(title, about, size, [cells(expr)], steps, "", looks, links=[link], **look)
+    made = _rows(title, about, size, [cells(expr)], steps, "", looks, **look)
     defaults = made["fieldConfig"]["defaults"]
     defaults["mappings"] = [*mappings, *missing(NOT_RUN, GREY)]
-    defaults["custom"] |= {"filterable": True, "align": "left"}
+    # With many targets the table scrolls to the side, and no name is cut off.
+    defaults["custom"] |= {"filterable": True, "align": "left", "minWidth": 140}
     for name, one in coloured("color-background").items():
         defaults["custom"][name.removeprefix("custom.")] = one
     return made
 
 
-def line_table(
-    title: str,
-    about: str,
-    size: tuple[int, int],
-    expr: str,
-    fields: Sequence[str],
-    looks: Mapping[str, Json] | None = None,
-    **look: Any,
+def figures(
+    title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
 ) -> Json:
-    """Log lines as a table of their labels and structured metadata, in the order given."""
-    order = {name: index for index, name in enumerate(["Time", *fields])}
-    steps = [
-        # Loki returns labels and structured metadata together in one field of this name.
-        change("extractFields", source="labels", format="auto"),
-        change("filterFieldsByName", include={"names": list(order)}),
-        change("organize", indexByName=order),
-    ]
-    return _rows(title, about, size, [logged(expr)], steps, "Time", looks, **look)
+    """Numbers by the values of two labels; a row or column that is nowhere is not there."""
+    given: Json = {"mappings": missing("–")} | look
+    return _rows(title, about, size, [cells(expr)], grouped(row, column), "", {}, **given)
 
 
 def _rows(
@@ -125,6 +115,9 @@ def _rows(
 
 HIDDEN = {"custom.hidden": True, "custom.hideFrom": {"viz": True, "legend": True, "tooltip": True}}
 """The look of a column that only provides links."""
+
+WHEN = {"unit": "dateTimeAsIso", "custom.width": 160, "mappings": [value({"0": ("–", "text")})]}
+"""The look of a column of times; 0 is that of a row which says that there is nothing."""
 
 STATE_CELL = {"mappings": [*BY_NAME, *missing("–", GREY)], **coloured("color-background")}
 """The look of a column of statuses."""

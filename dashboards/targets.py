@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from compilewatch.records import Status
 from dashboards.frame import (
     COST,
     OVERVIEW,
@@ -14,16 +13,18 @@ from dashboards.frame import (
     to_dashboard,
 )
 from dashboards.overview import share_over_time
-from dashboards.panels import STATUS_SERIES, Json, bars, ever, fixed, now, stacks, trend
+from dashboards.panels import STATUS_SERIES, bars, fixed, stacks, trend
 from dashboards.queries import (
     PASSED,
     of_mode,
     of_run,
+    or_say,
     share_of_downloads,
     share_of_models,
 )
-from dashboards.states import GREEN, ORANGE, RED
-from dashboards.tables import matrix, table
+from dashboards.sources import Json, ever, now
+from dashboards.states import GREEN, NEARLY_ALL, ORANGE, RED, missing
+from dashboards.tables import figures, matrix, table
 
 RESULTS = of_mode("compilewatch_results")
 RAN = 'status=~"pass|graph_break|mismatch|error|timeout|oom|crashed"'
@@ -54,39 +55,47 @@ def _now() -> list[Json]:
 
 
 def _look_up() -> list[Json]:
-    def count(status: str) -> str:
-        results = of_mode("compilewatch_results", f'status="{status}"')
-        return f"sum by (source, target, mode) ({results})"
-
     by = "source, target, mode"
-    share = {"unit": "percentunit", "decimals": 1}
+    share = {
+        "unit": "percentunit",
+        "decimals": 1,
+        "mappings": [NEARLY_ALL, *missing("–")],
+    }
     inside, every = (
         f"sum by ({by}) ({of_mode('compilewatch_operators', *matchers)})"
         for matchers in (('where="captured"',), ())
     )
     captured = f"{inside} / {every}"
+    counts = f'label_join(sum by ({by}, status) ({RESULTS}), "column", " ", "target", "mode")'
     return [
-        table(
+        figures(
             "Results by target and status",
+            "Results of the newest run. –: no result of that status.",
+            (12, 8),
+            counts,
+            row="column",
+            column="status",
+            overrides=STATUS_SERIES,
+        ),
+        table(
+            "Shares by target",
             "Captured: operators that ran inside graphs, of all of one forward call of each model. "
             "Without breaks: passes divided by verdicts; by downloads, a model counts as much "
-            "as it is downloaded. –: no result of that status, or downloads unknown.",
-            (24, 8),
+            "as it is downloaded. –: not counted, or downloads unknown.",
+            (12, 8),
             {
                 "Captured": captured,
                 "Without breaks": share_of_models(by),
                 "By downloads": share_of_downloads(by),
-                **{status.value: count(status.value) for status in Status},
             },
             labels=("source", "target", "mode"),
-            overrides=STATUS_SERIES,
             looks={
                 "target": {"links": [to_dashboard(COST, "Cost of this target", "target")]},
                 "Captured": share,
                 "Without breaks": share,
                 "By downloads": share,
             },
-        )
+        ),
     ]
 
 
@@ -113,7 +122,8 @@ def _families() -> list[Json]:
 
 
 def _neuron() -> list[Json]:
-    failed = of_mode("compilewatch_neuron_failure")
+    classes = f"count by (error_class) ({of_mode('compilewatch_neuron_failure')})"
+    ran = of_mode("compilewatch_results", 'target=~"neuron.*"')
     expected, fallbacks = (
         f"count by (source, mode) ({of_mode(name)} > 0)"
         for name in ("compilewatch_expected_to_fail_on_neuron", "compilewatch_fallbacks")
@@ -123,8 +133,10 @@ def _neuron() -> list[Json]:
             "Neuron failures by class",
             "Models for which neuronx-cc produced no executable.",
             (12, 8),
-            now(f"sort_desc(count by (error_class) ({failed}))", "{{error_class}}"),
-            empty="none, or not run",
+            now(
+                f"sort_desc({or_say(classes, f'group({ran})', error_class='none')})",
+                "{{error_class}}",
+            ),
             color=fixed(RED),
         ),
         table(
@@ -134,7 +146,6 @@ def _neuron() -> list[Json]:
             (12, 8),
             {"With fallbacks": fallbacks, "Expected to fail": expected},
             labels=("source", "mode"),
-            empty="none, or not run",
         ),
     ]
 
@@ -159,5 +170,5 @@ def targets() -> Json:
             _families(),
             row("XLA and Neuron", *_neuron()),
         ],
-        variables=[*shared(logs=False), family()],
+        variables=[*shared(), family()],
     )

@@ -39,3 +39,4 @@ if type -P alloy >/dev/null; then # no package contains it, so there is no advic
 fi
 for script in scripts/*.sh; do bash -n "$script"; done
 sh -n stack/alertmanager/render.sh
+sh -n stack/prometheus/render.sh

@@ -116,6 +116,13 @@ addressed() {
     -e "s|= 3501|= ${ALLOY_GRPC_PORT:-3501}|" "$@"
 }
 
+# Whether this Prometheus takes its retention from the configuration; earlier ones have only flags.
+retention_is_in_file() {
+  local version
+  version=$("$1" --version 2>&1 | sed -n 's/^prometheus, version \([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
+  [ -n "$version" ] && [ "$((${version% *} * 1000 + ${version#* }))" -ge 3013 ]
+}
+
 # Writes the service's configuration and sets `command`.
 prepare() {
   local own=$data/$1 address # called where `set -e` has no effect, so each step that can fail is checked
@@ -130,16 +137,25 @@ prepare() {
     alertmanager)
       (umask 077 && "$root/stack/alertmanager/render.sh" >"$own/alertmanager.yml") || return
       command+=("--config.file=$own/alertmanager.yml" "--storage.path=$own"
-        "--web.listen-address=$address" --cluster.listen-address=)
+        "--web.listen-address=$address" --cluster.listen-address=
+        "--web.external-url=${ALERTMANAGER_EXTERNAL_URL:-http://$address/}")
       ;;
     prometheus)
-      local parts=("$root/stack/prometheus/prometheus.yml")
+      local parts=("$own/rendered.yml") in_file=()
+      command+=("--config.file=$own/prometheus.yml" "--storage.tsdb.path=$own/tsdb"
+        --web.enable-remote-write-receiver "--web.listen-address=$address"
+        "--web.external-url=${PROMETHEUS_EXTERNAL_URL:-http://$address/}")
+      if retention_is_in_file "${command[0]}"; then
+        in_file=(--retention)
+      else
+        command+=("--storage.tsdb.retention.time=${PROMETHEUS_RETENTION:-180d}"
+          "--storage.tsdb.retention.size=${PROMETHEUS_RETENTION_SIZE:-8GB}")
+      fi
+      GRAFANA_EXTERNAL_URL=${GRAFANA_EXTERNAL_URL:-http://127.0.0.1:$(port_of grafana)/} \
+        RUNBOOK_URL=${RUNBOOK_URL:-} "$root/stack/prometheus/render.sh" \
+        ${in_file[@]+"${in_file[@]}"} >"$own/rendered.yml" || return
       if ! has_alloy; then parts+=("$root/stack/prometheus/scrape_pushgateway.yml"); fi
       addressed "${parts[@]}" >"$own/prometheus.yml" || return
-      command+=("--config.file=$own/prometheus.yml" "--storage.tsdb.path=$own/tsdb"
-        "--storage.tsdb.retention.time=${PROMETHEUS_RETENTION:-180d}"
-        "--storage.tsdb.retention.size=${PROMETHEUS_RETENTION_SIZE:-8GB}"
-        --web.enable-remote-write-receiver "--web.listen-address=$address")
       ;;
     loki)
       command=(env "LOKI_DATA=$own" "${command[@]}" "-config.file=$root/stack/loki/loki.yaml"
@@ -161,6 +177,10 @@ prepare() {
         "GF_PATHS_DATA=$own" "GF_PATHS_LOGS=$own/log" GF_SERVER_HTTP_ADDR=127.0.0.1
         "GF_PATHS_PROVISIONING=$root/stack/grafana/provisioning"
         "GF_SERVER_HTTP_PORT=$(port_of grafana)" GF_ANALYTICS_REPORTING_ENABLED=false
+        "GF_SERVER_ROOT_URL=${GRAFANA_EXTERNAL_URL:-http://$address/}"
+        GF_ANALYTICS_CHECK_FOR_UPDATES=false GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES=false
+        GF_PLUGINS_PREINSTALL_DISABLED=true GF_SECURITY_DISABLE_GRAVATAR=true
+        GF_USERS_ALLOW_SIGN_UP=false
         "PROMETHEUS_URL=http://127.0.0.1:$(port_of prometheus)"
         "LOKI_URL=http://127.0.0.1:$(port_of loki)"
         "ALERTMANAGER_URL=http://127.0.0.1:$(port_of alertmanager)"

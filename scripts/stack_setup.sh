@@ -56,6 +56,14 @@ case $kind in
     ;;
 esac
 
+# The address of docs/alerts.md on the site that this checkout was cloned from, for links in alerts.
+runbook_url() {
+  local origin
+  origin=$(git remote get-url origin 2>/dev/null) || return 0
+  sed -nE -e 's|^git@([^:]+):|https://\1/|' -e 's|^(https://)[^/@]*@|\1|' -e 's|(\.git)?/?$||' \
+    -e 's|^https://.*|&/blob/HEAD/docs/alerts.md|p' <<<"$origin"
+}
+
 if [ ! -f .env ]; then
   cp .env.example .env
   kind=${kind:-local}
@@ -66,6 +74,11 @@ if [ -n "$kind" ]; then
   if [ "$kind" = local ]; then profiles=local${profiles:+,$profiles}; fi
   set_line COMPOSE_PROFILES "$profiles"
   set_line ALLOY_SINK "$kind"
+fi
+
+if ! grep -q '^RUNBOOK_URL=' .env; then
+  runbook=$(runbook_url)
+  if [ -n "$runbook" ]; then set_line RUNBOOK_URL "$runbook"; fi
 fi
 
 # Docker Desktop gives every container's user the rights of the owner.

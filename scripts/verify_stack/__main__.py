@@ -11,12 +11,13 @@ import time
 from functools import partial
 from pathlib import Path
 
-from scripts.verify_stack import checks
+from scripts.verify_stack import checks, logs, published
 from scripts.verify_stack.grafana import (
     Grafana,
     all_dashboards_are_loaded,
     only_the_password_logs_in,
     panels_answer,
+    panels_say_that_their_source_is_down,
 )
 from scripts.verify_stack.report import CheckError, Report, until
 from scripts.verify_stack.services import ROOT, SERVICES, Compose, Programs, Stack
@@ -40,6 +41,8 @@ COLLECTED_SECONDS = 60.0
 def compilewatch(stack: Stack, *arguments: str, **addresses: str) -> str:
     """Run a verb on the stack's outputs; `pushgateway` and `loki` are addresses to publish to."""
     own = {f"COMPILEWATCH_{name.upper()}_URL": url for name, url in addresses.items()}
+    # The runs select different models on purpose.
+    own["COMPILEWATCH_PUSHGATEWAY_REPLACE"] = "true"
     command = [str(Path(sys.executable).with_name("compilewatch")), *arguments]
     done = subprocess.run(
         [*command, "--output", str(stack.outputs)],
@@ -133,6 +136,8 @@ def verify_logs(report: Report, stack: Stack) -> None:
         url = f"http://127.0.0.1:{stack.ports['alloy_push']}"
         report.check(f"{once}, after a push through Alloy", partial(after_a_push, stack, url))
     report.check(f"{once}, after Loki wrote to its folder", partial(after_a_flush, stack))
+    report.check("late lines are returned at once", partial(logs.late_lines_are_returned, stack))
+    report.check("a response above 4 MB", partial(logs.a_large_answer_arrives, stack))
 
 
 def verify_grafana(report: Report, stack: Stack, *, without: frozenset[str]) -> None:
@@ -153,6 +158,36 @@ def verify_grafana(report: Report, stack: Stack, *, without: frozenset[str]) -> 
             f"the panels of {dashboard['title']}",
             partial(panels_answer, grafana, uid, dashboard),
         )
+
+
+def verify_news(report: Report, stack: Stack) -> None:
+    """A run that breaks models and its repair, in Grafana and as an alert."""
+    headline, alert = "the headline number after a fix", "an alert fires with its text, and ends"
+    if "grafana" in stack.services:
+        shown = partial(published.a_fix_shows_exactly, stack, Grafana(stack))
+        report.check(headline, partial(published.in_turn, stack, shown))
+    else:
+        report.not_verified(headline, "grafana is not installed")
+    if "alertmanager" in stack.services:
+        fired = partial(published.an_alert_fires_and_ends, stack)
+        report.check(alert, partial(published.in_turn, stack, fired))
+    else:
+        report.not_verified(alert, "alertmanager is not installed")
+
+
+def verify_outages(report: Report, stack: Stack) -> None:
+    """What panels show while their source is down."""
+    for service in ("loki", "prometheus"):
+        what = f"the panels while {service} is down"
+        if not {service, "grafana"} <= set(stack.services):
+            report.not_verified(what, f"{service} or grafana is not installed")
+            continue
+        stack.kill(service)
+        try:
+            shown = partial(panels_say_that_their_source_is_down, Grafana(stack), service)
+            report.check(what, shown)
+        finally:
+            stack.up()
 
 
 def verify_storage(report: Report, stack: Stack, folder: Path) -> None:
@@ -204,6 +239,8 @@ def verify(report: Report, stack: Stack, folder: Path) -> None:
     else:
         report.check("the shipped papers", partial(papers, stack))
     verify_grafana(report, stack, without=without)
+    verify_news(report, stack)
+    verify_outages(report, stack)
     verify_storage(report, stack, folder)
     report.check("ports, at the end", partial(checks.ports_are_the_configured_ones, stack))
 

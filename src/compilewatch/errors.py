@@ -77,6 +77,10 @@ class UnreachableError(SinkError):
     """A sink cannot be reached or is overloaded; the same publication may succeed later."""
 
 
+class SelectionError(SinkError):
+    """A sink holds another selection of models, which the run would replace."""
+
+
 class TrainiumError(CompilewatchError):
     """The Trainium instance cannot be found, started or stopped.
 

@@ -181,7 +181,7 @@ class _Causes:
         lines = [
             line
             for name in self._olds.keys() & self._news.keys()
-            for line in _environment_differences(self._olds[name], self._news[name])
+            for line in environment_differences(self._olds[name], self._news[name])
         ]
         self.of_runs = tuple(dict.fromkeys([*sorted(lines), *self._harness]))
 
@@ -191,7 +191,7 @@ class _Causes:
         before = self._olds.get(old.request.target.environment)
         after = self._news.get(new.request.target.environment)
         if before is not None and after is not None:
-            lines += _environment_differences(before, after)
+            lines += environment_differences(before, after)
         lines += _differ("compilewatch", old.harness_version, new.harness_version)
         lines += _differ("revision", old.request.model.revision, new.request.model.revision)
         builds = old.request.model.build, new.request.model.build
@@ -250,7 +250,8 @@ def _differ(name: str, old: object, new: object) -> list[str]:
     return [f"{name} {'none' if old is None else old} -> {'none' if new is None else new}"]
 
 
-def _environment_differences(old: Environment, new: Environment) -> list[str]:
+def environment_differences(old: Environment, new: Environment) -> list[str]:
+    """What differs between two environments, a line each: `torch 2.12.0 -> 2.13.0`."""
     if old.digest == new.digest and old.digest:
         return []
     lines = _differ("torch", old.torch, new.torch)

@@ -16,6 +16,7 @@ class PushgatewaySettings(Section, frozen=True, kw_only=True):
     url: str = ""
     username: str = ""
     password: str = ""
+    replace: bool = False
 
 
 class LokiSettings(Section, frozen=True, kw_only=True):

@@ -42,14 +42,18 @@ class Alert:
 class Details:
     """All that the tabs show of one entry. A list that does not apply is empty.
 
-    `batch_rows` have a row for each target and batch size, `tones` the colour of each target,
-    `call_rows` the parts of a call and `break_rows` those of each graph break, in milliseconds.
+    `changes` are the differences of a run from its baseline, the worst first. `left_out` names the
+    step that is too slow to be drawn with the others. `batch_rows` have a row for each target and
+    batch size, `tones` the colour of each target, `call_rows` the parts of a call and `break_rows`
+    those of each graph break, in milliseconds.
     """
 
     entry: Entry
     figures: tuple[tuple[str, str], ...] = ()
     alerts: tuple[Alert, ...] = ()
     statuses: dict[str, int] = field(default_factory=dict)
+    changes: tuple[Row, ...] = ()
+    left_out: str = ""
     stage_rows: tuple[dict[str, float], ...] = ()
     shares: dict[str, float] = field(default_factory=dict)
     phase_seconds: dict[str, float] = field(default_factory=dict)

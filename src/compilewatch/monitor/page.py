@@ -10,6 +10,7 @@ from compilewatch.errors import StoreError
 from compilewatch.monitor import inference
 from compilewatch.monitor.entries import Details, Entry, Row
 from compilewatch.monitor.view import TEXT_BYTES, Monitor
+from compilewatch.report.charts import MID_TONES
 
 REFRESH_SECONDS = 0.5
 WATCH_SECONDS = 1.0
@@ -85,6 +86,13 @@ def _overview(st: Any, monitor: Monitor, key: str) -> None:
         _summary(st, details)
     st.subheader("All runs and profiles")
     entries = monitor.entries()
+    rows = entries[:ROWS_SHOWN]
+
+    def open_row() -> None:
+        for row in st.session_state["rows"]["selection"]["rows"]:
+            st.session_state["entry"] = rows[row].key
+
+    st.caption("Select a row to open it.")
     st.dataframe(
         [
             {
@@ -92,13 +100,16 @@ def _overview(st: Any, monitor: Monitor, key: str) -> None:
                 "kind": entry.kind,
                 "what": entry.title,
                 "state": entry.state,
-                "done": entry.done,
+                "done": "" if entry.done is None else f"{entry.done:,}",
                 "folder": entry.key,
             }
-            for entry in entries[:ROWS_SHOWN]
+            for entry in rows
         ],
         hide_index=True,
         width="stretch",
+        key="rows",
+        on_select=open_row,
+        selection_mode="single-row",
     )
     if len(entries) > ROWS_SHOWN:
         st.caption(f"The newest {ROWS_SHOWN} of {len(entries)}.")
@@ -124,13 +135,26 @@ def _summary(st: Any, details: Details) -> None:
         st.success("Nothing deserves attention.")
     for sentence in details.explanation:
         st.write(_plain(sentence))
+    if details.changes:
+        st.subheader("Changes since the baseline")
+        st.dataframe(list(details.changes), hide_index=True, width="stretch")
     if details.statuses:
         st.bar_chart(
-            [{"status": name, "requests": count} for name, count in details.statuses.items()],
+            [
+                {"status": name, "requests": count, "colour": _tone(name)}
+                for name, count in details.statuses.items()
+            ],
             x="status",
             y="requests",
+            color="colour",
             horizontal=True,
         )
+
+
+def _tone(status: str) -> str:
+    """The colour that a status has in the report."""
+    name = {"error": "compile_error"}.get(status, status)
+    return MID_TONES.get(name, MID_TONES["no_verdict"])
 
 
 def _timing(st: Any, details: Details | None) -> None:
@@ -145,6 +169,8 @@ def _timing(st: Any, details: Details | None) -> None:
             {name: row.get(name, 0.0) for name in ("step", *stages)} for row in details.stage_rows
         ]
         st.area_chart(rows, x="step", y=stages, stack=True)
+        if details.left_out:
+            st.caption(details.left_out)
         st.subheader("Share of the steady steps")
         st.bar_chart(
             [{"stage": name, "share": share} for name, share in details.shares.items()],
@@ -164,14 +190,23 @@ def _timing(st: Any, details: Details | None) -> None:
         )
     if details.slowest:
         st.subheader("Slowest requests")
-        st.bar_chart(
-            [{"request": name, "seconds": value} for name, value in details.slowest],
-            x="request",
-            y="seconds",
-            horizontal=True,
-        )
+        _ranked(st, details.slowest, "seconds")
     if not (details.stage_rows or details.phase_seconds or details.batch_rows):
         st.info("No times yet.")
+
+
+def _ranked(st: Any, values: Sequence[tuple[str, float]], what: str) -> None:
+    """A bar in each row of a table, largest first: a chart would sort and cut off the names."""
+    st.dataframe(
+        [{"request": name, what: value} for name, value in values],
+        hide_index=True,
+        width="stretch",
+        column_config={
+            what: st.column_config.ProgressColumn(
+                what, format="%.1f", min_value=0.0, max_value=max(value for _, value in values)
+            )
+        },
+    )
 
 
 def _inference_timing(st: Any, details: Details) -> None:
@@ -235,12 +270,7 @@ def _memory(st: Any, details: Details | None) -> None:
         st.line_chart(list(details.memory_rows), x="step", y="resident MB")
     if details.largest:
         st.subheader("Largest requests, in megabytes")
-        st.bar_chart(
-            [{"request": name, "megabytes": value} for name, value in details.largest],
-            x="request",
-            y="megabytes",
-            horizontal=True,
-        )
+        _ranked(st, details.largest, "megabytes")
     measured = any(inference.PEAK in row for row in details.batch_rows)
     if not (details.memory_rows or details.largest or measured):
         st.info("No memory was measured.")

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compilewatch.analysis import training
+from compilewatch.analysis.comparison import compare
+from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
-from compilewatch.monitor.entries import Alert, Details, Entry
+from compilewatch.monitor.entries import Alert, Details, Entry, Row
 from compilewatch.monitor.inference import InferenceReader
 from compilewatch.monitor.sweeps import SweepFigures, SweepReader
-from compilewatch.records import Phase, Run, Status
+from compilewatch.records import Change, ChangeKind, Phase, Run, Status
 from compilewatch.records.training import Step, TrainingConfig, TrainingProfile
 from compilewatch.report.wording import plural
 from compilewatch.store import Store, StoredRun
@@ -27,6 +29,11 @@ PROFILES = "profiles"
 """The folder of training profiles."""
 
 STEPS_SHOWN = 300
+
+SLOW_FACTOR = 3.0
+SLOW_SECONDS = 1.0
+"""The first step is left out of the chart if it takes this many times as long as every other one,
+and at least so long."""
 
 FILES_LISTED = 2000
 """The most files of one entry; a run of the library keeps more."""
@@ -56,6 +63,7 @@ class Monitor:
         self._configs: dict[Path, TrainingConfig] = {}
         self._ended: dict[Path, Entry] = {}
         self._profiles: dict[Path, TrainingProfile] = {}
+        self._changed: dict[str, tuple[Row, ...]] = {}
         self._inference = InferenceReader(self.root)
 
     # --- the list ---
@@ -147,6 +155,7 @@ class Monitor:
             ),
             alerts=tuple(_sweep_alerts(entry, figures)),
             statuses=dict(figures.statuses),
+            changes=self._changes(entry),
             phase_seconds={
                 p.value: figures.phase_seconds[p.value]
                 for p in Phase
@@ -156,10 +165,26 @@ class Monitor:
             largest=figures.largest(),
         )
 
+    def _changes(self, entry: Entry) -> tuple[Row, ...]:
+        """What differs from the baseline, of a run that has ended; read once."""
+        if entry.state not in ENDED:
+            return ()
+        if entry.key not in self._changed:
+            stored = StoredRun(self.root / entry.key)
+            baseline = self.root / str(stored.run.baseline)
+            rows: tuple[Row, ...] = ()
+            if stored.run.baseline and baseline.is_dir():
+                other = StoredRun(baseline)
+                compared = compare(other.run, other.results(), stored.run, stored.results())
+                rows = tuple(map(_change_row, compared.changes))
+            self._changed[entry.key] = rows
+        return self._changed[entry.key]
+
     def _training_details(self, entry: Entry) -> Details:
         profile = self._profile(self.root / entry.key)
         times, figures = training.times_of(profile), training.metrics_of(profile)
         step, steps = times.step, profile.steps[-STEPS_SHOWN:]
+        rows, left_out = _drawn(steps)
         rate = figures.samples_per_second
         shown = [("steps", f"{profile.steps[-1].index + 1:,}" if profile.steps else "0")]
         if step is not None:
@@ -176,7 +201,8 @@ class Monitor:
                 for each in training.findings(profile)
                 if each.code != "running"
             ),
-            stage_rows=tuple(_stage_row(each) for each in steps),
+            stage_rows=rows,
+            left_out=left_out,
             shares={stage.value: share for stage, share in times.shares.items()},
             memory_rows=tuple(
                 {"step": each.index, "resident MB": each.resident_bytes / 1e6}
@@ -231,6 +257,29 @@ class Monitor:
                 return file.read(-1 if most is None else most)
         except OSError as error:
             raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _drawn(steps: Sequence[Step]) -> tuple[tuple[dict[str, float], ...], str]:
+    """The rows of the chart of stages, and a sentence about the first step if it is left out.
+
+    The first step compiles and takes many times as long: the others would be a line at zero.
+    """
+    rows = tuple(_stage_row(each) for each in steps)
+    spent = [sum(each.stages.values()) for each in steps]
+    if len(spent) > 2 and spent[0] > max(SLOW_FACTOR * max(spent[1:]), SLOW_SECONDS):
+        return rows[1:], f"Step {steps[0].index} took {spent[0]:,.3g} s and is not drawn."
+    return rows, ""
+
+
+def _change_row(change: Change) -> Row:
+    return {
+        "model": change.model,
+        "target": target_label(change.target),
+        "change": "worse" if change.kind is ChangeKind.REGRESSION else change.kind.value,
+        "before": change.before.value if change.before else "",
+        "after": change.after.value if change.after else "",
+        "why": change.reason,
+    }
 
 
 def _stage_row(step: Step) -> dict[str, float]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from compilewatch.records.breaks import GraphBreak
 from compilewatch.records.requests import Target
 
@@ -9,6 +14,26 @@ from compilewatch.records.requests import Target
 def mode_label_value(target: Target) -> str:
     """Return `eval`, `train`, `eval/dynamic` or `train/dynamic`."""
     return f"{target.mode.value}/dynamic" if target.dynamic else target.mode.value
+
+
+def selection_label(settings: Mapping[str, Any]) -> str:
+    """Return which models a run selects, from its settings: `top 25 (9f86d081)`.
+
+    Runs with equal labels select alike, at the same depth. The digest distinguishes long lists.
+    """
+    found = settings.get("selection")
+    chosen: dict[str, Any] = found if isinstance(found, dict) else {}
+    if chosen.get("names"):
+        words = f"{len(chosen['names'])} by name"
+    elif chosen.get("families"):
+        words = f"{len(chosen['families'])} by family"
+    elif chosen.get("all"):
+        words = "all"
+    else:
+        words = f"top {chosen['top']}" if chosen.get("top") else "default"
+    given = [chosen, settings.get("depth"), settings.get("tier")]
+    digest = hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()
+    return f"{words} ({digest[:8]})"
 
 
 def reason_label(graph_break: GraphBreak) -> str:

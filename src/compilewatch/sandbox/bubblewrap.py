@@ -164,7 +164,8 @@ def check_readable(paths: Sequence[str], uid: int | None) -> None:
                 raise SandboxError(
                     f"{path} cannot be read in a sandbox, because {part} belongs to root alone: "
                     "move it to a folder that all can read (such as /opt, with COMPILEWATCH_CACHE "
-                    "for environments), or run compilewatch as an ordinary user"
+                    "for environments; an interpreter: rm -rf .venv, PYTHON=/usr/bin/python3 "
+                    "make setup), or run compilewatch as an ordinary user"
                 )
 
 

@@ -187,6 +187,18 @@ DEFINITIONS: tuple[Definition, ...] = (
         ("mode", "kind"),
     ),
     Definition(
+        "compilewatch_regressed_models",
+        "Models that are worse than in their last good state, over the last 20 runs; absent "
+        "without an earlier run.",
+        ("mode",),
+    ),
+    Definition(
+        "compilewatch_regressed_since_timestamp_seconds",
+        "When the first run started in which the model was worse than in its last good state; of "
+        "the 20 most downloaded such models of a target.",
+        (*MODEL, "status"),
+    ),
+    Definition(
         "compilewatch_operators",
         "Operators of one forward call of every model, by where they ran: in captured graphs or "
         "eagerly. Absent for targets that do not count them.",
@@ -247,8 +259,10 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         "compilewatch_planned_requests",
-        "Requests in the plan of the run: models times targets.",
-        group=Group.RUN,
+        "Requests in the plan of the run: models times targets. A run of another selection does "
+        "not replace it without pushgateway.replace.",
+        ("selection",),
+        Group.RUN,
     ),
     Definition(
         "compilewatch_overhead_ratio",
@@ -349,6 +363,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         "compilewatch_papers",
         "Stored papers: passed every stage, failed one, or incomplete (a stage was not run).",
         ("state",),
+        Group.PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_info",
+        "Always 1; the labels say what became of a paper: its state, and the first stage that it "
+        "did not pass. Of the 100 papers that were worked on last.",
+        ("paper", "title", "state", "stage"),
         Group.PAPERS,
     ),
     Definition(

@@ -15,6 +15,11 @@ from compilewatch.sinks.prometheus import Sample
 
 MODEL, SCRIPTED = "model", "scripted"
 
+PAPERS_SHOWN = 100
+"""Papers that have a series of their own; all of them are counted."""
+
+TITLE_CHARACTERS = 120
+
 
 def paper_groups(summaries: Sequence[PaperSummary]) -> dict[str, list[Sample]]:
     """Samples by the origin of the code: prepared replies never count as those of a model."""
@@ -40,6 +45,7 @@ def _samples(replies: str, summaries: Sequence[PaperSummary]) -> list[Sample]:
             ("compilewatch_papers", (replies, state), float(n))
             for state, n in sorted(total.states.items())
         ),
+        *(_one("info", replies, 1, *_about(one)) for one in _newest(summaries)),
         *(_one("findings", replies, n, kind) for kind, n in total.findings.items()),
         *(_one("verdicts", replies, n, *labels) for labels, n in sorted(verdicts.items())),
         *(_one("repairs", replies, n, text) for text, n in sorted(repairs.items())),
@@ -53,6 +59,19 @@ def _samples(replies: str, summaries: Sequence[PaperSummary]) -> list[Sample]:
             else [_one("success_usd", replies, total.usd_per_success)]
         ),
     ]
+
+
+def _newest(summaries: Sequence[PaperSummary]) -> list[PaperSummary]:
+    """The papers with a series of their own: those worked on last."""
+    at = {one.paper: max((s.at for s in one.stages), default="") for one in summaries}
+    return sorted(summaries, key=lambda one: (at[one.paper], one.paper), reverse=True)[
+        :PAPERS_SHOWN
+    ]
+
+
+def _about(one: PaperSummary) -> tuple[str, str, str, str]:
+    stopped = (s.stage.value for s in one.stages if s.outcome is not StageOutcome.PASSED)
+    return one.paper, one.title[:TITLE_CHARACTERS], one.state, next(stopped, "")
 
 
 def _one(name: str, replies: str, value: float, *labels: str) -> Sample:

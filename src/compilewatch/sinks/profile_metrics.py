@@ -8,7 +8,7 @@ other models are counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from compilewatch.analysis import profiling
 from compilewatch.records.profiles import (
@@ -30,17 +30,26 @@ def samples(view: RunView) -> Iterator[Sample]:
     """Yield the samples of all profiles of a run; nothing for a run without profiles."""
     if not view.profiles:
         return
-    shown = sorted(view.profiles, key=lambda p: (-(p.downloads or 0), p.model))
+    yield from of_profiles(view.profiles)
+    yield from _changes(view, {profile.model for profile in _ranked(view.profiles)[:SHOWN_MODELS]})
+
+
+def of_profiles(profiles: Sequence[InferenceProfile]) -> Iterator[Sample]:
+    """Yield the samples of profiles without a comparison."""
+    shown = _ranked(profiles)
     detailed = len(shown) <= DETAILED_MODELS
     for profile in shown[:SHOWN_MODELS]:
         for target in profile.targets:
             yield from _of_target(profile, target, detailed=detailed)
     counted: Counter[tuple[str, str]] = Counter()
-    for profile in view.profiles:
+    for profile in profiles:
         for target in profile.targets:
             counted[target.target, _stability(target)] += 1
     yield from (("compilewatch_profiles", labels, count) for labels, count in counted.items())
-    yield from _changes(view, {profile.model for profile in shown[:SHOWN_MODELS]})
+
+
+def _ranked(profiles: Sequence[InferenceProfile]) -> list[InferenceProfile]:
+    return sorted(profiles, key=lambda p: (-(p.downloads or 0), p.model))
 
 
 def _of_target(

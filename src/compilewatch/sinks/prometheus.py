@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.leverage import cured_alone
+from compilewatch.analysis.regressed import is_comparable, regressed
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import entry, target_label_value
 from compilewatch.records import (
@@ -33,13 +34,17 @@ from compilewatch.records import (
     Result,
     XlaDetail,
 )
-from compilewatch.records.labels import mode_label_value, reason_label
+from compilewatch.records.clock import started
+from compilewatch.records.labels import mode_label_value, reason_label, selection_label
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles, profile_metrics
 from compilewatch.sinks.metric_definitions import DEFINITIONS
 
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
+
+REGRESSED_SHOWN = 20
+"""Models of a target that have a series because they are worse; all of them are counted."""
 
 Key = tuple[str, ...]
 """The values of a group's labels: (source, target), or (source,) for metrics about the run."""
@@ -145,6 +150,7 @@ def _of_target(view: RunView, complete: bool) -> Iterator[Sample]:
     yield from _by_family(view)
     yield from _by_reason(view)
     yield from _totals(view)
+    yield from _regressed(view)
     yield from _of_its_run(view, complete)
 
 
@@ -278,6 +284,19 @@ def _totals(view: RunView) -> Iterator[Sample]:
                 yield "compilewatch_changes", (mode, kind), count
 
 
+def _regressed(view: RunView) -> Iterator[Sample]:
+    found = regressed(view)
+    counts = Counter(mode_label_value(one.result.request.target) for one in found)
+    for mode, results in _by_mode(view).items():
+        if counts[mode] or is_comparable(replace(view, results=results)):
+            # A measured zero is exported, because an alert must see the value fall to it.
+            yield "compilewatch_regressed_models", (mode,), counts[mode]
+    for result, since in found[:REGRESSED_SHOWN]:
+        model = result.request.model
+        who = (model.name, model.family, mode_label_value(result.request.target), result.status)
+        yield "compilewatch_regressed_since_timestamp_seconds", who, started(since).timestamp()
+
+
 def _operators(results: Iterable[Result]) -> dict[str, int]:
     """Return the operators of all models by where they ran; nothing where none were counted."""
     counted = [
@@ -330,8 +349,8 @@ def _of_its_run(view: RunView, complete: bool) -> Iterator[Sample]:
 def _of_run(view: RunView) -> Iterator[Sample]:
     """Yield the samples about the complete run."""
     run = view.run
+    yield "compilewatch_planned_requests", (selection_label(run.settings),), run.planned
     measured = {
-        "compilewatch_planned_requests": run.planned,
         "compilewatch_overhead_ratio": summary.overhead(view),
         "compilewatch_run_duration_seconds": run.wall_seconds,
     }

@@ -6,9 +6,11 @@ The id of a run is never part of the key, because every run would then stay ther
 
 from __future__ import annotations
 
+import base64
 import http.client
 import urllib.error
-from collections.abc import Mapping, Sequence
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,18 +18,26 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, push_to_gateway
 from prometheus_client.exposition import basic_auth_handler
+from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config.settings import Settings
-from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.errors import SelectionError, SinkError, UnreachableError
+from compilewatch.records.labels import selection_label
+from compilewatch.records.profiles import InferenceProfile
 from compilewatch.records.views import RunView
 from compilewatch.retry import retrying
-from compilewatch.sinks import RunFiles
+from compilewatch.sinks import RunFiles, profile_metrics
 from compilewatch.sinks.metric_definitions import GROUP_LABELS, Group
 from compilewatch.sinks.prometheus import Sample, groups, registry
 
 JOB = "compilewatch"
 PAPERS_JOB = "compilewatch_papers"
 PUBLISHER_JOB = "compilewatch_publisher"
+PROFILE_SOURCE = "profile"
+"""The source of models that were profiled on their own, with one group for each model."""
+
+SELECTION_METRIC = "compilewatch_planned_requests"
+"""The metric of each source's group that says which models were published last."""
 
 MESSAGE_CHARACTERS = 300
 
@@ -48,15 +58,37 @@ class PushgatewaySink:
 
     def __init__(self, settings: Settings) -> None:
         self._gateway = _Gateway(settings)
+        self._replaces = settings.pushgateway.replace
 
     def publish(self, view: RunView, files: RunFiles) -> str:
         del files
+        if not self._replaces:
+            self._refuse_another_selection(view)
         found = groups(view)
         for key, samples in found.items():
             names = GROUP_LABELS[Group.TARGET if len(key) == 2 else Group.RUN]
             self._gateway.replace(JOB, dict(zip(names, key, strict=True)), registry(samples))
         series = sum(map(len, found.values()))
         return f"pushgateway: {series:,} series in {len(found)} groups at {self._gateway.address}"
+
+    def _refuse_another_selection(self, view: RunView) -> None:
+        """Raise SelectionError if the gateway holds other models of the same source.
+
+        It holds what everybody sees, and the run would replace it: a try with one model would be
+        shown as the state of all, and would end their alerts.
+        """
+        mine = selection_label(view.run.settings)
+        for labels in self._gateway.labels_of(SELECTION_METRIC):
+            # A gateway that an older version filled says nothing of the selection.
+            held = labels.get("selection", mine)
+            same_source = (labels.get("job"), labels.get("source")) == (JOB, view.run.source)
+            if same_source and held != mine:
+                raise SelectionError(
+                    f"{self._gateway.address} holds the models of the selection {held} of "
+                    f"{view.run.source}, and run {view.run.id} has {mine}: nothing was replaced; "
+                    f"if it should be: compilewatch publish {view.run.id} --to pushgateway "
+                    "--replace"
+                )
 
 
 def push_papers(settings: Settings, groups: Mapping[str, Sequence[Sample]]) -> str:
@@ -67,6 +99,19 @@ def push_papers(settings: Settings, groups: Mapping[str, Sequence[Sample]]) -> s
         gateway.replace(PAPERS_JOB, dict(zip(names, (replies,), strict=True)), registry(samples))
     series = sum(map(len, groups.values()))
     return f"pushgateway: {series:,} series in {len(groups)} groups at {gateway.address}"
+
+
+def push_profile(settings: Settings, profile: InferenceProfile) -> str:
+    """Replace the group of a model that was profiled on its own. Raises SinkError."""
+    gateway = _Gateway(settings)
+    # Runs have other sources, so that neither replaces the other.
+    samples = [
+        (name, (PROFILE_SOURCE, *labels), value)
+        for name, labels, value in profile_metrics.of_profiles([profile])
+    ]
+    key = {"source": PROFILE_SOURCE, "model": profile.model}
+    gateway.replace(JOB, key, registry(samples))
+    return f"pushgateway: {len(samples):,} series of {profile.model} at {gateway.address}"
 
 
 def push_health(settings: Settings, health: Mapping[str, Health]) -> None:
@@ -85,7 +130,7 @@ class _Gateway:
     """The client: replaces groups, retries transient errors, and explains the others."""
 
     def __init__(self, settings: Settings, *, retry: bool = True) -> None:
-        self.address = settings.pushgateway.url
+        self.address = settings.pushgateway.url.rstrip("/")
         parts = urlsplit(self.address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SinkError(
@@ -104,6 +149,9 @@ class _Gateway:
             username=settings.pushgateway.username or None,
             password=settings.pushgateway.password,
         )
+        given = settings.pushgateway
+        token = base64.b64encode(f"{given.username}:{given.password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {token}"} if given.username else {}
         seconds = settings.publish.retry_seconds if retry else 0.0
         self._retry = retrying(UnreachableError, seconds=seconds, first_wait_seconds=0.2)
 
@@ -111,9 +159,29 @@ class _Gateway:
         """PUT one group. Raises UnreachableError after the last retry, or SinkError."""
         self._retry(self._put, job, key, metrics)
 
+    def labels_of(self, metric: str) -> list[dict[str, str]]:
+        """Return the labels of each series of a metric. Raises as `replace`."""
+        lines: list[str] = self._retry(self._lines_of, metric)
+        parsed = text_string_to_metric_families("".join(lines))
+        return [sample.labels for family in parsed for sample in family.samples]
+
+    def _lines_of(self, metric: str) -> list[str]:
+        found: list[str] = []
+
+        def read() -> None:
+            request = urllib.request.Request(f"{self.address}/metrics", headers=self._headers)
+            with urllib.request.urlopen(request, timeout=self._timeout) as response:
+                # Line by line: the metrics of a thousand models are tens of megabytes.
+                wanted = f"{metric}{{".encode()
+                found.extend(line.decode() for line in response if line.startswith(wanted))
+
+        self._ask(read)
+        return found
+
     def _put(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:
-        try:
-            push_to_gateway(
+        self._ask(
+            partial(
+                push_to_gateway,
                 self.address,
                 job=job,
                 registry=metrics,
@@ -121,6 +189,11 @@ class _Gateway:
                 timeout=self._timeout,
                 handler=self._handler,
             )
+        )
+
+    def _ask(self, request: Callable[[], None]) -> None:
+        try:
+            request()
         except urllib.error.HTTPError as error:
             raise self._error_of(error) from None
         except (OSError, http.client.HTTPException) as error:

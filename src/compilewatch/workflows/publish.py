@@ -11,7 +11,13 @@ import msgspec
 
 from compilewatch import plugins
 from compilewatch.config.settings import Settings, value_of, where_to_set
-from compilewatch.errors import CompilewatchError, SinkError, UnreachableError, UsageError
+from compilewatch.errors import (
+    CompilewatchError,
+    SelectionError,
+    SinkError,
+    UnreachableError,
+    UsageError,
+)
 from compilewatch.records.clock import now
 from compilewatch.records.views import RunView
 from compilewatch.sinks import ADDRESSES, SINKS, Sink, remote_sinks
@@ -129,6 +135,10 @@ def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome
             outcome = _hand_over_waiting(store, stored, sink)
         if outcome.error is None:
             spool.delivered(sink.name, spooled.run)
+            yield outcome
+        elif isinstance(outcome.error, SelectionError):
+            # Waiting would not change it, and nobody shall replace the models by a retry.
+            spool.drop(sink.name, spooled.run)
             yield outcome
         else:
             advice = _keep(spool, sink.name, spooled, outcome)

@@ -196,7 +196,10 @@ def _baseline(
         assert run.baseline is not None
         if run.baseline in known:
             return known[run.baseline], []
-        return None, [f"the baseline {run.baseline} has been deleted from {store.root}"]
+        return None, [
+            f"the baseline {run.baseline} has been deleted from {store.root}: the run is shown and "
+            "published without changes; name another run with --baseline"
+        ]
     chosen = default_baseline([other.run for other in known.values()], run)
     if chosen is None:
         return None, []

@@ -92,3 +92,19 @@ def test_what_waited_is_sent_when_the_gateway_is_back(
         assert "(spooled): pushgateway: " in second
         assert b'compilewatch_spooled_publications{instance="",job=' in gateway.get("/metrics")
     assert compilewatch("publish", "--json", **address).returncode == 3
+
+
+@pytest.mark.services
+def test_a_lost_baseline_is_said(
+    compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
+) -> None:
+    done = compilewatch("sweep", "--source", "manifest", "--json")
+    run = json.loads(done.stdout)["run"]
+    outputs = Path(swept["folder"]).parent
+    (outputs / run["baseline"]).rename(tmp_path / "away")
+    with services.pushgateway(tmp_path) as gateway:
+        done = compilewatch("publish", run["id"], COMPILEWATCH_PUSHGATEWAY_URL=gateway.url)
+    (tmp_path / "away").rename(outputs / run["baseline"])
+    said = f"compilewatch: the baseline {run['baseline']} has been deleted from {outputs}: "
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith(said))
+    assert "published without changes" in line

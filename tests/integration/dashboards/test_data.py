@@ -44,6 +44,7 @@ CHOICES = [
 """Values of variables that hold one value; others are "All"."""
 
 NO_ANSWER = {
+    ("compilewatch-overview", "Alerts"): "no rules are loaded, and none fires without evidence",
     ("compilewatch-health", "Alerts"): "no rules are loaded; tests/integration/stack has them fire",
 }
 """Queries that rightly have nothing to say about these runs."""
@@ -136,36 +137,49 @@ def number(prometheus: Service, title: str, **choice: str) -> list[tuple[dict[st
 
 
 def test_a_run_that_was_never_compared_has_no_changes_and_not_none(prometheus: Service) -> None:
-    queried = next(q for q in queries("prometheus") if q.where == "Since the baseline")
-    both, compared = queried.expr, queried.expr.replace('source=~"$source"', 'source="manifest"')
-    assert both != compared
-    assert asked(prometheus, compared) == []
-    assert number(prometheus, "Since the baseline") == [({}, 1.0)]
+    for ref in ("A", "B"):
+        both = next(
+            q.expr for q in queries("prometheus") if (q.where, q.ref) == ("Worse and better", ref)
+        )
+        compared = both.replace('source=~"$source"', 'source="manifest"')
+        assert both != compared
+        assert asked(prometheus, compared) == []
+    assert number(prometheus, "Worse and better") == [({}, 1.0)]
 
 
 def test_only_a_complete_run_has_a_last_success(prometheus: Service) -> None:
-    (_, age), *more = number(prometheus, "Last complete run")
-    assert more == []
-    assert age > STALE_SECONDS
+    found = number(prometheus, "Last complete run")
+    # By target and mode, so that one that is not run any more does not colour the others.
+    assert {(labels["target"], labels["mode"]) for labels, _ in found} == {
+        ("dynamo", "eval"),
+        ("dynamo", "train"),
+        ("export", "eval"),
+        ("inductor", "eval"),
+    }
+    assert min(age for _, age in found) > STALE_SECONDS
     stale = next(q for q in queries("prometheus") if q.where == "Runs" and q.ref == "A")
-    found = answer(prometheus, stale, {})
-    assert {series["metric"]["source"] for series in found} == {"manifest"}
-    assert {series["value"][1] for series in found} == {"1"}
+    answered = answer(prometheus, stale, {})
+    assert {series["metric"]["source"] for series in answered} == {"manifest"}
+    assert {series["value"][1] for series in answered} == {"1"}
 
 
 def test_the_share_is_passes_of_verdicts_and_zero_where_nothing_passes(prometheus: Service) -> None:
-    shares = {
-        (series["metric"]["target"], series["metric"]["mode"]): float(series["values"][-1][1])
-        for series in answer(prometheus, share(), {})
-    }
+    found = number(prometheus, "Models without graph breaks")
+    shares = {(labels["target"], labels["mode"]): value for labels, value in found}
     counted = asked(prometheus, 'sum by (target, mode) (compilewatch_results{status="pass"})')
     passed = {(s["metric"]["target"], s["metric"]["mode"]): float(s["value"][1]) for s in counted}
     verdicts = asked(prometheus, "sum by (target, mode) (compilewatch_verdicts)")
-    assert shares == {
-        key: passed.get(key, 0.0) / float(series["value"][1])
-        for series in verdicts
-        if (key := (series["metric"]["target"], series["metric"]["mode"]))
+    totals = {
+        (one["metric"]["target"], one["metric"]["mode"]): float(one["value"][1]) for one in verdicts
     }
+    assert shares == {key: passed.get(key, 0.0) / total for key, total in totals.items()}
+    for labels, _ in found:
+        key = labels["target"], labels["mode"]
+        # What a tile is called: 19 of 25.
+        assert (labels["part"], labels["whole"]) == (
+            str(int(passed.get(key, 0))),
+            str(int(totals[key])),
+        )
     nothing = share().expr.replace('status="pass"', 'status="none"')
     assert {series["value"][1] for series in asked(prometheus, nothing)} == {"0"}
 

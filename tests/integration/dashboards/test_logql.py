@@ -19,7 +19,7 @@ from tests.reading import Query, filled, queries
 
 ROOT = Path(__file__).parents[3]
 FIELDS = {name for event in EVENTS for name in event.__struct_fields__} | {"event"}
-OWN = {"service_name", *Phase, "place", "code", "hint", "check", "what", "where"}
+OWN = {"service_name", *Phase, "place", "code", "hint", "check", "what", "where", "at", "event"}
 """The collector's label, and names that a query makes."""
 
 LOGQL = queries("loki")

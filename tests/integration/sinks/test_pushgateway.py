@@ -10,17 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config.settings import Settings
-from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import Status, Target
 from compilewatch.records.views import RunView
 from compilewatch.sinks.prometheus import exposition, groups
-from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
+from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health, push_profile
 from compilewatch.store import RunFolder
-from tests import example_run, factories, services
+from tests import example_run, factories, profiled, services
 from tests.services import Service
 from tests.serving import serving
 from tests.sharing import free_port
@@ -101,6 +102,39 @@ def test_a_retired_model_disappears_and_other_targets_stay(gateway: Service) -> 
     push(factories.view(factories.result("B")), gateway.url)
     assert models(gateway, "dynamo") == {"B"}
     assert models(gateway, "export") == {"A"}
+
+
+@pytest.mark.services
+def test_a_try_with_one_model_does_not_replace_the_others(tmp_path: Path) -> None:
+    with services.pushgateway(tmp_path) as own:
+        try_one_model(own)
+
+
+def try_one_model(gateway: Service) -> None:
+    everyday = {"selection": {"top": 25}}
+    fleet = factories.view(
+        *map(factories.result, ("A", "B")), source="hub", settings=everyday, planned=2
+    )
+    push(fleet, gateway.url)
+    before = held(gateway)
+    one = {"selection": {"names": ["A"]}}
+    tried = factories.view(factories.result("A"), source="hub", settings=one)
+    with pytest.raises(SelectionError, match="holds the models of the selection top 25") as said:
+        push(tried, gateway.url)
+    assert "\n" not in str(said.value)
+    assert "--replace" in str(said.value)
+    assert held(gateway) == before
+    # Another source has models of its own, and the same selection may be published again.
+    push(factories.view(factories.result("A"), source="manifest", settings=one), gateway.url)
+    push(fleet, gateway.url)
+    push(tried, gateway.url, pushgateway_replace=True)
+    assert ("selection", "1 by name") in {
+        (name, value.partition(" (")[0])
+        for (metric, labels) in held(gateway)
+        if metric == "compilewatch_planned_requests"
+        for name, value in labels
+        if ("source", "hub") in labels
+    }
 
 
 @pytest.mark.services
@@ -203,13 +237,19 @@ def test_an_address_that_is_none_is_refused(url: str, message: str) -> None:
     assert "secret" not in str(refused.value)
 
 
+asked_by: list[str | None] = []
+"""Who asked the server of `answering` for its metrics."""
+
+
 @contextmanager
 def answering(*statuses: int) -> Iterator[tuple[str, list[Any]]]:
     """A server that answers PUT with these statuses in turn, the last for ever, and what it got.
 
-    A status of 0 is no answer at all: the connection is closed.
+    It holds nothing: a GET is answered without a metric. A status of 0 is no answer at all: the
+    connection is closed.
     """
     got: list[Any] = []
+    asked_by.clear()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
@@ -220,6 +260,11 @@ def answering(*statuses: int) -> Iterator[tuple[str, list[Any]]]:
                 self.send_response(status)
                 self.end_headers()
                 self.wfile.write(b"why\nnot")
+
+        def do_GET(self) -> None:
+            asked_by.append(self.headers.get("Authorization"))
+            self.send_response(200)
+            self.end_headers()
 
         def log_message(self, *_: object) -> None: ...
 
@@ -257,6 +302,7 @@ def test_user_and_password_are_sent_and_never_told() -> None:
         "/metrics/job/compilewatch/source/library",
     ]
     assert got[0][1] == "Basic bWU6c2VjcmV0"
+    assert asked_by == ["Basic bWU6c2VjcmV0"]
     assert "secret" not in str(refused.value)
 
 
@@ -283,3 +329,25 @@ def test_a_gateway_killed_in_mid_publish_holds_all_of_the_next_one(tmp_path: Pat
     with services.pushgateway(tmp_path, port=port) as again:
         push(view, again.url)
         assert len(held(again)) == sum(map(len, groups(view).values()))
+
+
+@pytest.mark.services
+def test_a_model_that_was_profiled_on_its_own_has_a_group_of_its_own(tmp_path: Path) -> None:
+    with services.pushgateway(tmp_path) as own:
+        run = example_run.view(*example_run.row())
+        push(run, own.url)
+        before = held(own)
+        profile, _ = profiled.profile()
+        for model in ("A", "B"):
+            named = msgspec.structs.replace(profile, model=model, family="bert")
+            said = push_profile(settings(own.url), named)
+            assert said.startswith("pushgateway: ")
+        after = held(own)
+        assert before.items() <= after.items()
+        latencies = [
+            dict(labels)
+            for (name, labels) in after
+            if name == "compilewatch_latency_seconds" and ("source", "profile") in labels
+        ]
+        assert {one["model"] for one in latencies} == {"A", "B"}
+        assert {one["batch_size"] for one in latencies} == {"1", "4", "8"}

@@ -19,6 +19,8 @@ from tests.serving import serving
 
 STACK = Path(__file__).parents[3] / "stack"
 PATIENCE_SECONDS = 60.0
+GRAFANA = "https://grafana.example.org"
+RUNBOOK = "https://docs.example.org/alerts.html"
 
 pytestmark = pytest.mark.services
 
@@ -42,13 +44,16 @@ def webhook() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
         yield f"{url}/", received
 
 
-def push(gateway: str, regressions: int) -> None:
+def push(gateway: str, regressed: int) -> None:
     """What the sink pushes of one target, as far as the alert reads it."""
     body = (
-        "# TYPE compilewatch_changes gauge\n"
-        f'compilewatch_changes{{mode="eval",kind="regression"}} {regressions}\n'
-        'compilewatch_changes{mode="eval",kind="fixed"} 1\n'
+        "# TYPE compilewatch_regressed_models gauge\n"
+        f'compilewatch_regressed_models{{mode="eval"}} {regressed}\n'
+        "# TYPE compilewatch_regressed_since_timestamp_seconds gauge\n"
     )
+    for name in ("BertModel", "BlipModel")[:regressed]:
+        labels = f'model="{name}",family="bert",mode="eval",status="graph_break"'
+        body += f"compilewatch_regressed_since_timestamp_seconds{{{labels}}} {1e9 + len(name)}\n"
     url = f"{gateway}/metrics/job/compilewatch/source/library/target/dynamo"
     request = urllib.request.Request(url, data=body.encode(), method="PUT")
     with urllib.request.urlopen(request, timeout=10) as answer:
@@ -74,19 +79,35 @@ def alertmanager_config(url: str) -> str:
     return replaced(text, {"group_wait: 30s": "group_wait: 0s", "interval: 5m": "interval: 1s"})
 
 
-def prometheus_config(gateway: str, alertmanager: str) -> str:
+def prometheus_config(gateway: str, alertmanager: str, rules: Path) -> str:
     folder = STACK / "prometheus"
-    text = (folder / "prometheus.yml").read_text() + (folder / "scrape_pushgateway.yml").read_text()
+    text = subprocess.run(
+        ["sh", folder / "render.sh"],
+        env={"PATH": os.environ["PATH"], "GRAFANA_EXTERNAL_URL": GRAFANA, "RUNBOOK_URL": RUNBOOK},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    text += (folder / "scrape_pushgateway.yml").read_text()
     return replaced(
         text,
         {
             "pushgateway:9091": gateway.removeprefix("http://"),
             "alertmanager:9093": alertmanager.removeprefix("http://"),
-            "/etc/prometheus/rules": str(folder / "rules"),
+            "/etc/prometheus/rules": str(rules),
             "scrape_interval: 2m": "scrape_interval: 300ms",
             "evaluation_interval: 1m": "evaluation_interval: 300ms",
         },
     )
+
+
+def hurried_rules(folder: Path) -> Path:
+    """The stack's own rules, which a test need not wait for."""
+    text = (STACK / "prometheus" / "rules" / "compilewatch.yml").read_text()
+    (folder / "rules").mkdir()
+    text = replaced(text, {"keep_firing_for: 10m": "keep_firing_for: 1s"})
+    (folder / "rules" / "compilewatch.yml").write_text(text)
+    return folder / "rules"
 
 
 def test_a_regression_reaches_the_webhook_and_so_does_its_end(
@@ -100,7 +121,8 @@ def test_a_regression_reaches_the_webhook_and_so_does_its_end(
         services.alertmanager(tmp_path, manager_file) as manager,
     ):
         push(gateway.url, 2)
-        prometheus_file.write_text(prometheus_config(gateway.url, manager.url))
+        rules = hurried_rules(tmp_path)
+        prometheus_file.write_text(prometheus_config(gateway.url, manager.url, rules))
         with services.prometheus(tmp_path, prometheus_file):
             first = received.get(timeout=PATIENCE_SECONDS)
             push(gateway.url, 0)
@@ -117,5 +139,13 @@ def test_a_regression_reaches_the_webhook_and_so_does_its_end(
             "target": "dynamo",
             "mode": "eval",
         }
-        assert alert["annotations"]["runbook"] == "docs/alerts.md#compilewatchregression"
-    assert first["alerts"][0]["annotations"]["summary"].startswith("2 models regressed on dynamo")
+        # The labels that hold the addresses are not among those above.
+        said = alert["annotations"]
+        assert said["runbook_url"] == f"{RUNBOOK}#compilewatchregression"
+        assert said["dashboard_url"] == (
+            f"{GRAFANA}/d/compilewatch-overview?var-source=library&var-target=dynamo"
+        )
+    said = first["alerts"][0]["annotations"]
+    assert said["summary"] == "2 models are worse on dynamo (library, eval)"
+    for name in ("BertModel (graph break)", "BlipModel (graph break)"):
+        assert name in said["description"]

@@ -133,7 +133,8 @@ def test_what_is_mounted_from_the_checkout_is_there(model: dict[str, Any]) -> No
 
 
 def test_prometheus_does_not_scrape_what_alloy_scrapes(model: dict[str, Any]) -> None:
-    assert "--web.enable-remote-write-receiver" in model["services"]["prometheus"]["command"]
+    (line,) = model["services"]["prometheus"]["command"]
+    assert "--web.enable-remote-write-receiver" in line
     assert "scrape_configs" not in (ROOT / "stack/prometheus/prometheus.yml").read_text()
 
 

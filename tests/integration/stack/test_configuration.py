@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from compilewatch.sinks.metric_definitions import DEFINITIONS
+from dashboards.frame import TITLES
 from tests import services
 
 ROOT = Path(__file__).parents[3]
@@ -19,6 +20,13 @@ STACK = ROOT / "stack"
 RULES = STACK / "prometheus" / "rules"
 RULE_TESTS = sorted((Path(__file__).parent / "rules").glob("*_test.yml"))
 GATEWAYS_OWN = ("push_time_seconds", "push_failure_time_seconds")
+RESULTS = (
+    "CompilewatchRegression",
+    "CompilewatchProfileSlower",
+    "CompilewatchPassShareFalling",
+    "CompilewatchCoverageFalling",
+    "CompilewatchUntestableRising",
+)
 ALERTS = [
     rule
     for path in sorted(RULES.glob("*.yml"))
@@ -42,15 +50,57 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return run(services.program("promtool", package="prometheus"), *arguments)
 
 
+def rendered(*arguments: str, **environment: str) -> str:
+    """Prometheus' configuration as compose.yaml and stack.sh have it made."""
+    done = run("sh", STACK / "prometheus" / "render.sh", *arguments, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_prometheus_takes_its_configuration_with_and_without_the_scrape(tmp_path: Path) -> None:
-    base = (STACK / "prometheus" / "prometheus.yml").read_text()
+    base = rendered(GRAFANA_EXTERNAL_URL="https://g.example.org/", RUNBOOK_URL="a?b='1&c|d\\e")
     scrape = (STACK / "prometheus" / "scrape_pushgateway.yml").read_text()
     for name, text in [("compose", base), ("plain", base + scrape)]:
         config = tmp_path / f"{name}.yml"
         config.write_text(text)
         checked = promtool("check", "config", "--syntax-only", config)
         assert checked.returncode == 0, checked.stderr
-    assert yaml.safe_load(base + scrape)["scrape_configs"][0]["honor_labels"] is True
+    loaded = yaml.safe_load(base + scrape)
+    assert loaded["scrape_configs"][0]["honor_labels"] is True
+    labels = loaded["global"]["external_labels"]
+    assert labels == {"grafana_url": "https://g.example.org", "runbook_url": "a?b='1&c|d\\e"}
+    # They are for the text of alerts, and would otherwise be labels of each.
+    (drop,) = loaded["alerting"]["alert_relabel_configs"]
+    assert drop["action"] == "labeldrop"
+    assert set(drop["regex"].split("|")) == set(labels)
+
+
+def test_retention_is_in_the_file_where_its_flags_are_deprecated() -> None:
+    """Debian's Prometheus does not know this setting, so only its place in the file is checked."""
+    tsdb = yaml.safe_load(rendered("--retention", PROMETHEUS_RETENTION="9d"))["storage"]["tsdb"]
+    assert tsdb["retention"] == {"time": "9d", "size": "8GB"}
+    assert "retention" not in yaml.safe_load(rendered())["storage"]["tsdb"]
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["prometheus"]
+    (line,) = compose["command"]
+    assert "render.sh --retention" in line
+    assert "storage.tsdb.retention" not in line
+
+
+@pytest.mark.parametrize(
+    ("version", "given"),
+    [("2.42.0+ds", "flags"), ("3.12.1", "flags"), ("3.13.0", "file"), ("4.0.0", "file")],
+)
+def test_a_prometheus_gets_its_retention_where_it_reads_it(
+    tmp_path: Path, version: str, given: str
+) -> None:
+    fake = tmp_path / "prometheus"
+    fake.write_text(f"#!/bin/sh\necho 'prometheus, version {version} (branch: HEAD)'\n")
+    fake.chmod(0o755)
+    script = (ROOT / "scripts" / "stack.sh").read_text()
+    function = re.search(r"^retention_is_in_file\(\) \{.*?^\}", script, re.DOTALL | re.MULTILINE)
+    assert function is not None
+    asked = f'{function[0]}\nif retention_is_in_file "{fake}"; then echo file; else echo flags; fi'
+    assert run("bash", "-c", asked).stdout.strip() == given
 
 
 def test_the_rules_are_valid() -> None:
@@ -68,10 +118,26 @@ def test_the_rules_pass_their_unit_tests(path: Path) -> None:
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_an_alert_says_what_it_is_and_what_to_do(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in ("critical", "warning")
-    assert set(alert["annotations"]) == {"summary", "description", "runbook"}
-    page, _, section = alert["annotations"]["runbook"].partition("#")
-    headings = re.findall(r"^## (\w+)$", (ROOT / page).read_text(), re.MULTILINE)
+    wanted = {"summary", "description", "runbook_url", "dashboard_url"}
+    assert set(alert["annotations"]) == wanted
+    # Absolute where the address is set: a mail has no page that a relative address could refer to.
+    page, _, section = alert["annotations"]["runbook_url"].partition("#")
+    assert page == (
+        "{{ with $externalLabels.runbook_url }}{{ . }}{{ else }}docs/alerts.md{{ end }}"
+    )
+    headings = re.findall(r"^## (\w+)$", (ROOT / "docs/alerts.md").read_text(), re.MULTILINE)
     assert (section, alert["alert"] in headings) == (alert["alert"].lower(), True)
+    dashboard = alert["annotations"]["dashboard_url"]
+    uid = re.match(r"\{\{ \$externalLabels\.grafana_url \}\}/d/([\w-]+)", dashboard)
+    assert uid is not None
+    assert uid[1] in TITLES
+
+
+def test_no_outage_ends_an_alert_about_results() -> None:
+    about = {alert["alert"]: alert for alert in ALERTS if alert["alert"] in RESULTS}
+    assert set(about) == set(RESULTS)
+    for alert in about.values():
+        assert alert["keep_firing_for"] == "10m"
 
 
 def test_every_alert_is_seen_firing_and_not_firing() -> None:
@@ -95,6 +161,7 @@ def test_rules_and_their_tests_know_only_metrics_that_exist_with_their_labels() 
         for test in yaml.safe_load(path.read_text())["tests"]:
             for given in test["input_series"]:
                 name, _, rest = given["series"].partition("{")
+                rest = re.sub(r'"[^"]*"', '""', rest)
                 if name != "up":
                     assert set(re.findall(r"(\w+)=", rest)) <= labels[name], given
 
@@ -152,6 +219,29 @@ def test_half_a_mail_address_is_refused_in_one_line_and_own_routes_win(tmp_path:
     assert own.stdout == "route: {receiver: mine}\n"
 
 
+def test_grafana_asks_nobody_on_the_internet_at_its_start() -> None:
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    wanted = {
+        "GF_ANALYTICS_REPORTING_ENABLED": "false",
+        "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
+        "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
+        "GF_PLUGINS_PREINSTALL_DISABLED": "true",
+        "GF_SECURITY_DISABLE_GRAVATAR": "true",
+        "GF_USERS_ALLOW_SIGN_UP": "false",
+    }
+    script = (ROOT / "scripts" / "stack.sh").read_text()
+    environment = compose["services"]["grafana"]["environment"]
+    assert {name: environment[name] for name in wanted} == wanted
+    assert {name for name, value in wanted.items() if f"{name}={value}" not in script} == set()
+
+
+def test_grafana_does_not_ask_loki_for_alerts() -> None:
+    """Loki has no ruler here and answers 404, which Grafana shows on every list of alerts."""
+    path = STACK / "grafana" / "provisioning" / "datasources" / "datasources.yaml"
+    sources = {s["uid"]: s["jsonData"] for s in yaml.safe_load(path.read_text())["datasources"]}
+    assert sources["loki"]["manageAlerts"] is False
+
+
 def test_grafana_is_given_the_uids_that_dashboards_name() -> None:
     folder = STACK / "grafana" / "provisioning"
     sources = yaml.safe_load((folder / "datasources" / "datasources.yaml").read_text())
@@ -207,6 +297,24 @@ def test_loki_stores_below_one_folder_only() -> None:
     assert storage["object_store"]["filesystem"]["dir"] == "${LOKI_DATA:-/loki}/chunks"
     assert config["common"]["path_prefix"] == "${LOKI_DATA:-/loki}"
     assert "storage" not in config["common"]
+
+
+def hours(text: str) -> int:
+    unit = {"h": 1, "d": 24}[text[-1]]
+    return int(text[:-1]) * unit
+
+
+def test_lines_that_loki_accepts_are_returned_while_only_memory_has_them() -> None:
+    config = yaml.safe_load((STACK / "loki" / "loki.yaml").read_text())
+    accepted = hours(config["limits_config"]["reject_old_samples_max_age"])
+    assert hours(config["ingester"]["query_store_max_look_back_period"]) >= accepted
+
+
+def test_lokis_parts_may_exchange_what_one_query_returns() -> None:
+    """5,000 lines of up to 256 kB each are rejected above these sizes; real ones are 9 MB."""
+    server = yaml.safe_load((STACK / "loki" / "loki.yaml").read_text())["server"]
+    for side in ("recv", "send"):
+        assert server[f"grpc_server_max_{side}_msg_size"] >= 64 * 1024 * 1024
 
 
 def test_grafana_finds_every_folder_that_it_provisions_from() -> None:

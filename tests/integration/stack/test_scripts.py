@@ -131,6 +131,13 @@ def test_what_is_pushed_can_be_queried_and_down_ends_what_up_began(debian: Stack
         "target": "dynamo",
     }
 
+    # Links in notifications name the loopback address, or what is set, and not the host.
+    flags = debian.url("prometheus") + "/api/v1/status/flags"
+    with urllib.request.urlopen(flags, timeout=10) as answer:
+        assert json.load(answer)["data"]["web.external-url"] == f"{debian.url('prometheus')}/"
+    process = Path(f"/proc/{debian.process('alertmanager')}/cmdline").read_text().split("\0")
+    assert f"--web.external-url={debian.url('alertmanager')}/" in process
+
     with urllib.request.urlopen(debian.url("prometheus") + "/api/v1/rules", timeout=10) as answer:
         assert len(json.load(answer)["data"]["groups"]) == 4
 
@@ -372,3 +379,19 @@ def test_settings_come_from_the_file_and_the_environment_wins(stack: Stack) -> N
     (stack.root / ".env").write_text("# a comment\nSTACK_DATA='elsewhere'\nPATH=/nowhere\n")
     assert "pushgateway: " in stack.run("status").stdout
     assert not (stack.root / "elsewhere").exists()
+
+
+def test_the_runbook_is_where_the_clone_comes_from(stack: Stack) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", *arguments], cwd=stack.root, check=True, capture_output=True)
+
+    git("init")
+    git("remote", "add", "origin", "git@git.example.org:team/compilewatch.git")
+    made = stack.run("local", script="stack_setup.sh")
+    assert made.returncode == 0, made.stderr
+    page = "https://git.example.org/team/compilewatch/blob/HEAD/docs/alerts.md"
+    assert f"RUNBOOK_URL={page}\n" in (stack.root / ".env").read_text()
+    # What a person has set stays.
+    git("remote", "set-url", "origin", "https://user:secret@other.example.org/x.git")
+    stack.run(script="stack_setup.sh")
+    assert f"RUNBOOK_URL={page}\n" in (stack.root / ".env").read_text()

@@ -7,15 +7,17 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.verify_stack import checks, grafana
+from scripts.verify_stack import checks, grafana, logs, published
 from scripts.verify_stack.__main__ import main
 from scripts.verify_stack.report import CheckError, Report
 from scripts.verify_stack.services import Programs, listens_on
+from tests import services
 from tests.reading import DASHBOARDS, panels
 
 
@@ -142,6 +144,76 @@ def test_a_panel_that_is_empty_or_cannot_be_asked_is_a_fault(
         grafana.panels_answer(client, uid, DASHBOARDS[uid])
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_steps_are_those_of_a_browser() -> None:
+    """Grafana renders another one as a fraction of a second, which Prometheus rejects."""
+    week, month = 7 * 24 * 3_600_000, 30 * 24 * 3_600_000
+    for made in DASHBOARDS.values():
+        for panel in panels(made):
+            for span in (week, month, 3 * month):
+                step = grafana._step(panel, span)
+                assert step % 60_000 == 0
+                assert step >= 120_000
+    wide = {"targets": [{}], "gridPos": {"w": 24}, "interval": "2m"}
+    assert grafana._step(wide, week) == 5 * 60_000
+    assert grafana._step(wide, 3 * month) == 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [({"error": "connection refused"}, None), (ROWS, "has an answer"), ({"frames": []}, "empty")],
+)
+def test_a_panel_that_claims_something_without_its_source_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, result: dict[str, Any], said: str | None
+) -> None:
+    client: Any = Panels(result)
+    client.dashboards = lambda: DASHBOARDS
+    if said is None:
+        assert grafana.panels_say_that_their_source_is_down(client, "loki") == "7 panels"
+        monkeypatch.setattr(grafana, "NEUTRAL", "another text")
+        with pytest.raises(CheckError, match="says 'no data'"):
+            grafana.panels_say_that_their_source_is_down(client, "loki")
+        return
+    with pytest.raises(CheckError, match="has an answer"):
+        grafana.panels_say_that_their_source_is_down(client, "loki")
+
+
+def test_late_lines_that_are_missing_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_push", lambda *arguments: None)
+    monkeypatch.setattr(logs, "_query", lambda *arguments: [("1 hours old", "1")])
+    stack: Any = None
+    with pytest.raises(CheckError, match="accepted and not returned: 100 hours old, 216 hours"):
+        logs.late_lines_are_returned(stack)
+
+
+@pytest.mark.services
+def test_an_alert_that_fires_and_ends_is_seen_by_the_real_services(tmp_path: Path) -> None:
+    """Half a minute: pushes, scrapes and evaluations of the stack's own files, in a hurry."""
+    for name in ("prometheus", "prometheus-pushgateway", "prometheus-alertmanager"):
+        services.program(name, package=name)
+    stack = Programs(tmp_path)
+    hurry = {
+        "prometheus/scrape_pushgateway.yml": ("scrape_interval: 2m", "scrape_interval: 1s"),
+        "prometheus/prometheus.yml": ("evaluation_interval: 1m", "evaluation_interval: 1s"),
+        "prometheus/rules/compilewatch.yml": ("keep_firing_for: 1m", "keep_firing_for: 1s"),
+        "alertmanager/alertmanager.yml": ("group_wait: 30s", "group_wait: 0s"),
+    }
+    for file, (before, after) in hurry.items():
+        path = stack.checkout / "stack" / file
+        assert before in path.read_text()
+        path.write_text(path.read_text().replace(before, after))
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("prometheus", "prometheus-pushgateway", "prometheus-alertmanager"):
+        (folder / name).symlink_to(services.program(name, package=name))
+    stack.environment["PATH"] = f"{folder}:/usr/bin:/bin"
+    try:
+        stack.run("scripts/stack.sh", "up")
+        said = published.in_turn(stack, partial(published.an_alert_fires_and_ends, stack))
+    finally:
+        stack.down()
+    assert said == "1 model is worse on dynamo (verify, eval)"
 
 
 def test_the_exit_status_tells_a_fault_from_what_is_not_installed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -12,34 +13,14 @@ from pathlib import Path
 import pytest
 
 from compilewatch.records import Status
+from compilewatch.records.papers import Stage
 from dashboards import build, frame, states
-from dashboards.panels import NOT_RUN, SCRAPE, now, tiles
+from dashboards.panels import NO_DATA, TARGETS, tiles
+from dashboards.queries import MILLIONS
+from dashboards.sources import SCRAPE, now
 from tests.reading import DASHBOARDS, PUBLIC, links, panels, variables
 
 EVERY = pytest.mark.parametrize("uid", DASHBOARDS)
-
-OTHER_WORDS = {
-    "no baseline": "changes are not there where no baseline was compared",
-    "no change, or no baseline": "only changes that happened have a series or a line",
-    "none, or not run": "only what happened has a series",
-    "none": "an alert or a line that is not there did not happen",
-    "none in this time": "the title says of what",
-    "all pass, or not run": "only what does not pass has a series",
-    "not run in this time": "from the log of that time",
-    "never published": "the publisher reports for itself, without a run",
-    "unknown": "a source that knows no downloads, or a model without a reviewed price",
-    "no success, or unknown": "a cost per success needs a success and prices",
-    "downloads unknown": "a source that knows no downloads",
-    "not profiled": "only a run with --profile has profiles",
-    "none, or not compared": "only what is slower than a baseline has a series",
-    "not measured": "targets that run no compiled code have no speed-up",
-    "not seen": "a reason was chosen, so that something ran",
-    "not seen, or downloads unknown": "a source that knows no downloads",
-    "not seen in this time": "a reason was chosen, so that something ran",
-    "no breaks, or not run": "only breaks that happened have a series",
-    "no breaks, or not run in this time": "only breaks that happened have a line",
-}
-"""What panels say instead of "not run", and why that is truer."""
 
 
 def test_the_committed_dashboards_are_those_that_the_code_makes() -> None:
@@ -105,10 +86,115 @@ def test_ids_are_unique_and_refs_too(uid: str) -> None:
 
 
 @EVERY
-def test_what_is_not_there_is_said_in_words(uid: str) -> None:
+def test_an_empty_answer_claims_nothing(uid: str) -> None:
+    """Grafana shows this text during an outage of the data source, too."""
     for panel in panels(DASHBOARDS[uid]):
-        said = panel["fieldConfig"]["defaults"]["noValue"]
-        assert said == NOT_RUN or said in OTHER_WORDS, panel["title"]
+        assert panel["fieldConfig"]["defaults"]["noValue"] == NO_DATA, panel["title"]
+
+
+NEWS = {
+    "compilewatch-overview": {
+        "Worse than in the last good state",
+        "Alerts",
+        "Models that do not pass, most downloaded first",
+        "Reasons, by models",
+        "Reasons, by downloads",
+        "Families, by models",
+        "Changed families",
+        "Changed results",
+    },
+    "compilewatch-model": {"Where it breaks", "Why it breaks"},
+    "compilewatch-reasons": {"Where it breaks"},
+    "compilewatch-cost": {"Outliers"},
+    "compilewatch-targets": {"Neuron failures by class"},
+    "compilewatch-profiles": {"Calls until compiling has paid", "Slower models"},
+    "compilewatch-papers": {"Failures by class"},
+    "compilewatch-health": {"Alerts", "Problems of the monitor"},
+}
+"""Panels in which nothing is news."""
+
+
+@pytest.mark.parametrize("uid", NEWS)
+def test_where_nothing_is_news_a_row_says_so_on_evidence(uid: str) -> None:
+    said = {
+        panel["title"]
+        for panel in panels(DASHBOARDS[uid])
+        if any(" or on () label_replace(" in target["expr"] for target in panel["targets"])
+    }
+    assert said == NEWS[uid]
+
+
+@EVERY
+def test_a_bar_keeps_its_name_and_its_height_when_it_is_the_only_one(uid: str) -> None:
+    for panel in panels(DASHBOARDS[uid]):
+        if panel["type"] == "bargauge":
+            named = re.findall(r"{{(\w+)}}", panel["targets"][0]["legendFormat"])
+            shown = panel["fieldConfig"]["defaults"]["displayName"]
+            assert named == re.findall(r"\${__field\.labels\.(\w+)}", shown), panel["title"]
+            options = panel["options"]
+            assert (options["sizing"], options["maxVizHeight"]) == ("manual", 24)
+
+
+def test_only_what_is_about_graph_breaks_has_their_colour() -> None:
+    orange = {
+        panel["title"]
+        for made in DASHBOARDS.values()
+        for panel in panels(made)
+        if panel["fieldConfig"]["defaults"]["color"].get("fixedColor") == states.ORANGE
+    }
+    assert orange == {
+        "Reasons, by models",
+        "Reasons, by downloads",
+        "Why it breaks",
+        "Models, by breaks",
+    }
+
+
+def test_lines_that_coincide_are_both_seen() -> None:
+    (trend,) = (
+        panel
+        for panel in panels(DASHBOARDS["compilewatch-overview"])
+        if panel["title"] == "Share without graph breaks"
+    )
+    widths = {
+        override["matcher"]["options"]: one["value"]
+        for override in trend["fieldConfig"]["overrides"]
+        for one in override["properties"]
+        if one["id"] == "custom.lineWidth"
+    }
+    drawn = [widths[rf"/\b{name}\b/"] for name in sorted(TARGETS)]
+    assert drawn == sorted(set(drawn), reverse=True)
+
+
+@EVERY
+def test_the_controls_are_the_choices_and_one_menu(uid: str) -> None:
+    """In one row: four choices of 120 pixels and a menu, beside the time."""
+    made = DASHBOARDS[uid]
+    shown = [one["name"] for one in variables(made).values() if one.get("hide") != 2]
+    assert set(shown) <= {"source", "target", "mode", "family", "model", "reason", "replies"}
+    assert len(shown) <= 5
+    menus = [link for link in made["links"] if link["type"] == "dashboards"]
+    assert len(menus) == (uid != PUBLIC)
+    assert all(menu["asDropdown"] for menu in menus)
+    assert len(made["links"]) - len(menus) == (uid == "compilewatch-model")
+    assert all(mark["hide"] for mark in made["annotations"].get("list", []))
+
+
+def test_units_are_english_and_shares_near_one_are_not_rounded_to_it() -> None:
+    for made in DASHBOARDS.values():
+        for panel in panels(made):
+            defaults = panel["fieldConfig"]["defaults"]
+            if "downloads" in panel["title"].lower() and defaults["unit"] != "percentunit":
+                assert defaults["unit"] == MILLIONS, panel["title"]
+            shares = panel["type"] in ("stat", "bargauge") and defaults["unit"] == "percentunit"
+            if shares and panel["title"] != "Share of a call":
+                assert states.NEARLY_ALL in defaults["mappings"], panel["title"]
+
+
+def test_the_funnel_is_in_the_order_of_the_stages() -> None:
+    (funnel,) = (p for p in panels(DASHBOARDS["compilewatch-papers"]) if p["title"] == "Funnel")
+    stages = re.findall(r'stage=\\?"(\w+)\\?", outcome', json.dumps(funnel["targets"]))
+    assert stages == [stage.value for stage in Stage]
 
 
 def test_no_query_makes_a_zero_of_nothing() -> None:
@@ -116,14 +202,27 @@ def test_no_query_makes_a_zero_of_nothing() -> None:
         assert "vector(0)" not in path.read_text()
 
 
-def test_the_overview_begins_with_the_answer_and_says_once_whether_the_monitor_lives() -> None:
+def test_the_overview_begins_with_what_broke_and_the_alerts() -> None:
     shown = panels(DASHBOARDS["compilewatch-overview"])
-    assert [panel["title"] for panel in shown][:4] == [
+    assert [panel["title"] for panel in shown][:6] == [
+        "Worse and better",
+        "Worse than in the last good state",
+        "Alerts",
         "Models without graph breaks",
         "Weighted by downloads",
-        "Since the baseline",
         "Last complete run",
     ]
+    (link,) = shown[0]["fieldConfig"]["defaults"]["links"]
+    assert f"viewPanel={shown[1]['id']}&" in link["url"]
+
+
+@EVERY
+def test_a_number_is_of_this_instant(uid: str) -> None:
+    """The newest value within a step would count statuses that a new run no longer has."""
+    for panel in panels(DASHBOARDS[uid]):
+        if panel["type"] in ("stat", "bargauge", "table"):
+            for target in panel["targets"]:
+                assert target.get("instant") or target.get("queryType") == "instant"
 
 
 @EVERY
@@ -193,7 +292,7 @@ def test_the_public_dashboard_can_be_shared() -> None:
     used = {target["datasource"]["uid"] for p in panels(made) for target in p["targets"]}
     assert used == {"prometheus"}
     text = (build.FOLDER / f"{PUBLIC}.json").read_text()
-    assert set(re.findall(r"\$\w+", text)) == {"$__range", "$__interval", "$__rate_interval"}
+    assert set(re.findall(r"\$\w+", text)) == {"$__range", "$__interval"}
     assert not list(links(made))
     assert "/d/" not in text
 

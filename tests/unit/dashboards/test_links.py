@@ -24,7 +24,8 @@ def _url(param: Any) -> str:
 
 
 INTERNAL = [param for param in LINKS if _url(param).startswith("/d/")]
-EXTERNAL = [param for param in LINKS if not _url(param).startswith("/d/")]
+EXTERNAL = [param for param in LINKS if not _url(param).startswith("/d/") and _url(param)]
+MENUS = [param for param in LINKS if not _url(param)]
 
 
 def columns(panel: Json) -> set[str]:
@@ -40,7 +41,11 @@ def columns(panel: Json) -> set[str]:
 def labels(panel: Json) -> set[str]:
     """What the series of a panel are called by: each has these labels."""
     return set.intersection(
-        *(set(re.findall(r"{{(\w+)}}", t["legendFormat"])) for t in panel["targets"])
+        *(
+            set(re.findall(r"{{(\w+)}}", t["legendFormat"]))
+            for t in panel["targets"]
+            if t["legendFormat"] != "whole"
+        )
     )
 
 
@@ -56,6 +61,8 @@ def test_a_link_leads_somewhere_and_passes_what_is_taken(uid: str, link: Json, p
             assert variable, value
             assert variable[1] in taken
             assert variable[1] in here
+        elif name == "viewPanel":
+            assert int(value) in {panel["id"] for panel in DASHBOARDS[target]["panels"]}
         elif name != "whole":
             assert name.removeprefix("var-") in taken, name
             field = re.fullmatch(
@@ -64,18 +71,25 @@ def test_a_link_leads_somewhere_and_passes_what_is_taken(uid: str, link: Json, p
             assert field, value
             there = columns(panel) if field[1] == "data.fields" else labels(panel)
             assert field[2] in there, f"{panel['title']} has no {field[2]}"
-    if panel:
-        assert "${__url_time_range}" in link["url"]
-    else:
-        assert link["keepTime"]
-        assert link["includeVars"]
+    assert "${__url_time_range}" in link["url"]
+
+
+@pytest.mark.parametrize(("uid", "link", "panel"), MENUS)
+def test_the_menu_lists_all_dashboards_and_keeps_what_is_selected(
+    uid: str, link: Json, panel: Json
+) -> None:
+    assert not panel
+    assert link["keepTime"]
+    assert link["includeVars"]
+    assert all(set(link["tags"]) <= set(made["tags"]) for made in DASHBOARDS.values())
 
 
 @pytest.mark.parametrize(("uid", "link", "panel"), EXTERNAL)
 def test_a_link_out_opens_a_tab_of_its_own(uid: str, link: Json, panel: Json) -> None:
     assert link["targetBlank"]
     # `code` is made in the query, of Transformers' and PyTorch's repositories.
-    known = (REGISTRY_PAGE.partition("gb/gb")[0], "${build_url:raw}/", "${__data.fields.code:raw}")
+    made = ("${__data.fields.code:raw}", "${__data.fields.link:raw}")
+    known = (REGISTRY_PAGE.partition("gb/gb")[0], "${build_url:raw}/", *made)
     assert link["url"].startswith(known)
     for name in re.findall(r"\$\{(\w+):raw\}", link["url"]):
         assert name in variables(DASHBOARDS[uid])
@@ -129,4 +143,5 @@ def test_every_variable_that_is_used_is_there_and_every_one_there_is_used(uid: s
     text = json.dumps(made)
     used = set(re.findall(r"\$\{?([a-z_]\w*)", text))
     assert used - BUILT_IN <= variables(made).keys()
-    assert variables(made).keys() <= used | {panel.get("repeat") for panel in made["panels"]}
+    # A page without logs hands the choice of Loki on to those that have them.
+    assert variables(made).keys() <= used | {"loki_datasource"}

@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterator
 import promql_parser
 import pytest
 
+from dashboards.queries import MILLIONS
 from tests.reading import DASHBOARDS, PUBLIC, Json, bare, filled, panels, variables
 
-UNITS = {"none", "short", "percentunit", "bytes", "s", "dateTimeAsIso"}
+UNITS = {
+    *("none", "short", "percentunit", "bytes", "s", "dateTimeAsIso", "dtdurations", "currencyUSD"),
+    MILLIONS,
+}
 """Those of Grafana's units (valueFormats/categories.ts) that are used here."""
 
 JOB = "one job by contract: metrics are pushed under job=compilewatch, which every selector names"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import promql_parser
@@ -18,6 +19,7 @@ LABELS: dict[str, set[str]] = {
     "push_failure_time_seconds": {"job", "source", "target"},
     # Prometheus' own; severity comes from stack/prometheus/rules.
     "ALERTS": {"alertname", "alertstate", "severity", "source", "target"},
+    "compilewatch:last_success_timestamp_seconds": {"source", "target"},
 }
 PROMQL = [*queries("prometheus"), *around()]
 
@@ -46,8 +48,8 @@ def test_there_is_something_to_check() -> None:
 
 @pytest.mark.parametrize("query", PROMQL, ids=str)
 def test_a_query_names_only_metrics_and_labels_that_are_published(query: Query) -> None:
-    # `hint` and `column` are made by label_replace, `above` by count_values.
-    known = {"hint", "column", "above"}
+    # Made by label_replace and label_join, and by count_values.
+    known = {"hint", "column", "where", "link", "alert", "series", "above", "part", "whole"}
     for selector in selectors(query):
         assert selector.name in LABELS, selector.name
         known |= LABELS[selector.name]
@@ -70,7 +72,8 @@ def test_every_selector_is_of_compilewatch(query: Query) -> None:
     for selector in selectors(query):
         jobs = [one.value for one in selector.matchers.matchers if one.name == "job"]
         own = ["compilewatch"], ["compilewatch_publisher"], ["compilewatch_papers"]
-        assert jobs in own or selector.name == "ALERTS", selector.name
+        of_rules = selector.name == "ALERTS" or ":" in selector.name
+        assert jobs in own or of_rules, selector.name
 
 
 @pytest.mark.parametrize("query", PROMQL, ids=str)
@@ -88,12 +91,19 @@ def test_values_of_labels_are_spelt_as_they_are_published(query: Query) -> None:
 
 @pytest.mark.parametrize("query", queries("prometheus"), ids=str)
 def test_tables_and_numbers_ask_for_now_and_trends_for_the_time_shown(query: Query) -> None:
-    kind = query.panel["type"]
-    if kind != "stat":  # which draws its trend behind it, or has none
-        assert query.instant != (kind in ("timeseries", "state-timeline"))
+    assert query.instant != (query.panel["type"] in ("timeseries", "state-timeline"))
 
 
 @pytest.mark.parametrize("query", [q for q in queries("prometheus") if not q.instant], ids=str)
-def test_a_query_over_time_reaches_to_now(query: Query) -> None:
-    """At full multiples of the step, looking back, it would show a run hours after it ended."""
-    assert query.expr.count("{") == query.expr.count("offset -$__interval") > 0
+def test_a_query_over_time_is_evaluated_at_single_instants_up_to_now(query: Query) -> None:
+    """At full multiples of the step, looking back, it would show a run hours after it ended; and
+    the newest values within a step would be of several runs."""
+    assert query.expr.count("[$__interval:1m] @ end() offset -$__interval") == 1
+    ahead, latest = query.expr.split(") or last_over_time((", 1)
+    selectors = re.findall(r"\w+\{[^}]*\}( offset -\$__interval)?", ahead)
+    assert selectors
+    ranges = ahead.count("[$__rate_interval] @ end() offset -$__interval")
+    assert selectors.count("") == ranges
+    assert "offset" not in latest.partition("[$__interval:1m]")[0].replace(
+        "[$__rate_interval] @ end() offset -$__interval", ""
+    )

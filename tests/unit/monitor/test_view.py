@@ -9,9 +9,10 @@ import pytest
 
 from compilewatch.errors import StoreError
 from compilewatch.monitor.entries import Details
-from compilewatch.monitor.view import Monitor
+from compilewatch.monitor.view import Monitor, _drawn
 from compilewatch.profiling import Profiler
 from compilewatch.records import Phase, Status
+from compilewatch.records.training import Stage, Step
 from compilewatch.store import Store
 from tests import factories
 from tests.unit.store.conftest import EMPTY, store, stored
@@ -133,3 +134,31 @@ def test_files_are_listed_and_read_and_none_outside(monitor: Monitor) -> None:
             monitor.read(entry, name)
     with pytest.raises(StoreError, match="cannot be read"):
         monitor.read(entry, "none.txt")
+
+
+def test_a_run_shows_what_changed_since_its_baseline(monitor: Monitor, stored: Stored) -> None:
+    first = stored(factories.result("A"), factories.result("B"))
+    broken = factories.result("A", breaks=(factories.graph_break(),))
+    stored(broken, factories.result("B"), baseline=first)
+    (change,) = details(monitor).changes
+    assert (change["model"], change["change"]) == ("A", "worse")
+    assert (change["before"], change["after"]) == ("pass", "graph_break")
+    assert details(monitor, 1).changes == ()
+
+
+def test_a_slow_first_step_is_left_out_of_the_chart_and_named() -> None:
+    steps = [
+        Step(
+            index=index,
+            at_seconds=0.0,
+            wall_seconds=seconds,
+            cpu_seconds=0.0,
+            stages={Stage.FORWARD: seconds},
+        )
+        for index, seconds in enumerate((154.0, 0.01, 0.01, 0.01))
+    ]
+    rows, said = _drawn(steps)
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert said == "Step 0 took 154 s and is not drawn."
+    assert _drawn(steps[1:])[1] == ""
+    assert len(_drawn(steps[:1])[0]) == 1

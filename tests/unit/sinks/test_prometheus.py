@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config.settings import Settings
-from compilewatch.records import Mode, Part, Quantization, Status, Target, XlaDetail
+from compilewatch.records import Mode, Part, Phase, Quantization, Status, Target, XlaDetail
 from compilewatch.records.labels import mode_label_value
+from compilewatch.records.views import Earlier
 from compilewatch.sinks import metric_definitions, metrics_page, prometheus
 from compilewatch.sinks.metric_definitions import Group
 from compilewatch.store import RunFolder
@@ -168,6 +170,22 @@ def test_changes_are_zero_with_a_baseline_and_absent_without() -> None:
     found = {labels["kind"]: n for labels, n in samples(with_baseline)["compilewatch_changes"]}
     assert found == {"regression": 0, "fixed": 0}
     assert "compilewatch_changes" not in samples(factories.view(factories.result()))
+
+
+def test_models_that_are_still_worse_are_named_and_counted() -> None:
+    broken = factories.result("A", breaks=(factories.graph_break(),))
+    points = [("20260101-030405-0001", Status.PASS), ("20260101-040405-0001", Status.GRAPH_BREAK)]
+    history = {("A", "dynamo"): tuple(Earlier(run, status, Phase.DONE) for run, status in points)}
+    found = samples(factories.view(broken, factories.result("B"), history=history))
+    by = {"source": "library", "target": "dynamo", "mode": "eval"}
+    assert found["compilewatch_regressed_models"] == [(by, 1)]
+    who = {**by, "model": "A", "family": "unknown", "status": "graph_break"}
+    ((labels, since),) = found["compilewatch_regressed_since_timestamp_seconds"]
+    assert (labels, since) == (who, datetime(2026, 1, 1, 4, 4, 5, tzinfo=UTC).timestamp())
+    fixed = samples(factories.view(factories.result("A"), history=history))
+    assert fixed["compilewatch_regressed_models"] == [(by, 0)]
+    assert "compilewatch_regressed_since_timestamp_seconds" not in fixed
+    assert "compilewatch_regressed_models" not in samples(factories.view(broken))
 
 
 def test_changes_are_counted_by_family_and_kind() -> None:

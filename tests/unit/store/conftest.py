@@ -22,8 +22,10 @@ def store(tmp_path: Path) -> Store:
 def stored(store: Store) -> Callable[..., str]:
     """Writes a finished run of these results; returns its id."""
 
-    def write(*results: Result, state: str = "finished") -> str:
-        made = factories.run("", state="running", planned=len(results), wall_seconds=None)
+    def write(*results: Result, state: str = "finished", baseline: str | None = None) -> str:
+        made = factories.run(
+            "", state="running", planned=len(results), wall_seconds=None, baseline=baseline
+        )
         with store.create_run(made, EMPTY) as writer:
             writer.append(results)
             writer.finish(state)

@@ -11,7 +11,7 @@ import pytest
 
 from compilewatch import sinks
 from compilewatch.config.settings import Settings
-from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.plan.requests import parse_shard
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
@@ -209,3 +209,11 @@ def test_the_spool_is_plain_json(tmp_path: Path) -> None:
     path = store(tmp_path).root / "spool" / "remote" / f"{run_id}.json"
     held = json.loads(path.read_text())
     assert (held["run"], held["attempts"], held["why"]) == (run_id, 0, "no server answers")
+
+
+def test_a_run_of_another_selection_does_not_wait_for_its_turn(tmp_path: Path) -> None:
+    """A retry would replace the models that are published, once somebody else allowed it."""
+    Remote.trouble = lambda run_id: SelectionError("other models are published")
+    seen = run_sweep(tmp_path, settings={"s3_url": "s3://bucket"})
+    assert any("other models are published" in note for note in seen.notes)
+    assert store(tmp_path).spool.waiting("remote") == ()

@@ -27,17 +27,31 @@ IN_PART = 3
     shell_complete=completion.runs,
     help="Compare with RUN instead of the run's own baseline.",
 )
+@click.option(
+    "--replace",
+    is_flag=True,
+    default=None,
+    help="Replace the metrics of another selection of models in the Pushgateway.",
+)
 @options.output
 @options.as_json
 def command(
-    run: str, to: str | None, baseline: str | None, output_dir: str | None, as_json: bool
+    run: str,
+    to: str | None,
+    baseline: str | None,
+    replace: bool | None,
+    output_dir: str | None,
+    as_json: bool,
 ) -> int:
     """Send RUN (the latest by default) and the runs in the spool to the configured services.
+
+    The metrics of a run replace those of the run before. A run that selects other models than the
+    published ones is not sent to the Pushgateway without --replace.
 
     Publishing the same run twice changes nothing. If a service does not accept a run, the run stays
     in the spool for the next publication, and the exit status is 3.
     """
-    settings = load_settings({"output_dir": output_dir})
+    settings = load_settings({"output_dir": output_dir, "pushgateway_replace": replace})
     names = options.split(to) or list(remote_sinks(settings))
     if not names:
         known = ", ".join(ADDRESSES.values())
@@ -62,8 +76,12 @@ def command(
     published = publish(store, seen, sinks)
     report_health(store, settings, published)
     if as_json:
-        options.print_json({"said": published.lines, "failures": published.failures})
+        options.print_json(
+            {"said": published.lines, "failures": published.failures, "notes": seen.notes}
+        )
     else:
+        for note in seen.notes:
+            click.echo(f"compilewatch: {note}", err=True)
         for line in published.lines:
             click.echo(line)
         for note in published.notes:

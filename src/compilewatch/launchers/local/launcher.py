@@ -20,6 +20,7 @@ from itertools import count, groupby, zip_longest
 from pathlib import Path
 from typing import Self
 
+from compilewatch.analysis.comparison import environment_differences
 from compilewatch.environments import Environments
 from compilewatch.errors import CompilewatchError, LauncherError
 from compilewatch.launchers import Completed, Running, by_environment, device_of_worker
@@ -168,9 +169,10 @@ class LocalLauncher:
             actual = server.environment.digest
             if actual != known.digest:
                 self._known.forget(name)
+                changed = environment_differences(known, server.environment)
                 raise LauncherError(
                     f"environment {name!r} changed while it was in use "
-                    f"(torch {known.torch} -> {server.environment.torch}): start a new run"
+                    f"({', '.join(changed) or 'other files'}): start a new run"
                 )
         return known.digest
 

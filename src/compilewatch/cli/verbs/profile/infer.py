@@ -11,11 +11,12 @@ import msgspec
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.pieces import console, plain
 from compilewatch.cli.rendering.profiles import ProfileProgress, profile_panel
-from compilewatch.config.settings import load_settings
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import Environments
-from compilewatch.errors import UsageError
+from compilewatch.errors import SinkError, UsageError
 from compilewatch.records import ConfigBuild, Depth, Status, Tier
 from compilewatch.records.profiles import InferenceOptions, InferenceProfile
+from compilewatch.sinks.pushgateway import push_profile
 from compilewatch.sources.labelled import LabelledTexts, read_labelled
 from compilewatch.store.outputs import new_run_id
 from compilewatch.store.profiles import PREFIX, ProfileFolder
@@ -164,15 +165,29 @@ def command(
             with ProfileProgress(job.request.model.name) as progress:
                 stored = profile_model(job, profilers, folder, progress, name)
             found.append(stored.profile)
+            published = _publish(settings, stored.profile)
             if not as_json:
                 out = console()
                 out.print(profile_panel(stored.profile))
                 out.print()
                 out.print(plain(f"Profile: {stored.folder}"))
                 out.print(plain(f"Report: {stored.folder / 'report.html'}"))
+                if published:
+                    out.print(plain(published))
     if as_json:
         options.print_json(found[0] if len(found) == 1 else found)
     return 0 if all(map(_is_complete, found)) else INCOMPLETE
+
+
+def _publish(settings: Settings, profile: InferenceProfile) -> str:
+    """Send a profile to the Pushgateway if one is set; a failure costs a line, not the profile."""
+    if not settings.pushgateway.url:
+        return ""
+    try:
+        return push_profile(settings, profile)
+    except SinkError as error:
+        click.echo(f"compilewatch: pushgateway was not published to: {error}", err=True)
+        return ""
 
 
 def _job(
