@@ -1,0 +1,119 @@
+"""What only a first call does is in the verdict, from the command line to the worker and back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.conftest import Compilewatch
+
+pytestmark = pytest.mark.torch
+
+MODELS = '''
+import torch
+
+STATE = []
+
+class Detector(torch.nn.Module):
+    """Fills a cache from values and prints, at the first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.scale = None
+
+    def forward(self, x):
+        y = self.linear(x)
+        if self.scale is None:
+            self.scale = float(x.sum().item())
+        if not STATE:
+            STATE.append(1)
+            print("seen")
+        return y * self.scale
+
+class Later(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.linear(x)
+        if self.calls == 2:
+            torch._dynamo.graph_break()
+        return y * 2
+
+class Lazy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.LazyLinear(4)
+
+    def forward(self, x):
+        return self.linear(x).relu()
+'''
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("first") / "first.py"
+    path.write_text(MODELS)
+    return path
+
+
+def explained(compilewatch: Compilewatch, model: str, *options: str) -> dict[str, Any]:
+    done = compilewatch("explain", model, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def lines(models: Path, result: dict[str, Any]) -> list[str]:
+    text = models.read_text().splitlines()
+    return [text[each["line"] - 1].strip() for each in result["breaks"]]
+
+
+@pytest.mark.parametrize("tier", ["fake", "real"])
+def test_breaks_of_a_first_call_are_found(
+    compilewatch: Compilewatch, models: Path, tier: str
+) -> None:
+    result = explained(compilewatch, f"{models}:Detector", "--tier", tier)
+    assert (result["status"], result["fullgraph"]["accepted"]) == ("graph_break", False)
+    assert lines(models, result) == ["self.scale = float(x.sum().item())", 'print("seen")']
+    phases = [name for name, seconds in result["durations"].items() if seconds > 0]
+    assert phases == ["setup", "create", "inputs", "eager", "compile"]
+
+
+def test_inductor_sees_the_first_call_too(compilewatch: Compilewatch, models: Path) -> None:
+    result = explained(compilewatch, f"{models}:Detector", "--target", "inductor:eager")
+    assert (result["status"], result["graphs"]) == ("pass", 2)
+
+
+def test_what_the_second_call_meets_is_shown(compilewatch: Compilewatch, models: Path) -> None:
+    result = explained(compilewatch, f"{models}:Later")
+    assert (result["status"], result["fullgraph"]["accepted"]) == ("pass", True)
+    assert result["second_call"]["graph_breaks"] == 1
+    said = compilewatch("explain", f"{models}:Later").stdout
+    assert "second call, with equal inputs: 1 graph break (GB0025 at " in " ".join(said.split())
+
+
+def test_lazy_parameters_are_made_by_the_first_call(
+    compilewatch: Compilewatch, models: Path
+) -> None:
+    result = explained(compilewatch, f"{models}:Lazy")
+    assert (result["status"], result["tier"]) == ("pass", "real")
+
+
+def test_the_script_agrees(compilewatch: Compilewatch, models: Path, tmp_path: Path) -> None:
+    done = compilewatch("reproduce", f"{models}:Detector")
+    assert done.returncode == 0, done.stderr
+    script = tmp_path / "script.py"
+    script.write_text(done.stdout)
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "2 graphs, 2 breaks" in ran.stdout
