@@ -33,6 +33,14 @@ class ConfigError(CompilewatchError):
     """A settings, manifest, override or expectations file is malformed."""
 
 
+class MissingModuleError(ConfigError):
+    """The module of a person's own model is not found; `reason` is why the model is skipped."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class StoreError(CompilewatchError):
     """outputs/ cannot be read or written: full disk, no permission, unknown schema version."""
 

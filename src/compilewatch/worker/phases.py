@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from compilewatch import plugins
-from compilewatch.contract.failures import error_code, error_record, one_line, type_names
+from compilewatch.contract.failures import (
+    error_code,
+    error_record,
+    how_to_get,
+    one_line,
+    type_names,
+)
 from compilewatch.contract.messages import ChildResult
 from compilewatch.contract.targets import entry
 from compilewatch.errors import CompilewatchError, WrongGuessError
@@ -24,6 +30,7 @@ from compilewatch.records import (
     ConfigBuild,
     Depth,
     ErrorRecord,
+    FactoryBuild,
     Mode,
     Phase,
     Request,
@@ -370,7 +377,9 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
     if isinstance(error, UnsupportedError | MissingPackageError | UnknownArchitectureError):
         status = Status.UNSUPPORTED
         if isinstance(error, MissingPackageError):
-            detail = f"needs the package {error.package}, which is not in this environment"
+            own = isinstance(request.model.build, FactoryBuild)
+            needs = f"needs the package {error.package}, which is not in this environment"
+            detail = how_to_get(error.package) if own else needs
     elif record.code == "out_of_memory":
         status = Status.OOM
     if isinstance(error, UnsupportedError):  # a sentence of ours, not an error of the model

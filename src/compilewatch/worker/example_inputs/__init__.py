@@ -7,6 +7,7 @@ take is one rule. What no rule can make is data in `inputs/overrides/`. Rules se
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,13 @@ from compilewatch.worker.example_inputs.applied import apply_overrides
 from compilewatch.worker.example_inputs.context import BATCH, Context, Rule
 from compilewatch.worker.example_inputs.dynamic import dynamic_shapes
 from compilewatch.worker.example_inputs.factory import factory_inputs
+from compilewatch.worker.example_inputs.fakes import holds_state
 from compilewatch.worker.example_inputs.files import inputs_to_toml, load_inputs_file, to_fake
 from compilewatch.worker.example_inputs.guess import guessed_inputs
 from compilewatch.worker.example_inputs.labels import add_labels
 from compilewatch.worker.example_inputs.signature import read_signature
-from compilewatch.worker.model.architectures import is_config
+from compilewatch.worker.example_inputs.specs import attributes_of
+from compilewatch.worker.model.architectures import MissingPackageError, is_config
 from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.subject import ExampleInputs
 
@@ -104,10 +107,14 @@ def _refuse_empty(module: nn.Module, made: ExampleInputs, request: Request) -> N
     if made.strategy in ("file", "factory"):
         empty = not made.args and not made.kwargs
     else:
-        values = tree_leaves((made.args, made.kwargs))
-        empty = not any(isinstance(v, torch.Tensor) or hasattr(v, "__dict__") for v in values)
+        empty = not any(map(_holds_tensor, tree_leaves((made.args, made.kwargs))))
     if empty:
         raise UnknownArgumentsError(request.model.name, (), made, environment_option(request))
+
+
+def _holds_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, or an object with tensors (a graph, a session)."""
+    return isinstance(value, torch.Tensor) or attributes_of(value) is not None or holds_state(value)
 
 
 def _derive(
@@ -154,13 +161,14 @@ def _derive(
     return made
 
 
-def _guess(
-    context: Context, request: Request, fake_mode: FakeTensorMode | None
-) -> ExampleInputs:
+def _guess(context: Context, request: Request, fake_mode: FakeTensorMode | None) -> ExampleInputs:
     """Return guessed inputs that the module accepts. Raises WrongGuessError if none are found."""
     found = guessed_inputs(context, fake_mode or context.fake_mode)
     if found.trial.passed:
         return _with_labels(context, found.inputs)
+    if found.trial.code == "missing_package":
+        missing_package = re.search(r"'([\w-]+)", found.trial.message)
+        raise MissingPackageError(missing_package[1] if missing_package else found.trial.line)
     where = environment_option(request)
     if not found.inputs.args and not found.inputs.kwargs:
         missing = context.signature.required
@@ -192,6 +200,7 @@ def _summaries(name: str, value: Any) -> list[TensorSummary]:
         return [TensorSummary(name=name, shape=tuple(value.shape), dtype=dtype)]
     if isinstance(value, (list, tuple)):
         return [s for i, v in enumerate(value) for s in _summaries(f"{name}[{i}]", v)]
-    if isinstance(value, dict):
-        return [s for k, v in value.items() for s in _summaries(f"{name}.{k}", v)]
+    entries = value if isinstance(value, dict) else attributes_of(value)
+    if entries is not None:
+        return [s for k, v in entries.items() for s in _summaries(f"{name}.{k}", v)]
     return [TensorSummary(name=name, value=repr(value))]

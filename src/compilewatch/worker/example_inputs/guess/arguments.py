@@ -136,7 +136,9 @@ def _of_name(arg: Argument) -> Iterator[Any]:
 def _of_text(arg: Argument) -> Iterator[Any]:
     """A tensor of the dimensions in the model's own documentation."""
     width = _width(arg)
-    found = documented_dims(arg.sizes.module, arg.path[0], arg.annotation) if len(arg.path) == 1 else ()
+    found = (
+        documented_dims(arg.sizes.module, arg.path[0], arg.annotation) if len(arg.path) == 1 else ()
+    )
     for dims in islice(found, 2):
         for guess in arg.sizes.of_dims(dims, width):
             yield replace(_like_layer(arg, guess), why=f"documented as ({', '.join(dims)})")

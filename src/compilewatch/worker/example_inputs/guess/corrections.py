@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -22,7 +23,6 @@ from compilewatch.worker.example_inputs.guess.values import (
     Call,
     Guess,
     Where,
-    at,
     changed,
     leaves,
 )
@@ -66,8 +66,8 @@ def _of_missing(failed: Failed) -> Iterator[Call]:
     absent = [n for n in failed.arguments if failed.call.get(n) is None]
     is_none = "NoneType" in message or "None" in message
     named = [n for n in absent if re.search(rf"\b{re.escape(n)}\b", message)]
-    if is_none or "missing" in message or "must" in message or "require" in message:
-        named += [n for n in failed.trial.missing if n in absent and is_none and n not in named]
+    if is_none:
+        named += [n for n in failed.trial.missing if n in absent and n not in named]
     for name in named:
         for value in failed.arguments[name].values()[:3]:
             yield {**failed.call, name: value}
@@ -132,9 +132,9 @@ def _layer_sizes(failed: Failed) -> Iterator[Comparison]:
         ("embed_dim", -1),
     ):
         want = getattr(layer, name, None)
-        if isinstance(want, int) and want > 0 and len(shape) > abs(index) - (index < 0):
-            if shape[index] != want:
-                yield Comparison(have=shape[index], want=want)
+        there = len(shape) > abs(index) - (index < 0)
+        if isinstance(want, int) and want > 0 and there and shape[index] != want:
+            yield Comparison(have=shape[index], want=want)
     normalized = getattr(layer, "normalized_shape", None)
     if normalized and shape[-1] != normalized[-1]:
         yield Comparison(have=shape[-1], want=int(normalized[-1]))
@@ -155,7 +155,9 @@ _PAIRS = (
 )
 """Messages with a size that is there and one that is needed."""
 
-_MULTIPLES = re.compile(r"(?:divisible by|multiple of|divide axis of length \d+ in chunks of)\D{0,30}(\d+(?:\*\*\d+)?)")
+_MULTIPLES = re.compile(
+    r"(?:divisible by|multiple of|divide axis of length \d+ in chunks of)\D{0,30}(\d+(?:\*\*\d+)?)"
+)
 
 
 def _message_sizes(failed: Failed) -> Iterator[Comparison]:
@@ -194,19 +196,22 @@ def _of_ranks(failed: Failed) -> Iterator[Call]:
             have, want = ranks(found)
             if 1 <= want <= 5:
                 yield from with_rank(failed.call, have, want, failed.arguments)
-    if "index out of range" in failed.trial.message and ("shape" in failed.trial.statement or "size" in failed.trial.statement):
+    of_shape = re.search(r"shape|size", failed.trial.statement)
+    if "index out of range" in failed.trial.message and of_shape:
         for _, guess in leaves(failed.call):
-            yield from with_rank(failed.call, len(guess.shape), len(guess.shape) + 1, failed.arguments)
+            yield from with_rank(
+                failed.call, len(guess.shape), len(guess.shape) + 1, failed.arguments
+            )
 
 
 _WANTS_IDS = re.compile(
-    r"types: Long, Int|scalar type (Long|Int)|dtype int64|must be long|index tensor|Expected dtype int"
-    r"|indices must be|LongTensor|should be of type (long|int)|integer(s)? (tensor|type)|one_hot|"
+    r"types: Long, Int|scalar type (Long|Int)|dtype int64|must be long|index tensor"
+    r"|Expected dtype int|indices must be|LongTensor|should be of type (long|int)|integer(s)? (tensor|type)|one_hot|"
     r"Expected object of scalar type Long"
 )
 _WANTS_FLOATS = re.compile(
-    r"same dtype|expected m1 and m2|Input type \(|for '(Long|Int|Bool)'|could not infer output dtype"
-    r"|expected scalar type (Float|Half)|floating point|only Tensors of floating|must be float"
+    r"same dtype|expected m1 and m2|Input type \(|for '(Long|Int|Bool)'"
+    r"|could not infer output dtype|expected scalar type (Float|Half)|floating point|only Tensors of floating|must be float"
     r"|not implemented for 'Bool'|result type Float can't be cast"
 )
 _WANTS_MASKS = re.compile(r"boolean masks?|bool tensors?|type bool|must be bool|dtype bool|Boolean")
@@ -225,14 +230,20 @@ def _of_types(failed: Failed) -> Iterator[Call]:
             yield _set(failed.call, where, replace(guess, fill="integers", high=high))
             if len(guess.shape) > 2:
                 shape = guess.shape[:2]
-                yield _set(failed.call, where, replace(guess, fill="integers", high=high, shape=shape))
+                yield _set(
+                    failed.call, where, replace(guess, fill="integers", high=high, shape=shape)
+                )
     if _WANTS_FLOATS.search(message):
         yield from _refilled(failed.call, ("integers", "true", "segments"), "normal")
     if _WANTS_MASKS.search(message):
         yield from _refilled(failed.call, ("normal", "integers", "ones"), "true")
     if "index out of range" in message or "out of bounds" in message:
         for high in (2, 1):
-            yield with_all(failed.call, lambda g: replace(g, high=min(g.high, high)))
+            yield with_all(failed.call, partial(_below, high=high))
+
+
+def _below(guess: Guess, high: int) -> Guess:
+    return replace(guess, high=min(guess.high, high))
 
 
 def _refilled(call: Call, fills: tuple[str, ...], new: str) -> Iterator[Call]:
@@ -243,8 +254,8 @@ def _refilled(call: Call, fills: tuple[str, ...], new: str) -> Iterator[Call]:
 
 _SMALL = re.compile(
     r"too small|an't be greater|should be less than|[Ee]xpected more than 1|at least|non-negative|"
-    r"must be (greater|larger|positive)|smaller than|negative dimension|numel\(\) == 0|negative output"
-    r"|larger than|invalid for input of size|kernel|[Pp]adding|exceed|out of memory|empty"
+    r"must be (greater|larger|positive)|smaller than|negative dimension|numel\(\) == 0"
+    r"|negative output|larger than|invalid for input of size|kernel|[Pp]adding|exceed|out of memory|empty"
 )
 
 
@@ -253,16 +264,22 @@ def _of_small(failed: Failed) -> Iterator[Call]:
     if not _SMALL.search(failed.trial.message):
         return
     for factor in (2, 4, 16):
-        yield with_all(failed.call, lambda g: _larger(g, factor))
+        yield with_all(failed.call, partial(_larger, factor=factor))
     for side in (64, 96):
-        yield with_all(failed.call, lambda g: _cube(g, side))
+        yield with_all(failed.call, partial(_cube, side=side))
 
 
 def _larger(guess: Guess, factor: int) -> Guess:
     if len(guess.shape) < 3 or guess.fill != "normal":
         return guess
     head = guess.shape[:2]
-    return guess.resized(*head, *(min(size * factor, 16384 if len(head) == len(guess.shape) - 1 else 512) for size in guess.shape[2:]))
+    return guess.resized(
+        *head,
+        *(
+            min(size * factor, 16384 if len(head) == len(guess.shape) - 1 else 512)
+            for size in guess.shape[2:]
+        ),
+    )
 
 
 def _cube(guess: Guess, side: int) -> Guess:
@@ -277,7 +294,9 @@ def _of_containers(failed: Failed) -> Iterator[Call]:
             inner = value.resized(*value.shape[1:]) if len(value.shape) == 4 else value
             yield {**failed.call, name: [inner, inner]}
             yield {**failed.call, name: [value, value]}
-        if isinstance(value, list | tuple) and re.search(r"must be Tensor|has no attribute|not list", message):
+        if isinstance(value, list | tuple) and re.search(
+            r"must be Tensor|has no attribute|not list", message
+        ):
             first = next(leaves(value), None)
             if first is not None:
                 yield {**failed.call, name: first[1]}
@@ -288,7 +307,9 @@ def _of_layout(failed: Failed) -> Iterator[Call]:
     sizes = [c.want for c in (*_layer_sizes(failed), *failed.trial.comparisons)]
     for where, guess in leaves(failed.call):
         if len(guess.shape) == 3 and (guess.shape[1] in sizes or guess.shape[2] in sizes):
-            yield _set(failed.call, where, guess.resized(guess.shape[0], guess.shape[2], guess.shape[1]))
+            yield _set(
+                failed.call, where, guess.resized(guess.shape[0], guess.shape[2], guess.shape[1])
+            )
 
 
 def _set(call: Call, where: Where, guess: Guess) -> Call:
@@ -309,5 +330,3 @@ CORRECTIONS: tuple[Correct, ...] = (
     _of_small,
 )
 """In the order in which they are tried."""
-
-__all__ = ["CORRECTIONS", "Failed", "at", "corrections"]

@@ -173,5 +173,7 @@ def _taken(layer: Any, position: int, sizes: Sizes) -> Shapes:
                 yield Guess(shape=(sizes.batch, weight.shape[1], *spatial))
     else:
         row = row_of(layer)
-        if row is not None:
-            yield from row.takes(layer, position, sizes)
+        try:
+            yield from list(row.takes(layer, position, sizes)) if row is not None else []
+        except (AttributeError, TypeError, IndexError, ValueError, KeyError):
+            return  # a class of another library with a familiar base and attributes of its own

@@ -102,7 +102,9 @@ def _labels(arg: Argument) -> Iterator[Any]:
 
 
 def _ids(arg: Argument) -> Iterator[Any]:
-    high = next((arg.sizes.number(n) for n in ("num_tokens", "vocab_size") if arg.sizes.number(n)), None)
+    high = next(
+        (arg.sizes.number(n) for n in ("num_tokens", "vocab_size") if arg.sizes.number(n)), None
+    )
     yield Guess(shape=(arg.sizes.batch, arg.sizes.sequence), fill="integers", high=high or NUMBERS)
     yield Guess(shape=(arg.sizes.batch, arg.sizes.sequence, arg.sizes.width or 64))
 
@@ -125,13 +127,19 @@ def _waveform(arg: Argument) -> Iterator[Any]:
 
 
 def _spectrogram(arg: Argument) -> Iterator[Any]:
-    mels = next((arg.sizes.number(n) for n in ("n_mels", "n_feats", "input_size") if arg.sizes.number(n)), 80)
+    mels = next(
+        (arg.sizes.number(n) for n in ("n_mels", "n_feats", "input_size") if arg.sizes.number(n)),
+        80,
+    )
     yield Guess(shape=(arg.sizes.batch, mels, 64))
     yield Guess(shape=(arg.sizes.batch, 64, mels))
 
 
 def _series(arg: Argument) -> Iterator[Any]:
-    length = next((arg.sizes.number(n) for n in ("input_size", "seq_len") if arg.sizes.number(n)), arg.sizes.sequence)
+    length = next(
+        (arg.sizes.number(n) for n in ("input_size", "seq_len") if arg.sizes.number(n)),
+        arg.sizes.sequence,
+    )
     count = next((arg.sizes.number(n) for n in ("n_series", "enc_in") if arg.sizes.number(n)), 1)
     yield Guess(shape=(arg.sizes.batch, length, count))
     yield Guess(shape=(arg.sizes.batch, length))
@@ -143,7 +151,11 @@ def _sequence(arg: Argument) -> Iterator[Any]:
 
 
 NAMES: tuple[Name, ...] = (
-    Name(pattern=r"(train_pos_|pos_|message_|label_)?edge_index|edges|adj_t", makes=_edges, strong=True),
+    Name(
+        pattern=r"(train_pos_|pos_|message_|label_)?edge_index|edges|adj_t",
+        makes=_edges,
+        strong=True,
+    ),
     Name(pattern=r"edge_(attr|feat\w*|features)", makes=_edge_features, strong=True, graph=True),
     Name(pattern=r"edge_weights?", makes=_edge_values, strong=True, graph=True),
     Name(pattern=r"edge_types?|rel_types?", makes=_edge_types, strong=True),
@@ -177,7 +189,7 @@ NAMES: tuple[Name, ...] = (
 def named(arg: Argument, *, strong: bool) -> Iterator[Any]:
     """Yield what an argument of this name usually is."""
     for row in NAMES:
-        if row.strong is strong and (arg.graph or not row.graph):
-            if re.fullmatch(row.pattern, arg.word, re.IGNORECASE):
-                yield from row.makes(arg)
-                return
+        meant = row.strong is strong and (arg.graph or not row.graph)
+        if meant and re.fullmatch(row.pattern, arg.word, re.IGNORECASE):
+            yield from row.makes(arg)
+            return

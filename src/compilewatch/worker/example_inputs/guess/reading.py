@@ -20,22 +20,28 @@ from torch import nn
 Path = tuple[str, ...]
 """An argument and what leads to a part of it: `("batch", "[image]")`, `("data", ".x")`."""
 
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text as a set, which takes fewer lines than a list of strings."""
+    return frozenset(text.split())
+
+
 DEPTH = 12
 """How many calls inside calls are followed."""
 
-SAME_SHAPE = frozenset(
-    "float half double to type contiguous clone detach cuda cpu type_as bool long int".split()
+SAME_SHAPE = words(
+    "float half double to type contiguous clone detach cuda cpu type_as bool long int"
 )
 """Methods of tensors that keep the shape."""
 
-TENSOR_ATTRIBUTES = frozenset(
+TENSOR_ATTRIBUTES = words(
     "shape ndim dtype device T mT requires_grad is_cuda grad data real imag names layout "
-    "is_nested is_sparse is_quantized training".split()
+    "is_nested is_sparse is_quantized training"
 )
-NO_TENSOR_METHODS = frozenset("keys items values get pop update setdefault copy".split())
+NO_TENSOR_METHODS = words("keys items values get pop update setdefault copy")
 """Methods of dictionaries."""
 
-CHECKS = frozenset("exists default is_none isinstance hasattr callable".split())
+CHECKS = words("exists default is_none isinstance hasattr callable")
 """Functions whose argument may be None."""
 
 
@@ -233,7 +239,7 @@ class _Body:
             self._assign(each, None, each)
 
     def _shape_of(self, node: ast.expr) -> _Held | None:
-        """The argument whose shape an expression is: `x.shape`, `x.size()`, `einops.parse_shape`."""
+        """The argument whose shape an expression is: `x.shape` or `x.size()`."""
         if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
             node = node.func
         if isinstance(node, ast.Attribute) and node.attr in ("shape", "size"):
@@ -323,9 +329,12 @@ class _Body:
         base = self._value(node.value)
         if isinstance(base, _Known):
             try:
-                return _Known(inspect.getattr_static(base.value, node.attr))\
-                    if isinstance(base.value, type) else _Known(getattr(base.value, node.attr))
-            except Exception:  # whatever a property of the module raises
+                return (
+                    _Known(inspect.getattr_static(base.value, node.attr))
+                    if isinstance(base.value, type)
+                    else _Known(getattr(base.value, node.attr))
+                )
+            except Exception:  # noqa: BLE001  (whatever a property of the module raises)
                 return None
         if isinstance(base, _Held):
             self.reading.of(base.path).used = True
@@ -339,7 +348,7 @@ class _Body:
         if isinstance(base, _Known) and isinstance(index, _Known):
             try:
                 return _Known(base.value[index.value])
-            except Exception:  # whatever a container of the module raises
+            except Exception:  # noqa: BLE001  (whatever a container of the module raises)
                 return None
         if not isinstance(base, _Held):
             return None
@@ -449,8 +458,12 @@ def _iterating(name: str, args: list[Any]) -> Any:
     if name in ("list", "tuple", "reversed", "checkpoint"):
         return args[0] if args else None
     values = [
-        _part_of(each) if isinstance(each, _Held) else _first(each.value)
-        if isinstance(each, _Known) else None for each in args
+        _part_of(each)
+        if isinstance(each, _Held)
+        else _first(each.value)
+        if isinstance(each, _Known)
+        else None
+        for each in args
     ]
     element = (None, *values) if name == "enumerate" else tuple(values)
     return _Known([element])
@@ -466,7 +479,7 @@ def _first(container: Any) -> Any:
         return None
     try:
         first = next(iter(container))
-    except Exception:  # whatever an object of the module raises
+    except Exception:  # noqa: BLE001  (whatever an object of the module raises)
         return None
     if isinstance(first, nn.ModuleList | nn.Sequential | list):
         return tuple(_Known(each) for each in first)
@@ -481,11 +494,12 @@ def _keeps_shape(module: nn.Module) -> bool:
     name = type(module).__name__
     if isinstance(module, nn.Sequential):
         return len(module) == 0
-    of_torch = type(module).__module__.startswith(("torch.nn.modules.activation", "torch.nn.modules.dropout"))
+    of_torch = type(module).__module__.startswith(
+        ("torch.nn.modules.activation", "torch.nn.modules.dropout")
+    )
     return (of_torch and not isinstance(module, nn.MultiheadAttention)) or name in (
         "Identity",
         "DropPath",
-        "Dropout",
         "QuickGELU",
     )
 

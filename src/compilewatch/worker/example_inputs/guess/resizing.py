@@ -74,7 +74,10 @@ def _rounded(call: Call, have: int, step: int) -> Iterator[Call]:
     yield with_all(call, lambda g: rounded(g, few=True))
     yield with_all(call, lambda g: rounded(g, few=False))
     if have:
-        yield with_all(call, lambda g: g.resized(*g.shape[:1], *(up(s) if s == have else s for s in g.shape[1:])))
+        yield with_all(
+            call,
+            lambda g: g.resized(*g.shape[:1], *(up(s) if s == have else s for s in g.shape[1:])),
+        )
 
 
 def _scaled(call: Call, have: int, want: int) -> Iterator[Call]:
@@ -158,8 +161,18 @@ def _shapes(guess: Guess, rank: int) -> list[tuple[int, ...]]:
         return [(batch, 32, last), (batch, last, 64), (batch, 1, max(last, 64)), (batch, 3, 64)]
     if rank == 4:
         channels = guess.shape[1] if len(guess.shape) == 5 else 3
-        return [(batch, channels, 64, 64), (batch, 1, 64, 64), (batch, 8, 32, last), (batch, last, 8, 8)]
-    return [(batch, 3, 16, 64, 64), (batch, 8, 3, 64, 64), (batch, 1, 32, 32, 32), (batch, 1, 8, 8, last)]
+        return [
+            (batch, channels, 64, 64),
+            (batch, 1, 64, 64),
+            (batch, 8, 32, last),
+            (batch, last, 8, 8),
+        ]
+    return [
+        (batch, 3, 16, 64, 64),
+        (batch, 8, 3, 64, 64),
+        (batch, 1, 32, 32, 32),
+        (batch, 1, 8, 8, last),
+    ]
 
 
 def _elements(guess: Guess) -> int:

@@ -22,7 +22,7 @@ from compilewatch.worker.example_inputs.guess.layers import is_known
 from compilewatch.worker.example_inputs.guess.reading import Reading
 from compilewatch.worker.example_inputs.guess.symbols import Sizes
 from compilewatch.worker.example_inputs.guess.trial import Trial, tried
-from compilewatch.worker.example_inputs.guess.values import Call, described, leaves, tensors
+from compilewatch.worker.example_inputs.guess.values import Call, described, tensors
 from compilewatch.worker.subject import ExampleInputs
 
 TRIALS = 60
@@ -58,7 +58,6 @@ class Found:
 class _Search:
     ctx: Context
     mode: Any
-    forward: nn.Module
     arguments: dict[str, Argument]
     fixed: dict[str, Any]
     positional: frozenset[str] = frozenset()
@@ -89,7 +88,8 @@ class _Search:
             trial = tried(self.ctx.module, inputs, self.mode)
             if best is None or trial.passed or trial.calls > best.trial.calls:
                 best = Found(inputs=inputs, trial=trial, trials=number)
-            if trial.passed or (self.mode is not None and _only_fake(trial)):
+            ended = trial.passed or trial.code == "missing_package"
+            if ended or (self.mode is not None and _only_fake(trial)):
                 return Found(inputs=inputs, trial=trial, trials=number)
             failed = Failed(
                 call=call, trial=trial, module=self.ctx.module, arguments=self.arguments
@@ -121,7 +121,9 @@ class _Ordered:
 
 def _only_fake(trial: Trial) -> bool:
     """Whether only real tensors can show more: the call read a value."""
-    return trial.code in _VALUES or any("Fake" in name or "DataDependent" in name for name in trial.names)
+    return trial.code in _VALUES or any(
+        "Fake" in name or "DataDependent" in name for name in trial.names
+    )
 
 
 _VALUES = frozenset({"data_dependent", "dynamic_output_shape", "unsupported_operator"})
@@ -138,7 +140,7 @@ def guessed_inputs(ctx: Context, mode: Any) -> Found:
     positional = frozenset(n for n, p in named.items() if p.kind is p.POSITIONAL_ONLY)
     if len(named) < len(parameters) and not named:
         named = _passed_on(ctx.module)
-    graph = bool(_GRAPH & set(named))
+    graph = bool(_GRAPH & set(named)) or {"z", "pos"} <= set(named)
     uses = Reading(is_known).read(ctx.module, list(named))
     sizes = Sizes(module=ctx.module, batch=ctx.batch, sequence=ctx.length or ctx.sequence)
     arguments = {
@@ -148,7 +150,7 @@ def guessed_inputs(ctx: Context, mode: Any) -> Found:
         for name, parameter in named.items()
         if name not in ctx.dropped
     }
-    search = _Search(ctx, mode, ctx.module, arguments, fixed, positional)
+    search = _Search(ctx, mode, arguments, fixed, positional)
     return search.run(_first_calls(ctx, arguments, fixed))
 
 
@@ -183,7 +185,9 @@ def _first_calls(
         for name, each in values.items():
             for value in each[1:4]:
                 yield {**first, name: value, **fixed}
-        yield from ({**first, name: None, **fixed} for name in values if not _required(arguments[name]))
+        yield from (
+            {**first, name: None, **fixed} for name in values if not _required(arguments[name])
+        )
 
 
 def _required(argument: Argument) -> bool:
@@ -220,19 +224,10 @@ def _example(module: nn.Module, attribute: str, names: list[str]) -> dict[str, A
     """Inputs that a model has as an attribute: a tensor, a tuple of them, or a dictionary."""
     try:
         found = getattr(module, attribute, None)
-    except Exception:  # whatever a property of the module raises
+    except Exception:  # noqa: BLE001  (whatever a property of the module raises)
         return {}
     if isinstance(found, Mapping):
         return {str(name): value for name, value in found.items() if name in names}
     if isinstance(found, torch.Tensor):
         found = (found,)
     return dict(zip(names, found, strict=False)) if isinstance(found, tuple | list) else {}
-
-
-def has_tensor(inputs: ExampleInputs) -> bool:
-    """Whether a call gives at least one tensor."""
-    values = torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))
-    return any(isinstance(each, torch.Tensor) or hasattr(each, "__dict__") for each in values)
-
-
-__all__ = ["Found", "guessed_inputs", "has_tensor", "leaves"]

@@ -10,34 +10,56 @@ from typing import Any
 
 from torch import nn
 
+from compilewatch.worker.example_inputs.guess.reading import words
 from compilewatch.worker.example_inputs.guess.values import Guess
 
 SIDES = (64, 224)
-"""Height and width of an image whose size nothing names: small, or what most models are made for."""
+"""Height and width of an image whose size nothing names: a small one, and the usual one."""
 
 FRAMES = 16
 
 NODES, EDGES = 16, 32
 """Sizes of a graph."""
 
-_BATCH = frozenset("b n bs bsz batch batch_size batchsize nbatch num_batches bb bsize _n".split())
-_CHANNELS = frozenset("c ch cin c_in channels in_channels n_channels num_channels in_chans cc".split())
-_SPATIAL = frozenset("h w height width hh ww ht wd side img_size image_size h_ w_ img_h img_w".split())
-_FRAMES = frozenset("f frames num_frames n_frames frame".split())
-_LENGTH = frozenset(
-    "t l s seq seq_len seqlen seq_length sequence_length length time n_tokens num_tokens tokens "
-    "sequence_len sequence tt t_len frames samples time_steps timesteps n_steps len q k j i m "
-    "src_len tgt_len max_len num_patches patches text_length lookback input_len context_length".split()
+_BATCH = words("b n bs bsz batch batch_size batchsize nbatch num_batches bb bsize _n")
+_CHANNELS = words("c ch cin c_in channels in_channels n_channels num_channels in_chans cc")
+_SPATIAL = words("h w height width hh ww ht wd side img_size image_size h_ w_ img_h img_w")
+_FRAMES = frozenset(["f", "frames", "num_frames", "n_frames", "frame"])
+_LENGTH = words(
+    "t l s seq seq_len seqlen seq_length sequence_length length time n_tokens num_tokens "
+    "tokens sequence_len sequence tt t_len frames samples time_steps timesteps n_steps "
+    "len q k j i m src_len tgt_len max_len num_patches patches text_length lookback "
+    "input_len context_length"
 )
-_WIDTH = frozenset(
-    "d e dim dims f feat feats features d_model embed_dim hidden hidden_size emb emb_dim embedding "
-    "c_in input_dim in_dim in_features n_features num_features n_feats nvars n_vars n_feat".split()
+_WIDTH = words(
+    "d e dim dims f feat feats features d_model embed_dim hidden hidden_size emb emb_dim "
+    "embedding c_in input_dim in_dim in_features n_features num_features n_feats nvars "
+    "n_vars n_feat"
 )
 
 IMAGE_SIZES = ("input_size", "image_size", "img_size", "sample_size", "input_resolution", "img_dim")
-CHANNELS = ("in_channels", "in_chans", "num_channels", "channels", "input_channels", "n_channels", "in_ch", "nc_in")
+CHANNELS = (
+    "in_channels",
+    "in_chans",
+    "num_channels",
+    "channels",
+    "input_channels",
+    "n_channels",
+    "in_ch",
+    "nc_in",
+)
 CONFIGURATIONS = ("default_cfg", "pretrained_cfg", "config", "hparams", "cfg", "args")
-WIDTHS = ("d_model", "input_dim", "in_dim", "in_features", "input_size", "embed_dim", "dim", "hidden_size", "n_features")
+WIDTHS = (
+    "d_model",
+    "input_dim",
+    "in_dim",
+    "in_features",
+    "input_size",
+    "embed_dim",
+    "dim",
+    "hidden_size",
+    "n_features",
+)
 
 
 @dataclass(frozen=True)
@@ -100,7 +122,13 @@ class Sizes:
             if rank == 3:
                 yield (image[-1],) * 3
         if rank == 3:
-            yield from ((8, 64, 64), (32, 32, 32), (64, 64, 64), (FRAMES, 112, 112), (FRAMES, 224, 224))
+            yield from (
+                (8, 64, 64),
+                (32, 32, 32),
+                (64, 64, 64),
+                (FRAMES, 112, 112),
+                (FRAMES, 224, 224),
+            )
         else:
             yield from ((side, side) for side in SIDES)
 
@@ -109,9 +137,7 @@ class Sizes:
         sides: tuple[int | None, ...] = (None, *SIDES)
         found: set[tuple[int, ...]] = set()
         for side in sides:
-            shape = tuple(
-                self._dim(dim, i, len(dims), side, width) for i, dim in enumerate(dims)
-            )
+            shape = tuple(self._dim(dim, i, len(dims), side, width) for i, dim in enumerate(dims))
             if shape not in found:
                 found.add(shape)
                 yield Guess(shape=shape)
@@ -173,7 +199,7 @@ class Sizes:
 def _own(holder: Any, name: str) -> Any:
     try:
         return getattr(holder, name, None)
-    except Exception:  # whatever a property of the module raises
+    except Exception:  # noqa: BLE001  (whatever a property of the module raises)
         return None
 
 
@@ -197,7 +223,7 @@ def _near(module: nn.Module, depth: int) -> Iterator[nn.Module]:
 def _numbers(found: Any) -> tuple[int, ...]:
     if isinstance(found, int) and not isinstance(found, bool):
         return (found,)
-    if isinstance(found, list | tuple) and 0 < len(found) <= 3:
-        if all(isinstance(each, int) and not isinstance(each, bool) for each in found):
-            return tuple(found)
+    sequence = isinstance(found, list | tuple) and 0 < len(found) <= 3
+    if sequence and all(isinstance(each, int) and not isinstance(each, bool) for each in found):
+        return tuple(found)
     return ()

@@ -1,4 +1,4 @@
-"""One call with guessed inputs, in a fork of this process, and what can be learnt of its failure."""
+"""One call with guessed inputs, in a fork of this process, and what its failure tells."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import inspect
 import linecache
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ MESSAGE = 2000
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """Two numbers that the model compared before it gave up; `kind` is `equal`, `multiple` or `rank`."""
+    """Numbers that the model compared before it gave up; `kind`: `equal`, `multiple` or `rank`."""
 
     have: int
     want: int
@@ -95,7 +95,7 @@ def _called(module: nn.Module, inputs: ExampleInputs, mode: Any, gradients: bool
         with mode or nullcontext(), nullcontext() if gradients else torch.no_grad():
             module(*args, **kwargs)
         return Trial(passed=True, calls=calls)
-    except Exception as error:  # whatever the model's code raises
+    except Exception as error:  # noqa: BLE001  (whatever the model's code raises)
         failed = stack[-1:]
         return _failure(error, module, calls, failed)
     finally:
@@ -107,7 +107,7 @@ def _failure(error: Exception, module: nn.Module, calls: int, failed: list[Any])
     layer, shapes = failed[0] if failed else (None, ())
     names = {each: name for name, each in module.named_modules()}
     frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if not _of_torch(f)]
-    lines = {f: n for f, n in traceback.walk_tb(error.__traceback__)}
+    lines = dict(traceback.walk_tb(error.__traceback__))
     frames = [f for f in frames if "example_inputs/guess" not in f.f_code.co_filename]
     comparisons: list[Comparison] = []
     for frame in frames[-3:][::-1]:
@@ -157,7 +157,9 @@ def _comparisons(frame: FrameType, line: int) -> Iterator[Comparison]:
                     yield from _compared(frame, left, op, right)
 
 
-def _compared(frame: FrameType, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Iterator[Comparison]:
+def _compared(
+    frame: FrameType, left: ast.expr, op: ast.cmpop, right: ast.expr
+) -> Iterator[Comparison]:
     a, b = _evaluated(frame, left), _evaluated(frame, right)
     remainder = isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod)
     if remainder and isinstance(left, ast.BinOp):
@@ -197,13 +199,17 @@ def _evaluated(frame: FrameType, node: ast.expr) -> Any:
         if not isinstance(inner, _EVALUATED):
             return None
         if isinstance(inner, ast.Call):
-            name = inner.func.attr if isinstance(inner.func, ast.Attribute) else getattr(inner.func, "id", "")
+            name = (
+                inner.func.attr
+                if isinstance(inner.func, ast.Attribute)
+                else getattr(inner.func, "id", "")
+            )
             if name not in _CALLED:
                 return None
     try:
         code = compile(ast.Expression(node), "<guess>", "eval")
-        return eval(code, frame.f_globals, dict(frame.f_locals))  # noqa: S307
-    except Exception:  # whatever attributes and operators of the model raise
+        return eval(code, frame.f_globals, dict(frame.f_locals))
+    except Exception:  # noqa: BLE001  (whatever attributes and operators of the model raise)
         return None
 
 
@@ -219,13 +225,19 @@ def _tests(frame: FrameType, line: int) -> Iterator[ast.expr]:
         end = getattr(node, "end_lineno", None)
         if end is None or not node.lineno <= at <= end:  # type: ignore[attr-defined]
             continue
-        if isinstance(node, ast.Assert):
+        if isinstance(node, ast.Assert) or _raises(node):
             yield node.test
-        elif isinstance(node, ast.If) and any(isinstance(n, ast.Raise) for n in node.body):
-            yield node.test
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node.value.args:
-            if "assert" in ast.unparse(node.value.func):
-                yield node.value.args[0]
+        elif (call := _assertion(node)) is not None:
+            yield call.args[0]
 
 
-Caller = Callable[[ExampleInputs], Trial]
+def _raises(node: ast.AST) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and any(isinstance(each, ast.Raise) for each in node.body)
+
+
+def _assertion(node: ast.AST) -> ast.Call | None:
+    """The call of a function that asserts something, such as `torch._assert`."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not call.args:
+        return None
+    return call if "assert" in ast.unparse(call.func) else None

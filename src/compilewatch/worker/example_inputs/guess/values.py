@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from compilewatch.worker.example_inputs.context import Context
+from compilewatch.worker.example_inputs.specs import attributes_object
 
 Where = tuple[Any, ...]
 """Where a tensor is in a call: the argument, then keys, positions or attributes."""
 
 Call = Mapping[str, Any]
 """An argument -> its `Guess`, a container of them, a ready tensor, or another value."""
-
-GRAPHS = "torch_geometric.data"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,32 +71,20 @@ def changed(value: Any, where: Where, new: Any) -> Any:
     return tuple(made) if isinstance(value, tuple) else made
 
 
-def at(value: Any, where: Where) -> Any:
-    """Return what is in one place of a nested value."""
-    for step in where:
-        value = value.values if isinstance(value, Attributes) else value
-        value = value[step]
-    return value
-
-
 def tensors(ctx: Context, name: str, value: Any) -> Any:
     """Return a nested value with real tensors, drawn with the seeds of their places."""
     if isinstance(value, Guess):
         return _tensor(ctx, name, value)
     if isinstance(value, Attributes):
-        return attributes_object({k: tensors(ctx, f"{name}.{k}", v) for k, v in value.values.items()})
+        return attributes_object(
+            {k: tensors(ctx, f"{name}.{k}", v) for k, v in value.values.items()}
+        )
     if isinstance(value, Mapping):
         return {k: tensors(ctx, f"{name}.{k}", v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         made = [tensors(ctx, f"{name}[{i}]", v) for i, v in enumerate(value)]
         return tuple(made) if isinstance(value, tuple) else made
     return value
-
-
-def attributes_object(values: dict[str, Any]) -> Any:
-    """Return an object with attributes: a graph where PyTorch Geometric is used, else a plain one."""
-    geometric: Any = sys.modules.get(GRAPHS)
-    return geometric.Data(**values) if geometric is not None else SimpleNamespace(**values)
 
 
 def described(call: Call) -> tuple[str, ...]:
@@ -110,7 +95,13 @@ def described(call: Call) -> tuple[str, ...]:
     )
 
 
-_KINDS = {"normal": "float", "integers": "int64", "true": "bool", "segments": "int64", "ones": "float"}
+_KINDS = {
+    "normal": "float",
+    "integers": "int64",
+    "true": "bool",
+    "segments": "int64",
+    "ones": "float",
+}
 
 
 def _named(where: Where) -> str:
