@@ -82,8 +82,15 @@ def _of_parts(arg: Argument) -> Iterator[Any]:
     if "[" in kinds:
         optional = arg.own.optional_parts
         keys = [p for p, _ in below if p[-1][0] == "[" and p[-1] not in optional]
-        if keys:
-            yield {path[-1][1:-1]: _first(arg.part(path)) for path in keys}
+        made = {path[-1][1:-1]: _first(arg.part(path)) for path in keys}
+        if not made:
+            yield {}  # what it needs is known once the forward misses it
+        if made:
+            yield made
+            # Parts that are only handed on, or that the forward checks, may be None.
+            used = {p[-1][1:-1] for p in keys if _is_used(arg.uses.get(p, Uses()))}
+            if used and used != set(made):
+                yield {name: value if name in used else None for name, value in made.items()}
     elif "." in kinds:
         names = [path for path, _ in below if path[-1][0] == "."]
         graph = any(path[-1] == ".edge_index" for path in names)
@@ -96,6 +103,10 @@ def _of_parts(arg: Argument) -> Iterator[Any]:
     elif "<" in kinds:
         places = [path for path, _ in below if path[-1][0] == "<"]
         yield tuple(_first(arg.part(path)) for path in places)
+
+
+def _is_used(uses: Uses) -> bool:
+    return bool(uses.layers or uses.dims or uses.used) and not uses.checked
 
 
 def _lists(arg: Argument, item: Argument) -> Iterator[Any]:
@@ -114,7 +125,10 @@ def _is_list(arg: Argument) -> bool:
 def _of_type(arg: Argument) -> Iterator[Any]:
     """A value of the annotated type, if that is no tensor."""
     text = arg.annotation.lower()
-    if not text or "tensor" in text or "tuple" in text or "dict" in text:
+    if re.match(r"(optional\[)?dict|mapping", text):
+        yield {}  # its keys are known once the forward misses them
+        return
+    if not text or "tensor" in text or "tuple" in text:
         if re.search(r"list\[.*tensor|sequence\[.*tensor", text):
             yield from _lists(arg, arg.part((*arg.path, "<*>")))
         return
@@ -136,9 +150,7 @@ def _of_name(arg: Argument) -> Iterator[Any]:
 def _of_text(arg: Argument) -> Iterator[Any]:
     """A tensor of the dimensions in the model's own documentation."""
     width = _width(arg)
-    found = (
-        documented_dims(arg.sizes.module, arg.path[0], arg.annotation) if len(arg.path) == 1 else ()
-    )
+    found = documented_dims(arg.sizes.module, arg.word, arg.annotation) if len(arg.path) < 3 else ()
     for dims in islice(found, 2):
         for guess in arg.sizes.of_dims(dims, width):
             yield replace(_like_layer(arg, guess), why=f"documented as ({', '.join(dims)})")

@@ -62,7 +62,7 @@ def corrections(failed: Failed) -> Iterator[Call]:
 
 def _of_missing(failed: Failed) -> Iterator[Call]:
     """Give an argument that the forward cannot do without, or a part that it reads."""
-    message, line = failed.trial.message, failed.trial.line
+    message = failed.trial.message
     absent = [n for n in failed.arguments if failed.call.get(n) is None]
     is_none = "NoneType" in message or "None" in message
     named = [n for n in absent if re.search(rf"\b{re.escape(n)}\b", message)]
@@ -73,15 +73,28 @@ def _of_missing(failed: Failed) -> Iterator[Call]:
             yield {**failed.call, name: value}
     if len(named) > 1:
         yield {**failed.call, **{n: _best(failed.arguments[n]) for n in named}}
-    key = re.match(r"KeyError: '(\w+)'", line)
+    yield from _of_missing_parts(failed)
+
+
+def _of_missing_parts(failed: Failed) -> Iterator[Call]:
+    """Add a key or an attribute that the forward misses or that its message names."""
+    message = failed.trial.message
+    key = re.match(r"KeyError: '(\w+)'", failed.trial.line)
     attribute = re.search(r"has no attribute '(\w+)'", message)
     for name, value in failed.call.items():
-        if key and isinstance(value, dict):
-            part = failed.arguments[name].part((name, f"[{key[1]}]"))
-            for made in part.values()[:3]:
-                yield {**failed.call, name: {**value, key[1]: made}}
-        if attribute and isinstance(value, Attributes):
-            part = failed.arguments[name].part((name, f".{attribute[1]}"))
+        argument = failed.arguments.get(name)
+        if argument is None:
+            continue
+        if isinstance(value, dict):
+            known = [p[1:-1] for p in argument.own.parts if p.startswith("[")]
+            named = [k for k in known if re.search(rf"\b{re.escape(k)}\b", message)]
+            absent = [k for k in dict.fromkeys([key[1]] if key else named) if k not in value]
+            parts = {k: argument.part((name, f"[{k}]")) for k in absent}
+            for k, part in parts.items():
+                for made in part.values()[:3]:
+                    yield {**failed.call, name: {**value, k: made}}
+        elif attribute and isinstance(value, Attributes):
+            part = argument.part((name, f".{attribute[1]}"))
             yield {**failed.call, name: changed(value, (attribute[1],), _best(part))}
 
 
@@ -206,13 +219,13 @@ def _of_ranks(failed: Failed) -> Iterator[Call]:
 
 _WANTS_IDS = re.compile(
     r"types: Long, Int|scalar type (Long|Int)|dtype int64|must be long|index tensor"
-    r"|Expected dtype int|indices must be|LongTensor|should be of type (long|int)|integer(s)? (tensor|type)|one_hot|"
-    r"Expected object of scalar type Long"
+    r"|Expected dtype int|indices must be|LongTensor|should be of type (long|int)"
+    r"|integer(s)? (tensor|type)|one_hot"
 )
 _WANTS_FLOATS = re.compile(
     r"same dtype|expected m1 and m2|Input type \(|for '(Long|Int|Bool)'"
-    r"|could not infer output dtype|expected scalar type (Float|Half)|floating point|only Tensors of floating|must be float"
-    r"|not implemented for 'Bool'|result type Float can't be cast"
+    r"|could not infer output dtype|expected scalar type (Float|Half)|floating point"
+    r"|only Tensors of floating|must be float|result type Float can't be cast"
 )
 _WANTS_MASKS = re.compile(r"boolean masks?|bool tensors?|type bool|must be bool|dtype bool|Boolean")
 
@@ -253,9 +266,9 @@ def _refilled(call: Call, fills: tuple[str, ...], new: str) -> Iterator[Call]:
 
 
 _SMALL = re.compile(
-    r"too small|an't be greater|should be less than|[Ee]xpected more than 1|at least|non-negative|"
-    r"must be (greater|larger|positive)|smaller than|negative dimension|numel\(\) == 0"
-    r"|negative output|larger than|invalid for input of size|kernel|[Pp]adding|exceed|out of memory|empty"
+    r"too small|an't be greater|should be less than|[Ee]xpected more than 1|at least|non-negative"
+    r"|must be (greater|larger|positive)|smaller than|negative dimension|numel\(\) == 0"
+    r"|negative output|larger than|invalid for input of size|kernel|[Pp]adding|exceed|empty"
 )
 
 
@@ -289,7 +302,10 @@ def _cube(guess: Guess, side: int) -> Guess:
 def _of_containers(failed: Failed) -> Iterator[Call]:
     """Give a list where the model iterates, or a tensor where it takes one."""
     message = failed.trial.message
+    keys = re.findall(r"\[[\"'](\w+)[\"']\]|[\"'](\w+)[\"'] (?:not )?in ", failed.trial.statement)
     for name, value in failed.call.items():
+        if isinstance(value, Guess) and keys:
+            yield {**failed.call, name: {}}
         if isinstance(value, Guess) and re.search(r"[Ll]ist|[Tt]uple|[Ss]equence", message):
             inner = value.resized(*value.shape[1:]) if len(value.shape) == 4 else value
             yield {**failed.call, name: [inner, inner]}

@@ -86,8 +86,12 @@ class Reading:
         self._leaf = leaf
         self._depth = 0
 
-    def read(self, module: nn.Module, names: list[str]) -> dict[Path, Uses]:
-        self._enter(module.forward, {name: _Held((name,)) for name in names}, module)
+    def read(self, module: nn.Module, names: list[str], required: list[str]) -> dict[Path, Uses]:
+        held = {name: _Held((name,)) for name in names}
+        if self._leaf(module):
+            self._call_module(module, [held[name] for name in required], {})
+        else:
+            self._enter(module.forward, held, module)
         return self.uses
 
     def of(self, path: Path) -> Uses:

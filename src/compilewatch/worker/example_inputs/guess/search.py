@@ -141,7 +141,8 @@ def guessed_inputs(ctx: Context, mode: Any) -> Found:
     if len(named) < len(parameters) and not named:
         named = _passed_on(ctx.module)
     graph = bool(_GRAPH & set(named)) or {"z", "pos"} <= set(named)
-    uses = Reading(is_known).read(ctx.module, list(named))
+    required = [name for name, p in named.items() if p.default is p.empty]
+    uses = Reading(is_known).read(ctx.module, list(named), required)
     sizes = Sizes(module=ctx.module, batch=ctx.batch, sequence=ctx.length or ctx.sequence)
     arguments = {
         name: Argument(
@@ -179,15 +180,23 @@ def _first_calls(
     if ruled:
         yield {**first, **ruled, **fixed}
     yield {**first, **fixed}
+    if len(values) > 1:
+        yield from _with_one_other(first, values, fixed, range(1, 2))
     for i in range(1, max(map(len, values.values()), default=0)):
         yield {**{n: each[min(i, len(each) - 1)] for n, each in values.items()}, **fixed}
     if len(values) > 1:
-        for name, each in values.items():
-            for value in each[1:4]:
-                yield {**first, name: value, **fixed}
-        yield from (
-            {**first, name: None, **fixed} for name in values if not _required(arguments[name])
-        )
+        yield from _with_one_other(first, values, fixed, range(2, 4))
+        for name in values:
+            if not _required(arguments[name]):
+                yield {**first, name: None, **fixed}
+
+
+def _with_one_other(
+    first: Call, values: Mapping[str, list[Any]], fixed: Call, indices: range
+) -> Iterator[Call]:
+    for name, each in values.items():
+        for value in each[indices.start : indices.stop]:
+            yield {**first, name: value, **fixed}
 
 
 def _required(argument: Argument) -> bool:

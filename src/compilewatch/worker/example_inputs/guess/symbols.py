@@ -24,7 +24,7 @@ NODES, EDGES = 16, 32
 _BATCH = words("b n bs bsz batch batch_size batchsize nbatch num_batches bb bsize _n")
 _CHANNELS = words("c ch cin c_in channels in_channels n_channels num_channels in_chans cc")
 _SPATIAL = words("h w height width hh ww ht wd side img_size image_size h_ w_ img_h img_w")
-_FRAMES = frozenset(["f", "frames", "num_frames", "n_frames", "frame"])
+_FRAMES = frozenset(["f", "t", "frames", "num_frames", "n_frames", "frame"])
 _LENGTH = words(
     "t l s seq seq_len seqlen seq_length sequence_length length time n_tokens num_tokens "
     "tokens sequence_len sequence tt t_len frames samples time_steps timesteps n_steps "
