@@ -34,11 +34,7 @@ class ConfigError(CompilewatchError):
 
 
 class MissingModuleError(ConfigError):
-    """The module of a person's own model is not found; `reason` is why the model is skipped."""
-
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+    """The module of a person's own model is not found: a package may not be installed."""
 
 
 class StoreError(CompilewatchError):

@@ -74,7 +74,7 @@ class ManifestSource:
         try:
             return self._spec(entry)
         except ConfigError as error:
-            skipped = error.reason if isinstance(error, MissingModuleError) else None
+            missing = isinstance(error, MissingModuleError)
             return ModelSpec(
                 source=self.name,
                 name=entry.name,
@@ -82,8 +82,8 @@ class ManifestSource:
                 family=entry.family or "unknown",
                 task=entry.task or "unknown",
                 downloads=entry.downloads,
-                skip_reason=skipped,
-                error=None if skipped else str(error),
+                skip_reason=str(error) if missing else None,
+                error=None if missing else str(error),
             )
 
     def _spec(self, entry: Entry) -> ModelSpec:

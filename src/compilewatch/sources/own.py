@@ -152,8 +152,8 @@ def _missing(module: str, python_path: Sequence[Path], root: Path | None) -> Con
     )
     if python_path:
         return ConfigError(found)
-    reason = how_to_get(module.partition(".")[0])
-    return MissingModuleError(f"{found}; if it is a package: {reason}", reason)
+    package = how_to_get(module.partition(".")[0])
+    return MissingModuleError(f"{found}; for an installed package, the model {package}")
 
 
 def with_inputs(spec: ModelSpec, inputs: str, root: Path | None = None) -> ModelSpec:

@@ -84,8 +84,8 @@ class Documented(nn.Module):
 
 class Unpacked(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
-        B, T, C, H, W = frames.shape
-        return frames.reshape(B * T, C, H, W)
+        b, t, c, h, w = frames.shape
+        return frames.reshape(b * t, c, h, w)
 
 
 class Unchecked(nn.Module):
@@ -241,7 +241,7 @@ class Transposed(nn.Module):
         (nn.LayerNorm(9), {"input": (2, 32, 9)}),
         (nn.TransformerEncoderLayer(8, 2), {"src": (2, 32, 8)}),
         (nn.Bilinear(5, 6, 7), {"input1": (2, 5), "input2": (2, 6)}),
-        (nn.MultiheadAttention(8, 2), {n: (2, 32, 8) for n in ("query", "key", "value")}),
+        (nn.MultiheadAttention(8, 2), dict.fromkeys(("query", "key", "value"), (2, 32, 8))),
         (nn.Conv3d(2, 3, 3), {"input": (2, 2, 8, 64, 64)}),
         (nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), {"input": (2, 12)}),
         (Weight(), {"x": (2, 13)}),

@@ -171,7 +171,7 @@ def _of_layers(arg: Argument) -> Iterator[Any]:
 
 def _of_first_layer(arg: Argument) -> Iterator[Any]:
     """What the first layer of the module takes, if the source does not say where arguments go."""
-    if arg.own.layers or len(arg.path) > 1:
+    if arg.own.layers:
         return
     for layer in arg.sizes.module.modules():
         guesses = list(taken_by(layer, 0, frozenset(), arg.sizes))

@@ -39,7 +39,7 @@ def _edges(arg: Argument) -> Iterator[Any]:
 
 
 def _edge_features(arg: Argument) -> Iterator[Any]:
-    width = arg.sizes.number("edge_dim") or arg.sizes.number("edge_channels")
+    width = arg.sizes.number("edge_dim", "edge_channels")
     for guess in arg.of_layers():
         yield guess.resized(EDGES, *guess.shape[1:])
     yield Guess(shape=(EDGES, width or 8))
@@ -68,7 +68,7 @@ def _atoms(arg: Argument) -> Iterator[Any]:
 
 
 def _nodes(arg: Argument) -> Iterator[Any]:
-    width = arg.sizes.number("in_channels") or arg.sizes.number("in_feats")
+    width = arg.sizes.number("in_channels", "in_feats")
     for guess in arg.of_layers():
         yield guess.resized(arg.sizes.nodes, *guess.shape[-1:])
     yield Guess(shape=(arg.sizes.nodes, width or 16))
@@ -102,9 +102,7 @@ def _labels(arg: Argument) -> Iterator[Any]:
 
 
 def _ids(arg: Argument) -> Iterator[Any]:
-    high = next(
-        (arg.sizes.number(n) for n in ("num_tokens", "vocab_size") if arg.sizes.number(n)), None
-    )
+    high = arg.sizes.number("num_tokens", "vocab_size")
     yield Guess(shape=(arg.sizes.batch, arg.sizes.sequence), fill="integers", high=high or NUMBERS)
     yield Guess(shape=(arg.sizes.batch, arg.sizes.sequence, arg.sizes.width or 64))
 
@@ -127,20 +125,14 @@ def _waveform(arg: Argument) -> Iterator[Any]:
 
 
 def _spectrogram(arg: Argument) -> Iterator[Any]:
-    mels = next(
-        (arg.sizes.number(n) for n in ("n_mels", "n_feats", "input_size") if arg.sizes.number(n)),
-        80,
-    )
+    mels = arg.sizes.number("n_mels", "n_feats", "input_size") or 80
     yield Guess(shape=(arg.sizes.batch, mels, 64))
     yield Guess(shape=(arg.sizes.batch, 64, mels))
 
 
 def _series(arg: Argument) -> Iterator[Any]:
-    length = next(
-        (arg.sizes.number(n) for n in ("input_size", "seq_len") if arg.sizes.number(n)),
-        arg.sizes.sequence,
-    )
-    count = next((arg.sizes.number(n) for n in ("n_series", "enc_in") if arg.sizes.number(n)), 1)
+    length = arg.sizes.number("input_size", "seq_len") or arg.sizes.sequence
+    count = arg.sizes.number("n_series", "enc_in") or 1
     yield Guess(shape=(arg.sizes.batch, length, count))
     yield Guess(shape=(arg.sizes.batch, length))
 

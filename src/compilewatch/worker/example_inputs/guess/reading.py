@@ -139,12 +139,12 @@ class Reading:
                     self.of(value.path).layers.append((module, position, value.changes))
             return first if _only_normalises(module) else None
         if isinstance(module, nn.Sequential):
-            value: Any = first
+            current: Any = first
             for child in module:
-                value = self.call(child, [value], {})
-                if not isinstance(value, _Held):
+                current = self.call(child, [current], {})
+                if not isinstance(current, _Held):
                     return None
-            return value
+            return current
         bound = _bound(module.forward, args, kwargs)
         return self._enter(module.forward, bound, module) if bound else None
 
@@ -206,7 +206,7 @@ class _Body:
             if isinstance(inner, ast.Compare) and isinstance(inner.left, ast.Constant):
                 container = self._value(inner.comparators[0])
                 if isinstance(inner.ops[0], ast.In | ast.NotIn) and isinstance(container, _Held):
-                    self.reading.of(container.path).optional_parts.add(f"[{inner.left.value}]")
+                    self.reading.of(container.path).optional_parts.add(f"[{inner.left.value!s}]")
             if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript | ast.NamedExpr):
                 held = self._value(inner)
                 if isinstance(held, _Held):

@@ -155,7 +155,7 @@ def guessed_inputs(ctx: Context, mode: Any) -> Found:
     return search.run(_first_calls(ctx, arguments, fixed))
 
 
-def _passed_on(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+def _passed_on(module: nn.Module) -> dict[str, inspect.Parameter]:
     """The arguments of the only module inside one whose forward takes `*args, **kwargs`."""
     for child in module.children():
         found = inspect.signature(child.forward).parameters

@@ -25,12 +25,6 @@ _BATCH = words("b n bs bsz batch batch_size batchsize nbatch num_batches bb bsiz
 _CHANNELS = words("c ch cin c_in channels in_channels n_channels num_channels in_chans cc")
 _SPATIAL = words("h w height width hh ww ht wd side img_size image_size h_ w_ img_h img_w")
 _FRAMES = frozenset(["f", "t", "frames", "num_frames", "n_frames", "frame"])
-_LENGTH = words(
-    "t l s seq seq_len seqlen seq_length sequence_length length time n_tokens num_tokens "
-    "tokens sequence_len sequence tt t_len frames samples time_steps timesteps n_steps "
-    "len q k j i m src_len tgt_len max_len num_patches patches text_length lookback "
-    "input_len context_length"
-)
 _WIDTH = words(
     "d e dim dims f feat feats features d_model embed_dim hidden hidden_size emb emb_dim "
     "embedding c_in input_dim in_dim in_features n_features num_features n_feats nvars "
@@ -102,9 +96,9 @@ class Sizes:
                     return found
         return None
 
-    def number(self, name: str) -> int | None:
+    def number(self, *names: str) -> int | None:
         """Return an integer that the model itself names so, or in other letters (`D` for `d`)."""
-        for each in (name, name.lower()):
+        for each in (*names, *(name.lower() for name in names)):
             for found in self.named(each, depth=0):
                 if isinstance(found, int) and not isinstance(found, bool) and found > 0:
                     return found
@@ -156,7 +150,7 @@ class Sizes:
         if word in _CHANNELS:
             return width if width is not None and rank == 3 else self.channels
         if word in _FRAMES and rank == 5:
-            return self.number("frames") or self.number("num_frames") or 8
+            return self.number("frames", "num_frames") or 8
         named = self.number(dim.strip("`'\" "))
         if named is not None:
             return named
