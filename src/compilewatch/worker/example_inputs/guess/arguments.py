@@ -119,7 +119,7 @@ def _lists(arg: Argument, item: Argument) -> Iterator[Any]:
 
 
 def _is_list(arg: Argument) -> bool:
-    return re.search(r"[Ll]ist\[|Sequence\[", arg.annotation) is not None
+    return re.search(r"(?i:list|sequence)\[", arg.annotation) is not None
 
 
 def _of_type(arg: Argument) -> Iterator[Any]:

@@ -161,7 +161,7 @@ _PAIRS = (
     r"tensor a \((?P<want>\d+)\) must match the size of tensor b \((?P<have>\d+)\)",
     r"[Ee]xpected (?:\w+ )*\(?(?P<want>\d+)\)?,? (?:but )?(?:got|found)\D{0,30}(?P<have>\d+)",
     r"\((?P<have>\d+)\) (?:doesn't|does not) match \w+ \((?P<want>\d+)",
-    r"[Gg]ot \w*=?\s?(?P<have>\d+),? (?:but )?expected \D{0,20}(?P<want>\d+)",
+    r"(?i:got) \w*=?\s?(?P<have>\d+),? (?:but )?expected \D{0,20}(?P<want>\d+)",
     r"\[(?:\d+, )*(?P<have>\d+)\]\D{0,40}should be \((?P<want>\d+)",
     r"\[(?P<want>\d+), \d+\],? but should be \((?P<have>\d+)",
     r"contain (?P<want>\d+) elements,? got (?P<have>\d+)",
@@ -306,7 +306,7 @@ def _of_containers(failed: Failed) -> Iterator[Call]:
     for name, value in failed.call.items():
         if isinstance(value, Guess) and keys:
             yield {**failed.call, name: {}}
-        if isinstance(value, Guess) and re.search(r"[Ll]ist|[Tt]uple|[Ss]equence", message):
+        if isinstance(value, Guess) and re.search(r"(?i:list|tuple|sequence)", message):
             inner = value.resized(*value.shape[1:]) if len(value.shape) == 4 else value
             yield {**failed.call, name: [inner, inner]}
             yield {**failed.call, name: [value, value]}

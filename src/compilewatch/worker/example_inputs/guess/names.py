@@ -179,7 +179,7 @@ NAMES: tuple[Name, ...] = (
     Name(pattern=r"(\w*_)?(videos?|clips?|frames)|vid", makes=_video),
     Name(pattern=r"(\w*_)?(wavs?|waveforms?|audios?|speech|signal|mixture\w*)", makes=_waveform),
     Name(pattern=r"(\w*_)?(mels?|spectrograms?|specs?|fbanks?)", makes=_spectrogram),
-    Name(pattern=r"x_(numer|num|cont)\w*|(continuous|numerical)\w*", makes=_columns, strong=True),
+    Name(pattern=r"x_(num|cont)\w*|(continuous|numerical)\w*", makes=_columns, strong=True),
     Name(pattern=r"insample_y|x_enc|past_values|x_dec|series|time_series", makes=_series),
     Name(pattern=r"query|key|value|queries|keys|values|q|k|v|context|memory", makes=_sequence),
 )

@@ -205,7 +205,7 @@ class _Body:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Compare) and isinstance(inner.left, ast.Constant):
                 container = self._value(inner.comparators[0])
-                if isinstance(inner.ops[0], ast.In | ast.NotIn) and isinstance(container, _Held):
+                if ast.unparse(inner).find(" in ") > 0 and isinstance(container, _Held):
                     self.reading.of(container.path).optional_parts.add(f"[{inner.left.value!s}]")
             if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript | ast.NamedExpr):
                 held = self._value(inner)

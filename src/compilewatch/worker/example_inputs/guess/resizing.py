@@ -38,6 +38,8 @@ def _resized(call: Call, have: int, want: int, multiple: bool) -> Iterator[Call]
     there = any(have in guess.shape[1:] for _, guess in leaves(call))
     if there:
         yield with_all(call, lambda g: _replaced(g, have, want))
+        for where, guess in leaves(call):
+            yield changed(call, where, _replaced(guess, have, want))
         yield from _one_by_one(call, have, want)
     if have > 0:
         yield from _scaled(call, have, want)
