@@ -77,7 +77,7 @@ class WrongGuessError(InputsError):
     """A call with guessed inputs, `made`, failed with `problem`: the guess may be the cause."""
 
     def __init__(self, model: str, made: Any, problem: str, where: str = "") -> None:
-        guessed = "; ".join(made.guessed)
+        guessed = "; ".join(made.guessed) or "no tensor"
         super().__init__(
             f"{model}: called with guessed inputs ({guessed}): {problem}: "
             f"{_saving(model, where, 'correct')}"

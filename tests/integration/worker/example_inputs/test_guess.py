@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -163,6 +166,17 @@ class Pair(nn.Module):
         return self.linear(torch.cat([left, right], dim=-1))
 
 
+class Scaled(nn.Module):
+    """Only a message says that its second argument must fit what the convolution returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, image: Tensor, scale: Tensor) -> Tensor:
+        return self.conv(image) * scale[:, :, None, None]
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -235,6 +249,7 @@ class Transposed(nn.Module):
         ),
         (Data(), {"data.x": (16, 6), "data.edge_index": (2, 32)}),
         (Pair(), {"left": (2, 10), "right": (2, 10)}),
+        (Scaled(), {"image": (2, 3, 64, 64), "scale": (2, 4)}),
         (Wrapper(), {"left": (2, 10), "right": (2, 10)}),
         (Recurrent(), {"series": (2, 32, 5)}),
         (nn.GRU(3, 4), {"input": (2, 32, 3)}),
@@ -318,3 +333,43 @@ def test_an_empty_file_is_refused(make: Make, tmp_path: Any) -> None:
     path.write_text("schema = 1\n")
     with pytest.raises(InputsError, match="no tensor would reach the model"):
         make(Returns(), inputs_file=str(path))
+
+
+class Indexed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.linear(x)[edge_index[0]]
+
+
+def test_two_rows_of_indices_are_no_batch(make: Make) -> None:
+    assert make(Indexed(), build=OWN).dynamic_shapes == {}
+    assert make(nn.Linear(3, 2), build=OWN).dynamic_shapes == {"input": {0: "batch"}}
+
+
+def test_the_model_is_not_called_in_this_process() -> None:
+    """In a process with one thread, as workers are: elsewhere the model is built again."""
+    code = (
+        "import torch; torch.set_num_threads(1)\n"
+        "from compilewatch.worker import forked\n"
+        "from compilewatch.worker.example_inputs.guess.trial import tried\n"
+        "from compilewatch.worker.subject import ExampleInputs\n"
+        "calls = []\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        calls.append(x)\n"
+        "        self.seen = x\n"
+        "        return x + 1\n"
+        "net = Net()\n"
+        "inputs = ExampleInputs(strategy='guess', kwargs={'x': torch.ones(2)})\n"
+        "assert forked.possible()\n"
+        "assert tried(net, inputs, None).passed\n"
+        "print(len(calls), hasattr(net, 'seen'))\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.split() == ["0", "False"]

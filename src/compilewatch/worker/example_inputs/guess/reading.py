@@ -361,6 +361,9 @@ class _Body:
         if isinstance(key, str):
             self.reading.of(base.path).is_dict = True
             return self._part(base, f"[{key}]")
+        rank = _indexed_rank(node.slice)
+        if rank in _USUAL and not base.changes:
+            self.reading.of(base.path).dims.append(_USUAL[rank])
         return None
 
     def _call(self, node: ast.Call) -> Any:
@@ -435,6 +438,19 @@ _CHANGES = {
     "reshape": "flattened",
     "unsqueeze": "unsqueezed",
 }
+
+
+_USUAL = {1: ("b",), 2: ("b", "d"), 3: ("b", "t", "d"), 4: ("b", "c", "h", "w")}
+"""Names of the dimensions of a tensor of which only the rank is known."""
+
+
+def _indexed_rank(index: ast.expr) -> int:
+    """The rank of what `x[:, :, None]` extends, 0 for an index that tells nothing."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    constants = [each.value for each in parts if isinstance(each, ast.Constant)]
+    if None not in constants or Ellipsis in constants:
+        return 0
+    return len(parts) - constants.count(None)
 
 
 def pattern_dims(side: str, sizes: dict[str, Any]) -> tuple[str, ...]:

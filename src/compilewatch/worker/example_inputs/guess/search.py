@@ -71,8 +71,9 @@ class _Search:
             strategy="guess",
             args=args,
             kwargs=kwargs,
-            dynamic_shapes=dynamic_shapes(kwargs, self.ctx.batch),
-            guessed=described(call) or tuple(f"{n} = {v!r}" for n, v in call.items()),
+            # The rows of a graph are its nodes and edges, and two rows of indices are no batch.
+            dynamic_shapes={} if _GRAPH & set(call) else dynamic_shapes(kwargs, self.ctx.batch),
+            guessed=described(call),
         )
 
     def run(self, first: Iterable[Call]) -> Found:
@@ -86,37 +87,37 @@ class _Search:
                 break
             inputs = self.inputs(call)
             trial = tried(self.ctx.module, inputs, self.mode)
-            if best is None or trial.passed or trial.calls > best.trial.calls:
+            if best is None or trial.calls > best.trial.calls:
                 best = Found(inputs=inputs, trial=trial, trials=number)
-            ended = trial.passed or trial.code == "missing_package"
-            if ended or (self.mode is not None and _only_fake(trial)):
+            # A call without a tensor that passes says nothing.
+            passed = trial.passed and bool(inputs.guessed)
+            if (
+                passed
+                or trial.code == "missing_package"
+                or (self.mode is not None and _only_fake(trial))
+            ):
                 return Found(inputs=inputs, trial=trial, trials=number)
             failed = Failed(
                 call=call, trial=trial, module=self.ctx.module, arguments=self.arguments
             )
             for new in corrections(failed):
-                heapq.heappush(better, (-trial.calls, next(order), _Ordered(new)))  # type: ignore[misc]
+                heapq.heappush(better, (-trial.calls, next(order), new))
         if best is None:
             return Found(inputs=self.inputs({}), trial=Trial(), trials=0)
         return best
 
-    def _next(self, waiting: deque[Call], better: list[Any], number: int) -> Call | None:
+    def _next(
+        self, waiting: deque[Call], better: list[tuple[int, int, Call]], number: int
+    ) -> Call | None:
         """The next call that was not tried: a correction, or now and then a first one."""
         while waiting or better:
             fresh = waiting and (not better or number % FIRST_AGAIN == 0)
-            call = waiting.popleft() if fresh else heapq.heappop(better)[2].call
+            call = waiting.popleft() if fresh else heapq.heappop(better)[2]
             key = repr(call)
             if key not in self.seen:
                 self.seen.add(key)
                 return call
         return None
-
-
-@dataclass(frozen=True)
-class _Ordered:
-    """A call in a heap, which compares only the numbers before it."""
-
-    call: Call
 
 
 def _only_fake(trial: Trial) -> bool:

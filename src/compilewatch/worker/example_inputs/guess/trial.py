@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from compilewatch.contract.failures import RecordedError, error_code, one_line, type_names
 from compilewatch.records import Record
 from compilewatch.worker import forked
-from compilewatch.worker.example_inputs.fakes import fake_values
+from compilewatch.worker.example_inputs.fakes import converted, fake_values
 from compilewatch.worker.example_inputs.guess.layers import is_known
 from compilewatch.worker.subject import ExampleInputs
 
@@ -92,6 +92,8 @@ def _called(module: nn.Module, inputs: ExampleInputs, mode: Any, gradients: bool
         args, kwargs = inputs.args, inputs.kwargs
         if mode is not None:
             args, kwargs = fake_values(args, mode), fake_values(kwargs, mode)
+        else:
+            args, kwargs = _beside(module, (args, kwargs))
         with mode or nullcontext(), nullcontext() if gradients else torch.no_grad():
             module(*args, **kwargs)
         return Trial(passed=True, calls=calls)
@@ -101,6 +103,14 @@ def _called(module: nn.Module, inputs: ExampleInputs, mode: Any, gradients: bool
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _beside(module: nn.Module, values: Any) -> Any:
+    """Return values on the device of a module's parameters."""
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    if device.type in ("cpu", "meta"):
+        return values
+    return converted(values, lambda tensor: tensor.to(device), device)
 
 
 def _failure(error: Exception, module: nn.Module, calls: int, failed: list[Any]) -> Trial:

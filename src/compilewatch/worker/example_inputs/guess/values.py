@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from compilewatch.worker.example_inputs.context import Context
 from compilewatch.worker.example_inputs.specs import attributes_object
@@ -88,11 +89,18 @@ def tensors(ctx: Context, name: str, value: Any) -> Any:
 
 
 def described(call: Call) -> tuple[str, ...]:
-    """Say what was guessed, a line for each tensor."""
-    return tuple(
+    """Say what was guessed, a line for each tensor; nothing for a call without one."""
+    found = [
         f"{_named(where)} {list(g.shape)} {_KINDS[g.fill]}" + (f" ({g.why})" if g.why else "")
         for where, g in leaves(call)
-    )
+    ]
+    ready = [
+        f"{name} {list(each.shape)} (a tensor of the model, or of a rule for its name)"
+        for name, value in call.items()
+        for each in tree_leaves(value)
+        if isinstance(each, torch.Tensor)
+    ]
+    return (*found, *ready)
 
 
 _KINDS = {
