@@ -33,6 +33,10 @@ class ConfigError(CompilewatchError):
     """A settings, manifest, override or expectations file is malformed."""
 
 
+class MissingModuleError(ConfigError):
+    """The module of a person's own model is not found: a package may not be installed."""
+
+
 class StoreError(CompilewatchError):
     """outputs/ cannot be read or written: full disk, no permission, unknown schema version."""
 
@@ -58,15 +62,34 @@ class InputsError(CompilewatchError):
 
 
 class UnknownArgumentsError(InputsError):
-    """The forward needs arguments that nothing makes, `names`; `made` are its other inputs."""
+    """The forward needs arguments that nothing makes, `names`; `made` are its other inputs.
 
-    def __init__(self, model: str, names: tuple[str, ...], made: Any) -> None:
-        super().__init__(
-            f"{model}: cannot infer {', '.join(names)}: `compilewatch inputs "
-            f"{model} --save FILE` writes a file to fill in, for --inputs FILE (or name a callable "
-            "in the manifest)"
-        )
+    `where` are the options with which the model is named, such as ` --environment NAME`.
+    """
+
+    def __init__(self, model: str, names: tuple[str, ...], made: Any, where: str = "") -> None:
+        what = f"cannot infer {', '.join(names)}" if names else "no tensor would reach the model"
+        super().__init__(f"{model}: {what}: {_saving(model, where, 'fill in')}")
         self.names, self.made = names, made
+
+
+class WrongGuessError(InputsError):
+    """A call with guessed inputs, `made`, failed with `problem`: the guess may be the cause."""
+
+    def __init__(self, model: str, made: Any, problem: str, where: str = "") -> None:
+        guessed = "; ".join(made.guessed) or "no tensor"
+        super().__init__(
+            f"{model}: called with guessed inputs ({guessed}): {problem}: "
+            f"{_saving(model, where, 'correct')}"
+        )
+        self.made, self.problem = made, problem
+
+
+def _saving(model: str, where: str, what: str) -> str:
+    return (
+        f"`compilewatch inputs {model}{where} --save FILE` writes a file to {what}, for --inputs "
+        "FILE (or name a callable in the manifest, or as --inputs MODULE:FUNCTION)"
+    )
 
 
 class SinkError(CompilewatchError):

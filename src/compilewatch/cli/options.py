@@ -32,6 +32,7 @@ from compilewatch.records import (
     Variants,
 )
 from compilewatch.sources.loading import choose_source, other_sources
+from compilewatch.sources.own import with_inputs
 from compilewatch.sources.select import select
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -118,7 +119,8 @@ def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--inputs",
             "inputs_file",
             type=click.Path(dir_okay=False),
-            help="A file of example inputs: .toml (see `inputs --save`) or .safetensors.",
+            help="Example inputs: a file, .toml (see `inputs --save`) or .safetensors, or for your "
+            "own model MODULE:FUNCTION, which returns them.",
         ),
         click.option(
             "--python-path",
@@ -344,7 +346,9 @@ def one_request(
     spec = _one_spec(model, settings, folders)
     known = described([target.partition(":")[0]], settings)
     planned = options_of(settings, known)
-    if inputs_file is not None:
+    if inputs_file is not None and _names_callable(inputs_file):
+        spec = with_inputs(spec, inputs_file, _packages_of(settings))
+    elif inputs_file is not None:
         _check_inputs(Path(inputs_file))
         given = str(Path(inputs_file).absolute())
         spec = msgspec.structs.replace(spec, inputs_file=given)
@@ -358,6 +362,17 @@ def one_request(
     if made.skipped:
         raise UsageError(f"{spec.name} is not run: {made.skipped[0].detail}")
     return made.requests[0], settings
+
+
+def _names_callable(inputs: str) -> bool:
+    return ":" in inputs and not Path(inputs).exists()
+
+
+def _packages_of(settings: Settings) -> Path | None:
+    """The folder of Transformers in the only environment that was named, None without one."""
+    if len(settings.environments) != 1:
+        return None
+    return Environments(settings.cache_folder).transformers_folder(settings.environments[0])
 
 
 def _one_spec(model: str, settings: Settings, folders: Sequence[Path]) -> ModelSpec:

@@ -58,6 +58,18 @@ _CODES_BY_MESSAGE = (
 )
 
 
+PACKAGES = {
+    "PIL": "pillow",
+    "attr": "attrs",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Module -> the package that has it, where the names differ."""
+
+
 class RecordedError(Exception):
     """An exception of another process: its record, `one_line`, and the names of its types.
 
@@ -148,6 +160,15 @@ def relative_file(path: str, folders: Iterable[str] = ()) -> str:
     if held:
         return path[len(max(held, key=len)) :]
     return "/".join(Path(path).parts[-2:])
+
+
+def how_to_get(module: str) -> str:
+    """Return what to type for a package that an environment lacks, by the name of its module."""
+    package = PACKAGES.get(module, module)
+    return (
+        f"needs the package {package}, which is not in this environment: `compilewatch env create "
+        f"{package} --with {package}`, then --environment {package}"
+    )
 
 
 def snake_case(name: str) -> str:

@@ -193,7 +193,8 @@ class MadeInputs(Record, frozen=True, kw_only=True):
     """Example inputs as they are shown to users.
 
     `toml` is the text of the editable file, for real tensors only. `unknown` are the arguments that
-    no rule derives: they are comments in the file, for the user to fill in.
+    no rule derives: they are comments in the file, for the user to fill in. `problem` says how a
+    call with them failed, if they were guessed and the guess was wrong.
     """
 
     strategy: str
@@ -201,6 +202,7 @@ class MadeInputs(Record, frozen=True, kw_only=True):
     inputs: tuple[TensorSummary, ...]
     toml: str = ""
     unknown: tuple[str, ...] = ()
+    problem: str = ""
 
 
 class Script(Record, frozen=True, kw_only=True):

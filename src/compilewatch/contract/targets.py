@@ -15,8 +15,10 @@ from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
     Deadlines,
     Dtype,
+    FactoryBuild,
     Mode,
     Record,
+    Request,
     Target,
     Variants,
 )
@@ -245,6 +247,19 @@ def in_default_environment(target: Target) -> bool:
     if default == DEFAULT_ENVIRONMENT and target.environment in PACKAGE_ENVIRONMENTS:
         return True
     return target.environment == default
+
+
+def environment_option(request: Request) -> str:
+    """Return ` --environment NAME` for commands that repeat a request, "" where it is not needed.
+
+    A person's own model is placed nowhere by itself, so its environment is always named.
+    """
+    target = request.target
+    if isinstance(request.model.build, FactoryBuild):
+        by_itself = target.environment == default_environment(target.name)
+    else:
+        by_itself = in_default_environment(target)
+    return "" if by_itself else f" --environment {target.environment}"
 
 
 def target_label(target: Target) -> str:

@@ -102,11 +102,11 @@ def recipe_of(
         if further:
             raise UsageError(f"environment {name!r} has its own packages: omit --with")
         return _own_recipe(name)
-    if torch is None and transformers is None:
+    if torch is None and transformers is None and not further:
         own = ", ".join(sorted(targets.environments()))
         raise UsageError(
-            f"environment {name!r} needs --torch VERSION, such as --torch 2.9.0, or --transformers "
-            f"VERSION; environments with their own recipe: {own}"
+            f"environment {name!r} needs --torch VERSION, such as --torch 2.9.0, --transformers "
+            f"VERSION, or --with PACKAGE; environments with their own recipe: {own}"
         )
     wanted = {"torch": torch, "transformers": transformers}
     chosen = {p: _checked(p, version) for p, version in wanted.items() if version is not None}
@@ -116,6 +116,7 @@ def recipe_of(
         transformers=chosen.get("transformers"),
         chosen=tuple(chosen.values()),
         further=tuple(sorted(map(_checked_name, further))),
+        default_torch=not chosen,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from compilewatch.contract.targets import CPU, default_dtype, in_default_environment
+from compilewatch.contract.targets import CPU, default_dtype, environment_option
 from compilewatch.records import (
     Depth,
     Mode,
@@ -56,8 +56,7 @@ def commands(request: Request) -> tuple[str, str, str]:
         request.target.nested_graph_breaks
     ]
     sweep += nested
-    if not in_default_environment(request.target):
-        sweep += f" --environments {request.target.environment}"
+    sweep += environment_option(request).replace("--environment", "--environments")
     device = ""
     if request.target.device != CPU:
         device += f" --device {request.target.device}"
@@ -66,11 +65,7 @@ def commands(request: Request) -> tuple[str, str, str]:
     if request.depth is not Depth.FULL:
         sweep += f" --depth {request.depth.value}"
     target = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
-    where = (
-        ""
-        if in_default_environment(request.target)
-        else f" --environment {request.target.environment}"
-    )
+    where = environment_option(request)
     return (
         f"compilewatch reproduce {name}{device}{where}{nested}",
         f"compilewatch explain {name}{target}{device}{where}{nested}",

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from compilewatch.config.paths import inputs_folder
-from compilewatch.errors import ConfigError, SourceError
+from compilewatch.errors import ConfigError, MissingModuleError, SourceError
 from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, FactoryBuild, ModelSpec
 from compilewatch.sources.own import factory_spec, folder_spec
@@ -67,10 +67,14 @@ class ManifestSource:
         )
 
     def _spec_or_error(self, entry: Entry) -> ModelSpec:
-        """The model of an entry. An invalid entry is an error of this model, not of the list."""
+        """The model of an entry. An invalid entry is an error of this model, not of the list.
+
+        A model of a package that is not installed is skipped.
+        """
         try:
             return self._spec(entry)
         except ConfigError as error:
+            missing = isinstance(error, MissingModuleError)
             return ModelSpec(
                 source=self.name,
                 name=entry.name,
@@ -78,7 +82,8 @@ class ManifestSource:
                 family=entry.family or "unknown",
                 task=entry.task or "unknown",
                 downloads=entry.downloads,
-                error=str(error),
+                skip_reason=str(error) if missing else None,
+                error=None if missing else str(error),
             )
 
     def _spec(self, entry: Entry) -> ModelSpec:
@@ -94,7 +99,7 @@ class ManifestSource:
         if entry.path is not None:
             spec = self._folder(entry, base / entry.path, origin)
         else:
-            spec = _factory(entry, base, origin)
+            spec = _factory(entry, base, origin, self._root)
         return msgspec.structs.replace(spec, inputs_file=str(inputs_file) if inputs_file else None)
 
     def _folder(self, entry: Entry, folder: Path, origin: str) -> ModelSpec:
@@ -115,7 +120,7 @@ class ManifestSource:
         )
 
 
-def _factory(entry: Entry, base: Path, origin: str) -> ModelSpec:
+def _factory(entry: Entry, base: Path, origin: str, root: Path | None) -> ModelSpec:
     for field in ("weights", "trust"):
         if getattr(entry, field):
             raise ConfigError(f"{origin}: {field} can be used with path, not with factory")
@@ -126,7 +131,10 @@ def _factory(entry: Entry, base: Path, origin: str) -> ModelSpec:
             entry.name,
             python_path=(base / entry.python_path,) if entry.python_path else (),
             inputs=entry.inputs,
+            root=root,
         )
+    except MissingModuleError:
+        raise
     except ConfigError as exc:
         raise ConfigError(f"{origin}: {exc}") from exc
     return msgspec.structs.replace(

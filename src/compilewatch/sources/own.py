@@ -15,7 +15,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from compilewatch.errors import ConfigError
+import msgspec
+
+from compilewatch.contract.failures import how_to_get
+from compilewatch.errors import ConfigError, MissingModuleError
 from compilewatch.records import FactoryBuild, ModelSpec
 from compilewatch.sources.configs import Resolver, read_config
 from compilewatch.sources.transformers.scan import read_library
@@ -35,36 +38,40 @@ def own_model(
 ) -> ModelSpec | None:
     """The model that a path or `MODULE:FACTORY` names; None for a name of another form.
 
-    `root` is the package folder of the Transformers that has the class of a configuration.
+    `root` is the package folder of the Transformers that has the class of a configuration; the
+    packages beside it are those of its environment (None: of this interpreter).
 
     Modules are searched first in `python_path`, then in the current folder, then among the
-    installed packages. Raises ConfigError, with one line, if something is missing or invalid.
+    packages of the environment. Raises ConfigError, with one line, if something is missing or
+    invalid.
     """
     path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
     file = Path(path).expanduser()
     if file.suffix == ".py" or (attribute and _is_path(path)):
-        return _file_spec(file, attribute, name, python_path)
+        return _file_spec(file, attribute, name, python_path, root)
     folder = file.parent if file.name == "config.json" else file
     if not attribute and (_is_path(path) or (folder / "config.json").is_file()):
         return folder_spec(folder, name, root=root)
     if not FACTORY.fullmatch(name):
         return None
-    return factory_spec(name, name, python_path=_searched(path, python_path))
+    return factory_spec(name, name, python_path=_searched(path, python_path), root=root)
 
 
-def dotted_model(name: str, python_path: Sequence[Path] = ()) -> ModelSpec | None:
+def dotted_model(
+    name: str, python_path: Sequence[Path] = (), root: Path | None = None
+) -> ModelSpec | None:
     """The model that `module` or `module.factory` names; None if there is no such module."""
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name):
         return None
     searched = _searched(name, python_path)
     module, _, attribute = name.rpartition(".")
     for candidate, given in ((name, ""), (module, attribute)):
-        file = _module_file(candidate, searched) if candidate else None
+        file = _module_file(candidate, searched, root) if candidate else None
         # A name without a dot is one of the team's own modules, never an installed package.
         if file is None or ("." not in name and not searched):
             continue
         found = given or _only_factory(file, candidate)
-        return factory_spec(f"{candidate}:{found}", name, python_path=searched)
+        return factory_spec(f"{candidate}:{found}", name, python_path=searched, root=root)
     return None
 
 
@@ -98,25 +105,27 @@ def folder_spec(
 
 
 def factory_spec(
-    factory: str, name: str, *, python_path: Sequence[Path] = (), inputs: str | None = None
+    factory: str,
+    name: str,
+    *,
+    python_path: Sequence[Path] = (),
+    inputs: str | None = None,
+    root: Path | None = None,
 ) -> ModelSpec:
     """The model of `package.module:callable`. The module is located and hashed, not imported.
 
     The digest also covers the Python files beside it, because a model is often in the same folder
     as its factory. Raises ConfigError for a malformed reference, a module that does not exist or is
-    not Python, and a callable that the module does not define or that needs arguments.
+    not Python, and a callable that the module does not define or that needs arguments; without
+    `python_path`, a module that does not exist is a MissingModuleError: a package may be missing.
     """
     for reference in (factory, inputs):
         if reference is not None and not FACTORY.fullmatch(reference):
             raise ConfigError(f"{reference!r} is not of the form package.module:callable")
     module, _, attribute = factory.partition(":")
-    where = _module_file(module, python_path)
+    where = _module_file(module, python_path, root)
     if where is None:
-        searched = os.pathsep.join(map(str, python_path))
-        raise ConfigError(
-            f"there is no module {module} on {searched or 'the Python path'}: give MODULE:FACTORY "
-            "and, with python_path (--python-path), the folder of the module"
-        )
+        raise _missing(module, python_path, root)
     _check_factory(where, attribute, module)
     digest = hashlib.sha256()
     for path in sorted(where.parent.glob("*.py")):
@@ -134,6 +143,46 @@ def factory_spec(
     )
 
 
+def _missing(module: str, python_path: Sequence[Path], root: Path | None) -> ConfigError:
+    searched = os.pathsep.join(map(str, python_path))
+    packages = "the Python path" if root is None else str(root.parent)
+    found = (
+        f"there is no module {module} on {searched or packages}: give MODULE:FACTORY and, with "
+        "python_path (--python-path), the folder of the module"
+    )
+    if python_path:
+        return ConfigError(found)
+    package = how_to_get(module.partition(".")[0])
+    return MissingModuleError(f"{found}; for an installed package, the model {package}")
+
+
+def with_inputs(spec: ModelSpec, inputs: str, root: Path | None = None) -> ModelSpec:
+    """Return a person's own model with inputs from `MODULE:FUNCTION` or `./FILE.py:NAME`.
+
+    Raises ConfigError if the callable does not exist or needs arguments, or for another model.
+    """
+    if not isinstance(spec.build, FactoryBuild):
+        raise ConfigError(f"--inputs {inputs}: a callable makes inputs of your own models only")
+    path, _, attribute = inputs.rpartition(":")
+    folders = spec.build.python_path
+    python_path = tuple(map(Path, folders))
+    if path.endswith(".py"):
+        made = _file_spec(Path(path).expanduser(), attribute, inputs, python_path, root)
+    elif FACTORY.fullmatch(inputs):
+        made = factory_spec(inputs, inputs, python_path=_searched(path, python_path), root=root)
+    else:
+        raise ConfigError(f"--inputs {inputs}: expected a file or MODULE:FUNCTION")
+    assert isinstance(made.build, FactoryBuild)
+    searched = dict.fromkeys((*made.build.python_path, *folders))
+    build = msgspec.structs.replace(
+        spec.build,
+        inputs=made.build.factory,
+        path=os.pathsep.join(searched) or None,
+        source_sha256=f"{spec.build.source_sha256} {made.build.source_sha256}",
+    )
+    return msgspec.structs.replace(spec, build=build)
+
+
 def _is_path(text: str) -> bool:
     return text.startswith((".", "/", "~"))
 
@@ -147,21 +196,23 @@ def _searched(module: str, python_path: Sequence[Path]) -> tuple[Path, ...]:
     )
 
 
-def _file_spec(file: Path, attribute: str, name: str, python_path: Sequence[Path]) -> ModelSpec:
+def _file_spec(
+    file: Path, attribute: str, name: str, python_path: Sequence[Path], root: Path | None = None
+) -> ModelSpec:
     """A factory in a file. If the file belongs to a package, it is imported as its submodule."""
     if not file.is_file():
         raise ConfigError(f"the file {file} does not exist: {FORMS}")
     file = file.resolve()
     parts = [] if file.name == "__init__.py" else [file.stem]
-    root = file.parent
-    while (root / "__init__.py").is_file():
-        parts.insert(0, root.name)
-        root = root.parent
+    top = file.parent
+    while (top / "__init__.py").is_file():
+        parts.insert(0, top.name)
+        top = top.parent
     if not parts or not all(part.isidentifier() for part in parts):
         raise ConfigError(f"{file.name} cannot be imported: rename it to a valid Python identifier")
     shown = name if not attribute else name.rpartition(":")[0]
     factory = f"{'.'.join(parts)}:{attribute or _only_factory(file, shown)}"
-    return factory_spec(factory, name, python_path=(root, *python_path))
+    return factory_spec(factory, name, python_path=(top, *python_path), root=root)
 
 
 def _only_factory(file: Path, shown: str) -> str:
@@ -284,10 +335,12 @@ def _is_module(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
     return False
 
 
-def _module_file(module: str, python_path: Sequence[Path] = ()) -> Path | None:
+def _module_file(
+    module: str, python_path: Sequence[Path] = (), root: Path | None = None
+) -> Path | None:
     """The file of a dotted module. Nothing is imported, not even parent packages."""
     top, *rest = module.split(".")
-    for folder in _places(top, python_path):
+    for folder in _places(top, python_path, root):
         stem = folder.joinpath(*rest) if rest else folder
         for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
             if candidate.is_file():
@@ -295,9 +348,12 @@ def _module_file(module: str, python_path: Sequence[Path] = ()) -> Path | None:
     return None
 
 
-def _places(top: str, python_path: Sequence[Path]) -> Iterator[Path]:
+def _places(top: str, python_path: Sequence[Path], root: Path | None) -> Iterator[Path]:
     """Possible places of the top-level package: `…/top`, a folder or a file without its suffix."""
     yield from (folder / top for folder in python_path)
+    if root is not None:
+        yield from (folder / top for folder in _package_folders(root.parent))
+        return
     if top in sys.builtin_module_names:
         return
     found = importlib.util.find_spec(top)
@@ -305,3 +361,12 @@ def _places(top: str, python_path: Sequence[Path]) -> Iterator[Path]:
         yield from map(Path, found.submodule_search_locations)
     elif found is not None and found.origin:
         yield Path(found.origin).with_suffix("")
+
+
+def _package_folders(packages: Path) -> Iterator[Path]:
+    """The folder of an environment's packages, and those that its `.pth` files name."""
+    yield packages
+    for listed in sorted(packages.glob("*.pth")):
+        for line in listed.read_text(errors="replace").splitlines():
+            if line and not line.startswith(("import ", "import\t", "#")):
+                yield packages / line.strip()

@@ -86,7 +86,7 @@ def _find(
             continue
         if found := _in_pool(name, pools[-1]):
             return found
-    if own := dotted_model(name, python_path):
+    if own := dotted_model(name, python_path, transformers):
         return (own,)
     raise UnknownModelError(_unknown(name, pools), name)
 

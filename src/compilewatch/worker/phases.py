@@ -15,15 +15,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from compilewatch import plugins
-from compilewatch.contract.failures import error_record, one_line, type_names
+from compilewatch.contract.failures import (
+    error_code,
+    error_record,
+    how_to_get,
+    one_line,
+    type_names,
+)
 from compilewatch.contract.messages import ChildResult
 from compilewatch.contract.targets import entry
-from compilewatch.errors import CompilewatchError
+from compilewatch.errors import CompilewatchError, WrongGuessError
 from compilewatch.records import (
     ChaosBuild,
     ConfigBuild,
     Depth,
     ErrorRecord,
+    FactoryBuild,
     Mode,
     Phase,
     Request,
@@ -140,7 +147,7 @@ def _run(
     step = f"{built.part}.forward: " if built.part else ""
     progress.inputs, progress.strategy = summarize(subject.inputs), step + subject.inputs.strategy
     enter(Phase.EAGER)
-    subject.in_fork(_eager, type(None))
+    _call_once(subject)
     if request.training is not None:
         # Loaded by name, because no result of a target depends on it.
         trained: Outcome = plugins.load(TRAINING)(subject, request.training)
@@ -345,6 +352,21 @@ def _eager(subject: Subject) -> None:
         subject.module(*subject.inputs.args, **subject.inputs.kwargs)
 
 
+def _call_once(subject: Subject) -> None:
+    """Run the eager call. If its inputs were guessed, its failure is one of the guess."""
+    from compilewatch.contract.targets import environment_option
+
+    try:
+        subject.in_fork(_eager, type(None))
+    except Exception as error:  # whatever code of the model raises
+        made = subject.inputs
+        if not made.guessed or error_code(error) in ("out_of_memory", "missing_package"):
+            raise
+        subject.enter(Phase.INPUTS)
+        name, where = subject.request.model.name, environment_option(subject.request)
+        raise WrongGuessError(name, made, one_line(error), where) from error
+
+
 def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progress) -> ChildResult:
     from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 
@@ -355,7 +377,9 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
     if isinstance(error, UnsupportedError | MissingPackageError | UnknownArchitectureError):
         status = Status.UNSUPPORTED
         if isinstance(error, MissingPackageError):
-            detail = f"needs the package {error.package}, which is not in this environment"
+            own = isinstance(request.model.build, FactoryBuild)
+            needs = f"needs the package {error.package}, which is not in this environment"
+            detail = how_to_get(error.package) if own else needs
     elif record.code == "out_of_memory":
         status = Status.OOM
     if isinstance(error, UnsupportedError):  # a sentence of ours, not an error of the model
@@ -396,6 +420,8 @@ def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -
     Before the compiler, any failure may be due to them; in it, only an error that says so.
     """
     names = type_names(error)
+    if "WrongGuessError" in names:
+        return True
     if names & {"CompilewatchError", "SyntaxError"} or record.code == "missing_package":
         return False
     if phase is Phase.EAGER and DEVICES_MIXED in record.message:

@@ -25,12 +25,15 @@ class ExampleInputs:
 
     `strategy` names how they were made (`text`, `vision`, `file`, `factory`, …);
     `dynamic_shapes` maps an argument name to the dimensions that may vary (`{dim: "batch"}`).
+    `guessed` says what was guessed, a line for each tensor; without it, a person or a reviewed rule
+    is responsible for the inputs.
     """
 
     strategy: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     dynamic_shapes: dict[str, dict[int, str]] = field(default_factory=dict)
+    guessed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

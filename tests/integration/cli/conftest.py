@@ -48,6 +48,15 @@ def broken():
     return Broken()
 
 
+class Stubborn(nn.Module):
+    def forward(self, x):
+        raise RuntimeError("never")
+
+
+def stubborn():
+    return Stubborn()
+
+
 def raises():
     raise RuntimeError("the factory itself fails")
 

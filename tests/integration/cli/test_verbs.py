@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from compilewatch.cli import VERBS
-from compilewatch.records import Result, Status
+from compilewatch.records import Phase, Result, Status
 from tests.integration.cli.conftest import MODULE, Compilewatch
 
 pytestmark = pytest.mark.torch
@@ -111,6 +111,26 @@ def test_inputs_are_shown_saved_and_taken_back(compilewatch: Compilewatch, team:
         "explain", "team/whole", "--source", "manifest", "--inputs", "x.toml", "--json"
     )
     assert json.loads(done.stdout)["inputs"][0]["shape"] == [2, 5]
+
+
+def test_a_callable_that_is_named_makes_the_inputs(compilewatch: Compilewatch) -> None:
+    done = compilewatch("explain", "team:broken", "--inputs", "team:inputs", "--json")
+    result = msgspec.json.decode(done.stdout, type=Result)
+    assert (result.inputs_strategy, result.inputs[0].shape) == ("factory", (2, 3))
+    done = compilewatch("explain", "team:broken", "--inputs", "team:nothing")
+    assert done.returncode == 2
+    assert "has no nothing" in done.stderr
+
+
+def test_a_wrong_guess_is_shown_and_can_be_corrected(compilewatch: Compilewatch) -> None:
+    done = compilewatch("inputs", "team:stubborn")
+    assert done.returncode == 3
+    assert "a call with them fails: RuntimeError: never" in done.stdout.replace("\n", " ")
+    assert "compilewatch inputs team:stubborn --save FILE" in done.stdout
+    done = compilewatch("explain", "team:stubborn", "--json")
+    assert done.returncode == 3
+    result = msgspec.json.decode(done.stdout, type=Result)
+    assert (result.status, result.phase) == (Status.ERROR, Phase.INPUTS)
 
 
 def test_show_runs_report_and_compare_read_what_is_stored(

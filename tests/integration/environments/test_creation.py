@@ -271,3 +271,10 @@ def test_xla_shows_its_own_torch_and_nothing_of_ours(xla_python: str) -> None:
     assert found.python_executable == xla_python
     assert found.torch.startswith("2.9.0")
     assert found.packages["torch-xla"] == "2.9.0"
+
+
+def test_further_packages_need_no_version() -> None:
+    recipe = recipe_of("kornia", further=["kornia"])
+    assert (recipe.transformers, recipe.further) == (None, ("kornia",))
+    assert recipe.torch == recipe_of("old", transformers="5.5.4").torch
+    assert recipe.shares

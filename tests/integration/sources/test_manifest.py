@@ -141,7 +141,6 @@ def test_a_malformed_manifest_is_one_line_with_file_and_place(
         ('path = "acorn"\ninputs = "a:b"', "inputs can be used with factory"),
         ('path = "acorn"\ninputs_file = "x.toml"', "inputs_file must be"),
         ('factory = "pkg.nets"', "not of the form package.module:callable"),
-        ('factory = "pkg.nets:f"', "there is no module pkg.nets on the Python path"),
         ('factory = "pkg.x:f"\npython_path = "code"', "there is no module pkg.x on"),
         ('factory = "json:f"\nweights = true', "weights can be used with path"),
     ],
@@ -156,6 +155,14 @@ def test_an_entry_that_makes_no_sense_is_that_models_error_alone(
     assert (wrong.name, other.name, other.error) == ("a", "good", None)
     assert wrong.error is not None
     _is_one_line_that_says(wrong.error, says, team)
+
+
+def test_a_model_of_a_missing_package_is_skipped(team: Path) -> None:
+    (spec,) = models(team, MODEL + 'factory = "nowhere.nets:f"\n')
+    assert spec.error is None
+    assert spec.skip_reason is not None
+    assert "there is no module nowhere.nets on the Python path" in spec.skip_reason
+    assert "`compilewatch env create nowhere --with nowhere`" in spec.skip_reason
 
 
 def _is_one_line_that_says(message: str, says: str, team: Path) -> None:

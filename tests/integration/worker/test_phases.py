@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from compilewatch.records import (
     ChaosBuild,
     Depth,
     ErrorRecord,
+    FactoryBuild,
     Mode,
     ModelSpec,
     Phase,
@@ -24,7 +26,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
-from compilewatch.worker import phases
+from compilewatch.worker import forked, phases
 from compilewatch.worker.model import chaos
 from compilewatch.worker.model import resolve as models
 from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
@@ -264,3 +266,111 @@ def test_a_tier_that_the_target_cannot_answer_in_is_not_asked(target: StubTarget
     assert asked.fake_failure is not None
     assert asked.result.phase is Phase.SETUP
     assert target.subjects == []
+
+
+FACTORIES = """
+import torch
+from torch import nn
+
+CALLS = []
+
+
+class Counts(nn.Module):
+    def __init__(self, limit=9):
+        super().__init__()
+        self.linear, self.limit = nn.Linear(3, 2), limit
+
+    def forward(self, x):
+        CALLS.append(len(CALLS))
+        if self.training and x.shape[0] == 2:
+            raise RuntimeError("another batch")
+        return self.linear(x)
+
+
+class Broken(nn.Module):
+    def forward(self, x):
+        raise RuntimeError("always")
+
+
+def imports():
+    import a_package_that_is_not_here
+
+
+def inputs():
+    return torch.ones(2, 3)
+"""
+
+
+@pytest.fixture
+def own(ask: Ask, tmp_path: Path) -> Ask:
+    """Evaluate a model of a module that the test writes."""
+    (tmp_path / "guessed_models.py").write_text(FACTORIES)
+
+    def evaluate(factory: str, inputs: str | None = None, **fields: Any) -> ChildResult:
+        made = f"guessed_models:{inputs}" if inputs else None
+        build = FactoryBuild(factory=f"guessed_models:{factory}", path=str(tmp_path), inputs=made)
+        model = ModelSpec(source="manifest", name="m", build=build)
+        return ask(model=model, **fields)
+
+    return evaluate
+
+
+def test_guessed_inputs_are_tried_and_the_model_stays_one_that_nothing_has_called(
+    own: Ask, target: StubTarget
+) -> None:
+    result = own("Counts").result
+    assert (result.status, result.inputs_strategy) == (Status.PASS, "guess")
+    (subject,) = target.subjects
+    assert subject.inputs.guessed == ("x [2, 3] float (the layer Linear)",)
+    if forked.possible():
+        assert sys.modules["guessed_models"].CALLS == []
+
+
+@pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
+def test_a_failure_on_guessed_inputs_is_one_of_the_inputs(
+    own: Ask, target: StubTarget, tier: Tier
+) -> None:
+    answer = own("Broken", tier=tier)
+    result = answer.result
+    assert (result.status, result.phase) == (Status.ERROR, Phase.INPUTS)
+    assert not result.is_verdict
+    assert (
+        "guessed inputs (x [2, 32] float (a plain tensor)): RuntimeError: always" in result.detail
+    )
+    assert "`compilewatch inputs m --save FILE`" in result.detail
+    assert (answer.fake_failure is not None) is (tier is Tier.FAKE)
+    assert not target.subjects
+
+
+def test_a_guess_that_the_eager_call_refuses_is_one_of_the_inputs(
+    own: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(subject: Subject) -> None:
+        raise ValueError("not today")
+
+    monkeypatch.setattr(phases, "_eager", refuse)
+    result = own("Counts", tier=Tier.REAL).result
+    assert (result.status, result.phase) == (Status.ERROR, Phase.INPUTS)
+    assert "ValueError: not today" in result.detail
+
+
+def test_a_failure_on_inputs_of_a_callable_is_the_models_own(own: Ask) -> None:
+    result = own("Broken", inputs="inputs", tier=Tier.REAL).result
+    assert (result.status, result.phase) == (Status.ERROR, Phase.EAGER)
+    assert result.detail == "RuntimeError: always"
+
+
+def test_a_package_that_a_factory_imports_is_named(own: Ask) -> None:
+    result = own("imports").result
+    assert (result.status, result.phase) == (Status.UNSUPPORTED, Phase.CREATE)
+    assert result.detail == (
+        "needs the package a_package_that_is_not_here, which is not in this environment: "
+        "`compilewatch env create a_package_that_is_not_here --with a_package_that_is_not_here`, "
+        "then --environment a_package_that_is_not_here"
+    )
+
+
+def test_commands_name_the_environment_of_the_request(own: Ask) -> None:
+    chosen = Target(environment="mine")
+    result = own("Broken", tier=Tier.REAL, target=chosen).result
+    assert "`compilewatch inputs m --environment mine --save FILE`" in result.detail

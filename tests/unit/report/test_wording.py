@@ -11,6 +11,7 @@ from compilewatch.records import (
     CaptureFigures,
     ConfigBuild,
     Depth,
+    FactoryBuild,
     FullgraphVerdict,
     Mode,
     Part,
@@ -138,6 +139,20 @@ def test_commands_set_nested_graph_breaks_as_they_were() -> None:
         "compilewatch explain BertModel --nested-graph-breaks on",
         "compilewatch sweep --source library --models BertModel --nested-graph-breaks on --fresh",
     )
+
+
+@pytest.mark.parametrize(("environment", "named"), [("vision", True), ("default", False)])
+def test_commands_name_the_environment_of_a_persons_own_model(
+    environment: str, named: bool
+) -> None:
+    asked = factories.request("net:build", target=Target(environment=environment))
+    own = msgspec.structs.replace(asked.model, build=FactoryBuild(factory="net:build"))
+    asked = msgspec.structs.replace(asked, model=own)
+    option = " --environment vision" if named else ""
+    reproduce, explain, sweep = commands.commands(asked)
+    assert reproduce == f"compilewatch reproduce net:build{option}"
+    assert explain == f"compilewatch explain net:build{option}"
+    assert ("--environments vision" in sweep) is named
 
 
 def test_the_captured_share_is_of_operators_that_were_counted() -> None:

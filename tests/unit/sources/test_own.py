@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.errors import ConfigError
+from compilewatch.errors import ConfigError, MissingModuleError
 from compilewatch.records import FactoryBuild
-from compilewatch.sources.own import dotted_model, own_model
+from compilewatch.sources.own import dotted_model, own_model, with_inputs
 
 NET = """
     import torch
@@ -105,6 +105,71 @@ def test_an_installed_package_is_found_by_its_dotted_name_only() -> None:
     assert dotted_model("jinja2") is None
     assert dotted_model("BretModel") is None
     assert own_model("someone/something") is None
+
+
+def environment(tmp_path: Path) -> Path:
+    """The folder of Transformers in an environment with a package that is not installed here."""
+    packages = tmp_path / "venv" / "site-packages"
+    write(packages / "transformers" / "__init__.py", "")
+    write(packages / "elsewhere" / "nets.py", BUILD)
+    write(tmp_path / "sources" / "editable.py", BUILD)
+    write(packages / "editable.pth", f"import site\n{tmp_path / 'sources'}\n")
+    return packages / "transformers"
+
+
+def test_modules_are_searched_in_the_environment(here: Path) -> None:
+    root = environment(here)
+    for name in ("elsewhere.nets:build", "editable:build"):
+        found = own_model(name, root=root)
+        assert found is not None
+        assert isinstance(found.build, FactoryBuild)
+        assert (found.build.factory, found.build.path) == (name, None)
+        with pytest.raises(MissingModuleError):
+            own_model(name)
+    found = dotted_model("elsewhere.nets.build", root=root)
+    assert found is not None
+    with pytest.raises(MissingModuleError):
+        own_model("jinja2:Environment", root=root)
+
+
+def test_a_missing_package_says_what_to_type() -> None:
+    with pytest.raises(MissingModuleError) as caught:
+        own_model("cv2:thing")
+    assert str(caught.value).endswith(
+        "for an installed package, the model needs the package opencv-python-headless, which is "
+        "not in this environment: `compilewatch env create opencv-python-headless --with "
+        "opencv-python-headless`, then --environment opencv-python-headless"
+    )
+
+
+def test_a_callable_makes_the_inputs(here: Path) -> None:
+    write(here / "mynet.py", NET, BUILD)
+    write(here / "other" / "data.py", "def batch():\n    return {}\n")
+    spec = own_model("mynet:build")
+    assert spec is not None
+    made = with_inputs(spec, "./other/data.py:batch").build
+    assert isinstance(made, FactoryBuild)
+    assert isinstance(spec.build, FactoryBuild)
+    assert (made.factory, made.inputs) == ("mynet:build", "data:batch")
+    assert made.path == f"{here / 'other'}{os.pathsep}{here}"
+    assert made.source_sha256 != spec.build.source_sha256
+    assert getattr(with_inputs(spec, "mynet:inputs").build, "inputs", None) == "mynet:inputs"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("mynet:none", "has no none"),
+        ("nowhere:f", "there is no module nowhere"),
+        ("mynet:", "expected a file or MODULE:FUNCTION"),
+    ],
+)
+def test_a_callable_that_cannot_make_inputs(here: Path, name: str, says: str) -> None:
+    write(here / "mynet.py", NET, BUILD)
+    spec = own_model("mynet:build")
+    assert spec is not None
+    with pytest.raises(ConfigError, match=says):
+        with_inputs(spec, name)
 
 
 @pytest.mark.parametrize(

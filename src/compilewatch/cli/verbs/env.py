@@ -62,17 +62,17 @@ def create_verb(
     further: str | None,
     python: str | None,
 ) -> None:
-    """Create the environment NAME: xla, neuron, cuda, vision, or any other name with --torch or
-    --transformers.
+    """Create the environment NAME: xla, neuron, cuda, vision, or any other name with --torch,
+    --transformers or --with.
 
     `vision` has the torch and Transformers of compilewatch itself, and timm and torchvision for the
     models that need them.
 
-    Without one of these options, that package has the version of compilewatch itself. Packages that
-    another environment has in the same version take no further space. This is fast if the
-    environment exists already. TORCH_INDEX names a package index with CPU builds of torch, from
-    which torch is installed, but for cuda: that has a CUDA build, which is used where this
-    interpreter has a CPU build and a model is trained on a CUDA device.
+    Without --torch or --transformers, that package has the version of compilewatch itself.
+    Packages that another environment has in the same version take no further space. This is
+    fast if the environment exists already. TORCH_INDEX names a package index with CPU builds of
+    torch, from which torch is installed, but for cuda: that has a CUDA build, which is used
+    where this interpreter has a CPU build and a model is trained on a CUDA device.
     """
     recipe = recipe_of(name, torch, transformers, options.split(further) or ())
     environments = _environments()

@@ -14,6 +14,7 @@ from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.cli.worker_call import call_worker
 from compilewatch.contract.messages import MadeInputs
+from compilewatch.contract.targets import environment_option
 from compilewatch.environments import Environments
 from compilewatch.errors import StoreError
 from compilewatch.records import Tier
@@ -70,10 +71,16 @@ def command(
     out = console()
     out.print(f"{request.model.name}: strategy {made.strategy}, {made.tier.value} tensors")
     out.print(table)
-    use = f"compilewatch explain {model} --inputs {save or 'FILE'}"
+    if made.problem:
+        out.print(f"These inputs were guessed, and a call with them fails: {made.problem}")
+    where = environment_option(request)
+    use = f"compilewatch explain {model}{where} --inputs {save or 'FILE'}"
+    incomplete = bool(made.unknown or made.problem)
     if save is not None:
         fill_in = " Fill in the unknown arguments." if made.unknown else ""
+        fill_in += " Correct the guessed ones." if made.problem else ""
         click.echo(f"\nSaved.{fill_in} Then run: {use}")
-    elif made.unknown:
-        click.echo(f"\nTo fill them in, run: compilewatch inputs {model} --save FILE, then {use}")
-    return INCOMPLETE if made.unknown and save is None else 0
+    elif incomplete:
+        what = "To fill them in" if made.unknown else "To correct them"
+        click.echo(f"\n{what}, run: compilewatch inputs {model}{where} --save FILE, then {use}")
+    return INCOMPLETE if incomplete and save is None else 0

@@ -6,14 +6,19 @@ take is one rule. What no rule can make is data in `inputs/overrides/`. Rules se
 
 from __future__ import annotations
 
+import inspect
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
-from compilewatch.errors import UnknownArgumentsError
+from compilewatch.contract.targets import environment_option
+from compilewatch.errors import UnknownArgumentsError, WrongGuessError
 from compilewatch.records import FactoryBuild, Mode, Request, TensorSummary, Tier
 from compilewatch.worker.example_inputs import (
     audio,
@@ -29,9 +34,13 @@ from compilewatch.worker.example_inputs.applied import apply_overrides
 from compilewatch.worker.example_inputs.context import BATCH, Context, Rule
 from compilewatch.worker.example_inputs.dynamic import dynamic_shapes
 from compilewatch.worker.example_inputs.factory import factory_inputs
+from compilewatch.worker.example_inputs.fakes import holds_state
 from compilewatch.worker.example_inputs.files import inputs_to_toml, load_inputs_file, to_fake
+from compilewatch.worker.example_inputs.guess import guessed_inputs
 from compilewatch.worker.example_inputs.labels import add_labels
 from compilewatch.worker.example_inputs.signature import read_signature
+from compilewatch.worker.example_inputs.specs import attributes_of
+from compilewatch.worker.model.architectures import MissingPackageError, is_config
 from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.subject import ExampleInputs
 
@@ -79,12 +88,33 @@ def make_inputs(
     """
     build = request.model.build
     if request.inputs_file is not None:
-        return load_inputs_file(Path(request.inputs_file), fake_mode)
-    if isinstance(build, FactoryBuild) and build.inputs is not None:
+        made = load_inputs_file(Path(request.inputs_file), None)
+    elif isinstance(build, FactoryBuild) and build.inputs is not None:
         made = factory_inputs(build)
     else:
         made = _derive(module, config, request, overrides, fake_mode, without, batch, length)
+    _refuse_empty(module, made, request)
     return made if fake_mode is None else to_fake(made, fake_mode)
+
+
+def _refuse_empty(module: nn.Module, made: ExampleInputs, request: Request) -> None:
+    """Raise UnknownArgumentsError for a call that gives no tensor: a verdict would say nothing.
+
+    A forward without parameters makes its own tensors. A person may give numbers only.
+    """
+    if not inspect.signature(module.forward).parameters:
+        return
+    if made.strategy in ("file", "factory"):
+        empty = not made.args and not made.kwargs
+    else:
+        empty = not any(map(_holds_tensor, tree_leaves((made.args, made.kwargs))))
+    if empty:
+        raise UnknownArgumentsError(request.model.name, (), made, environment_option(request))
+
+
+def _holds_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, or an object with tensors (a graph, a session)."""
+    return isinstance(value, torch.Tensor) or attributes_of(value) is not None or holds_state(value)
 
 
 def _derive(
@@ -97,13 +127,14 @@ def _derive(
     batch: int,
     length: int | None,
 ) -> ExampleInputs:
+    of_transformers = is_config(config)
     context = Context(
         module=module,
-        config=config,
+        config=config if of_transformers else None,
         signature=read_signature(module),
         rules=RULES,
         required_rules=REQUIRED_RULES,
-        fallback=generic.required_argument,
+        fallback=generic.required_argument if of_transformers else None,
         train=request.target.mode is Mode.TRAIN,
         dropped=without,
         batch=batch,
@@ -112,6 +143,8 @@ def _derive(
     apply_overrides(context, overrides, request, tier)
     if context.length is None:
         context.limit_length(length)
+    if not of_transformers:
+        return _guess(context, request, fake_mode)
     for name in context.signature.parameters:
         context.value(name)
     missing = tuple(n for n in context.signature.required if n not in context.values)
@@ -123,8 +156,33 @@ def _derive(
         dynamic_shapes=dynamic_shapes(context.values, context.batch),
     )
     if missing:
-        raise UnknownArgumentsError(request.model.name, missing, made)
+        where = environment_option(request)
+        raise UnknownArgumentsError(request.model.name, missing, made, where)
     return made
+
+
+def _guess(context: Context, request: Request, fake_mode: FakeTensorMode | None) -> ExampleInputs:
+    """Return guessed inputs that the module accepts. Raises WrongGuessError if none are found."""
+    found = guessed_inputs(context, fake_mode or context.fake_mode)
+    if found.trial.passed:
+        return _with_labels(context, found.inputs)
+    if found.trial.code == "missing_package":
+        missing_package = re.search(r"'([\w-]+)", found.trial.message)
+        raise MissingPackageError(missing_package[1] if missing_package else found.trial.line)
+    where = environment_option(request)
+    if not found.inputs.args and not found.inputs.kwargs:
+        missing = context.signature.required
+        raise UnknownArgumentsError(request.model.name, missing, found.inputs, where)
+    raise WrongGuessError(request.model.name, found.inputs, found.trial.line, where)
+
+
+def _with_labels(context: Context, made: ExampleInputs) -> ExampleInputs:
+    """Add the labels that a forward takes, to train it."""
+    if not context.train:
+        return made
+    context.values = dict(made.kwargs)
+    add_labels(context)
+    return replace(made, kwargs=context.values)
 
 
 def summarize(inputs: ExampleInputs) -> tuple[TensorSummary, ...]:
@@ -142,6 +200,7 @@ def _summaries(name: str, value: Any) -> list[TensorSummary]:
         return [TensorSummary(name=name, shape=tuple(value.shape), dtype=dtype)]
     if isinstance(value, (list, tuple)):
         return [s for i, v in enumerate(value) for s in _summaries(f"{name}[{i}]", v)]
-    if isinstance(value, dict):
-        return [s for k, v in value.items() for s in _summaries(f"{name}.{k}", v)]
+    entries = value if isinstance(value, dict) else attributes_of(value)
+    if entries is not None:
+        return [s for k, v in entries.items() for s in _summaries(f"{name}.{k}", v)]
     return [TensorSummary(name=name, value=repr(value))]

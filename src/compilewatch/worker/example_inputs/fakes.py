@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from compilewatch.worker.example_inputs.specs import attributes_object, attributes_of
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 
 
@@ -33,6 +34,9 @@ def converted(
     def one(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return convert(value)
+        attributes = attributes_of(value)
+        if attributes is not None:
+            return attributes_object(nested(attributes))
         return state(value) if holds_state(value) else value
 
     def state(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,10 @@ def _on_one_line(array: re.Match[str]) -> str:
 
 def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
     """Return the same inputs with each tensor made fake under a mode."""
-    return ExampleInputs(
-        strategy=inputs.strategy,
+    return replace(
+        inputs,
         args=fake_values(inputs.args, fake_mode),
         kwargs=fake_values(inputs.kwargs, fake_mode),
-        dynamic_shapes=inputs.dynamic_shapes,
     )
 
 

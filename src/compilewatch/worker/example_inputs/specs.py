@@ -5,21 +5,27 @@
     dtype = "float32"
     fill = "normal"
 
-A table contains either `value` (not a tensor), `values` (nested lists, with `dtype`), `items` (a
-list of such tables), or `shape` with `fill`: `normal`, `uniform` (in [0, 1)), `zeros`, `ones`,
-`randint` (with `low`, `high`), or `full` (with `value`). In overrides, sizes may be expressions:
-products of numbers and names, such as `"2*config.text_config.hidden_size"`.
+A table contains either `value` (not a tensor), `none = true`, `values` (nested lists, with
+`dtype`), or `shape` with `fill`: `normal`, `uniform` (in [0, 1)), `zeros`, `ones`, `randint` (with
+`low`, `high`), or `full` (with `value`). Or it contains such tables: `items` (a list), `tuple`,
+`entries` (a dictionary, by key) or `attributes` (an object such as a graph, by name). In overrides,
+sizes may be expressions: products of numbers and names, such as
+`"2*config.text_config.hidden_size"`.
 """
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from compilewatch.errors import InputsError
+
+GRAPHS = "torch_geometric.data"
 
 Resolve = Callable[[str], int]
 """Returns the size that a name in an expression means."""
@@ -42,7 +48,8 @@ DTYPES = {
         ]
     )
 }
-KEYS = frozenset({"shape", "dtype", "fill", "low", "high", "value", "values", "items"})
+CONTAINERS = ("items", "tuple", "entries", "attributes")
+KEYS = frozenset({"shape", "dtype", "fill", "low", "high", "value", "values", "none", *CONTAINERS})
 FILLS = frozenset({"normal", "uniform", "zeros", "ones", "randint", "full"})
 
 
@@ -57,22 +64,34 @@ def from_spec(name: str, spec: Any, resolve: Resolve, float_dtype: torch.dtype) 
     Raises InputsError that names the argument if the table does not have the format above.
     """
     if not isinstance(spec, dict):
-        raise InputsError(f"{name}: expected a table with shape, values, items or value")
+        raise InputsError(f"{name}: expected a table with shape, values, items, entries or value")
     unknown = set(spec) - KEYS
     if unknown:
         raise InputsError(f"{name}: unknown {', '.join(sorted(unknown))}; known: {_known(KEYS)}")
-    if "items" in spec:
-        items = spec["items"]
-        if not isinstance(items, list):
-            raise InputsError(f"{name}: items must be a list of tables")
-        return [from_spec(f"{name}[{i}]", s, resolve, float_dtype) for i, s in enumerate(items)]
+    for key in CONTAINERS:
+        if key in spec:
+            return _container(name, key, spec[key], resolve, float_dtype)
     if "values" in spec:
         return _literal(name, spec)
     if "shape" in spec:
         return _filled(name, spec, resolve, float_dtype)
     if "value" in spec:
         return spec["value"]
-    raise InputsError(f"{name}: needs one of shape, values, items or value")
+    if spec.get("none") is True:
+        return None
+    raise InputsError(f"{name}: needs one of shape, values, value, none, {', '.join(CONTAINERS)}")
+
+
+def _container(name: str, key: str, found: Any, resolve: Resolve, float_dtype: torch.dtype) -> Any:
+    if key in ("items", "tuple"):
+        if not isinstance(found, list):
+            raise InputsError(f"{name}: {key} must be a list of tables")
+        made = [from_spec(f"{name}[{i}]", s, resolve, float_dtype) for i, s in enumerate(found)]
+        return tuple(made) if key == "tuple" else made
+    if not isinstance(found, dict):
+        raise InputsError(f"{name}: {key} must be a table of tables")
+    entries = {k: from_spec(f"{name}.{k}", s, resolve, float_dtype) for k, s in found.items()}
+    return attributes_object(entries) if key == "attributes" else entries
 
 
 def to_spec(name: str, value: Any) -> dict[str, Any]:
@@ -83,11 +102,34 @@ def to_spec(name: str, value: Any) -> dict[str, Any]:
     """
     if isinstance(value, torch.Tensor):
         return _tensor_spec(name, value)
-    if isinstance(value, (list, tuple)) and any(_holds_tensor(v) for v in value):
-        return {"items": [to_spec(f"{name}[{i}]", v) for i, v in enumerate(value)]}
+    if value is None:
+        return {"none": True}
     if isinstance(value, (bool, int, float, str)) or _is_plain(value):
-        return {"value": list(value) if isinstance(value, tuple) else value}
+        return {"value": value}
+    if isinstance(value, (list, tuple)):
+        key = "tuple" if isinstance(value, tuple) else "items"
+        return {key: [to_spec(f"{name}[{i}]", v) for i, v in enumerate(value)]}
+    entries = value if isinstance(value, dict) else attributes_of(value)
+    if entries is not None and all(isinstance(k, str) for k in entries):
+        key = "entries" if isinstance(value, dict) else "attributes"
+        return {key: {k: to_spec(f"{name}.{k}", v) for k, v in entries.items()}}
     raise InputsError(f"{name}: a {type(value).__name__} cannot be written to a file")
+
+
+def attributes_object(values: dict[str, Any]) -> Any:
+    """Return an object with attributes: a graph if PyTorch Geometric is used, else a plain one."""
+    geometric: Any = sys.modules.get(GRAPHS)
+    return geometric.Data(**values) if geometric is not None else SimpleNamespace(**values)
+
+
+def attributes_of(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of such an object, None for other values."""
+    if isinstance(value, SimpleNamespace):
+        return dict(vars(value))
+    geometric: Any = sys.modules.get(GRAPHS)
+    if geometric is not None and isinstance(value, geometric.Data):
+        return dict(value.to_dict())
+    return None
 
 
 def size_of(name: str, size: Any, resolve: Resolve) -> int:
@@ -157,14 +199,8 @@ def _dtype(name: str, given: Any, default: torch.dtype | None) -> torch.dtype | 
     return found
 
 
-def _holds_tensor(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(_holds_tensor(v) for v in value)
-    return isinstance(value, torch.Tensor)
-
-
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return all(_is_plain(v) for v in value)
     return isinstance(value, (bool, int, float, str))
 

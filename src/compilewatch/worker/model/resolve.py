@@ -92,7 +92,8 @@ def build_model(
         with _missing_packages_named():
             module = _with_weights(build, request)
     elif isinstance(build, FactoryBuild):
-        module = _call_factory(build)
+        with _missing_packages_named():
+            module = _call_factory(build)
         dtype = request.target.dtype
         if dtype not in (Dtype.CONFIG, default_dtype(request.target.device)):
             module = module.to(getattr(torch, dtype.value))

@@ -19,7 +19,7 @@ from compilewatch.contract.devices import devices
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.messages import MadeInputs, NeuronCapture, Readiness, Script
 from compilewatch.contract.targets import TARGETS
-from compilewatch.errors import UnknownArgumentsError
+from compilewatch.errors import UnknownArgumentsError, WrongGuessError
 from compilewatch.records import Mode, Record, Request, Result, Tier
 from compilewatch.worker.targets import load_target
 
@@ -37,16 +37,22 @@ def made_inputs(request: Request, tier: Tier) -> MadeInputs:
     built = build_model(request, fake_mode, overrides)
     built.module.train(request.target.mode is Mode.TRAIN)
     unknown: tuple[str, ...] = ()
+    problem = ""
     try:
         inputs = make_inputs(built.module, built.config, request, overrides, fake_mode)
     except UnknownArgumentsError as error:
         inputs, unknown = error.made, error.names
+    except WrongGuessError as error:
+        if fake_mode is not None and request.tier is Tier.AUTO:
+            raise  # real tensors may show that the guess is right
+        inputs, problem = error.made, error.problem
     return MadeInputs(
         strategy=inputs.strategy,
         tier=tier,
         inputs=summarize(inputs),
         toml=inputs_to_toml(inputs, unknown) if fake_mode is None else "",
         unknown=unknown,
+        problem=problem,
     )
 
 

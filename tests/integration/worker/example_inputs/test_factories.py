@@ -90,11 +90,6 @@ class Transformer(nn.Module):
         return self.embedding(input_ids)
 
 
-class Pair(nn.Module):
-    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return left @ right
-
-
 @pytest.mark.parametrize(
     ("module", "shape"),
     [(Convolution(), (2, 5, 64, 64)), (Transformer(), (2, 32)), (nn.Linear(7, 3), (2, 7))],
@@ -105,8 +100,3 @@ def test_without_a_callable_the_forward_is_read(
     inputs = make(module, build=FACTORY)
     assert tuple(next(iter(inputs.kwargs.values())).shape) == shape
     forward(module, inputs)
-
-
-def test_what_nothing_tells_is_asked_of_the_person(make: Make) -> None:
-    with pytest.raises(InputsError, match="cannot infer left, right: `compilewatch inputs"):
-        make(Pair(), build=FACTORY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -60,6 +61,35 @@ def test_toml_keeps_names_shapes_dtypes_and_whole_numbers(write) -> None:  # typ
     assert found.strategy == "file"
 
 
+NESTED = ExampleInputs(
+    strategy="guess",
+    kwargs={
+        "batch": {"image": torch.ones(1, 2), "more": [torch.ones(3), {"deep": torch.arange(2)}]},
+        "pair": (torch.ones(2), None),
+        "sizes": (4, (5, 6)),
+        "graph": SimpleNamespace(x=torch.ones(4, 3), edge_index=torch.tensor([[0, 1], [1, 0]])),
+    },
+)
+
+
+def test_containers_are_read_as_they_were_written(write) -> None:  # type: ignore[no-untyped-def]
+    found = load_inputs_file(write(inputs_to_toml(NESTED)), None).kwargs
+    assert summarize(ExampleInputs(strategy="file", kwargs=found)) == summarize(NESTED)
+    assert isinstance(found["batch"]["more"], list)
+    assert torch.equal(found["batch"]["more"][1]["deep"], torch.arange(2))
+    assert isinstance(found["pair"], tuple)
+    assert found["pair"][1] is None
+    assert found["sizes"] == (4, (5, 6))
+    assert torch.equal(found["graph"].edge_index, torch.tensor([[0, 1], [1, 0]]))
+
+
+def test_containers_are_fake_as_a_whole(write) -> None:  # type: ignore[no-untyped-def]
+    mode = FakeTensorMode()
+    found = load_inputs_file(write(inputs_to_toml(NESTED)), mode).kwargs
+    assert isinstance(found["batch"]["more"][1]["deep"], FakeTensor)
+    assert isinstance(found["graph"].x, FakeTensor)
+
+
 def test_random_values_of_a_file_are_the_same_each_time(write) -> None:  # type: ignore[no-untyped-def]
     path = write('[inputs.x]\nshape = [4]\n[inputs.n]\nshape = [4]\nfill = "randint"\nhigh = 900\n')
     first, second = load_inputs_file(path, None), load_inputs_file(path, None)
@@ -114,6 +144,9 @@ def test_a_file_wins_over_rules(write, make: Make) -> None:  # type: ignore[no-u
         ("[inputs.x]", "x: needs one of"),
         ("[inputs.x]\nshape = [2]\nfill = 'randint'\nlow = 9\nhigh = 3", "x: cannot be filled"),
         ("[inputs.x]\nitems = 3", "x: items must be a list"),
+        ("[inputs.x]\ntuple = 3", "x: tuple must be a list"),
+        ("[inputs.x]\nentries = 3", "x: entries must be a table"),
+        ("[inputs.x.entries.y]\nshape = 2", "x.y: shape must be a list"),
         ("[dynamic_shapes.x]\nfirst = 'batch'", "not an inputs file"),
     ],
 )

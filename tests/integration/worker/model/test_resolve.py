@@ -30,7 +30,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
-from compilewatch.worker.model.architectures import missing_package
+from compilewatch.worker.model.architectures import MissingPackageError, missing_package
 from compilewatch.worker.model.construct import FilledMemory, construct_fake
 from compilewatch.worker.model.overrides import Override, Overrides, load_overrides
 from compilewatch.worker.model.resolve import (
@@ -397,7 +397,12 @@ def test_a_factory_is_imported_from_its_folder(factory: Callable[[str], FactoryB
 
 
 def test_what_a_factory_raises_is_its_own(factory: Callable[[str], FactoryBuild]) -> None:
-    with pytest.raises(ModuleNotFoundError, match="not_installed"):
+    with pytest.raises(ImportError, match="no_such_name"):
+        _build(factory("from torch import no_such_name"))
+
+
+def test_a_package_that_a_factory_misses_is_named(factory: Callable[[str], FactoryBuild]) -> None:
+    with pytest.raises(MissingPackageError, match="not_installed"):
         _build(factory("import not_installed"))
 
 

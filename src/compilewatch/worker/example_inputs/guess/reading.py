@@ -1,0 +1,565 @@
+"""Reads from the source of a forward how it uses its arguments, without calling anything.
+
+Statements are followed in their order, through calls of submodules and methods, as long as a
+variable still holds the argument itself or a part of it (`batch["image"]`, `data.x`). A call that
+changes the shape ends that, since nothing is known about what it returns.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from torch import nn
+
+Path = tuple[str, ...]
+"""An argument and what leads to a part of it: `("batch", "[image]")`, `("data", ".x")`."""
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text as a set, which takes fewer lines than a list of strings."""
+    return frozenset(text.split())
+
+
+DEPTH = 12
+"""How many calls inside calls are followed."""
+
+SAME_SHAPE = words(
+    "float half double to type contiguous clone detach cuda cpu type_as bool long int"
+)
+"""Methods of tensors that keep the shape."""
+
+TENSOR_ATTRIBUTES = words(
+    "shape ndim dtype device T mT requires_grad is_cuda grad data real imag names layout "
+    "is_nested is_sparse is_quantized training"
+)
+NO_TENSOR_METHODS = words("keys items values get pop update setdefault copy")
+"""Methods of dictionaries."""
+
+CHECKS = words("exists default is_none isinstance hasattr callable")
+"""Functions whose argument may be None."""
+
+
+@dataclass(kw_only=True)
+class Uses:
+    """What the forward does with one argument, or with one part of it, in order.
+
+    `layers` are the layers that take it, each with the position of the argument and what was done
+    to it before (`transposed`, `flattened`, `unsqueezed`). `dims` are names for its dimensions, as
+    `B, C, H, W = x.shape` or a pattern of einops gives them.
+    """
+
+    layers: list[tuple[Any, int, frozenset[str]]] = field(default_factory=list)
+    dims: list[tuple[str, ...]] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    optional_parts: set[str] = field(default_factory=set)
+    checked: bool = False
+    used: bool = False
+    is_dict: bool = False
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A variable that holds a part of an argument, with what was done to it."""
+
+    path: Path
+    changes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A variable or expression that holds an object of the module, such as a submodule."""
+
+    value: Any
+
+
+class Reading:
+    """Follows one forward; `uses` is what was found."""
+
+    def __init__(self, leaf: Callable[[Any], bool]) -> None:
+        self.uses: dict[Path, Uses] = {}
+        self._leaf = leaf
+        self._depth = 0
+
+    def read(self, module: nn.Module, names: list[str], required: list[str]) -> dict[Path, Uses]:
+        held = {name: _Held((name,)) for name in names}
+        if self._leaf(module):
+            self._call_module(module, [held[name] for name in required], {})
+        else:
+            self._enter(module.forward, held, module)
+        return self.uses
+
+    def of(self, path: Path) -> Uses:
+        return self.uses.setdefault(path, Uses())
+
+    # --- functions -------------------------------------------------------------------------------
+
+    def _enter(self, function: Any, bound: dict[str, Any], owner: Any = None) -> Any:
+        function = inspect.unwrap(function)
+        node = _definition(getattr(function, "__func__", function))
+        if node is None or self._depth >= DEPTH:
+            return None
+        owner = getattr(function, "__self__", owner)
+        scope = dict(bound)
+        first = node.args.args[0].arg if node.args.args else ""
+        if owner is not None and first not in scope:
+            scope[first] = _Known(owner)
+        self._depth += 1
+        try:
+            return _Body(self, scope, getattr(function, "__globals__", {})).run(node.body)
+        finally:
+            self._depth -= 1
+
+    def call(self, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """What a call returns: the argument itself if the shape stays the same, else None."""
+        held = [v for v in (*args, *kwargs.values()) if isinstance(v, _Held)]
+        if not held:
+            return None
+        for each in held:
+            self.of(each.path).used = True
+        if isinstance(target, nn.Module):
+            return self._call_module(target, args, kwargs)
+        if inspect.ismethod(target) or (inspect.isfunction(target) and not _is_torchs(target)):
+            bound = _bound(target, args, kwargs)
+            return self._enter(target, bound) if bound else None
+        return None
+
+    def _call_module(self, module: nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        first = args[0] if args else next(iter(kwargs.values()), None)
+        if _keeps_shape(module):
+            return first
+        if self._leaf(module):
+            for position, value in enumerate([*args, *kwargs.values()]):
+                if isinstance(value, _Held):
+                    self.of(value.path).layers.append((module, position, value.changes))
+            return first if _only_normalises(module) else None
+        if isinstance(module, nn.Sequential):
+            current: Any = first
+            for child in module:
+                current = self.call(child, [current], {})
+                if not isinstance(current, _Held):
+                    return None
+            return current
+        bound = _bound(module.forward, args, kwargs)
+        return self._enter(module.forward, bound, module) if bound else None
+
+
+class _Body:
+    """The statements of one function, with what its variables hold."""
+
+    def __init__(self, reading: Reading, scope: dict[str, Any], names: dict[str, Any]) -> None:
+        self.reading, self.scope, self.names = reading, scope, names
+        self.returned: Any = None
+
+    def run(self, statements: list[ast.stmt]) -> Any:
+        for statement in statements:
+            self._statement(statement)
+        return self.returned
+
+    def _statement(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.Assign):
+            value = self._value(node.value)
+            for target in node.targets:
+                self._assign(target, value, node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            self._assign(node.target, self._value(node.value), node.value)
+        elif isinstance(node, ast.AugAssign):
+            self._value(node.value)
+        elif isinstance(node, ast.If):
+            self._if(node)
+        elif isinstance(node, ast.For):
+            self._for(node.target, self._value(node.iter))
+            self.run(node.body)
+        elif isinstance(node, ast.While):
+            self._value(node.test)
+            self.run(node.body)
+        elif isinstance(node, ast.With):
+            for item in node.items:
+                self._value(item.context_expr)
+            self.run(node.body)
+        elif isinstance(node, ast.Try):
+            self.run([*node.body, *node.orelse, *node.finalbody])
+        elif isinstance(node, ast.Return):
+            self.returned = self._value(node.value) if node.value is not None else None
+        elif isinstance(node, ast.Expr):
+            self._value(node.value)
+        elif isinstance(node, ast.Assert):
+            self._test(node.test)
+
+    def _if(self, node: ast.If) -> None:
+        known = self._test(node.test)
+        if known is not False:
+            self.run(node.body)
+        if known is not True:
+            before = dict(self.scope)
+            self.run(node.orelse)
+            self.scope = {**self.scope, **{k: v for k, v in before.items() if v is not None}}
+
+    def _test(self, node: ast.expr) -> bool | None:
+        """Note which arguments a condition checks; return its value if the module decides it."""
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Compare) and isinstance(inner.left, ast.Constant):
+                container = self._value(inner.comparators[0])
+                if ast.unparse(inner).find(" in ") > 0 and isinstance(container, _Held):
+                    self.reading.of(container.path).optional_parts.add(f"[{inner.left.value!s}]")
+            if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript | ast.NamedExpr):
+                held = self._value(inner)
+                if isinstance(held, _Held):
+                    self.reading.of(held.path).checked = True
+        value = self._value(node)
+        if isinstance(value, _Known) and isinstance(value.value, bool):
+            return value.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner_value = self._test(node.operand)
+            return None if inner_value is None else not inner_value
+        return None
+
+    def _assign(self, target: ast.expr, value: Any, source: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self.scope[target.id] = value
+            return
+        if not isinstance(target, ast.Tuple | ast.List):
+            return
+        shaped = self._shape_of(source)
+        names = tuple(e.id if isinstance(e, ast.Name) else "*" for e in target.elts)
+        starred = any(isinstance(e, ast.Starred) for e in target.elts)
+        if shaped is not None and not starred:
+            if not shaped.changes:
+                self.reading.of(shaped.path).dims.append(names)
+        elif isinstance(source, ast.Tuple) and len(source.elts) == len(target.elts):
+            for each, part in zip(target.elts, source.elts, strict=True):
+                self._assign(each, self._value(part), part)
+            return
+        elif isinstance(value, _Held) and not starred:
+            for i, each in enumerate(target.elts):
+                self._assign(each, self._part(value, f"<{i}>"), each)
+            return
+        for each in target.elts:
+            self._assign(each, None, each)
+
+    def _shape_of(self, node: ast.expr) -> _Held | None:
+        """The argument whose shape an expression is: `x.shape` or `x.size()`."""
+        if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
+            node = node.func
+        if isinstance(node, ast.Attribute) and node.attr in ("shape", "size"):
+            held = self._value(node.value)
+            return held if isinstance(held, _Held) else None
+        return None
+
+    def _for(self, target: ast.expr, iterated: Any) -> None:
+        first: Any = None
+        if isinstance(iterated, _Held):
+            first = self._part(iterated, "<*>")
+        elif isinstance(iterated, _Known):
+            first = _first(iterated.value)
+        if isinstance(first, tuple) and isinstance(target, ast.Tuple):
+            for each, value in zip(target.elts, first, strict=False):
+                self._assign(each, value, each)
+            return
+        self._assign(target, first, target)
+
+    def _part(self, held: _Held, part: str) -> _Held:
+        uses = self.reading.of(held.path)
+        uses.used = True
+        if part not in uses.parts:
+            uses.parts.append(part)
+        return _Held((*held.path, part))
+
+    # --- expressions -----------------------------------------------------------------------------
+
+    def _value(self, node: ast.expr) -> Any:
+        handler = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if handler is not None:
+            return handler(node)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self._value(child)
+            elif isinstance(child, ast.comprehension):
+                self._for(child.target, self._value(child.iter))
+        return None
+
+    def _comprehension(self, node: Any) -> Any:
+        for each in node.generators:
+            self._for(each.target, self._value(each.iter))
+        self._value(node.elt)
+
+    _listcomp = _generatorexp = _setcomp = _comprehension
+
+    def _name(self, node: ast.Name) -> Any:
+        if node.id in self.scope:
+            return self.scope[node.id]
+        return _Known(self.names[node.id]) if node.id in self.names else None
+
+    def _constant(self, node: ast.Constant) -> Any:
+        return _Known(node.value)
+
+    def _namedexpr(self, node: ast.NamedExpr) -> Any:
+        value = self._value(node.value)
+        self._assign(node.target, value, node.value)
+        return value
+
+    def _ifexp(self, node: ast.IfExp) -> Any:
+        known = self._test(node.test)
+        values = [self._value(node.body), self._value(node.orelse)]
+        if known is not None:
+            return values[0 if known else 1]
+        return next((v for v in values if isinstance(v, _Held)), None)
+
+    def _boolop(self, node: ast.BoolOp) -> Any:
+        values = [self._value(each) for each in node.values]
+        for value in values[:-1]:
+            if isinstance(value, _Held):
+                self.reading.of(value.path).checked = True
+        return next((v for v in values if isinstance(v, _Held)), None)
+
+    def _binop(self, node: ast.BinOp) -> Any:
+        values = [self._value(node.left), self._value(node.right)]
+        held = [v for v in values if isinstance(v, _Held)]
+        for each in held:
+            self.reading.of(each.path).used = True
+        if isinstance(node.op, ast.MatMult):
+            weight = values[1]
+            if held and isinstance(weight, _Known) and isinstance(weight.value, nn.Parameter):
+                self.reading.of(held[0].path).layers.append((weight.value, 0, held[0].changes))
+            return None
+        return held[0] if len(held) == 1 else None
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        base = self._value(node.value)
+        if isinstance(base, _Known):
+            try:
+                return (
+                    _Known(inspect.getattr_static(base.value, node.attr))
+                    if isinstance(base.value, type)
+                    else _Known(getattr(base.value, node.attr))
+                )
+            except Exception:  # noqa: BLE001  (whatever a property of the module raises)
+                return None
+        if isinstance(base, _Held):
+            self.reading.of(base.path).used = True
+            if node.attr in TENSOR_ATTRIBUTES or hasattr(_TENSOR, node.attr):
+                return None
+            return self._part(base, f".{node.attr}")
+        return None
+
+    def _subscript(self, node: ast.Subscript) -> Any:
+        base, index = self._value(node.value), self._value(node.slice)
+        if isinstance(base, _Known) and isinstance(index, _Known):
+            try:
+                return _Known(base.value[index.value])
+            except Exception:  # noqa: BLE001  (whatever a container of the module raises)
+                return None
+        if not isinstance(base, _Held):
+            return None
+        self.reading.of(base.path).used = True
+        key = index.value if isinstance(index, _Known) else None
+        if isinstance(key, str):
+            self.reading.of(base.path).is_dict = True
+            return self._part(base, f"[{key}]")
+        rank = _indexed_rank(node.slice)
+        if rank in _USUAL and not base.changes:
+            self.reading.of(base.path).dims.append(_USUAL[rank])
+        return None
+
+    def _call(self, node: ast.Call) -> Any:
+        args = [self._value(each) for each in node.args]
+        kwargs = {k.arg: self._value(k.value) for k in node.keywords if k.arg is not None}
+        if isinstance(node.func, ast.Attribute):
+            base = self._value(node.func.value)
+            if isinstance(base, _Held):
+                return self._method(base, node, args)
+        target = self._value(node.func)
+        value = target.value if isinstance(target, _Known) else None
+        name = getattr(value, "__name__", "") or _dotted(node.func)
+        if name in CHECKS:
+            for each in args:
+                if isinstance(each, _Held):
+                    self.reading.of(each.path).checked = True
+            return args[0] if name == "default" and args else None
+        if name in ("enumerate", "zip", "reversed", "list", "tuple", "checkpoint"):
+            return _iterating(name, args)
+        if name in ("rearrange", "reduce", "repeat", "parse_shape", "einsum"):
+            self._pattern(name, args, kwargs)
+        if name in _FUNCTIONAL and len(args) > 1 and isinstance(args[0], _Held):
+            weight = args[1].value if isinstance(args[1], _Known) else None
+            if isinstance(weight, nn.Parameter):
+                layers = self.reading.of(args[0].path).layers
+                layers.append(((name, weight), 0, args[0].changes))
+                return None
+        return self.reading.call(value, args, kwargs)
+
+    def _method(self, base: _Held, node: ast.Call, args: list[Any]) -> Any:
+        assert isinstance(node.func, ast.Attribute)
+        name = node.func.attr
+        uses = self.reading.of(base.path)
+        uses.used = True
+        if name in NO_TENSOR_METHODS:
+            uses.is_dict = True
+            key = args[0].value if args and isinstance(args[0], _Known) else None
+            if name in ("get", "pop") and isinstance(key, str):
+                part = self._part(base, f"[{key}]")
+                if name == "get" or len(args) > 1:
+                    uses.optional_parts.add(f"[{key}]")
+                return part
+            return None
+        if name in SAME_SHAPE:
+            return base
+        changed = _CHANGES.get(name)
+        if changed is None or changed in base.changes:
+            return None
+        return _Held(base.path, base.changes | {changed})
+
+    def _pattern(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+        known = [a.value for a in args if isinstance(a, _Known) and isinstance(a.value, str)]
+        held = [a for a in args if isinstance(a, _Held) and not a.changes]
+        if not known or not held:
+            return
+        sizes = {k: v.value for k, v in kwargs.items() if isinstance(v, _Known)}
+        for each, side in zip(held, known[0].partition("->")[0].split(","), strict=False):
+            dims = pattern_dims(side, sizes)
+            if name == "einsum":
+                dims = tuple(side.replace("...", "").strip()) if " " not in side.strip() else dims
+            if dims and "..." not in dims:
+                self.reading.of(each.path).dims.append(dims)
+
+
+_TENSOR = nn.Parameter
+_FUNCTIONAL = frozenset({"linear", "conv1d", "conv2d", "conv3d", "embedding"})
+_CHANGES = {
+    "transpose": "transposed",
+    "permute": "transposed",
+    "flatten": "flattened",
+    "view": "flattened",
+    "reshape": "flattened",
+    "unsqueeze": "unsqueezed",
+}
+
+
+_USUAL = {1: ("b",), 2: ("b", "d"), 3: ("b", "t", "d"), 4: ("b", "c", "h", "w")}
+"""Names of the dimensions of a tensor of which only the rank is known."""
+
+
+def _indexed_rank(index: ast.expr) -> int:
+    """The rank of what `x[:, :, None]` extends, 0 for an index that tells nothing."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    constants = [each.value for each in parts if isinstance(each, ast.Constant)]
+    if None not in constants or Ellipsis in constants:
+        return 0
+    return len(parts) - constants.count(None)
+
+
+def pattern_dims(side: str, sizes: dict[str, Any]) -> tuple[str, ...]:
+    """The dimensions of a pattern of einops: `b c (h 2)` -> `b`, `c`, `2*h`."""
+    dims: list[str] = []
+    rest = side.replace("(", " ( ").replace(")", " ) ").split()
+    group: list[str] | None = None
+    for word in rest:
+        if word == "(":
+            group = []
+        elif word == ")":
+            dims.append("*".join(group or ["1"]))
+            group = None
+        else:
+            given = sizes.get(word)
+            text = str(given) if isinstance(given, int) else word
+            if group is None:
+                dims.append(text)
+            else:
+                group.append(text)
+    return tuple(dims)
+
+
+def _iterating(name: str, args: list[Any]) -> Any:
+    if name in ("list", "tuple", "reversed", "checkpoint"):
+        return args[0] if args else None
+    values = [
+        _part_of(each)
+        if isinstance(each, _Held)
+        else _first(each.value)
+        if isinstance(each, _Known)
+        else None
+        for each in args
+    ]
+    element = (None, *values) if name == "enumerate" else tuple(values)
+    return _Known([element])
+
+
+def _part_of(held: _Held) -> _Held:
+    return _Held((*held.path, "<*>"))
+
+
+def _first(container: Any) -> Any:
+    """The first element of a container, as a value that a variable holds."""
+    if isinstance(container, nn.ModuleDict | dict):
+        return None
+    try:
+        first = next(iter(container))
+    except Exception:  # noqa: BLE001  (whatever an object of the module raises)
+        return None
+    if isinstance(first, nn.ModuleList | nn.Sequential | list):
+        return tuple(_Known(each) for each in first)
+    return first if isinstance(first, tuple) and any(map(_is_value, first)) else _Known(first)
+
+
+def _is_value(value: Any) -> bool:
+    return value is None or isinstance(value, _Held | _Known)
+
+
+def _keeps_shape(module: nn.Module) -> bool:
+    name = type(module).__name__
+    if isinstance(module, nn.Sequential):
+        return len(module) == 0
+    of_torch = type(module).__module__.startswith(
+        ("torch.nn.modules.activation", "torch.nn.modules.dropout")
+    )
+    return (of_torch and not isinstance(module, nn.MultiheadAttention)) or name in (
+        "Identity",
+        "DropPath",
+        "QuickGELU",
+    )
+
+
+def _only_normalises(module: nn.Module) -> bool:
+    return "Norm" in type(module).__name__
+
+
+def _is_torchs(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).partition(".")[0] in ("torch", "einops")
+
+
+def _dotted(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _bound(function: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Which parameters of a function get what; empty if the call does not fit."""
+    try:
+        signature = inspect.signature(function)
+        found = signature.bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return {}
+    kinds = {n: p.kind for n, p in signature.parameters.items()}
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: value for name, value in found.items() if kinds[name] not in variable}
+
+
+@lru_cache(maxsize=512)
+def _definition(function: Any) -> ast.FunctionDef | None:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    return next((n for n in tree.body if isinstance(n, ast.FunctionDef)), None)
+
+
+def paths_below(uses: dict[Path, Uses], path: Path) -> Iterator[tuple[Path, Uses]]:
+    """The parts of an argument that the forward reads, in order."""
+    found = uses.get(path)
+    for part in found.parts if found is not None else ():
+        below = (*path, part)
+        yield below, uses.get(below, Uses())

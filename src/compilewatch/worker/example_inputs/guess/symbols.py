@@ -1,0 +1,223 @@
+"""The sizes that a model names: in its attributes, in docstrings, and as names of dimensions."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from compilewatch.worker.example_inputs.guess.reading import words
+from compilewatch.worker.example_inputs.guess.values import Guess
+
+SIDES = (64, 224)
+"""Height and width of an image whose size nothing names: a small one, and the usual one."""
+
+FRAMES = 16
+
+NODES, EDGES = 16, 32
+"""Sizes of a graph."""
+
+_BATCH = words("b n bs bsz batch batch_size batchsize nbatch num_batches bb bsize _n")
+_CHANNELS = words("c ch cin c_in channels in_channels n_channels num_channels in_chans cc")
+_SPATIAL = words("h w height width hh ww ht wd side img_size image_size h_ w_ img_h img_w")
+_FRAMES = frozenset(["f", "t", "frames", "num_frames", "n_frames", "frame"])
+_WIDTH = words(
+    "d e dim dims f feat feats features d_model embed_dim hidden hidden_size emb emb_dim "
+    "embedding c_in input_dim in_dim in_features n_features num_features n_feats nvars "
+    "n_vars n_feat"
+)
+
+IMAGE_SIZES = ("input_size", "image_size", "img_size", "sample_size", "input_resolution", "img_dim")
+CHANNELS = (
+    "in_channels",
+    "in_chans",
+    "num_channels",
+    "channels",
+    "input_channels",
+    "n_channels",
+    "in_ch",
+    "nc_in",
+)
+CONFIGURATIONS = ("default_cfg", "pretrained_cfg", "config", "hparams", "cfg", "args")
+WIDTHS = (
+    "d_model",
+    "input_dim",
+    "in_dim",
+    "in_features",
+    "input_size",
+    "embed_dim",
+    "dim",
+    "hidden_size",
+    "n_features",
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of one model; `dims` of the same name are always equal."""
+
+    module: nn.Module
+    batch: int = 2
+    sequence: int = 32
+    nodes: int = NODES
+
+    @property
+    def image(self) -> tuple[int, ...] | None:
+        """Channels, height and width that the model or its configuration names; or the last two."""
+        for name in IMAGE_SIZES:
+            for found in self.named(name):
+                sizes = _numbers(found)
+                if len(sizes) == 1 and sizes[0] >= 8 and name != "input_size":
+                    return (sizes[0], sizes[0])
+                if len(sizes) > 1 and all(size > 0 for size in sizes):
+                    return sizes
+        return None
+
+    @property
+    def channels(self) -> int:
+        image = self.image
+        if image is not None and len(image) == 3 and image[0] < 32:
+            return image[0]
+        for name in CHANNELS:
+            for found in self.named(name):
+                if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+                    return found
+        return 3
+
+    @property
+    def width(self) -> int | None:
+        for name in WIDTHS:
+            for found in self.named(name, depth=0):
+                if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+                    return found
+        return None
+
+    def number(self, *names: str) -> int | None:
+        """Return an integer that the model itself names so, or in other letters (`D` for `d`)."""
+        for each in (*names, *(name.lower() for name in names)):
+            for found in self.named(each, depth=0):
+                if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+                    return found
+        return None
+
+    def spatial(self, rank: int) -> Iterator[tuple[int, ...]]:
+        """Yield sizes of an image, volume, video or signal, those that the model names first."""
+        image = self.image
+        if rank == 1:
+            yield from ((64,), (1024,), (16000,))
+            return
+        if image is not None:
+            known = image[-rank:] if len(image) >= rank else (image[-1],) * rank
+            yield known if rank == 2 or len(image) >= rank else (FRAMES, *image[-2:])
+            if rank == 3:
+                yield (image[-1],) * 3
+        if rank == 3:
+            yield from (
+                (8, 64, 64),
+                (32, 32, 32),
+                (64, 64, 64),
+                (FRAMES, 112, 112),
+                (FRAMES, 224, 224),
+            )
+        else:
+            yield from ((side, side) for side in SIDES)
+
+    def of_dims(self, dims: tuple[str, ...], width: int | None = None) -> Iterator[Guess]:
+        """Yield tensors with dimensions of these names; `width` is what a layer takes of each."""
+        sides: tuple[int | None, ...] = (None, *SIDES)
+        found: set[tuple[int, ...]] = set()
+        for side in sides:
+            shape = tuple(self._dim(dim, i, len(dims), side, width) for i, dim in enumerate(dims))
+            if shape not in found:
+                found.add(shape)
+                yield Guess(shape=shape)
+
+    def _dim(self, dim: str, index: int, rank: int, side: int | None, width: int | None) -> int:
+        factors = [f.strip() for f in re.split(r"[*x×]", dim) if f.strip()] if "*" in dim else [dim]
+        if len(factors) > 1:
+            return self._product(factors, side)
+        word = dim.strip("`'\" _").lower()
+        if word.isdigit():
+            return int(word)
+        if word in _BATCH and (index == 0 or word != "n"):
+            return self.batch
+        if word in _SPATIAL or (word == "d" and rank == 5):
+            return self._side(side)
+        if word in _CHANNELS:
+            return width if width is not None and rank == 3 else self.channels
+        if word in _FRAMES and rank == 5:
+            return self.number("frames", "num_frames") or 8
+        named = self.number(dim.strip("`'\" "))
+        if named is not None:
+            return named
+        if index == 0:
+            return self.batch
+        if word in _WIDTH or index == rank - 1:
+            return width or self.width or (self.sequence if rank == 2 else 64)
+        return self.number("seq_len") or self.sequence
+
+    def _product(self, factors: list[str], side: int | None) -> int:
+        """A size such as `h*16`: a multiple of 16 near the side of the image."""
+        known = 1
+        names = []
+        for factor in factors:
+            if factor.isdigit():
+                known *= int(factor)
+            else:
+                names.append(factor.lower())
+        if any(name in _BATCH for name in names):
+            return self.batch * known
+        length = not any(name in _SPATIAL for name in names)
+        wanted = self._side(side) if not length else (self.number("seq_len") or self.sequence)
+        if any(name in _FRAMES for name in names):
+            wanted = 8
+        return max(known, wanted // known * known)
+
+    def _side(self, side: int | None) -> int:
+        image = self.image
+        return side or (image[-1] if image is not None else SIDES[0])
+
+    def named(self, name: str, depth: int = 2) -> Iterator[Any]:
+        """Yield the values of an attribute, of the module first, then of those that it contains."""
+        for module in _near(self.module, depth):
+            for holder in (module, *_configurations(module)):
+                value = holder.get(name) if isinstance(holder, Mapping) else _own(holder, name)
+                if value is not None:
+                    yield value
+
+
+def _own(holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # noqa: BLE001  (whatever a property of the module raises)
+        return None
+
+
+def _configurations(module: nn.Module) -> Iterator[Any]:
+    for name in CONFIGURATIONS:
+        found = _own(module, name)
+        if isinstance(found, Mapping) or hasattr(found, "__dict__"):
+            yield found
+
+
+def _near(module: nn.Module, depth: int) -> Iterator[nn.Module]:
+    """Yield a module and those below it, level by level."""
+    queue = deque([(module, 0)])
+    while queue:
+        each, level = queue.popleft()
+        yield each
+        if level < depth:
+            queue.extend((child, level + 1) for child in each.children())
+
+
+def _numbers(found: Any) -> tuple[int, ...]:
+    if isinstance(found, int) and not isinstance(found, bool):
+        return (found,)
+    sequence = isinstance(found, list | tuple) and 0 < len(found) <= 3
+    if sequence and all(isinstance(each, int) and not isinstance(each, bool) for each in found):
+        return tuple(found)
+    return ()

@@ -1,0 +1,375 @@
+"""Modules of no known library: what is guessed for them, from each kind of evidence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional
+
+from compilewatch.errors import InputsError, UnknownArgumentsError, WrongGuessError
+from compilewatch.records import FactoryBuild
+from compilewatch.worker.example_inputs import summarize
+from compilewatch.worker.example_inputs.specs import attributes_of
+from compilewatch.worker.model.construct import to_fake
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode
+from tests.integration.worker.example_inputs.conftest import Make, forward
+
+pytestmark = pytest.mark.torch
+
+OWN = FactoryBuild(factory="somewhere:model")
+
+
+class Returns(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+class Image(nn.Module):
+    """A convolution behind another module, for images of one size."""
+
+    def __init__(self, channels: int = 4, side: int = 48) -> None:
+        super().__init__()
+        self.img_size = side
+        self.stem = nn.Sequential(nn.Identity(), nn.Conv2d(channels, 8, 3, padding=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[-1] == self.img_size, "another size"
+        return self.stem(x)
+
+
+class SizeInMessage(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        if pixels.size(2) != 80:
+            raise ValueError("this needs another height")
+        return self.conv(pixels)
+
+
+class Configured(nn.Module):
+    default_cfg = {"input_size": (1, 40, 40)}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1600, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.reshape(len(x), -1))
+
+
+class Example(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.example_input_array = torch.zeros(5, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(5, 7) + 1
+
+
+class Documented(nn.Module):
+    def forward(self, spectrum: Tensor) -> Tensor:
+        """Scale.
+
+        Args:
+            spectrum: values of shape (batch, 6, 9)
+        """
+        return spectrum * torch.ones(6, 9)
+
+
+class Unpacked(nn.Module):
+    def forward(self, frames: Tensor) -> Tensor:
+        b, t, c, h, w = frames.shape
+        return frames.reshape(b * t, c, h, w)
+
+
+class Unchecked(nn.Module):
+    """Needs its second argument, although it has a default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.linear = nn.Embedding(11, 4), nn.Linear(6, 4)
+
+    def forward(self, ids: Tensor, extra: Tensor | None = None, scale: Tensor | None = None) -> Any:
+        found = self.embed(ids).mean(1) + self.linear(extra)
+        return found if scale is None else found * scale
+
+
+class Optional(nn.Module):
+    """Takes an image, a text, or both; with neither it returns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.visual, self.words = nn.Conv2d(3, 4, 8), nn.Embedding(20, 4)
+
+    def encode(self, text: Tensor) -> Tensor:
+        return self.words(text)
+
+    def forward(self, image: Tensor | None = None, text: Tensor | None = None) -> Any:
+        seen = self.visual(image) if image is not None else None
+        return seen, self.encode(text) if text is not None else None
+
+
+class Batch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(5, 4)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.conv(batch["image"]).mean((2, 3)) + self.linear(batch["features"])
+
+
+class Detector(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: list[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
+        return [self.conv(image[None]) for image in images]
+
+
+class Graph(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.edges = nn.Linear(6, 4), nn.Linear(3, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
+        message = self.linear(x)[edge_index[0]] + self.edges(edge_attr)
+        nodes = torch.zeros(len(x), 4).index_add(0, edge_index[1], message)
+        return torch.zeros(2, 4).index_add(0, batch, nodes)
+
+
+class Data(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, data: Any) -> Tensor:
+        x, edge_index = data.x, data.edge_index
+        return self.linear(x)[edge_index[0]]
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(20, 2)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.linear(torch.cat([left, right], dim=-1))
+
+
+class Scaled(nn.Module):
+    """Only a message says that its second argument must fit what the convolution returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, image: Tensor, scale: Tensor) -> Tensor:
+        return self.conv(image) * scale[:, :, None, None]
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(5, 8, batch_first=True)
+
+    def forward(self, series: Tensor) -> Tensor:
+        return self.rnn(series)[0]
+
+
+class Weight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3, 13))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight)
+
+
+class Ids(nn.Module):
+    """Nothing but a message says that its argument contains ids."""
+
+    def forward(self, thing: Tensor) -> Tensor:
+        return functional.one_hot(thing % 5, 5)
+
+
+class Wrapper(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Pair()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner(*args, **kwargs)
+
+
+class Diffusion(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.steps = nn.Conv2d(2, 2, 1), nn.Embedding(10, 2)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        return self.conv(x) + self.steps(time)[:, :, None, None]
+
+
+class Transposed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(7, 2, 3)
+
+    def forward(self, feats: Tensor) -> Tensor:
+        return self.conv(feats.transpose(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("module", "shapes"),
+    [
+        (Returns(), {"x": (2, 32)}),
+        (Image(), {"x": (2, 4, 48, 48)}),
+        (SizeInMessage(), {"pixels": (2, 3, 80, 80)}),
+        (Configured(), {"x": (2, 1600)}),
+        (Example(), {"x": (5, 7)}),
+        (Documented(), {"spectrum": (2, 6, 9)}),
+        (Unpacked(), {"frames": (2, 8, 3, 64, 64)}),
+        (Unchecked(), {"ids": (2, 32), "extra": (2, 6)}),
+        (Optional(), {"image": (2, 3, 64, 64), "text": (2, 32)}),
+        (Batch(), {"batch.image": (2, 3, 64, 64), "batch.features": (2, 5)}),
+        (Detector(), {"images[0]": (3, 64, 64), "images[1]": (3, 64, 64)}),
+        (
+            Graph(),
+            {"x": (16, 6), "edge_index": (2, 32), "edge_attr": (32, 3), "batch": (16,)},
+        ),
+        (Data(), {"data.x": (16, 6), "data.edge_index": (2, 32)}),
+        (Pair(), {"left": (2, 10), "right": (2, 10)}),
+        (Scaled(), {"image": (2, 3, 64, 64), "scale": (2, 4)}),
+        (Wrapper(), {"left": (2, 10), "right": (2, 10)}),
+        (Recurrent(), {"series": (2, 32, 5)}),
+        (nn.GRU(3, 4), {"input": (2, 32, 3)}),
+        (nn.LayerNorm(9), {"input": (2, 32, 9)}),
+        (nn.TransformerEncoderLayer(8, 2), {"src": (2, 32, 8)}),
+        (nn.Bilinear(5, 6, 7), {"input1": (2, 5), "input2": (2, 6)}),
+        (nn.MultiheadAttention(8, 2), dict.fromkeys(("query", "key", "value"), (2, 32, 8))),
+        (nn.Conv3d(2, 3, 3), {"input": (2, 2, 8, 64, 64)}),
+        (nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), {"input": (2, 12)}),
+        (Weight(), {"x": (2, 13)}),
+        (Ids(), {"thing": (2, 32)}),
+        (Diffusion(), {"x": (2, 2, 64, 64), "time": (2,)}),
+        (Transposed(), {"feats": (2, 64, 7)}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_what_is_guessed_runs(
+    make: Make, module: nn.Module, shapes: dict[str, tuple[int, ...]]
+) -> None:
+    inputs = make(module, build=OWN)
+    assert {each.name: each.shape for each in summarize(inputs)} == shapes
+    assert inputs.strategy == "guess"
+    assert len(inputs.guessed) == len(shapes)
+    forward(module, inputs)
+
+
+def test_a_guess_is_tried_on_fake_tensors(make: Make) -> None:
+    mode = InputAwareFakeMode()
+    module = to_fake(SizeInMessage(), mode)
+    inputs = make(module, build=OWN, fake_mode=mode)
+    (pixels,) = inputs.kwargs.values()
+    assert isinstance(pixels, FakeTensor)
+    assert tuple(pixels.shape) == (2, 3, 80, 80)
+
+
+def test_a_graph_is_fake_as_a_whole(make: Make) -> None:
+    mode = InputAwareFakeMode()
+    inputs = make(to_fake(Data(), mode), build=OWN, fake_mode=mode)
+    found = attributes_of(inputs.kwargs["data"])
+    assert found is not None
+    assert all(isinstance(value, FakeTensor) for value in found.values())
+
+
+class Broken(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise RuntimeError("always")
+
+
+def test_a_wrong_guess_says_what_was_guessed_and_what_to_type(make: Make) -> None:
+    with pytest.raises(WrongGuessError) as caught:
+        make(Broken(), build=OWN)
+    message = str(caught.value)
+    assert "x [2, 32] float (a plain tensor)" in message
+    assert "RuntimeError: always: `compilewatch inputs model --save FILE`" in message
+    assert caught.value.made.kwargs["x"].shape == (2, 32)
+
+
+class OwnTensors(nn.Module):
+    def forward(self) -> Tensor:
+        return torch.ones(2)
+
+
+def test_a_forward_without_arguments_is_called_without_any(make: Make) -> None:
+    inputs = make(OwnTensors(), build=OWN)
+    assert not inputs.args
+    assert not inputs.kwargs
+
+
+class Flag(nn.Module):
+    def forward(self, verbose: bool = False) -> Tensor:
+        return torch.ones(2)
+
+
+def test_a_call_without_any_tensor_is_refused(make: Make) -> None:
+    with pytest.raises(UnknownArgumentsError, match="no tensor would reach the model: `compilewat"):
+        make(Flag(), build=OWN)
+
+
+def test_an_empty_file_is_refused(make: Make, tmp_path: Any) -> None:
+    path = tmp_path / "inputs.toml"
+    path.write_text("schema = 1\n")
+    with pytest.raises(InputsError, match="no tensor would reach the model"):
+        make(Returns(), inputs_file=str(path))
+
+
+class Indexed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.linear(x)[edge_index[0]]
+
+
+def test_two_rows_of_indices_are_no_batch(make: Make) -> None:
+    assert make(Indexed(), build=OWN).dynamic_shapes == {}
+    assert make(nn.Linear(3, 2), build=OWN).dynamic_shapes == {"input": {0: "batch"}}
+
+
+def test_the_model_is_not_called_in_this_process() -> None:
+    """In a process with one thread, as workers are: elsewhere the model is built again."""
+    code = (
+        "import torch; torch.set_num_threads(1)\n"
+        "from compilewatch.worker import forked\n"
+        "from compilewatch.worker.example_inputs.guess.trial import tried\n"
+        "from compilewatch.worker.subject import ExampleInputs\n"
+        "calls = []\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        calls.append(x)\n"
+        "        self.seen = x\n"
+        "        return x + 1\n"
+        "net = Net()\n"
+        "inputs = ExampleInputs(strategy='guess', kwargs={'x': torch.ones(2)})\n"
+        "assert forked.possible()\n"
+        "assert tried(net, inputs, None).passed\n"
+        "print(len(calls), hasattr(net, 'seen'))\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.split() == ["0", "False"]
