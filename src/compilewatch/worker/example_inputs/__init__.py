@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilewatch.errors import UnknownArgumentsError
-from compilewatch.records import FactoryBuild, Mode, Request, TensorSummary, Tier
+from compilewatch.records import FactoryBuild, LibraryBuild, Mode, Request, TensorSummary, Tier
 from compilewatch.worker.example_inputs import (
     audio,
     documents,
@@ -31,6 +31,7 @@ from compilewatch.worker.example_inputs.dynamic import dynamic_shapes
 from compilewatch.worker.example_inputs.factory import factory_inputs
 from compilewatch.worker.example_inputs.files import inputs_to_toml, load_inputs_file, to_fake
 from compilewatch.worker.example_inputs.labels import add_labels
+from compilewatch.worker.example_inputs.libraries import library_inputs
 from compilewatch.worker.example_inputs.signature import read_signature
 from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.subject import ExampleInputs
@@ -68,8 +69,8 @@ def make_inputs(
 
     Arguments in `without` are not made, unless they are in a saved file or of a factory.
 
-    A saved file of the request has precedence, then the callable of a factory, then overrides and
-    rules. Without `fake_mode`, inputs have real values even if the module is fake. Rules make
+    A saved file of the request has precedence, then the callable of a factory or what its library
+    knows, then overrides and rules. Without `fake_mode`, inputs have real values even if the module is fake. Rules make
     `batch` rows and texts of `length` tokens, unless an override says otherwise.
 
     Raises InputsError if the forward needs an argument that nothing makes, or if a file or callable
@@ -82,6 +83,8 @@ def make_inputs(
         return load_inputs_file(Path(request.inputs_file), fake_mode)
     if isinstance(build, FactoryBuild) and build.inputs is not None:
         made = factory_inputs(build)
+    elif isinstance(build, LibraryBuild) and (known := library_inputs(module, build)) is not None:
+        made = known
     else:
         made = _derive(module, config, request, overrides, fake_mode, without, batch, length)
     return made if fake_mode is None else to_fake(made, fake_mode)

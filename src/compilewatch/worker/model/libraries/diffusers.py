@@ -1,0 +1,1 @@
+"""diffusers: model classes from their default or a repository's configuration."""
