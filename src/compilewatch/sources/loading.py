@@ -14,7 +14,12 @@ from compilewatch.errors import SourceError
 from compilewatch.sources import SOURCES, Source
 from compilewatch.sources.hub.pulled import pulled_path, read_pulled
 from compilewatch.sources.libraries import ALL, LIBRARIES
-from compilewatch.sources.libraries.source import installed_package, library_version, package_in
+from compilewatch.sources.libraries.source import (
+    PackageSource,
+    installed_package,
+    library_version,
+    package_in,
+)
 from compilewatch.sources.transformers.scan import transformers_version
 
 PIPELINE = "Pipeline"
@@ -63,7 +68,10 @@ def choose_source(
     if name == "papers":
         return source, "Models that were generated from papers; each runs in a sandbox of its own."
     if name == ALL:
-        return source, "Models of all libraries (`compilewatch list-sources` says which are missing)."
+        return (
+            source,
+            "Models of all libraries (`compilewatch list-sources` says which are missing).",
+        )
     if name in _LIBRARY_OF:
         return source, _library_sentence(_LIBRARY_OF[name], places)
     return source, f"Models of the source {name}."
@@ -88,8 +96,10 @@ def with_parts(names: Sequence[str] | None, places: Places) -> list[str] | None:
     if names is None or not any(name.endswith(PIPELINE) for name in names):
         return list(names) if names is not None else None
     pipelines: dict[str, tuple[str, ...]] = {}
+    source = _made("diffusers", "all", places)
+    assert isinstance(source, PackageSource)
     with contextlib.suppress(SourceError):
-        pipelines = getattr(_made("diffusers", "all", places), "pipelines")()
+        pipelines = source.pipelines()
     return [part for name in names for part in pipelines.get(name.rpartition("/")[2], (name,))]
 
 

@@ -64,7 +64,7 @@ def test_a_source_asked_for_by_name_must_be_there(tmp_path: Path) -> None:
 
 def test_unknown_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UsageError, match="no source 'papyrus'; known: auto, hub, library, manifest"
+        UsageError, match="no source 'papyrus'; known: auto, all-libraries, diffusers, hub, library"
     ):
         source_class("papyrus")
 
@@ -88,5 +88,6 @@ def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_other_sources_reach_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [load() for load in other_sources()]
-    assert [source.name for source in found] == ["manifest", "hub", "library", "chaos"]
+    wanted = ["manifest", "hub", "library", "chaos", "all-libraries"]
+    assert [source.name for source in found] == wanted
     assert [s.heads for s in found if isinstance(s, LibrarySource)] == ["all"]

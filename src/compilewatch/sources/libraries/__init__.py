@@ -1,8 +1,8 @@
 """Libraries of models: one row and one Protocol each. Their files are read, never imported.
 
 A row is all that the parent knows without reading the library: its source, its package, and what
-the Hub calls it. Its class lists the models. How they are built, called and made shallow is known to
-its counterpart in `worker.model.libraries` (of Transformers: to `worker.model` itself).
+the Hub calls it. Its class lists the models. How they are built, called and made shallow is known
+to its counterpart in `worker.model.libraries` (of Transformers: to `worker.model` itself).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class LibraryRow(Record, frozen=True, kw_only=True):
 class ModelLibrary(Protocol):
     """Lists the models of a library; a `Source`. Raises SourceError if the library is not there.
 
-    `package` is the folder of the package to read (None: that of the environment in which its models
-    run), `heads="all"` selects every model, `popularity` is the file of downloads, and `cache` the
-    folder that stores what was read.
+    `package` is the folder of the package to read (None: that of the environment in which its
+    models run), `heads="all"` selects every model, `popularity` is the file of downloads, and
+    `cache` the folder that stores what was read.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The source `diffusers`: every exported model class, and pipelines with the models they consist of."""
+"""The source `diffusers`: every exported model class, and the models that pipelines consist of."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DiffusersSource(PackageSource):
         models = tuple(
             LibraryModel(name=name, family=path.stem, task=_task(path, package))
             for name, (node, path) in classes.items()
-            if name in exported and _is_model(name, classes)
+            if name in exported and _is_model(name, classes) and _can_run(node)
         )
         names = {model.name for model in models}
         pipelines = [
@@ -65,6 +65,15 @@ def _is_model(name: str, classes: dict[str, tuple[ast.ClassDef, Path]]) -> bool:
         return False
     bases = [last_name(base) for base in classes[name][0].bases]
     return ROOT_CLASS in bases or any(b and b != name and _is_model(b, classes) for b in bases)
+
+
+def _can_run(node: ast.ClassDef) -> bool:
+    """Whether a class has a forward: some only hold weights that another class takes."""
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "forward":
+            body = [each for each in item.body if not isinstance(each, ast.Expr)]
+            return not all(isinstance(each, ast.Pass | ast.Raise) for each in body)
+    return True
 
 
 def _pipelines(tree: ast.Module, exported: set[str], models: set[str]) -> Iterator[LibraryModel]:

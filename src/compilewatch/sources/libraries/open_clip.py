@@ -9,8 +9,8 @@ from pathlib import Path
 from compilewatch.errors import SourceError
 from compilewatch.sources.libraries.source import LibraryModel, PackageSource
 
-TOWERS = ("visual", "text")
-"""Ends of the names of the parts of a model: `ViT-B-32:visual`."""
+TOWERS = {"visual": "vision", "text": "text"}
+"""The parts of a model, which end its name (`ViT-B-32:visual`), with the task of each."""
 
 
 class OpenClipSource(PackageSource):
@@ -27,11 +27,10 @@ class OpenClipSource(PackageSource):
         for path in sorted(self.files(package)):
             family = _family(path)
             found.append(LibraryModel(name=path.stem, family=family, task="multimodal"))
-            if self.heads == "all":
-                found += [
-                    LibraryModel(name=f"{path.stem}:{tower}", family=family, task=task)
-                    for tower, task in zip(TOWERS, ("vision", "text"), strict=True)
-                ]
+            found += [
+                LibraryModel(name=f"{path.stem}:{tower}", family=family, task=task, selected=False)
+                for tower, task in TOWERS.items()
+            ]
         return tuple(found)
 
 

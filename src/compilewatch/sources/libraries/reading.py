@@ -71,9 +71,8 @@ def last_name(node: ast.expr | None) -> str | None:
 def decorated(tree: ast.Module, decorator: str) -> Iterator[ast.FunctionDef]:
     """Yield the functions of a module that have a decorator of this name."""
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            if decorator in map(last_name, node.decorator_list):
-                yield node
+        if isinstance(node, ast.FunctionDef) and decorator in map(last_name, node.decorator_list):
+            yield node
 
 
 def decorator_argument(function: ast.FunctionDef, decorator: str, argument: str) -> str | None:

@@ -1,7 +1,8 @@
 """The source `sentence-transformers`: published chains of modules, whose configurations are inputs.
 
-The package contains no configurations, and each published model is one. `inputs/sentence-transformers`
-has a folder for each, in the layout of its repository: `modules.json` and the files that it names.
+The package contains no configurations, and each published model is one. The folder
+`inputs/sentence-transformers` has a folder for each, in the layout of its repository:
+`modules.json` and the files that it names.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from compilewatch import plugins
 from compilewatch.config.paths import inputs_folder
@@ -19,18 +20,23 @@ from compilewatch.sources.libraries import ALL, LIBRARIES, LibraryRow
 from compilewatch.sources.libraries.reading import read_cached
 from compilewatch.sources.popularity import Figure, read_library_popularity
 
+if TYPE_CHECKING:
+    from compilewatch.sources import Source
+
 
 class LibraryModel(Record, frozen=True, kw_only=True):
     """A model as its library names it.
 
     `family` groups the variants of one design. `published` says that the library knows weights of
-    it. `parts` are the names of the models that a pipeline consists of, which is itself no model.
+    it. A model that is not `selected` is left out unless all heads are asked for. `parts` are the
+    names of the models that a pipeline consists of, which is itself no model.
     """
 
     name: str
     family: str
     task: str = "vision"
     published: bool = True
+    selected: bool = True
     checkpoint: str | None = None
     parts: tuple[str, ...] = ()
 
@@ -87,8 +93,9 @@ class PackageSource(ABC):
         found = [model for model in self.read() if not model.parts]
         # Stable: models without downloads keep the order of the library.
         found.sort(key=lambda model: -_downloads(figures, model.name))
-        if self.one_of_each_family and self.heads == "default":
-            found = _first_of_each_family(found, figures)
+        if self.heads == "default":
+            found = [model for model in found if model.selected]
+            found = _first_of_each_family(found, figures) if self.one_of_each_family else found
         return tuple(self._spec(model, figures) for model in found)
 
     def pipelines(self) -> dict[str, tuple[str, ...]]:
@@ -113,20 +120,17 @@ class AllLibraries:
 
     name = ALL
 
-    def __init__(self, makers: Sequence[Callable[[], object]]) -> None:
+    def __init__(self, makers: Sequence[Callable[[], Source]] | None = None) -> None:
+        if makers is None:
+            makers = [plugins.load(row.implementation) for row in LIBRARIES.values()]
         self._makers = makers
-        self.missing: tuple[str, ...] = ()
 
     def models(self) -> tuple[ModelSpec, ...]:
-        """Return the models of all; `missing` then says why libraries are left out."""
+        """Return the models of all. Libraries that are missing here are left out."""
         specs: list[ModelSpec] = []
-        missing = []
         for make in self._makers:
-            try:
-                specs += make().models()  # type: ignore[attr-defined]
-            except SourceError as error:
-                missing.append(str(error))
-        self.missing = tuple(missing)
+            with contextlib.suppress(SourceError):
+                specs += make().models()
         return tuple(sorted(specs, key=lambda spec: -(spec.downloads or 0)))
 
 
@@ -170,12 +174,6 @@ def library_version(package: Path, row: LibraryRow) -> str:
     stem = re.sub(r"[-_.]+", "_", row.package)
     names = (path.name for path in package.parent.glob(f"{stem}-*.dist-info"))
     return next((name.removesuffix(".dist-info").rpartition("-")[2] for name in names), "")
-
-
-def library_class(name: str) -> type[PackageSource]:
-    """Return the class of a library's row."""
-    found: type[PackageSource] = plugins.load(LIBRARIES[name].implementation)
-    return found
 
 
 def _package_in(folder: Path, row: LibraryRow) -> Path | None:

@@ -28,12 +28,12 @@ class TorchvisionSource(PackageSource):
     library = "torchvision"
 
     def files(self, package: Path) -> Iterable[Path]:
-        return (p for f in TASKS for p in (package / "models" / f).glob("*.py") if p.name[0] != "_")
+        return (path for folder in TASKS for path in _modules(package, folder))
 
     def scan(self, package: Path) -> tuple[LibraryModel, ...]:
         found = []
         for folder, task in TASKS.items():
-            for path in sorted((package / "models" / folder).glob("*.py")):
+            for path in _modules(package, folder):
                 found += [
                     LibraryModel(
                         name=decorator_argument(function, DECORATOR, "name") or function.name,
@@ -43,3 +43,9 @@ class TorchvisionSource(PackageSource):
                     for function in decorated(parsed(path), DECORATOR)
                 ]
         return tuple(found)
+
+
+def _modules(package: Path, folder: str) -> list[Path]:
+    """The modules of a task; those that begin with an underscore are machinery."""
+    paths = (package / "models" / folder).glob("*.py")
+    return sorted(path for path in paths if not path.name.startswith("_"))

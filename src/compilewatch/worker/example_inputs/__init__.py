@@ -70,8 +70,9 @@ def make_inputs(
     Arguments in `without` are not made, unless they are in a saved file or of a factory.
 
     A saved file of the request has precedence, then the callable of a factory or what its library
-    knows, then overrides and rules. Without `fake_mode`, inputs have real values even if the module is fake. Rules make
-    `batch` rows and texts of `length` tokens, unless an override says otherwise.
+    knows, then overrides and rules. Without `fake_mode`, inputs have real values even if the module
+    is fake. Rules make `batch` rows and texts of `length` tokens, unless an override says
+    otherwise.
 
     Raises InputsError if the forward needs an argument that nothing makes, or if a file or callable
     is wrong, and ConfigError for a malformed override. If a rule calls the model (how many features
@@ -83,7 +84,7 @@ def make_inputs(
         return load_inputs_file(Path(request.inputs_file), fake_mode)
     if isinstance(build, FactoryBuild) and build.inputs is not None:
         made = factory_inputs(build)
-    elif isinstance(build, LibraryBuild) and (known := library_inputs(module, build)) is not None:
+    elif isinstance(build, LibraryBuild) and (known := library_inputs(module, build)):
         made = known
     else:
         made = _derive(module, config, request, overrides, fake_mode, without, batch, length)

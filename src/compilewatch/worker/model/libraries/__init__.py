@@ -73,7 +73,10 @@ def library(name: str) -> WorkerLibrary:
 
 
 def read_configuration(build: LibraryBuild, *, file: str = "") -> dict[str, Any]:
-    """Return the JSON of a build's configuration, or of a file in its folder. Raises ConfigError."""
+    """Return the JSON of a build's configuration, or of a file in its folder.
+
+    Raises ConfigError.
+    """
     path = Path(build.configuration or "") / file if file else Path(build.configuration or "")
     try:
         values = json.loads(path.read_bytes())

@@ -15,6 +15,7 @@ from compilewatch.worker.model.libraries import Call, Construct, read_configurat
 from compilewatch.worker.model.libraries.diffusers_classes import (
     CONFIGURATIONS,
     CONTAINERS,
+    PREPARED,
     REDUCED,
 )
 from compilewatch.worker.model.libraries.diffusers_inputs import call_of
@@ -23,7 +24,7 @@ MIN_LAYERS = 2
 """Layers of a stack that stay at reduced depth."""
 
 DEPTH_NAME = re.compile(
-    r"(\w+_)?(num|n)_(\w+_)?(layers|blocks)|(\w+_)?depth|nlayers|(\w+_)?layers_per_(\w+_)?block"
+    r"(\w+_)?(num|n)_(\w+_)?(layers|blocks)|(\w+_)?depths?|nlayers|(\w+_)?layers_per_(\w+_)?block"
 )
 """Arguments that count the layers of a stack, or list the counts of several."""
 
@@ -49,11 +50,14 @@ class Diffusers:
 
         def construct() -> nn.Module:
             module: nn.Module = chosen(**values)
+            if build.name in PREPARED:
+                getattr(module, PREPARED[build.name])()
             return module
 
         return construct
 
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
+        del build
         return call_of(module)
 
 

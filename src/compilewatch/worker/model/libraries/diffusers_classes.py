@@ -15,6 +15,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "spatial_compression_ratio": 32,
         "sample_size": 384,
     },
+    # 16 heads of 128 are the width that its default states; its 32 do not fit.
+    "CosmosControlNetModel": {"num_attention_heads": 16},
     "HunyuanDiT2DControlNetModel": {"in_channels": 4, "patch_size": 2, "sample_size": 128},
     "HunyuanDiT2DModel": {
         "in_channels": 4,
@@ -54,7 +56,24 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "norm_elementwise_affine": False,
         "num_embeds_ada_norm": 1000,
     },
-    "LuminaNextDiT2DModel": {"num_layers": 24, "num_attention_heads": 32, "num_kv_heads": 8},
+    "EasyAnimateTransformer3DModel": {"in_channels": 16, "out_channels": 16, "patch_size": 2},
+    "HiDreamImageTransformer2DModel": {
+        "patch_size": 2,
+        "in_channels": 16,
+        "out_channels": 16,
+        "caption_channels": [4096, 4096],
+        "axes_dims_rope": (64, 32, 32),
+        "llama_layers": [*range(32), *[31] * 16],
+    },
+    "HunyuanVideoFramepackTransformer3DModel": {
+        "has_image_proj": True,
+        "has_clean_x_embedder": True,
+    },
+    "OmniGenTransformer2DModel": {
+        "rope_scaling": {"type": "su", "long_factor": [1.0] * 48, "short_factor": [1.0] * 48}
+    },
+    "UNet1DModel": {"extra_in_channels": 64},
+    "LuminaNextDiT2DModel": {"num_layers": 24, "num_attention_heads": 32, "num_kv_heads": 32},
     "Transformer2DModel": {"in_channels": 320, "attention_head_dim": 40, "num_attention_heads": 8},
     "DreamLiteTransformer2DModel": {
         "in_channels": 320,
@@ -68,8 +87,17 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     },
 }
 
-REDUCED: dict[str, dict[str, Any]] = {}
+REDUCED: dict[str, dict[str, Any]] = {
+    "BriaFibo2Transformer2DModel": {"injection_layer_ids": (0, 1)},
+    "HiDreamImageTransformer2DModel": {"llama_layers": [0, 1, 2, 3]},
+    "Kandinsky3UNet": {"layers_per_block": 3},
+    "WanAnimateTransformer3DModel": {"inject_face_latents_blocks": 1},
+    "WanVACETransformer3DModel": {"vace_layers": [0, 1]},
+}
 """Class -> arguments that depend on the number of layers, for the reduced one."""
+
+PREPARED: dict[str, str] = {"AutoencoderKLAllegro": "enable_tiling"}
+"""Class -> the method to call first, without which it cannot run."""
 
 CONTAINERS: dict[str, tuple[str, str, int]] = {
     "FluxMultiControlNetModel": ("FluxControlNetModel", "controlnets", 2),

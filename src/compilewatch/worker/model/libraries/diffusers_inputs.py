@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ TEXT_WIDTH = (
     "context_in_dim",
     "encoder_hidden_size",
     "cross_attention_dim",
+    "in_text_dim",
     "text_encoder_dim",
     "condition_dim",
 )
@@ -88,6 +90,14 @@ class Facts:
         )
 
     @property
+    def takes_control(self) -> bool:
+        return "controlnet_cond" in self.parameters
+
+    @property
+    def doc(self) -> str:
+        return inspect.getdoc(self.module.forward) or ""
+
+    @property
     def side(self) -> int:
         return SIDE
 
@@ -97,16 +107,58 @@ Rule = Callable[[Facts], Any]
 
 def call_of(module: nn.Module) -> Call:
     """Return the arguments that a model of diffusers needs."""
+    parts = getattr(module, "nets", None) or getattr(module, "adapters", None)
+    if not hasattr(module, "config") and parts is not None:
+        return _call_of_several(module, list(parts))
     parameters = dict(inspect.signature(module.forward).parameters)
     facts = Facts(module, parameters)
     special = SPECIAL.get(facts.name)
     values: dict[str, Any] = special(facts) if special is not None else {}
-    for name in parameters:
-        if name not in values and (rule := RULES.get(name)) is not None:
-            made = rule(facts)
-            if made is not None:
-                values[name] = made
+    for name, parameter in parameters.items():
+        if name in values:
+            continue
+        made = RULES[name](facts) if name in RULES else None
+        if made is None and parameter.default is inspect.Parameter.empty:
+            made = _documented(facts, name)
+        if made is not None:
+            values[name] = made
     return Call(kwargs={name: value for name, value in values.items() if value is not None})
+
+
+def _call_of_several(module: nn.Module, parts: list[nn.Module]) -> Call:
+    """The arguments of one part, with a condition and a weight for each part of a container."""
+    values = call_of(parts[0]).kwargs
+    takes = inspect.signature(module.forward).parameters
+    if "xs" in takes:
+        return Call(kwargs={"xs": [values["x"]] * len(parts)})
+    values["controlnet_cond"] = [values["controlnet_cond"]] * len(parts)
+    values["conditioning_scale"] = [1.0] * len(parts)
+    if "controlnet_mode" in takes:
+        values["controlnet_mode"] = [values["controlnet_mode"]] * len(parts)
+    return Call(kwargs=values)
+
+
+def _documented(facts: Facts, name: str) -> torch.Tensor | None:
+    """An argument whose docstring gives its shape in fields of the configuration."""
+    found = re.search(rf"^\s*{name} \(.*?shape `?\((?P<shape>[^)]*)\)", facts.doc, re.MULTILINE)
+    if found is None:
+        return None
+    sizes = [_size(facts, dimension.strip()) for dimension in found["shape"].split(",")]
+    if None in sizes:
+        return None
+    shape = [size for size in sizes if size is not None]
+    if name.endswith("ids"):
+        return torch.randint(0, 1000, shape)
+    return torch.randn(shape)
+
+
+def _size(facts: Facts, dimension: str) -> int | None:
+    known = facts.get(dimension)
+    if isinstance(known, int):
+        return known
+    if dimension.startswith("batch"):
+        return BATCH
+    return TOKENS if "sequence" in dimension or dimension == "length" else None
 
 
 def _hidden_states(facts: Facts) -> torch.Tensor:
@@ -118,15 +170,18 @@ def _hidden_states(facts: Facts) -> torch.Tensor:
 
 
 def _sample(facts: Facts) -> torch.Tensor:
-    """What an autoencoder encodes, or the latents of a U-Net."""
-    if hasattr(facts.module, "encode") or hasattr(facts.module, "encoder"):
-        channels = int(facts.get("in_channels", "input_channels", "audio_channels", default=3))
-        kinds = [type(each) for each in facts.module.modules()]
-        if any(issubclass(kind, nn.Conv3d) for kind in kinds):
+    """What an autoencoder encodes, as its first convolution takes it, or the latents of a U-Net."""
+    if not (hasattr(facts.module, "encode") or hasattr(facts.module, "encoder")):
+        return _hidden_states(facts)
+    channels = int(facts.get("in_channels", "input_channels", "audio_channels", default=3))
+    for layer in facts.module.modules():
+        if isinstance(layer, nn.Conv3d):
             return torch.rand(BATCH, channels, FRAMES, IMAGE, IMAGE)
-        if any(issubclass(kind, nn.Conv2d) for kind in kinds):
+        if isinstance(layer, nn.Conv2d):
             return torch.rand(BATCH, channels, IMAGE, IMAGE)
-        return torch.rand(BATCH, channels, SAMPLES)
+        if isinstance(layer, nn.Conv1d):
+            channels = int(facts.get("audio_channels", "num_channels", "in_channels", default=1))
+            return torch.rand(BATCH, channels, SAMPLES)
     return _hidden_states(facts)
 
 
@@ -176,11 +231,20 @@ def _control(facts: Facts) -> torch.Tensor:
     return _hidden_states(facts)
 
 
-def _ids(count: int) -> torch.Tensor:
-    ids = torch.zeros(count, 3)
-    ids[:, 1] = torch.arange(count) // SIDE
-    ids[:, 2] = torch.arange(count) % SIDE
+def _ids(facts: Facts, *, text: bool = False) -> torch.Tensor:
+    """The place of each token on each axis: none of a text, rows and columns of an image."""
+    axes = facts.module.config.get("axes_dims_rope") or (0, 0, 0)
+    count = TOKENS if text else facts.side**2
+    ids = torch.zeros(count, len(axes))
+    if not text:
+        ids[:, 1] = torch.arange(count) // SIDE
+        ids[:, 2] = torch.arange(count) % SIDE
     return ids
+
+
+def _image_features(facts: Facts) -> torch.Tensor | None:
+    width = facts.get("image_dim")
+    return torch.randn(BATCH, 257, width) if width else None
 
 
 def _pair(facts: Facts) -> torch.Tensor:
@@ -198,14 +262,15 @@ RULES: dict[str, Rule] = {
     "encoder_hidden_states_mask": _mask,
     "guidance": _guidance,
     "hidden_states": _hidden_states,
-    "img_ids": lambda facts: _ids(facts.side**2),
+    "encoder_hidden_states_image": _image_features,
+    "img_ids": _ids,
     "img_shapes": lambda facts: [[(1, facts.side, facts.side)]] * BATCH,
     "original_size": _pair,
     "pooled_projections": _pooled,
     "sample": _sample,
     "target_size": _pair,
     "timestep": _timestep,
-    "txt_ids": lambda _: torch.zeros(TOKENS, 3),
+    "txt_ids": lambda facts: _ids(facts, text=True),
     "x": _sample,
 }
 """Arguments by name. Others keep their defaults."""

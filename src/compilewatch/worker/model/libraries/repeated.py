@@ -1,7 +1,7 @@
 """Makes a built module shallow: of blocks in sequence that are alike, one of each kind stays.
 
-Libraries that build models by name have no field for the depth. But a stage is an `nn.Sequential` of
-blocks, and blocks that have the same classes, settings and shapes of weights do the same.
+Libraries that build models by name have no field for the depth. But a stage is an `nn.Sequential`
+of blocks, and blocks that have the same classes, settings and shapes of weights do the same.
 """
 
 from __future__ import annotations

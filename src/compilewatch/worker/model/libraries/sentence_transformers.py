@@ -52,6 +52,7 @@ class SentenceTransformers:
         return construct
 
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
+        del build
         first = next(iter(module.children()))
         config = getattr(getattr(first, "model", None), "config", None)
         if config is None:
@@ -137,10 +138,14 @@ def _transformer(folder: Path, depth: Depth) -> nn.Module:
     from transformers import AutoModel
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    values = read_configuration(LibraryBuild(library="", name="", configuration=str(folder)), file="config.json")
+    values = read_configuration(
+        LibraryBuild(library="", name="", configuration=str(folder)), file="config.json"
+    )
     kind = values.get("model_type")
     if kind not in CONFIG_MAPPING:
-        raise ConfigError(f"{folder}: transformers {transformers.__version__} has no model type {kind!r}")
+        raise ConfigError(
+            f"{folder}: transformers {transformers.__version__} has no model type {kind!r}"
+        )
     config = CONFIG_MAPPING[kind].from_dict(values)
     if depth is Depth.REDUCED:
         reduce_depth(config)
@@ -179,6 +184,4 @@ def _tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     empty = Tokenizer(WordLevel({"[UNK]": 0, "[PAD]": 1}, unk_token="[UNK]"))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=empty, unk_token="[UNK]", pad_token="[PAD]"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=empty, unk_token="[UNK]", pad_token="[PAD]")

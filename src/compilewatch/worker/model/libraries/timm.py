@@ -38,6 +38,7 @@ class Timm:
         return construct
 
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
+        del build
         known = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)
         size = (known or {}).get("input_size")
         if size is None:

@@ -47,7 +47,8 @@ class Torchvision:
         task = type(module).__module__
         weights = models.get_model_weights(build.name)
         published = next(iter(weights), None)
-        side = _crop(published)
+        # Some weights are for larger images than the model takes by default.
+        side = getattr(module, "image_size", None) or _crop(published)
         if ".detection." in task:
             return _detection(module)
         if ".optical_flow." in task:
