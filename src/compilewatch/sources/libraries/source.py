@@ -28,7 +28,7 @@ class LibraryModel(Record, frozen=True, kw_only=True):
     """A model as its library names it.
 
     `family` groups the variants of one design. `published` says that the library knows weights of
-    it. A model that is not `selected` is left out unless all heads are asked for. `parts` are the
+    it. A model that is not `selected` is left out without `heads="all"`. `parts` are the
     names of the models that a pipeline consists of, which is itself no model.
     """
 
