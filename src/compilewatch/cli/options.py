@@ -230,6 +230,14 @@ def choose_models(
     return specs, sentence
 
 
+def only_model(specs: Sequence[ModelSpec], name: str) -> ModelSpec:
+    """The one model of a command about one model. Raises UsageError for a pipeline of several."""
+    if len(specs) != 1:
+        several = ", ".join(spec.name for spec in specs)
+        raise UsageError(f"{name} consists of several models: name one of {several}")
+    return specs[0]
+
+
 class Chosen(NamedTuple):
     """The models of a sweep: those of the first environment, then what only others have.
 
@@ -349,9 +357,10 @@ def one_request(
 def _one_spec(model: str, settings: Settings, folders: Sequence[Path]) -> ModelSpec:
     """The model of a command about one model. Raises UsageError if it cannot run here."""
     asked = settings.environments[0] if len(settings.environments) == 1 else None
-    (spec,), _ = choose_models(
+    specs, _ = choose_models(
         settings, Selection(names=[model]), python_path=folders, environment=asked
     )
+    spec = only_model(specs, model)
     if spec.source == "papers":
         raise UsageError(
             f"{spec.name} is generated code, which only runs in the sandbox: use `compilewatch "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.cli.options import one_target
+from compilewatch.cli.options import one_target, only_model
 from compilewatch.cli.verbs import bisect
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
+from tests import factories
 
 
 @pytest.mark.parametrize(("value", "field"), [("on", True), ("off", False), ("default", None)])
@@ -28,3 +29,10 @@ def test_one_device_at_a_time() -> None:
     settings = load_settings({"devices": ("cpu", "cuda")})
     with pytest.raises(UsageError, match="name one with --device"):
         one_target("dynamo", mode="eval", dynamic=None, settings=settings)
+
+
+def test_a_command_about_one_model_asks_which_part_of_a_pipeline() -> None:
+    parts = (factories.spec("diffusers/Codec"), factories.spec("TextTower"))
+    assert only_model(parts[:1], "Codec") is parts[0]
+    with pytest.raises(UsageError, match="name one of diffusers/Codec, TextTower"):
+        only_model(parts, "PaintPipeline")

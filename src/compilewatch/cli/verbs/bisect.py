@@ -132,8 +132,8 @@ def command(
 def _choose(settings: Settings, name: str, environment: str) -> ModelSpec:
     """The model as the Transformers of the environment has it."""
     selection = options.Selection(names=[name])
-    (spec,), _ = options.choose_models(settings, selection, environment=environment)
-    return spec
+    specs, _ = options.choose_models(settings, selection, environment=environment)
+    return options.only_model(specs, name)
 
 
 def _report(package: str, found: Evaluated, number: int, limit: int) -> None:
