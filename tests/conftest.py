@@ -34,6 +34,7 @@ MADE = {
         " --transformers 5.5.4"
     ),
     "vision": "compilewatch env create vision",
+    "libraries": "compilewatch env create libraries",
     "monitor": "compilewatch monitor (its first call installs Streamlit)",
 }
 """Marker -> the command that makes the environment that its tests need."""
@@ -44,6 +45,7 @@ OF_OTHER_ENVIRONMENTS = {
     "transformers_5_5",
     "torch_2_13_transformers_5_5",
     "vision",
+    "libraries",
 }
 """Markers of tests that need an environment which `make setup-dev` does not make."""
 

@@ -35,6 +35,7 @@ VERBS: dict[str, str] = {
     "prune": "delete stored runs that newer ones have superseded",
     "reproduce": "print a script of plain PyTorch that shows a model's verdict",
     "list-targets": "list the compile targets and which of them this machine can run",
+    "list-sources": "list where models come from, the libraries that are here and those missing",
     "env": "create, list and check the environments that workers run in",
     "neuron": "compile captured HLO modules with the compiler of the Neuron SDK, if installed",
     "papers": "write code for research papers with a language model, check it, compile it",

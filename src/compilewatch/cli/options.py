@@ -31,7 +31,7 @@ from compilewatch.records import (
     Tier,
     Variants,
 )
-from compilewatch.sources.loading import choose_source, other_sources
+from compilewatch.sources.loading import choose_source, other_sources, with_parts
 from compilewatch.sources.own import with_inputs
 from compilewatch.sources.select import select
 
@@ -42,7 +42,10 @@ output = click.option(
     "--output", "output_dir", metavar="DIR", help="The folder of stored runs (outputs)."
 )
 source = click.option(
-    "--source", metavar="NAME", help="auto, library, hub, manifest, papers (default auto)."
+    "--source",
+    metavar="NAME",
+    help="auto, library (Transformers), another library (timm, torchvision, diffusers, "
+    "sentence-transformers, open_clip), all-libraries, hub, manifest, papers (default auto).",
 )
 fresh = click.option(
     "--fresh", is_flag=True, help="Check the environments again, even if they have not changed."
@@ -204,12 +207,14 @@ def choose_models(
         pulled=Path(settings.pulled_dir) / "models.toml",
         manifest=Path(settings.models_file),
         popularity=Path(settings.popularity_file),
+        library_popularity=Path(settings.popularity_file).with_name("library_popularity.csv"),
         cache=settings.cache_folder,
         transformers=root,
+        environment=environment or "",
         outputs=Path(settings.output_dir),
     )
     chosen, sentence = choose_source(settings.source, heads=settings.heads, places=places)
-    top, names = selection.top, selection.names
+    top, names = selection.top, with_parts(selection.names, places)
     if names is None and selection.families is None and not selection.every:
         # All models of a team's own list are selected; of thousands, only the most used ones.
         top = top or (None if chosen.name in ("manifest", "chaos", "papers") else settings.top)

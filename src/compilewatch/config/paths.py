@@ -13,14 +13,17 @@ _CHECKOUT = Path(__file__).resolve().parents[3]
 class Places:
     """Files in the settings of a command; None means the default path.
 
-    `transformers` is the package folder of the Transformers that sources read.
+    `transformers` is the package folder of the Transformers that sources read, beside which the
+    other packages of its `environment` are.
     """
 
     pulled: Path | None = None
     manifest: Path | None = None
     popularity: Path | None = None
+    library_popularity: Path | None = None
     cache: Path | None = None
     transformers: Path | None = None
+    environment: str = ""
     outputs: Path | None = None
 
 

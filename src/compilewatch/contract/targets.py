@@ -175,7 +175,16 @@ TARGETS: dict[str, TargetEntry] = {
 }
 """All targets, in the order in which a model has to pass them."""
 
-PACKAGE_ENVIRONMENTS: dict[str, tuple[str, ...]] = {"vision": ("timm", "torchvision")}
+PACKAGE_ENVIRONMENTS: dict[str, tuple[str, ...]] = {
+    "vision": ("timm", "torchvision"),
+    "libraries": (
+        "diffusers",
+        "open-clip-torch",
+        "sentence-transformers",
+        "timm",
+        "torchvision",
+    ),
+}
 """Environments like the default one -> the packages that they have besides, for some models."""
 
 

@@ -20,7 +20,15 @@ from compilewatch.contract.targets import (
 from compilewatch.environments import create_command
 from compilewatch.errors import UsageError
 from compilewatch.plan.keys import class_of, overrides_for
-from compilewatch.records import DEFAULT_ENVIRONMENT, ClassBuild, Environment, ModelSpec, Target
+from compilewatch.records import (
+    DEFAULT_ENVIRONMENT,
+    ClassBuild,
+    Environment,
+    LibraryBuild,
+    ModelSpec,
+    Target,
+)
+from compilewatch.sources.libraries import package_of
 
 
 def wanted(
@@ -101,10 +109,11 @@ def place_model(
 ) -> tuple[ModelSpec, Target]:
     """Return a model and its target in the environment that has the packages of the model.
 
-    The field `packages` of the overrides for the model's class names them. If the default
-    environment lacks one, a target of it moves to the environment of `PACKAGE_ENVIRONMENTS` that
-    has it, existing or not. A reason to skip a class of the library is about packages that the
-    default environment lacks, and is dropped; any other reason is valid in every environment.
+    The package of its library is one, and the field `packages` of the overrides for the model's
+    class names further ones. If the default environment lacks one, a target of it moves to the
+    environment of `PACKAGE_ENVIRONMENTS` that has it: an existing one, or else the first one. A
+    reason to skip a class of a library is about packages that the default environment lacks, and
+    is dropped; any other reason is valid in every environment.
     """
     default = known.get(DEFAULT_ENVIRONMENT)
     if target.environment != DEFAULT_ENVIRONMENT or default is None:
@@ -112,18 +121,34 @@ def place_model(
     if spec.skip_reason is not None and not isinstance(spec.build, ClassBuild):
         return spec, target
     missing = _packages_of(spec, overrides, default) - default.packages.keys()
-    for name, offered in PACKAGE_ENVIRONMENTS.items():
-        if missing and missing <= set(offered):
-            placed = msgspec.structs.replace(target, environment=name)
-            return msgspec.structs.replace(spec, skip_reason=None), placed
-    return spec, target
+    fit = [name for name, offered in PACKAGE_ENVIRONMENTS.items() if missing <= set(offered)]
+    if not missing or not fit:
+        return spec, target
+    name = next((name for name in fit if name in known), fit[0])
+    placed = msgspec.structs.replace(target, environment=name)
+    return msgspec.structs.replace(spec, skip_reason=None), placed
+
+
+def missing_package(spec: ModelSpec, environment: Environment) -> str | None:
+    """Return why a model cannot be built in an environment that lacks its library, or None."""
+    build = spec.build
+    package = package_of(build.library) if isinstance(build, LibraryBuild) else None
+    if package is None or package in environment.packages:
+        return None
+    torch = environment.torch.partition("+")[0]
+    return (
+        f"needs the package {package}, which the environment {environment.name!r} lacks: "
+        f"compilewatch env create NAME --torch {torch} --with {package}"
+    )
 
 
 def _packages_of(
     spec: ModelSpec, overrides: Iterable[dict[str, Any]], environment: Environment
 ) -> set[str]:
     release = environment.transformers or ""
-    return {
+    build = spec.build
+    own = package_of(build.library) if isinstance(build, LibraryBuild) else None
+    return ({own} if own is not None else set()) | {
         package
         for override in overrides_for(spec, overrides)
         # Only a class is known exactly here: a model type is known to the worker only, and so is

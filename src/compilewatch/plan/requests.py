@@ -19,7 +19,7 @@ from compilewatch.contract.targets import (
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
 from compilewatch.plan.keys import read_overrides, request_key
-from compilewatch.plan.placement import needs, place_model
+from compilewatch.plan.placement import missing_package, needs, place_model
 from compilewatch.records import (
     Dtype,
     Environment,
@@ -254,7 +254,9 @@ def _result_without_run(
         )
     if reason is None and environment is None:
         status, reason = Status.UNSUPPORTED, needs(request.target)
-    elif reason is None:
+    elif reason is None and environment is not None:
+        reason = missing_package(request.model, environment)
+    if reason is None:
         assert environment is not None
         expected = expectations.of(request, environment)
         if expected is None or not expected.skip:

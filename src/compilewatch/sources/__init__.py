@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from compilewatch.records import ModelSpec
+from compilewatch.sources.libraries import ALL, LIBRARIES
 
 SOURCES: dict[str, str] = {
-    "library": "compilewatch.sources.transformers.source:LibrarySource",
+    **{row.source: row.implementation for row in LIBRARIES.values()},
+    ALL: "compilewatch.sources.libraries.source:AllLibraries",
     "hub": "compilewatch.sources.hub.source:HubSource",
     "manifest": "compilewatch.sources.manifest:ManifestSource",
     "papers": "compilewatch.sources.papers:PapersSource",

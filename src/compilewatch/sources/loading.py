@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from compilewatch import plugins
 from compilewatch.config.paths import Places
+from compilewatch.errors import SourceError
 from compilewatch.sources import SOURCES, Source
 from compilewatch.sources.hub.pulled import pulled_path, read_pulled
+from compilewatch.sources.libraries import ALL, LIBRARIES
+from compilewatch.sources.libraries.source import (
+    PackageSource,
+    installed_package,
+    library_version,
+    package_in,
+)
 from compilewatch.sources.transformers.scan import transformers_version
+
+PIPELINE = "Pipeline"
+"""The end of the names of pipelines, which consist of several models."""
 
 ENTRY_POINTS = "compilewatch.sources"
 """The entry-point group in which other packages register sources, `name = "module:Class"`."""
@@ -33,7 +46,7 @@ def choose_source(
 ) -> tuple[Source, str]:
     """Return the source called `name`, and a sentence that describes it.
 
-    `auto` is the pulled list if it exists, otherwise the library. `heads` only affects the library.
+    `auto` is the pulled list if it exists, otherwise the library. `heads` only affects libraries.
     """
     places = places or Places()
     pulled = places.pulled or pulled_path()
@@ -54,27 +67,72 @@ def choose_source(
         return source, f"Models of {getattr(source, 'path', places.manifest)}."
     if name == "papers":
         return source, "Models that were generated from papers; each runs in a sandbox of its own."
+    if name == ALL:
+        return (
+            source,
+            "Models of all libraries (`compilewatch list-sources` says which are missing).",
+        )
+    if name in _LIBRARY_OF:
+        return source, _library_sentence(_LIBRARY_OF[name], places)
     return source, f"Models of the source {name}."
+
+
+def _library_sentence(library: str, places: Places) -> str:
+    row = LIBRARIES[library]
+    package, environment = _package(library, places) or installed_package(row, places.cache)
+    version = library_version(package, row)
+    return f"Models of {row.package} {version} in the environment {environment}."
 
 
 def other_sources(places: Places | None = None) -> tuple[Callable[[], Source], ...]:
     """Return the sources in which to look up a model that the chosen source does not have."""
     known = places or Places()
-    names = ("manifest", "hub", "library", "chaos")
+    names = ("manifest", "hub", "library", "chaos", ALL)
     return tuple(partial(_made, name, "all", known) for name in names)
+
+
+def with_parts(names: Sequence[str] | None, places: Places) -> list[str] | None:
+    """Return names with each pipeline replaced by the names of its models."""
+    if names is None or not any(name.endswith(PIPELINE) for name in names):
+        return list(names) if names is not None else None
+    pipelines: dict[str, tuple[str, ...]] = {}
+    source = _made("diffusers", "all", places)
+    assert isinstance(source, PackageSource)
+    with contextlib.suppress(SourceError):
+        pipelines = source.pipelines()
+    return [part for name in names for part in pipelines.get(name.rpartition("/")[2], (name,))]
+
+
+_LIBRARY_OF = {row.source: library for library, row in LIBRARIES.items()}
 
 
 def _made(name: str, heads: str, places: Places) -> Source:
     root = places.transformers
+    if name in _LIBRARY_OF:
+        found = _package(_LIBRARY_OF[name], places)
+        return source_class(name)(
+            heads=heads,
+            package=found[0] if found is not None else None,
+            popularity=places.popularity if name == "library" else places.library_popularity,
+            cache=places.cache,
+        )
     arguments: dict[str, dict[str, Any]] = {
-        "library": {
-            "heads": heads,
-            "transformers": root,
-            "popularity": places.popularity,
-            "cache": places.cache,
-        },
         "hub": {"path": places.pulled, "transformers": root},
         "manifest": {"path": places.manifest, "transformers": root},
         "papers": {"outputs": places.outputs},
+        ALL: {"makers": [partial(_made, each, heads, places) for each in _LIBRARY_OF]},
     }
     return source_class(name)(**arguments.get(name, {}))
+
+
+def _package(library: str, places: Places) -> tuple[Path, str] | None:
+    """The package of a library in the environment that a person named; None without one.
+
+    Raises SourceError if that environment lacks it.
+    """
+    root = places.transformers
+    if root is None:
+        return None
+    if library == "transformers":
+        return root, ""
+    return package_in(root.parent, LIBRARIES[library], places.environment), places.environment

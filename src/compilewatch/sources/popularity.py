@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -34,13 +34,19 @@ def read_popularity(path: Path) -> dict[str, Figure]:
 
     Raises ConfigError, with the line, if the file is malformed.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    text = _text(path)
+    if text is None:
         return {}
+    return {figure.model_type: figure for figure in _figures(path, text)}
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path}: cannot be read: {exc}") from exc
-    return {figure.model_type: figure for figure in _figures(path, text)}
 
 
 def _figures(path: Path, text: str) -> Iterator[Figure]:
@@ -50,18 +56,45 @@ def _figures(path: Path, text: str) -> Iterator[Figure]:
     if header is None or tuple(header) != COLUMNS:
         raise ConfigError(f"{path}: the columns must be {','.join(COLUMNS)}")
     for row in rows:
-        number = lines[rows.line_num - 1][0]
-        try:
-            model_type, downloads, models, top_model, top_downloads = row
-            yield Figure(
-                model_type=model_type,
-                downloads=int(downloads),
-                models=int(models),
-                top_model=top_model,
-                top_model_downloads=int(top_downloads),
-            )
-        except ValueError as exc:
-            raise ConfigError(f"{path}, line {number}: {exc}") from exc
+        yield _figure(row, f"{path}, line {lines[rows.line_num - 1][0]}")
+
+
+def _figure(row: Sequence[str], where: str) -> Figure:
+    try:
+        model_type, downloads, models, top_model, top_downloads = row
+        return Figure(
+            model_type=model_type,
+            downloads=int(downloads),
+            models=int(models),
+            top_model=top_model,
+            top_model_downloads=int(top_downloads),
+        )
+    except ValueError as exc:
+        raise ConfigError(f"{where}: {exc}") from exc
+
+
+LIBRARY_COLUMNS = ("library", "name", *COLUMNS[1:])
+
+
+def read_library_popularity(path: Path, library: str) -> dict[str, Figure]:
+    """Read the figures of one library by the names of its models; without the file there are none.
+
+    The file is like that of `read_popularity`, with a library and a name in place of a model type.
+    Raises ConfigError, with the line, if it is malformed.
+    """
+    text = _text(path)
+    if text is None:
+        return {}
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if not line.startswith("#")]
+    rows = csv.reader(line for _, line in lines)
+    if tuple(next(rows, ())) != LIBRARY_COLUMNS:
+        raise ConfigError(f"{path}: the columns must be {','.join(LIBRARY_COLUMNS)}")
+    found = {}
+    for row in rows:
+        if row[:1] == [library]:
+            figure = _figure(row[1:], f"{path}, line {lines[rows.line_num - 1][0]}")
+            found[figure.model_type] = figure
+    return found
 
 
 def figures_of(models: Iterable[tuple[str, str, int]]) -> tuple[Figure, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
-from compilewatch.records import ModelSpec
+from compilewatch.records import LibraryBuild, ModelSpec
 from compilewatch.sources import Source
 from compilewatch.sources.own import dotted_model, own_model
 
@@ -100,7 +100,17 @@ def _in_pool(name: str, pool: Sequence[ModelSpec]) -> tuple[ModelSpec, ...]:
 
 
 def in_pool(name: str, pool: Sequence[ModelSpec]) -> ModelSpec | None:
-    """The spec with this name, else of this repository or family, else ignoring case."""
+    """The spec with this name, else of this repository or family, else ignoring case.
+
+    A model of a library also has its name there (`resnet50` is `timm/resnet50`). Raises UsageError
+    if several libraries have it.
+    """
+    named = [s for s in pool if isinstance(s.build, LibraryBuild) and s.build.name == name]
+    if len(named) > 1:
+        known = " or ".join(spec.name for spec in named)
+        raise UsageError(f"{name} is a model of several libraries: name {known}")
+    if named:
+        return named[0]
     tests: tuple[Callable[[ModelSpec], bool], ...] = (
         lambda s: s.name == name,
         lambda s: s.repository == name,
@@ -118,7 +128,7 @@ def _unknown(name: str, pools: Iterable[Sequence[ModelSpec]]) -> str:
     if near:
         return f"no model {name!r}; similar names: {', '.join(known[n] for n in near)}"
     hub = "for models of the Hub, run `compilewatch pull`"
-    hint = hub if "/" in name else "see --source and --heads"
+    hint = hub if "/" in name else "see --source, --heads and list-sources"
     own = "for your own model, name ./FILE.py or MODULE:FACTORY"
     return f"no model {name!r} and no similar name; {hint}; {own}"
 

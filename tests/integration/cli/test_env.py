@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.contract.targets import TARGETS
+from compilewatch.sources import SOURCES
 from tests.integration.cli.conftest import Compilewatch
 
 
@@ -104,3 +105,19 @@ def test_one_sweep_has_the_models_of_each_transformers(
     )
     assert nowhere.returncode == 2
     assert "similar names: BertModel" in nowhere.stderr
+
+
+def test_list_sources_says_which_libraries_are_missing_and_what_to_type(
+    compilewatch: Compilewatch, tmp_path: Path
+) -> None:
+    done = compilewatch("list-sources", "--json", COMPILEWATCH_CACHE=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    listed = {one["source"]: one for one in json.loads(done.stdout)}
+    assert listed.keys() == SOURCES.keys() - {"chaos"}
+    assert listed["library"]["environment"] == "default"
+    assert listed["library"]["models"] > 100
+    for source, environment in (("timm", "vision"), ("open_clip", "libraries")):
+        assert listed[source]["models"] is None
+        assert listed[source]["why"].endswith(f"compilewatch env create {environment}")
+    shown = compilewatch("list-sources", COMPILEWATCH_CACHE=str(tmp_path))
+    assert "diffusers" in shown.stdout

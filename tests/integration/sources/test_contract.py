@@ -14,10 +14,16 @@ from compilewatch.records import ModelSpec
 from compilewatch.records.papers import Generation, Stage, StageOutcome, StageResult
 from compilewatch.sources import SOURCES
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.libraries import ALL, LIBRARIES
 from compilewatch.sources.loading import source_class
 from compilewatch.store.papers import PaperStore
 
 EXAMPLE = Path(__file__).parents[3] / "inputs"
+
+OF_PACKAGES = {row.source for name, row in LIBRARIES.items() if name != "transformers"}
+"""Sources that need a package; their tests read small ones (tests/unit/sources/libraries)."""
+
+HERE = sorted(SOURCES.keys() - OF_PACKAGES)
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +77,7 @@ def _store_code(outputs: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", HERE)
 def test_models(name: str) -> None:
     source = source_class(name)()
     assert source.name == name
@@ -80,7 +86,7 @@ def test_models(name: str) -> None:
     names = [spec.name for spec in specs]
     assert len(set(names)) == len(names)
     for spec in specs:
-        assert spec.source == name
+        assert spec.source == name or (name == ALL and spec.source in SOURCES)
         assert spec.name == spec.name.strip() != ""
         assert spec.family
         assert spec.task
@@ -91,7 +97,16 @@ def test_models(name: str) -> None:
     assert source.models() == specs
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", sorted(OF_PACKAGES))
+def test_a_missing_package_is_one_line_with_the_command_that_creates_its_environment(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "no environments"))
+    with pytest.raises(SourceError, match="is in no environment here: compilewatch env create"):
+        source_class(name)().models()
+
+
+@pytest.mark.parametrize("name", HERE)
 def test_neither_torch_nor_transformers_is_imported(name: str) -> None:
     script = (
         "import sys\n"

@@ -6,8 +6,15 @@ import pytest
 
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
-from compilewatch.plan.placement import needs, place, place_model, possible, wanted
-from compilewatch.records import ConfigBuild, Environment, Mode, Target
+from compilewatch.plan.placement import (
+    missing_package,
+    needs,
+    place,
+    place_model,
+    possible,
+    wanted,
+)
+from compilewatch.records import ConfigBuild, Environment, LibraryBuild, Mode, Target
 from tests import factories
 
 DEFAULT = factories.environment()
@@ -151,5 +158,38 @@ def test_an_environment_with_more_packages_is_not_named_by_the_label() -> None:
 
 
 def test_environments_of_packages_are_looked_at_unless_others_are_named() -> None:
-    assert possible(["dynamo"], ()) == ("default", "vision")
+    assert possible(["dynamo"], ()) == ("default", "vision", "libraries")
     assert possible(["dynamo"], ("torch-2.9",)) == ("torch-2.9",)
+
+
+VISION = factories.environment(name="vision", packages={"timm": "1"})
+LIBRARIES = factories.environment(name="libraries", packages={"timm": "1", "diffusers": "1"})
+
+
+@pytest.mark.parametrize(
+    ("library", "known", "expected"),
+    [
+        ("timm", (VISION, LIBRARIES), "vision"),
+        # An environment that exists comes before one that would have to be created.
+        ("timm", (LIBRARIES,), "libraries"),
+        ("timm", (), "vision"),
+        ("diffusers", (VISION,), "libraries"),
+    ],
+)
+def test_a_model_of_a_library_is_placed_where_the_library_is(
+    library: str, known: tuple[Environment, ...], expected: str
+) -> None:
+    spec = factories.spec("m", build=LibraryBuild(library=library, name="m"))
+    there = {environment.name: environment for environment in (DEFAULT, *known)}
+    assert place_model(spec, Target(), [], there)[1].environment == expected
+
+
+def test_an_environment_without_the_library_says_how_one_with_it_is_made() -> None:
+    spec = factories.spec("m", build=LibraryBuild(library="open_clip", name="ViT-B-32"))
+    why = missing_package(spec, OLDER)
+    assert why is not None
+    assert "'torch-2.9' lacks: compilewatch env create NAME --torch 2.9.0" in why
+    assert why.endswith("--with open-clip-torch")
+    there = factories.environment(packages={"open-clip-torch": "3"})
+    assert missing_package(spec, there) is None
+    assert missing_package(factories.spec("BertModel"), OLDER) is None

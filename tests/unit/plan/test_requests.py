@@ -16,6 +16,7 @@ from compilewatch.records import (
     ConfigBuild,
     Deadlines,
     Depth,
+    LibraryBuild,
     Mode,
     ModelSpec,
     Phase,
@@ -84,6 +85,20 @@ def test_one_question_is_asked_once_for_all_who_ask_it() -> None:
     assert [[r.model.name for r in group] for group in questions] == [["org/a", "org/b"], ["other"]]
     assert made.duplicates == 1
     assert made.total == 3
+
+
+def test_a_model_whose_library_is_missing_is_skipped_and_never_an_error() -> None:
+    older = factories.environment(name="torch-2.9")
+    spec = factories.spec("timm/m", build=LibraryBuild(library="timm", name="m"))
+    made = _plan(
+        [spec],
+        targets=[Target(environment="torch-2.9")],
+        options=Options(environments=(older,)),
+        named=True,
+    )
+    (result,) = made.skipped
+    assert (result.status, result.phase) == (Status.SKIPPED, Phase.SETUP)
+    assert "--with timm" in (result.detail or "")
 
 
 def test_a_model_with_a_skip_reason_is_answered_without_being_asked() -> None:

@@ -11,7 +11,14 @@ from compilewatch.errors import SourceError, UsageError
 from compilewatch.sources import SOURCES
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
 from compilewatch.sources.hub.source import HubSource
-from compilewatch.sources.loading import choose_source, other_sources, source_class, source_names
+from compilewatch.sources.libraries.diffusers import DiffusersSource
+from compilewatch.sources.loading import (
+    choose_source,
+    other_sources,
+    source_class,
+    source_names,
+    with_parts,
+)
 from compilewatch.sources.manifest import ManifestSource
 from compilewatch.sources.transformers.source import LibrarySource
 
@@ -64,7 +71,7 @@ def test_a_source_asked_for_by_name_must_be_there(tmp_path: Path) -> None:
 
 def test_unknown_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UsageError, match="no source 'papyrus'; known: auto, hub, library, manifest"
+        UsageError, match="no source 'papyrus'; known: auto, all-libraries, diffusers, hub, library"
     ):
         source_class("papyrus")
 
@@ -88,5 +95,23 @@ def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_other_sources_reach_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [load() for load in other_sources()]
-    assert [source.name for source in found] == ["manifest", "hub", "library", "chaos"]
+    wanted = ["manifest", "hub", "library", "chaos", "all-libraries"]
+    assert [source.name for source in found] == wanted
     assert [s.heads for s in found if isinstance(s, LibrarySource)] == ["all"]
+
+
+def test_a_pipeline_is_the_row_of_its_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {"PaintPipeline": ("diffusers/Codec", "TextTower")}
+    monkeypatch.setattr(DiffusersSource, "pipelines", lambda _: parts)
+    places = Places(cache=tmp_path)
+    named = ["BertModel", "PaintPipeline", "OtherPipeline"]
+    assert with_parts(named, places) == [
+        "BertModel",
+        "diffusers/Codec",
+        "TextTower",
+        "OtherPipeline",
+    ]
+    assert with_parts(["BertModel"], places) == ["BertModel"]
+    assert with_parts(None, places) is None

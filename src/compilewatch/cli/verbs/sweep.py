@@ -27,6 +27,7 @@ from compilewatch.plan.requests import check_targets, parse_shard, targets_of
 from compilewatch.records import Change, Depth, Record, Run, Target
 from compilewatch.records.plans import Shard
 from compilewatch.records.views import RunView
+from compilewatch.sources.libraries import ALL
 from compilewatch.store import Store
 from compilewatch.workflows.sweep import resume, sweep
 
@@ -286,7 +287,7 @@ def _new_run(
         chosen.specs,
         plan.targets,
         settings,
-        source=chosen.specs[0].source,
+        source=ALL if settings.source == ALL else chosen.specs[0].source,
         selection=plan.selection.stored() | {"heads": settings.heads},
         shard=plan.shard,
         fresh=plan.fresh,

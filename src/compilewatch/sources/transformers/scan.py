@@ -10,21 +10,16 @@ it reads.
 from __future__ import annotations
 
 import ast
-import contextlib
-import hashlib
 import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from compilewatch.config.paths import cache_folder
 from compilewatch.environments import SUPPORTED_TRANSFORMERS
-from compilewatch.errors import SourceError, StoreError
-from compilewatch.files import write_atomically
+from compilewatch.errors import SourceError
 from compilewatch.records import Record
+from compilewatch.sources.libraries.reading import read_cached
 
 _ROOT_CLASS = "PreTrainedModel"
 _ROOT_CONFIGS = ("PreTrainedConfig", "PretrainedConfig")  # since 5.0, and before
@@ -100,23 +95,9 @@ def read_library(root: Path | None = None, cache: Path | None = None) -> Library
     files = sorted(_files(root))
     if not files:
         raise SourceError(f"{root} contains no models/*/modeling_*.py: reinstall transformers")
-    # The text of this file is part of the key, because it determines the result of a scan.
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for path in files:
-        stat = path.stat()
-        digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    cached = (cache or cache_folder()) / f"library-{version}-{digest.hexdigest()[:16]}.json"
-    try:
-        return msgspec.json.decode(cached.read_bytes(), type=Library)
-    except (OSError, msgspec.MsgspecError):
-        library = scan(root)
-        _keep(cached, msgspec.json.encode(library))
-        return library
-
-
-def _keep(path: Path, content: bytes) -> None:
-    with contextlib.suppress(StoreError):
-        write_atomically(path, content, durable=False)
+    return read_cached(
+        version, files, Library, lambda: scan(root), readers=(Path(__file__),), cache=cache
+    )
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -36,7 +36,7 @@ _BACKEND_MODULES = {"vision": "PIL"}
 class LibrarySource:
     """The classes of Transformers; by default base, causal and conditional-generation classes.
 
-    `heads="all"` adds all other heads. `transformers` is the package folder to read (default: the
+    `heads="all"` adds all other heads. `package` is the package folder to read (default: the
     installed one), `popularity` the figures by architecture, `cache` the folder that stores the
     scan.
     """
@@ -47,14 +47,14 @@ class LibrarySource:
         self,
         *,
         heads: str = "default",
-        transformers: Path | None = None,
+        package: Path | None = None,
         popularity: Path | None = None,
         cache: Path | None = None,
     ) -> None:
         if heads not in ("default", "all"):
             raise UsageError(f"unknown heads {heads!r}: use default or all")
         self.heads = heads
-        self._root = transformers
+        self._root = package
         self._popularity = popularity
         self._cache = cache
 

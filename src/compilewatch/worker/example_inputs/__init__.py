@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.targets import environment_option
 from compilewatch.errors import UnknownArgumentsError, WrongGuessError
-from compilewatch.records import FactoryBuild, Mode, Request, TensorSummary, Tier
+from compilewatch.records import FactoryBuild, LibraryBuild, Mode, Request, TensorSummary, Tier
 from compilewatch.worker.example_inputs import (
     audio,
     documents,
@@ -38,6 +38,7 @@ from compilewatch.worker.example_inputs.fakes import holds_state
 from compilewatch.worker.example_inputs.files import inputs_to_toml, load_inputs_file, to_fake
 from compilewatch.worker.example_inputs.guess import guessed_inputs
 from compilewatch.worker.example_inputs.labels import add_labels
+from compilewatch.worker.example_inputs.libraries import library_inputs
 from compilewatch.worker.example_inputs.signature import read_signature
 from compilewatch.worker.example_inputs.specs import attributes_of
 from compilewatch.worker.model.architectures import MissingPackageError, is_config
@@ -77,9 +78,10 @@ def make_inputs(
 
     Arguments in `without` are not made, unless they are in a saved file or of a factory.
 
-    A saved file of the request has precedence, then the callable of a factory, then overrides and
-    rules. Without `fake_mode`, inputs have real values even if the module is fake. Rules make
-    `batch` rows and texts of `length` tokens, unless an override says otherwise.
+    A saved file of the request has precedence, then the callable of a factory or what its library
+    knows, then overrides and rules. Without `fake_mode`, inputs have real values even if the module
+    is fake. Rules make `batch` rows and texts of `length` tokens, unless an override says
+    otherwise.
 
     Raises InputsError if the forward needs an argument that nothing makes, or if a file or callable
     is wrong, and ConfigError for a malformed override. If a rule calls the model (how many features
@@ -91,6 +93,8 @@ def make_inputs(
         made = load_inputs_file(Path(request.inputs_file), None)
     elif isinstance(build, FactoryBuild) and build.inputs is not None:
         made = factory_inputs(build)
+    elif isinstance(build, LibraryBuild) and (known := library_inputs(module, build)):
+        made = known
     else:
         made = _derive(module, config, request, overrides, fake_mode, without, batch, length)
     _refuse_empty(module, made, request)

@@ -25,6 +25,7 @@ from compilewatch.records import (
     Depth,
     Dtype,
     FactoryBuild,
+    LibraryBuild,
     Request,
     Tier,
 )
@@ -45,6 +46,7 @@ from compilewatch.worker.model.construct import (
     to_fake,
 )
 from compilewatch.worker.model.depth import reduce_depth
+from compilewatch.worker.model.libraries import library
 from compilewatch.worker.model.overrides import Override, Overrides, Scope
 from compilewatch.worker.model.timm_depth import one_block_of_each_kind
 from compilewatch.worker.model.width import narrow
@@ -93,14 +95,12 @@ def build_model(
             module = _with_weights(build, request)
     elif isinstance(build, FactoryBuild):
         with _missing_packages_named():
-            module = _call_factory(build)
-        dtype = request.target.dtype
-        if dtype not in (Dtype.CONFIG, default_dtype(request.target.device)):
-            module = module.to(getattr(torch, dtype.value))
-    elif isinstance(build, ChaosBuild):
-        module = _chaos(build)
+            module = _in_named_type(_call_factory(build), request)
+    elif isinstance(build, LibraryBuild):
+        with _missing_packages_named():
+            return _from_library(request, build, fake_mode, full_size=full_size)
     else:
-        raise ConfigError(f"{build.library!r} is not a library of models that can be built here")
+        module = _chaos(build)
     if fake_mode is not None:
         module = to_fake(module, fake_mode)
     return _built(module, fake_mode, Depth.FULL)
@@ -227,6 +227,27 @@ def _with_weights(build: ConfigBuild, request: Request) -> nn.Module:
         dtype=_dtype(request, config),
         trust_remote_code=build.trust_remote_code,
     )
+
+
+def _from_library(
+    request: Request, build: LibraryBuild, fake_mode: FakeTensorMode | None, *, full_size: bool
+) -> BuiltModel:
+    depth = Depth.REDUCED if fake_mode is None else request.depth
+    depth = Depth.FULL if full_size else depth
+    construct = library(build.library).constructor(build, depth)
+    if fake_mode is None:
+        module = construct_real(construct)
+    else:
+        module = construct_fake(construct, fake_mode)
+    return _built(_in_named_type(module, request), fake_mode, depth)
+
+
+def _in_named_type(module: nn.Module, request: Request) -> nn.Module:
+    """The module in the type that a person named; without one in its own type."""
+    dtype = request.target.dtype
+    if dtype in (Dtype.CONFIG, default_dtype(request.target.device)):
+        return module
+    return module.to(getattr(torch, dtype.value))
 
 
 def _call_factory(build: FactoryBuild) -> nn.Module:

@@ -25,6 +25,7 @@ from compilewatch.records import HARNESS_VERSION, Environment
 PACKAGES = (
     # torch and transformers detect these packages and change their behaviour.
     "accelerate",
+    "diffusers",
     "einops",
     "flash-attn",
     "kernels",
@@ -32,8 +33,10 @@ PACKAGES = (
     "mamba-ssm",
     "neuronx-cc",
     "numpy",
+    "open-clip-torch",
     "pillow",
     "scipy",
+    "sentence-transformers",
     "sentencepiece",
     "sympy",
     "timm",

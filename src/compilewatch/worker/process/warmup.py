@@ -40,6 +40,11 @@ MODULES = (
     "transformers.tokenization_python",
     "transformers.tokenization_utils_tokenizers",
     "transformers.video_processing_utils",
+    # The other libraries of models: up to five seconds of each child.
+    "timm",
+    "open_clip",
+    "sentence_transformers",
+    "diffusers.models.unets.unet_2d_condition",
     "compilewatch.worker.model.chaos",
     "compilewatch.worker.process.child",
     "compilewatch.worker.model.construct",

@@ -142,7 +142,7 @@ def test_reference_checkpoints_and_downloads(installed: LibrarySource) -> None:
 def test_most_used_first_then_by_name(miniature: Path, tmp_path: Path) -> None:
     figures = tmp_path / "popularity.csv"
     figures.write_text(popularity_csv(figures_of([("b-eye", "org/eye", 7)]), {}))
-    source = LibrarySource(transformers=miniature, popularity=figures, cache=tmp_path / "cache")
+    source = LibrarySource(package=miniature, popularity=figures, cache=tmp_path / "cache")
     found = [(s.name, s.family, s.downloads) for s in source.models()]
     assert found == [
         ("BEyeModel", "b-eye", 7),
@@ -155,15 +155,15 @@ def test_most_used_first_then_by_name(miniature: Path, tmp_path: Path) -> None:
 
 
 def test_missing_backends_are_a_reason_to_skip(miniature: Path, tmp_path: Path) -> None:
-    source = LibrarySource(transformers=miniature, cache=tmp_path / "cache")
+    source = LibrarySource(package=miniature, cache=tmp_path / "cache")
     reasons = {s.name: s.skip_reason for s in source.models() if s.skip_reason}
     assert reasons == {"BEyeModel": "needs no_such_backend, which is not installed"}
 
 
 def test_all_heads(miniature: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    default = {s.name for s in LibrarySource(transformers=miniature, cache=cache).models()}
-    every = LibrarySource(heads="all", transformers=miniature, cache=cache).models()
+    default = {s.name for s in LibrarySource(package=miniature, cache=cache).models()}
+    every = LibrarySource(heads="all", package=miniature, cache=cache).models()
     assert {s.name for s in every} - default == {"AcornForSequenceClassification"}
     with pytest.raises(UsageError, match="default or all"):
         LibrarySource(heads="most")

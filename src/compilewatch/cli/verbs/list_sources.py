@@ -1,0 +1,85 @@
+"""`compilewatch list-sources`: where models can come from, and what is missing here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from compilewatch.cli import options
+from compilewatch.cli.rendering.pieces import console
+from compilewatch.config.paths import Places
+from compilewatch.config.settings import Settings, load_settings
+from compilewatch.errors import CompilewatchError
+from compilewatch.records import Record
+from compilewatch.sources.libraries import LIBRARIES
+from compilewatch.sources.libraries.source import installed_package, library_version
+from compilewatch.sources.loading import choose_source, source_names
+
+
+class ListedSource(Record, frozen=True, kw_only=True):
+    """One source: its package and environment if it is a library, and why it has no models here.
+
+    `models` counts those that are selected by default.
+    """
+
+    source: str
+    package: str = ""
+    version: str = ""
+    environment: str = ""
+    models: int | None = None
+    why: str = ""
+
+
+def listed_sources(settings: Settings) -> tuple[ListedSource, ...]:
+    """Every registered source, libraries first. Nothing is imported or evaluated."""
+    libraries = [row.source for row in LIBRARIES.values()]
+    others = [name for name in source_names() if name not in libraries]
+    return tuple(_listed(name, settings) for name in (*libraries, *others))
+
+
+def _listed(name: str, settings: Settings) -> ListedSource:
+    row = next((row for row in LIBRARIES.values() if row.source == name), None)
+    package = version = environment = ""
+    places = Places(
+        pulled=Path(settings.pulled_dir) / "models.toml",
+        manifest=Path(settings.models_file),
+        cache=settings.cache_folder,
+        outputs=Path(settings.output_dir),
+    )
+    models, why = None, ""
+    try:
+        if row is not None:
+            package, environment = row.package, row.environments[0]
+            folder, environment = installed_package(row, settings.cache_folder)
+            version = library_version(folder, row)
+        models = len(choose_source(name, places=places)[0].models())
+    except CompilewatchError as error:
+        why = str(error)
+    return ListedSource(
+        source=name,
+        package=package,
+        version=version,
+        environment=environment,
+        models=models,
+        why=why,
+    )
+
+
+@click.command("list-sources")
+@options.as_json
+def command(as_json: bool) -> None:
+    """List the sources of models, the environment of each library, and what is missing here."""
+    found = listed_sources(load_settings())
+    if as_json:
+        options.print_json(found)
+        return
+    titles = ("Source", "Package", "Version", "Environment", "Models", "Missing")
+    table = Table(*titles, box=None, pad_edge=False)
+    for each in found:
+        models = "" if each.models is None else f"{each.models:,}"
+        cells = (each.source, each.package, each.version, each.environment, models, each.why)
+        table.add_row(*(Text(cell) for cell in cells))
+    console().print(table)

@@ -1,0 +1,189 @@
+"""open_clip: a model of two towers, or one of them, from a configuration of its own format."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from compilewatch.errors import ConfigError
+from compilewatch.records import Depth, LibraryBuild
+from compilewatch.worker.model.depth import MIN_LAYERS, reduce_depth
+from compilewatch.worker.model.libraries import BATCH, Call, Construct, read_configuration
+from compilewatch.worker.model.libraries.repeated import drop_repeated
+
+TEXT_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "roberta-base": (
+        "RobertaConfig",
+        {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1},
+    ),
+    "xlm-roberta-base": (
+        "XLMRobertaConfig",
+        {"vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1},
+    ),
+    "xlm-roberta-large": (
+        "XLMRobertaConfig",
+        {
+            "vocab_size": 250002,
+            "max_position_embeddings": 514,
+            "type_vocab_size": 1,
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+        },
+    ),
+    "google/mt5-base": (
+        "MT5Config",
+        {"vocab_size": 250112, "d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12},
+    ),
+    "google/mt5-xl": (
+        "MT5Config",
+        {"vocab_size": 250112, "d_model": 2048, "d_ff": 5120, "num_layers": 24, "num_heads": 32},
+    ),
+    "facebook/nllb-200-distilled-600M": (
+        "M2M100Config",
+        {"vocab_size": 256206, "d_model": 1024},
+    ),
+    "facebook/nllb-200-distilled-1.3B": (
+        "M2M100Config",
+        {
+            "vocab_size": 256206,
+            "d_model": 1024,
+            "encoder_layers": 24,
+            "decoder_layers": 24,
+            "encoder_ffn_dim": 8192,
+            "decoder_ffn_dim": 8192,
+        },
+    ),
+}
+"""Repositories that configurations name as their text tower: the class and what differs from its
+defaults. open_clip downloads these configurations, and workers are offline."""
+
+
+class OpenClip:
+    """A configuration of the package, or the `open_clip_config.json` of a repository."""
+
+    name = "open_clip"
+
+    def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
+        name, _, tower = build.name.partition(":")
+        values = _model_configuration(build, name)
+        if depth is Depth.REDUCED:
+            _make_shallow(values)
+
+        def construct() -> nn.Module:
+            with _text_configurations(depth):
+                module = _create(copy.deepcopy(values))
+            module = drop_repeated(module) if depth is Depth.REDUCED else module
+            return _tower(module, tower) if tower else module
+
+        return construct
+
+    def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
+        del module
+        name, _, tower = build.name.partition(":")
+        values = _model_configuration(build, name)
+        side = values["vision_cfg"].get("image_size", 224)
+        height, width = side if isinstance(side, list) else (side, side)
+        text = values["text_cfg"]
+        vocabulary = text.get("vocab_size", 1000)
+        image = torch.randn(BATCH, 3, height, width)
+        # Zero is the padding of most vocabularies; the highest id ends a text.
+        ids = torch.randint(3, min(vocabulary, 1000), (BATCH, text.get("context_length", 77)))
+        ids[:, -1] = vocabulary - 1 if "vocab_size" in text else 2
+        if tower:
+            return Call(args=(image if tower == "visual" else ids,))
+        return Call(kwargs={"image": image, "text": ids})
+
+
+class TextTower(nn.Module):  # type: ignore[misc]
+    """The text tower of a model that has its parts among its own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.model.encode_text(text)
+        return features
+
+
+def _model_configuration(build: LibraryBuild, name: str) -> dict[str, Any]:
+    import open_clip
+
+    if build.configuration:
+        values = read_configuration(build)
+        values = values.get("model_cfg", values)
+    else:
+        values = open_clip.get_model_config(name)
+    if not values or not {"vision_cfg", "text_cfg"} <= values.keys():
+        raise ConfigError(f"open_clip {open_clip.__version__} has no configuration {name!r}")
+    return copy.deepcopy(values)
+
+
+def _make_shallow(values: dict[str, Any]) -> None:
+    for part in ("vision_cfg", "text_cfg", "multimodal_cfg"):
+        layers = values.get(part, {}).get("layers")
+        if isinstance(layers, list):
+            values[part]["layers"] = [min(count, MIN_LAYERS) for count in layers]
+        elif isinstance(layers, int):
+            values[part]["layers"] = min(layers, MIN_LAYERS)
+
+
+def _create(values: dict[str, Any]) -> nn.Module:
+    """Choose the class as `open_clip.create_model` does, which would read files of weights."""
+    from open_clip.coca_model import CoCa
+    from open_clip.model import CLIP, CustomTextCLIP
+
+    if "timm_model_name" in values["vision_cfg"]:
+        values["vision_cfg"]["timm_model_pretrained"] = False
+    from_hub = "hf_model_name" in values["text_cfg"]
+    if from_hub:
+        values["text_cfg"]["hf_model_pretrained"] = False
+    custom = values.pop("custom_text", False) or from_hub
+    chosen = (CoCa if "multimodal_cfg" in values else CustomTextCLIP) if custom else CLIP
+    module: nn.Module = chosen(**values)
+    return module
+
+
+def _tower(module: nn.Module, name: str) -> nn.Module:
+    if name == "visual":
+        return module.visual
+    if isinstance(getattr(module, "text", None), nn.Module):
+        text: nn.Module = module.text
+        return text
+    module.visual = None
+    return TextTower(module)
+
+
+@contextmanager
+def _text_configurations(depth: Depth) -> Iterator[None]:
+    """While active, open_clip finds the configurations of TEXT_CONFIGS without the network."""
+    import transformers
+    from open_clip import hf_model
+
+    original = hf_model.AutoConfig
+
+    class Known:
+        """In place of `AutoConfig` in open_clip's module."""
+
+        @staticmethod
+        def from_pretrained(name: str, *arguments: Any, **options: Any) -> Any:
+            if name not in TEXT_CONFIGS:
+                return original.from_pretrained(name, *arguments, **options)
+            class_name, values = TEXT_CONFIGS[name]
+            config = getattr(transformers, class_name)(**values)
+            if depth is Depth.REDUCED:
+                reduce_depth(config)
+            return config
+
+    hf_model.AutoConfig = Known
+    try:
+        yield
+    finally:
+        hf_model.AutoConfig = original

@@ -1,0 +1,59 @@
+"""timm: architectures by name, with the size of the input that each is published with."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from compilewatch.errors import ConfigError
+from compilewatch.records import Depth, LibraryBuild
+from compilewatch.worker.model.libraries import (
+    BATCH,
+    Call,
+    Construct,
+    read_configuration,
+)
+from compilewatch.worker.model.libraries.repeated import drop_repeated
+
+
+class Timm:
+    """An architecture as timm registers it, or as the `config.json` of a repository sets it."""
+
+    name = "timm"
+
+    def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
+        import timm
+
+        arguments = _arguments(read_configuration(build)) if build.configuration else {}
+        if not timm.is_model(build.name):
+            raise ConfigError(f"timm {timm.__version__} has no architecture {build.name!r}")
+
+        def construct() -> nn.Module:
+            module: nn.Module = timm.create_model(build.name, pretrained=False, **arguments)
+            return drop_repeated(module) if depth is Depth.REDUCED else module
+
+        return construct
+
+    def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
+        del build
+        known = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)
+        size = (known or {}).get("input_size")
+        if size is None:
+            return None
+        name = next(iter(inspect.signature(module.forward).parameters))
+        return Call(kwargs={name: torch.randn(BATCH, *size)})
+
+
+def _arguments(values: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `create_model` in a repository's configuration, as timm reads them."""
+    known = dict(values.get("pretrained_cfg") or {})
+    arguments = dict(values.get("model_args") or {})
+    for name in ("num_classes", "global_pool"):
+        if values.get(name) is not None:
+            arguments.setdefault(name, values[name])
+    if known:
+        arguments["pretrained_cfg"] = known
+    return arguments

@@ -1,0 +1,115 @@
+"""A few models of each library, built and captured in the environment that has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compilewatch.config.settings import load_settings
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.plan.placement import place_model
+from compilewatch.records import (
+    DEFAULT_ENVIRONMENT,
+    Depth,
+    Mode,
+    Request,
+    Result,
+    Status,
+    Target,
+)
+from compilewatch.sources.libraries import LIBRARIES
+from compilewatch.sources.loading import choose_source
+from compilewatch.sources.select import by_name
+from compilewatch.worker.model.libraries import LIBRARIES as BUILDERS
+from compilewatch.worker.model.libraries import library
+from tests import factories
+
+pytestmark = pytest.mark.torch
+
+# Only the libraries themselves show that their models are built, called and made shallow as
+# worker/model/libraries expects; a start of a worker takes more than two seconds.
+LISTS = {
+    "timm": ("timm/resnet18", "timm/vit_tiny_patch16_224", "timm/efficientnet_b0"),
+    "torchvision": (
+        "torchvision/mobilenet_v3_small",
+        "torchvision/fcn_resnet50",
+        "torchvision/r3d_18",
+        "torchvision/raft_small",
+    ),
+    "diffusers": (
+        "diffusers/UNet2DConditionModel",
+        "diffusers/AutoencoderKL",
+        "diffusers/FluxTransformer2DModel",
+        "diffusers/ControlNetModel",
+    ),
+    "sentence-transformers": (
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "sentence-transformers/LaBSE",
+    ),
+    "open_clip": ("open_clip/ViT-B-32", "open_clip/ViT-B-32:text", "open_clip/roberta-ViT-B-32"),
+}
+
+
+def test_every_library_but_transformers_has_its_counterpart_in_the_worker() -> None:
+    assert BUILDERS.keys() == LIBRARIES.keys() - {"transformers"}
+    for name in BUILDERS:
+        assert library(name).name == name
+
+
+def evaluated(
+    source: str, names: tuple[str, ...], scratch: Path, mode: Mode = Mode.EVAL
+) -> list[Result]:
+    specs = by_name(choose_source(source, heads="all")[0].models(), names)
+    place = place_model(
+        specs[0], Target(mode=mode), [], {DEFAULT_ENVIRONMENT: factories.environment()}
+    )[1]
+    requests = [
+        Request(model=spec, target=place, key=spec.name, depth=Depth.REDUCED, keep_artifacts=False)
+        for spec in specs
+    ]
+    cache = load_settings().cache_folder
+    with LocalLauncher(1, (place.environment,), cache=cache) as launcher:
+        return [each.result for each in launcher.run(requests, scratch)]
+
+
+def check(results: list[Result]) -> None:
+    for result in results:
+        assert result.status in (Status.PASS, Status.GRAPH_BREAK), result.detail
+        assert result.ops, result.request.model.name
+        # A tensor reached the model.
+        assert any(each.shape for each in result.inputs)
+
+
+@pytest.mark.vision
+@pytest.mark.matrix
+@pytest.mark.parametrize("source", ["timm", "torchvision"])
+def test_models_of_vision(source: str, tmp_path: Path) -> None:
+    check(evaluated(source, LISTS[source], tmp_path))
+
+
+@pytest.mark.libraries
+@pytest.mark.matrix
+@pytest.mark.parametrize("source", ["diffusers", "sentence-transformers", "open_clip"])
+def test_models_of_libraries(source: str, tmp_path: Path) -> None:
+    check(evaluated(source, LISTS[source], tmp_path))
+
+
+@pytest.mark.vision
+@pytest.mark.matrix
+def test_a_detector_gets_images_of_its_own_and_in_train_mode_boxes(tmp_path: Path) -> None:
+    (result,) = evaluated(
+        "torchvision", ("torchvision/ssdlite320_mobilenet_v3_large",), tmp_path, Mode.TRAIN
+    )
+    names = {each.name for each in result.inputs}
+    assert {"images[0]", "targets[0].boxes"} <= names
+    assert result.status in (Status.PASS, Status.GRAPH_BREAK), result.detail
+
+
+@pytest.mark.vision
+@pytest.mark.matrix
+def test_reduced_depth_keeps_few_blocks(tmp_path: Path) -> None:
+    (result,) = evaluated("timm", ("timm/resnet152",), tmp_path)
+    assert result.parameters is not None
+    # With all 50 blocks: 60 million.
+    assert result.parameters < 30_000_000
