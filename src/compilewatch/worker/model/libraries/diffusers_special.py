@@ -62,6 +62,7 @@ def _lumina_next(facts: Facts) -> dict[str, Any]:
     return {
         "timestep": torch.full((BATCH,), 0.5),
         "encoder_mask": _ones(TOKENS),
+        "cross_attention_kwargs": {},
         "image_rotary_emb": get_2d_rotary_pos_embed_lumina(width, 384, 384),
     }
 
@@ -136,6 +137,21 @@ def _kandinsky_5(facts: Facts) -> dict[str, Any]:
         "pooled_projections": _normal(facts.get("in_text_dim2")),
         "visual_rope_pos": (torch.arange(FRAMES), torch.arange(half), torch.arange(half)),
         "text_rope_pos": torch.arange(TOKENS),
+    }
+
+
+def _framepack(facts: Facts) -> dict[str, Any]:
+    """The frames to make, and those before them at three resolutions."""
+    return {
+        "image_embeds": _normal(8, facts.get("image_proj_dim")),
+        "encoder_attention_mask": _ones(TOKENS).long(),
+        "indices_latents": torch.arange(FRAMES),
+        "latents_clean": _video(facts.channels, 2),
+        "indices_latents_clean": torch.arange(2),
+        "latents_history_2x": _video(facts.channels, 2),
+        "indices_latents_history_2x": torch.arange(2),
+        "latents_history_4x": _video(facts.channels, 16),
+        "indices_latents_history_4x": torch.arange(16),
     }
 
 
@@ -254,11 +270,7 @@ SPECIAL: dict[str, Special] = {
         "encoder_attention_mask_2": torch.ones(BATCH, TOKENS, dtype=torch.bool),
         "image_embeds": _normal(8, f.get("image_embed_dim")),
     },
-    "HunyuanVideoFramepackTransformer3DModel": lambda f: {
-        "image_embeds": _normal(8, f.get("image_proj_dim")),
-        "indices_latents": torch.arange(FRAMES).repeat(BATCH, 1),
-        "encoder_attention_mask": _ones(TOKENS).long(),
-    },
+    "HunyuanVideoFramepackTransformer3DModel": _framepack,
     "I2VGenXLUNet": lambda f: {
         "sample": _video(f.channels),
         "fps": torch.full((BATCH,), 16),
