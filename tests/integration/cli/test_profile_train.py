@@ -112,7 +112,7 @@ def test_a_process_that_dies_leaves_an_incomplete_profile(run: Run) -> None:
     assert found["findings"][0]["code"] == "incomplete"
     checked = run("check")
     assert checked.returncode == 1
-    assert "its process ended without a summary, after 3 steps" in checked.stdout
+    assert "its process ended without a summary, after 4 steps" in checked.stdout
 
 
 def test_an_unknown_target_is_one_line(run: Run) -> None:

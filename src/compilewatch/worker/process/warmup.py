@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -40,11 +41,6 @@ MODULES = (
     "transformers.tokenization_python",
     "transformers.tokenization_utils_tokenizers",
     "transformers.video_processing_utils",
-    # The other libraries of models: up to five seconds of each child.
-    "timm",
-    "open_clip",
-    "sentence_transformers",
-    "diffusers.models.unets.unet_2d_condition",
     "compilewatch.worker.model.chaos",
     "compilewatch.worker.process.child",
     "compilewatch.worker.model.construct",
@@ -57,6 +53,14 @@ MODULES = (
 )
 """Imported in this order. Modules that this environment lacks are left out: a child that needs one
 reports that."""
+
+LIBRARIES = (
+    "timm",
+    "open_clip",
+    "sentence_transformers",
+    "diffusers.models.unets.unet_2d_condition",
+)
+"""The other libraries of models, where an environment has them: up to five seconds of each child."""
 
 MODULES_OF_EACH = ("torch._dynamo", *(m for m in MODULES if m.startswith("compilewatch.")))
 
@@ -101,7 +105,8 @@ def import_modules(targets: Iterable[str] = (), modules: Sequence[str] | None = 
 
     torch.set_num_threads(1)
     _keep_single_threaded()
-    warm = MODULES if modules is None else modules
+    installed = (name for name in LIBRARIES if importlib.util.find_spec(name.partition(".")[0]))
+    warm = (*MODULES, *installed) if modules is None else modules
     for name in (*warm, *(m for t in targets for m in entry(t).warm_up if modules is None)):
         try:
             importlib.import_module(name)

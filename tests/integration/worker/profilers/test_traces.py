@@ -19,7 +19,7 @@ from compilewatch.worker.profilers.callables import Inductor
 from compilewatch.worker.profilers.segments import NO_FRAME, Division
 from tests.integration.worker.profilers.conftest import MakeInductor
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:seen")]
 
 BREAKING = [case for case in CASES if any(b.code != "skipped_frame" for b in case.breaks)]
 """Where torch reports a break; a frame without operations is skipped without one."""
