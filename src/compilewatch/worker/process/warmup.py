@@ -60,7 +60,7 @@ LIBRARIES = (
     "sentence_transformers",
     "diffusers.models.unets.unet_2d_condition",
 )
-"""The other libraries of models, where an environment has them: up to five seconds of each child."""
+"""The other libraries of models, which some environments have: up to five seconds of a child."""
 
 MODULES_OF_EACH = ("torch._dynamo", *(m for m in MODULES if m.startswith("compilewatch.")))
 
