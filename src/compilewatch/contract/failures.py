@@ -42,7 +42,7 @@ _CODES_BY_TYPE = {
 _CODES_BY_MESSAGE = (
     (_DISK_MESSAGE, DISK_FAILURE),  # from a compiler that torch starts
     (r"can't allocate memory|out of memory|std::bad_alloc", "out_of_memory"),
-    (r"requires the .+ librar|No module named", "missing_package"),
+    (r"requires the .+ librar|No module named|requires '[\w-]+[<>=]", "missing_package"),
     (r"on meta tensors|_local_scalar_dense|data-dependent", "data_dependent"),
     (
         r"shapes cannot be multiplied|must match the size|[Ss]izes of tensors must match"

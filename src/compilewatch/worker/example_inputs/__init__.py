@@ -7,7 +7,6 @@ take is one rule. What no rule can make is data in `inputs/overrides/`. Rules se
 from __future__ import annotations
 
 import inspect
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,11 @@ from compilewatch.worker.example_inputs.labels import add_labels
 from compilewatch.worker.example_inputs.libraries import library_inputs
 from compilewatch.worker.example_inputs.signature import read_signature
 from compilewatch.worker.example_inputs.specs import attributes_of
-from compilewatch.worker.model.architectures import MissingPackageError, is_config
+from compilewatch.worker.model.architectures import (
+    MissingPackageError,
+    is_config,
+    missing_package,
+)
 from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.subject import ExampleInputs
 
@@ -171,8 +174,9 @@ def _guess(context: Context, request: Request, fake_mode: FakeTensorMode | None)
     if found.trial.passed:
         return _with_labels(context, found.inputs)
     if found.trial.code == "missing_package":
-        missing_package = re.search(r"'([\w-]+)", found.trial.message)
-        raise MissingPackageError(missing_package[1] if missing_package else found.trial.line)
+        raise missing_package(ImportError(found.trial.message)) or MissingPackageError(
+            found.trial.line
+        )
     where = environment_option(request)
     if not found.inputs.args and not found.inputs.kwargs:
         missing = context.signature.required

@@ -61,7 +61,7 @@ def missing_package(error: BaseException) -> MissingPackageError | None:
     """Return the missing package from an import error of Transformers or Python."""
     names = re.findall(
         r"requires the (\w+) library|requires (\w+) to be installed|No module named '(\w+)"
-        r"|requires '([\w-]+)'",
+        r"|requires '([\w-]+)",
         str(error),
     )
     # A vision wrapper requires PIL before the package it wraps, so the last match is the right one.

@@ -211,6 +211,23 @@ class Wrapper(nn.Module):
         return self.inner(*args, **kwargs)
 
 
+class Asserted(nn.Module):
+    """Says in an assertion of another method what it needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 4), nn.Linear(5, 4)
+
+    def extra(self, extra: Tensor | None) -> Tensor:
+        assert extra is not None
+        return self.right(extra)
+
+    def forward(self, x: Tensor, extra: Tensor | None = None) -> Tensor:
+        if extra is None and x.ndim == 3:
+            return self.left(x)
+        return self.left(x) + self.extra(extra)
+
+
 class Diffusion(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +267,8 @@ class Transposed(nn.Module):
         (Data(), {"data.x": (16, 6), "data.edge_index": (2, 32)}),
         (Pair(), {"left": (2, 10), "right": (2, 10)}),
         (Scaled(), {"image": (2, 3, 64, 64), "scale": (2, 4)}),
-        (Wrapper(), {"left": (2, 10), "right": (2, 10)}),
+        (Wrapper(), {"args[0]": (2, 10), "args[1]": (2, 10)}),
+        (Asserted(), {"x": (2, 3), "extra": (2, 5)}),
         (Recurrent(), {"series": (2, 32, 5)}),
         (nn.GRU(3, 4), {"input": (2, 32, 3)}),
         (nn.LayerNorm(9), {"input": (2, 32, 9)}),

@@ -65,7 +65,9 @@ def _of_missing(failed: Failed) -> Iterator[Call]:
     message = failed.trial.message
     absent = [n for n in failed.arguments if failed.call.get(n) is None]
     is_none = "NoneType" in message or "None" in message
-    named = [n for n in absent if re.search(rf"\b{re.escape(n)}\b", message)]
+    asserted = failed.trial.statement if "None" in failed.trial.statement else ""
+    text = f"{message} {asserted}"
+    named = [n for n in absent if re.search(rf"\b{re.escape(n)}\b", text)]
     if is_none:
         named += [n for n in failed.trial.missing if n in absent and n not in named]
     for name in named:

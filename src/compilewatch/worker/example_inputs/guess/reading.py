@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -83,6 +84,7 @@ class Reading:
 
     def __init__(self, leaf: Callable[[Any], bool]) -> None:
         self.uses: dict[Path, Uses] = {}
+        self.passing_by = 0
         self._leaf = leaf
         self._depth = 0
 
@@ -93,6 +95,11 @@ class Reading:
         else:
             self._enter(module.forward, held, module)
         return self.uses
+
+    def dims(self, path: Path, names: tuple[str, ...]) -> None:
+        """Note names for the dimensions of an argument."""
+        if not self.passing_by:
+            self.of(path).dims.append(names)
 
     def of(self, path: Path) -> Uses:
         return self.uses.setdefault(path, Uses())
@@ -193,12 +200,21 @@ class _Body:
 
     def _if(self, node: ast.If) -> None:
         known = self._test(node.test)
+        before = dict(self.scope)
+        # What happens to tensors of one rank only says nothing about the usual one.
+        of_rank = known is None and _RANK.search(ast.unparse(node.test)) is not None
+        self.reading.passing_by += of_rank
         if known is not False:
             self.run(node.body)
+        after = dict(self.scope)
         if known is not True:
-            before = dict(self.scope)
+            self.scope = before
             self.run(node.orelse)
-            self.scope = {**self.scope, **{k: v for k, v in before.items() if v is not None}}
+            if known is None:
+                self.scope = {n: v for n, v in after.items() if v is not None} | {
+                    n: v for n, v in self.scope.items() if v is not None or n not in after
+                }
+        self.reading.passing_by -= of_rank
 
     def _test(self, node: ast.expr) -> bool | None:
         """Note which arguments a condition checks; return its value if the module decides it."""
@@ -230,7 +246,7 @@ class _Body:
         starred = any(isinstance(e, ast.Starred) for e in target.elts)
         if shaped is not None and not starred:
             if not shaped.changes:
-                self.reading.of(shaped.path).dims.append(names)
+                self.reading.dims(shaped.path, names)
         elif isinstance(source, ast.Tuple) and len(source.elts) == len(target.elts):
             for each, part in zip(target.elts, source.elts, strict=True):
                 self._assign(each, self._value(part), part)
@@ -363,7 +379,7 @@ class _Body:
             return self._part(base, f"[{key}]")
         rank = _indexed_rank(node.slice)
         if rank in _USUAL and not base.changes:
-            self.reading.of(base.path).dims.append(_USUAL[rank])
+            self.reading.dims(base.path, _USUAL[rank])
         return None
 
     def _call(self, node: ast.Call) -> Any:
@@ -425,9 +441,10 @@ class _Body:
             if name == "einsum":
                 dims = tuple(side.replace("...", "").strip()) if " " not in side.strip() else dims
             if dims and "..." not in dims:
-                self.reading.of(each.path).dims.append(dims)
+                self.reading.dims(each.path, dims)
 
 
+_RANK = re.compile(r"\bndim\b|\.dim\(\)|len\(\w+\.(shape|size)")
 _TENSOR = nn.Parameter
 _FUNCTIONAL = frozenset({"linear", "conv1d", "conv2d", "conv3d", "embedding"})
 _CHANGES = {

@@ -138,9 +138,11 @@ def guessed_inputs(ctx: Context, mode: Any) -> Found:
     fixed = dict(ctx.values)
     parameters = inspect.signature(ctx.module.forward).parameters
     named = {n: p for n, p in parameters.items() if p.kind not in _VARIABLE}
-    positional = frozenset(n for n, p in named.items() if p.kind is p.POSITIONAL_ONLY)
+    positional = {n for n, p in named.items() if p.kind is p.POSITIONAL_ONLY}
     if len(named) < len(parameters) and not named:
         named = _passed_on(ctx.module)
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+            positional = {n for n, p in named.items() if p.default is p.empty}
     graph = bool(_GRAPH & set(named)) or {"z", "pos"} <= set(named)
     required = [name for name, p in named.items() if p.default is p.empty]
     uses = Reading(is_known).read(ctx.module, list(named), required)
@@ -152,7 +154,7 @@ def guessed_inputs(ctx: Context, mode: Any) -> Found:
         for name, parameter in named.items()
         if name not in ctx.dropped
     }
-    search = _Search(ctx, mode, arguments, fixed, positional)
+    search = _Search(ctx, mode, arguments, fixed, frozenset(positional))
     return search.run(_first_calls(ctx, arguments, fixed))
 
 
