@@ -56,7 +56,8 @@ def test_reduced_depth_keeps_one_block_of_each_kind(tmp_path: Path) -> None:
 
 def test_reduced_depth_keeps_two_of_a_transformers_blocks(tmp_path: Path) -> None:
     result = evaluated("PeVideoModel", tmp_path)
-    assert result.status is Status.PASS, result.detail
+    # At its first call, Transformers installs hooks for outputs behind a lock.
+    assert result.status is Status.GRAPH_BREAK, result.detail
     # With all 24 blocks of the tower: 498 million parameters and 1,188 operations.
     assert result.parameters is not None
     assert result.parameters < 250_000_000

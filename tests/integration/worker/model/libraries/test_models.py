@@ -65,7 +65,13 @@ def evaluated(
         specs[0], Target(mode=mode), [], {DEFAULT_ENVIRONMENT: factories.environment()}
     )[1]
     requests = [
-        Request(model=spec, target=place, key=spec.name, depth=Depth.REDUCED, keep_artifacts=False)
+        Request(
+            model=spec,
+            target=place,
+            key=spec.name.replace("/", "-"),
+            depth=Depth.REDUCED,
+            keep_artifacts=False,
+        )
         for spec in specs
     ]
     cache = load_settings().cache_folder
