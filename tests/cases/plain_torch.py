@@ -73,13 +73,17 @@ def apart(function: Callable[[Case], Any], case: Case) -> Any:
     """What a function returns in a fork, which changes no global of this process."""
     read, write = os.pipe()
     if os.fork() == 0:
+        # The threads of autograd would race for the pool that a fork must replace, and abort.
+        torch.set_num_threads(1)
         os.write(write, json.dumps(function(case)).encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as stream:
-        said = json.load(stream)
-    os.wait()
-    return said
+        said = stream.read()
+    _, status = os.wait()
+    if status:
+        sys.exit(f"{function.__name__} of {case.name} ended with wait status {status}")
+    return json.loads(said)
 
 
 def answers(case: Case) -> dict[str, Any]:

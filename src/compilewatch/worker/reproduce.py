@@ -44,6 +44,7 @@ def untouched(function):
     read, write = os.pipe()
     sys.stdout.flush()
     if os.fork() == 0:
+        torch.set_num_threads(1)  # before threads of autograd race for the pool of a fork
         with contextlib.suppress(BaseException):
             os.write(write, json.dumps(function()).encode())
         os._exit(0)
