@@ -38,7 +38,7 @@ def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
         for stored in _store().runs()[:RUNS_READ]:
             names += [result.request.model.name for result in stored.results()]
     with contextlib.suppress(CompilewatchError):
-        from compilewatch.cli.options import Selection, choose_models
+        from compilewatch.api.selection import Selection, choose_models
         from compilewatch.config.settings import load_settings
 
         names += [spec.name for spec in choose_models(load_settings(), Selection(every=True))[0]]

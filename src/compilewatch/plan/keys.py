@@ -179,6 +179,7 @@ def _build_identity(spec: ModelSpec) -> dict[str, Any]:
             "name": build.name,
             "configuration": build.configuration_sha256,
         }
+    assert isinstance(build, ConfigBuild)  # an object of a caller is never planned
     pinned = [build.repo, spec.revision]
     return {
         "config": build.config_sha256,

@@ -35,7 +35,7 @@ from compilewatch.records.breaks import (
     GraphBreak,
     StackFrame,
 )
-from compilewatch.records.capture import CaptureFigures, SecondCall
+from compilewatch.records.capture import CaptureFigures, Recompilation, SecondCall
 from compilewatch.records.details import Details
 from compilewatch.records.details.export import (
     DraftExport,
@@ -63,6 +63,7 @@ from compilewatch.records.devices import DeclaredDevice
 from compilewatch.records.requests import (
     DEFAULT_ENVIRONMENT,
     Build,
+    CallerBuild,
     ChaosBuild,
     ClassBuild,
     ConfigBuild,
@@ -95,6 +96,7 @@ __all__ = [
     "Attempt",
     "AttemptCode",
     "Build",
+    "CallerBuild",
     "CaptureFigures",
     "Change",
     "ChangeKind",
@@ -132,6 +134,7 @@ __all__ = [
     "Performance",
     "Phase",
     "Quantization",
+    "Recompilation",
     "Record",
     "Request",
     "Result",

@@ -48,3 +48,17 @@ class SecondCall(Record, frozen=True, kw_only=True):
     graphs: int = 0
     recompilations: int = 0
     error: str = ""
+
+
+class Recompilation(Record, frozen=True, kw_only=True):
+    """A frame that Dynamo compiled again, because guards of what it had compiled did not hold.
+
+    `call` is the number of the call that caused it, from 1. `guards` are Dynamo's own descriptions
+    of the guard that failed, with the values, one for each version of the frame.
+    """
+
+    call: int
+    function: str
+    file: str
+    line: int
+    guards: tuple[str, ...]

@@ -75,13 +75,17 @@ class LibraryBuild(Record, frozen=True, kw_only=True, tag="library"):
     configuration_sha256: str = ""
 
 
+class CallerBuild(Record, frozen=True, kw_only=True, tag="caller"):
+    """An object of the process that called `compilewatch.check`; no other process can build it."""
+
+
 class ChaosBuild(Record, frozen=True, kw_only=True, tag="chaos"):
     """A built-in model that fails on purpose; `behaviour` is a name in `worker.model.chaos`."""
 
     behaviour: str
 
 
-Build = ClassBuild | ConfigBuild | FactoryBuild | LibraryBuild | ChaosBuild
+Build = ClassBuild | ConfigBuild | FactoryBuild | LibraryBuild | CallerBuild | ChaosBuild
 
 
 class ModelSpec(Record, frozen=True, kw_only=True):

@@ -20,10 +20,10 @@ from markupsafe import Markup
 import compilewatch
 from compilewatch.analysis import summary
 from compilewatch.contract.targets import target_label
-from compilewatch.records import GraphBreak, Status
+from compilewatch.records import GraphBreak, Recompilation, Result, Status
 from compilewatch.records.labels import source_lines
 from compilewatch.records.views import Earlier, RunView
-from compilewatch.report import charts, commands, pages, wording
+from compilewatch.report import charts, commands, later_calls, pages, wording
 from compilewatch.report.sections import details
 from compilewatch.report.strips import strip
 from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, status_words
@@ -68,6 +68,23 @@ def render(view: RunView) -> Iterator[tuple[str, bytes]]:
         yield "targets.html", _page("targets.html", report, root="")
     for name in ("families.html", "reasons.html", "changes.html", "index.html"):
         yield name, _page(name, report, root="")
+
+
+def frame(result: Result, recompilations: Sequence[Recompilation] = ()) -> str:
+    """One result as a frame of its own in another page, such as a notebook, without scripts."""
+    style = resources.files(__package__).joinpath("report.css").read_text()
+    page = (
+        environment()
+        .get_template("check.html")
+        .render(
+            result=result,
+            lines=list(later_calls.recompilation_lines(recompilations)),
+            style=Markup(style),
+        )
+    )
+    height = 260 + 230 * len(result.breaks) + 60 * len(recompilations)
+    frame = '<iframe sandbox srcdoc="{}" style="width: 100%; height: {}px; border: 0"></iframe>'
+    return Markup(frame).format(page, min(height, 900))
 
 
 def _charts(report: pages.Report) -> Iterator[tuple[str, bytes]]:
@@ -145,7 +162,7 @@ def _filters() -> tuple[Callable[..., object], ...]:
         wording.gain,
         wording.captured_words,
         wording.fullgraph_note,
-        wording.second_call_note,
+        later_calls.second_call_note,
         wording.leverage_headline,
         wording.leverage_notes,
         details,

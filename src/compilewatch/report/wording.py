@@ -313,22 +313,6 @@ def fullgraph_note(result: Result) -> str:
     return FULLGRAPH_NOTE if accepted and result.breaks else ""
 
 
-def second_call_note(result: Result) -> str:
-    """What the second call of the compiled model met beyond the first; "" if nothing."""
-    found = result.second_call
-    if found is None:
-        return ""
-    said = []
-    if found.graph_breaks:
-        places = (f"{each.code} at {each.file}:{each.line}" for each in found.breaks)
-        said.append(f"{plural(found.graph_breaks, 'graph break')} ({', '.join(places)})")
-    if found.recompilations:
-        said.append(plural(found.recompilations, "recompilation"))
-    if found.error:
-        said.append(found.error)
-    return f"second call, with equal inputs: {', '.join(said)}"
-
-
 def leverage_headline(found: Leverage) -> str:
     """`13 models have graph breaks on dynamo, 3.4 M downloads a month`."""
     if not found.broken:

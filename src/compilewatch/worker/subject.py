@@ -6,9 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
+import torch._dynamo
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
@@ -43,7 +44,8 @@ class Subject:
     `fake_mode` is the mode that its parameters and inputs were made under, None in the real tier.
     `enter` announces a phase, which starts its deadline. `artifacts` is an existing folder for this
     request only. In train mode `module` is in `.train()`, and `inputs` contain labels if the model
-    takes them. `rebuilt` makes the module anew, where no fork is possible.
+    takes them. `rebuilt` makes the module anew, where no fork is possible. `later` are the inputs
+    of the calls after the first one; None for one more call with equal inputs.
 
     Nothing has called the module: `in_fork` keeps it so. Only the last call that a target makes may
     be without a fork.
@@ -56,6 +58,10 @@ class Subject:
     artifacts: Path
     enter: Callable[[Phase], None]
     rebuilt: Callable[[], nn.Module] | None = None
+    later: tuple[ExampleInputs, ...] | None = None
+
+    owns_process: ClassVar[bool] = True
+    """Whether the process exists for this subject only, so that torch may be adjusted to it."""
 
     def tensors(self) -> AbstractContextManager[Any]:
         """Return the context in which its tensors may be used: the fake mode, or an empty one."""
@@ -76,6 +82,13 @@ class Subject:
                 torch.Tensor, copied, (self.inputs.args, self.inputs.kwargs)
             )
         return replace(self.inputs, args=args, kwargs=kwargs)
+
+    def forget(self) -> None:
+        """Let Dynamo forget what it has compiled in this process."""
+        torch._dynamo.reset()
+
+    def before_call(self, number: int) -> None:
+        """Take note that the compiled module is called for the second time, the third time …"""
 
     def in_fork(self, function: Callable[[Subject], _Value], kind: type[_Value]) -> _Value:
         """Call `function` with this subject in a fork, so that it leaves nothing in this process.

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from compilewatch.cli import main, worker_call
+from compilewatch.api import worker_client
+from compilewatch.cli import main
 from compilewatch.launchers import LAUNCHERS
 from tests.warm import WarmLauncher, WarmProfilers, warm
 
@@ -153,7 +154,7 @@ def run_here(
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setitem(LAUNCHERS, "local", f"{warm.__module__}:{warm.__name__}")
-        patch.setattr(worker_call, "LocalLauncher", warm)
+        patch.setattr(worker_client, "LocalLauncher", warm)
         patch.setattr("compilewatch.cli.verbs.profile.infer.Profilers", WarmProfilers)
         program: Any = _Program()
         done = CliRunner().invoke(program, list(arguments), env=variables | more)

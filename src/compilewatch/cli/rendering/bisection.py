@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from compilewatch.analysis.bisection import Bisection, Break, Evaluated, Kind
-from compilewatch.cli.rendering.pieces import STYLES, Indented, plain, plain_table, spaced
 from compilewatch.records.views import Earlier
+from compilewatch.report.terminal.pieces import STYLES, Indented, plain, plain_table, spaced
 from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, plural
 from compilewatch.workflows.bisect import FileChange
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 
 from compilewatch.analysis.leverage import By, Cause, Check, Leverage
-from compilewatch.cli.rendering.pieces import plain, plain_table, spaced
 from compilewatch.report import wording
+from compilewatch.report.terminal.pieces import plain, plain_table, spaced
 from compilewatch.report.wording import plural, quantity
 
 

@@ -11,7 +11,6 @@ import click
 from rich.text import Text
 
 from compilewatch.analysis.papers import first_finding
-from compilewatch.cli.rendering.pieces import console, plain, plain_table
 from compilewatch.records.papers import (
     Finding,
     Generation,
@@ -20,6 +19,7 @@ from compilewatch.records.papers import (
     StageOutcome,
     StageResult,
 )
+from compilewatch.report.terminal.pieces import console, plain, plain_table
 from compilewatch.report.wording import plural
 from compilewatch.workflows.papers_view import Preflight
 

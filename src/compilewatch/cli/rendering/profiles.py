@@ -10,7 +10,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from compilewatch.analysis import profiling
-from compilewatch.cli.rendering.pieces import console, plain, plain_table, spaced
 from compilewatch.records.profiles import (
     EAGER,
     BatchPoint,
@@ -22,6 +21,7 @@ from compilewatch.records.profiles import (
 )
 from compilewatch.report import profile_words as words
 from compilewatch.report.profile_files import answers, facts
+from compilewatch.report.terminal.pieces import console, plain, plain_table, spaced
 
 SECONDS_BETWEEN_LINES = 10.0
 BREAKS_SHOWN = 8

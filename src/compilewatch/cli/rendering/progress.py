@@ -20,10 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.analysis.summary import spent
-from compilewatch.cli.rendering.pieces import STYLES, console, plain
 from compilewatch.errors import StoreError
 from compilewatch.launchers import Launcher, Running
 from compilewatch.records import Request, Result, Target
+from compilewatch.report.terminal.pieces import STYLES, console, plain
 from compilewatch.report.wording import (
     OUTCOME_LABELS,
     Outcome,

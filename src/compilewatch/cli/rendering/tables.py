@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.analysis import rows, summary
-from compilewatch.cli.rendering.pieces import STYLES, plain, plain_table, spaced
 from compilewatch.contract.targets import target_label
 from compilewatch.records import ChangeKind, Result, Run, Status
 from compilewatch.records.views import RunView
 from compilewatch.report import commands, wording
+from compilewatch.report.terminal.pieces import STYLES, plain, plain_table, spaced
 from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, plural
 
 FAMILIES_SHOWN = 15

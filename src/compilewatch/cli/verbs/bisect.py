@@ -9,16 +9,18 @@ from typing import Any
 import click
 
 from compilewatch.analysis.bisection import Bisection, Evaluated, Kind
+from compilewatch.api.launching import local_launcher
+from compilewatch.api.requests import one_target
+from compilewatch.api.selection import one_model, split
+from compilewatch.api.worker_client import check_nested_graph_breaks
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.bisection import bisection_table, evaluated_line
-from compilewatch.cli.rendering.pieces import console
-from compilewatch.cli.verbs.sweep import local_launcher
-from compilewatch.cli.worker_call import check_nested_graph_breaks
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.environments.versions import release_of
 from compilewatch.errors import UnknownModelError, UsageError
 from compilewatch.records import DEFAULT_ENVIRONMENT, Mode, ModelSpec, Record
+from compilewatch.report.terminal.pieces import console
 from compilewatch.store import Store
 from compilewatch.workflows.bisect import (
     PACKAGES,
@@ -95,10 +97,10 @@ def command(
     torch with others of the same torch. Results are stored, so that a search that was interrupted
     continues where it was. The exit status is 3 if the result of --good or --bad is not known.
     """
-    settings = load_settings(flags | {"devices": options.split(device), "jobs": 1})
+    settings = load_settings(flags | {"devices": split(device), "jobs": 1})
     other = _other(settings, package, torch, transformers)
     environments = Environments(settings.cache_folder)
-    asked = options.one_target(target, mode=mode, dynamic=dynamic, settings=settings)
+    asked = one_target(target, mode=mode, dynamic=dynamic, settings=settings)
     check_nested_graph_breaks([asked], settings, asked=flags["nested_graph_breaks"])
     versions = candidates(package, good, bad)
     evaluator = Evaluator(
@@ -131,7 +133,7 @@ def command(
 
 def _choose(settings: Settings, name: str, environment: str) -> ModelSpec:
     """The model as the Transformers of the environment has it."""
-    return options.one_model(settings, name, environment=environment)
+    return one_model(settings, name, environment=environment)
 
 
 def _report(package: str, found: Evaluated, number: int, limit: int) -> None:

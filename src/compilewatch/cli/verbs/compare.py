@@ -9,17 +9,19 @@ import click
 
 from compilewatch.analysis.attribution import Attribution
 from compilewatch.analysis.comparison import moved
+from compilewatch.api.launching import local_launcher
+from compilewatch.api.selection import split
 from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.attribution import attributions_table
-from compilewatch.cli.rendering.pieces import console, spaced
+from compilewatch.cli.rendering.run import print_view
 from compilewatch.cli.rendering.tables import changes_table
-from compilewatch.cli.verbs.sweep import local_launcher, print_view
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.devices import canonical
 from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
 from compilewatch.records import Result
 from compilewatch.records.views import RunView
+from compilewatch.report.terminal.pieces import console, spaced
 from compilewatch.report.wording import plural
 from compilewatch.store import Store
 from compilewatch.workflows.attribute import Corner, Side, attribute_changes
@@ -110,7 +112,7 @@ def command(
 
 def _two(text: str, option: str, example: str) -> tuple[str, str]:
     """The two names of an option. Raises UsageError for fewer or more."""
-    names = options.split(text) or []
+    names = split(text) or []
     if len(names) != 2:
         raise UsageError(f"{option} takes two names, such as {example}")
     return names[0], names[1]

@@ -14,8 +14,8 @@ import click
 from packaging.version import Version
 
 from compilewatch import sandbox
+from compilewatch.api.worker_client import working
 from compilewatch.cli import options
-from compilewatch.cli.worker_call import working
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import INTERPRETERS, Environments
 from compilewatch.environments.listing import listing

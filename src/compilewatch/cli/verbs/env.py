@@ -6,9 +6,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from compilewatch.api.selection import split
+from compilewatch.api.worker_client import Working, try_environment
 from compilewatch.cli import options
-from compilewatch.cli.rendering.pieces import console, plain, plain_table, spaced
-from compilewatch.cli.worker_call import Working, try_environment
 from compilewatch.config.settings import load_settings
 from compilewatch.environments import INTERPRETERS, Environments, create_command
 from compilewatch.environments.creation import create, remove
@@ -17,6 +17,7 @@ from compilewatch.environments.recipes import recipe_of
 from compilewatch.errors import InterpreterError
 from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.records import Environment, Record
+from compilewatch.report.terminal.pieces import console, plain, plain_table, spaced
 
 STEPS = ("Creating", "Collecting", "Downloading", "Building", "Installing", "Successfully")
 """The beginnings of those lines of pip's output that are worth showing."""
@@ -74,7 +75,7 @@ def create_verb(
     torch, from which torch is installed, but for cuda: that has a CUDA build, which is used
     where this interpreter has a CPU build and a model is trained on a CUDA device.
     """
-    recipe = recipe_of(name, torch, transformers, options.split(further) or ())
+    recipe = recipe_of(name, torch, transformers, split(further) or ())
     environments = _environments()
 
     def show(line: str) -> None:

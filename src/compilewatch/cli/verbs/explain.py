@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
+from compilewatch.api.launching import evaluate_one
+from compilewatch.api.requests import one_request
 from compilewatch.cli import conditions, options
-from compilewatch.cli.rendering.excerpt import excerpt_of
-from compilewatch.cli.rendering.panel import model_panel
-from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import spinner
-from compilewatch.cli.verbs.sweep import local_launcher
+from compilewatch.report.terminal.excerpt import excerpt_of
+from compilewatch.report.terminal.panel import model_panel
+from compilewatch.report.terminal.pieces import console
 
 
 @click.command("explain")
@@ -50,7 +49,7 @@ def command(
     NAME or FACTORY is a function without arguments that returns the module. Nothing is stored. The
     exit status is 3 if there is no verdict.
     """
-    request, settings = options.one_request(
+    request, settings = one_request(
         model,
         target=target,
         mode=mode,
@@ -58,23 +57,12 @@ def command(
         inputs_file=inputs_file,
         flags=flags | {"jobs": 1},
     )
-    # Without --keep, the trace need not be written and rendered.
-    request = msgspec.structs.replace(request, keep_artifacts=keep is not None)
-    with (
-        tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
-        local_launcher(settings, [request.target.environment], single=True) as launcher,
-        spinner(f"checking {request.model.name}", launcher),
-    ):
-        (completed,) = launcher.run([request], Path(scratch))
-        if keep is not None and completed.artifacts is not None:
-            shutil.copytree(completed.artifacts, keep, dirs_exist_ok=True)
-            for path in Path(keep).rglob("*"):
-                if path.is_file():
-                    path.chmod(0o644)  # torch makes its trace readable by the owner only
-    result = completed.result
-    if keep is None:
-        # The artifacts were deleted with the scratch folder.
-        result = msgspec.structs.replace(result, artifacts=())
+    result = evaluate_one(
+        request,
+        settings,
+        keep=Path(keep) if keep is not None else None,
+        around=partial(spinner, f"checking {request.model.name}"),
+    )
     if as_json:
         options.print_json(result)
     else:

@@ -8,16 +8,17 @@ from typing import Any
 import click
 from rich.table import Table
 
+from compilewatch.api.requests import one_request
+from compilewatch.api.worker_client import call_worker
 from compilewatch.cli import options
 from compilewatch.cli.conditions import INCOMPLETE
-from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import spinner
-from compilewatch.cli.worker_call import call_worker
 from compilewatch.contract.messages import MadeInputs
 from compilewatch.contract.targets import environment_option
 from compilewatch.environments import Environments
 from compilewatch.errors import StoreError
 from compilewatch.records import Tier
+from compilewatch.report.terminal.pieces import console
 
 
 @click.command("inputs")
@@ -43,7 +44,7 @@ def command(
     if save is not None:
         # Only real tensors have values that can be written to a file.
         flags["tier"] = Tier.REAL.value
-    request, settings = options.one_request(
+    request, settings = one_request(
         model,
         target=target,
         mode=mode,

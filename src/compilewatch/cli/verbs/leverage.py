@@ -10,10 +10,10 @@ from compilewatch.analysis.leverage import By, Order, check, leverage
 from compilewatch.analysis.rows import targets_in_order
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.fixes import check_text, fixes_table
-from compilewatch.cli.rendering.pieces import console
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError, did_you_mean
 from compilewatch.records import Result
+from compilewatch.report.terminal.pieces import console
 from compilewatch.store import Store
 
 

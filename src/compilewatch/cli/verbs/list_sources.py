@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.cli import options
-from compilewatch.cli.rendering.pieces import console
 from compilewatch.config.paths import Places
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import Record
+from compilewatch.report.terminal.pieces import console
 from compilewatch.sources.libraries import LIBRARIES
 from compilewatch.sources.libraries.source import installed_package, library_version
 from compilewatch.sources.loading import choose_source, source_names

@@ -6,9 +6,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from compilewatch.api.selection import environments_for, split
+from compilewatch.api.worker_client import readiness
 from compilewatch.cli import options
-from compilewatch.cli.rendering.pieces import console
-from compilewatch.cli.worker_call import readiness
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.devices import CUDA
 from compilewatch.contract.messages import Readiness
@@ -17,6 +17,7 @@ from compilewatch.environments import Environments
 from compilewatch.errors import InterpreterError
 from compilewatch.plan.placement import needs, place
 from compilewatch.records import Environment, Record, Target
+from compilewatch.report.terminal.pieces import console
 
 
 class Listed(Record, frozen=True, kw_only=True):
@@ -37,7 +38,7 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[Listed, 
     known: list[Environment] = []
     ready: dict[str, Readiness] = {}
     broken: dict[str, str] = {}
-    for name in options.environments_for(TARGETS, settings):
+    for name in environments_for(TARGETS, settings):
         try:
             known.append(environments.describe(name, fresh=fresh))
             ready[name] = readiness(environments, name, fresh=fresh)
@@ -69,7 +70,7 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[Listed, 
 @options.as_json
 def command(environments: str | None, fresh: bool, as_json: bool) -> None:
     """List the compile targets, the environment of each, and whether it can run here."""
-    settings = load_settings({"environments": options.split(environments)})
+    settings = load_settings({"environments": split(environments)})
     found = listed_targets(settings, fresh=fresh)
     if as_json:
         options.print_json(found)

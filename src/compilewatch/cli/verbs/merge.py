@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from compilewatch.cli import completion, conditions, options
-from compilewatch.cli.verbs.sweep import print_view
+from compilewatch.cli.rendering.run import print_view
 from compilewatch.config.settings import load_settings
 from compilewatch.store import Store
 from compilewatch.workflows.merge import merge

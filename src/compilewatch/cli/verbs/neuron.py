@@ -12,13 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.cli import options
-from compilewatch.cli.rendering.pieces import console
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import CompilerError, StoreError, UsageError
 from compilewatch.neuron import device, error_classes, neuronx_cc
 from compilewatch.neuron.neuronx_cc import HLO_SUFFIX, Compilation, Compiler
 from compilewatch.records import NeuronDetail, Record
 from compilewatch.report import wording
+from compilewatch.report.terminal.pieces import console
 from compilewatch.report.wording import plural
 
 POLL_SECONDS = 0.1

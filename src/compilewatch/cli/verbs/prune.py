@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from compilewatch.cli import options
-from compilewatch.cli.rendering.pieces import console, plain, plain_table
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
+from compilewatch.report.terminal.pieces import console, plain, plain_table
 from compilewatch.report.wording import memory, plural
 from compilewatch.store import Store
 from compilewatch.workflows.prune import Candidate, prune, review

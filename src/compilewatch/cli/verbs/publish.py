@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from compilewatch.api.selection import split
 from compilewatch.cli import completion, options
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
@@ -52,7 +53,7 @@ def command(
     in the spool for the next publication, and the exit status is 3.
     """
     settings = load_settings({"output_dir": output_dir, "pushgateway_replace": replace})
-    names = options.split(to) or list(remote_sinks(settings))
+    names = split(to) or list(remote_sinks(settings))
     if not names:
         known = ", ".join(ADDRESSES.values())
         raise UsageError(f"no service is configured: set one of {known} in compilewatch.toml")

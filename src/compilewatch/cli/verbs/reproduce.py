@@ -9,10 +9,11 @@ from typing import Any
 import click
 import msgspec
 
+from compilewatch.api.requests import one_request
+from compilewatch.api.worker_client import call_worker
 from compilewatch.cli import options
 from compilewatch.cli.conditions import FOUND
 from compilewatch.cli.rendering.progress import spinner
-from compilewatch.cli.worker_call import call_worker
 from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments
 from compilewatch.errors import StoreError
@@ -42,7 +43,7 @@ def command(
     fullgraph=True accepts the model. Then it prints the result of compilewatch (expected) and its
     own result (got). The exit status of the script, and of --run, is 1 if the two differ.
     """
-    request, settings = options.one_request(
+    request, settings = one_request(
         model,
         target=target,
         mode=mode,

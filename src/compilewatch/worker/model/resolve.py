@@ -100,6 +100,7 @@ def build_model(
         with _missing_packages_named():
             return _from_library(request, build, fake_mode, full_size=full_size)
     else:
+        assert isinstance(build, ChaosBuild)  # an object of a caller needs no building
         module = _chaos(build)
     if fake_mode is not None:
         module = to_fake(module, fake_mode)

@@ -8,9 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from compilewatch.cli.rendering import panel, pieces
 from compilewatch.cli.rendering import tables as render
-from compilewatch.cli.rendering.excerpt import SourceLine
 from compilewatch.records import (
     Attempt,
     AttemptCode,
@@ -23,6 +21,8 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.report import wording
+from compilewatch.report.terminal import panel, pieces
+from compilewatch.report.terminal.excerpt import SourceLine
 from tests import example_run, factories
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from compilewatch.api.selection import environments_for, split
 from compilewatch.cli import options
 from compilewatch.cli.verbs.papers import options as shared
 
@@ -81,11 +82,11 @@ def run_verb(
     from compilewatch.cli.rendering.papers import exit_status
     from compilewatch.workflows.papers_run import PaperOptions
 
-    names = tuple(options.split(targets) or ("dynamo", "export"))
+    names = tuple(split(targets) or ("dynamo", "export"))
     named = (settings.papers.environment,) if settings.papers.environment else ()
     chosen = PaperOptions(
         targets=names,
-        environments=named or options.environments_for(names, settings),
+        environments=named or environments_for(names, settings),
         named=named,
         budget=budget,
         max_device_seconds=max_device_seconds,

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from compilewatch.analysis import training
 from compilewatch.cli import options
-from compilewatch.cli.rendering.pieces import console
 from compilewatch.config.settings import load_settings
 from compilewatch.records.training import TrainingProfile
+from compilewatch.report.terminal.pieces import console
 from compilewatch.report.wording import plural, printable
 from compilewatch.workflows.check_profile import (
     Checked,

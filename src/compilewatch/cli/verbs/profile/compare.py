@@ -8,10 +8,10 @@ import click
 
 from compilewatch.analysis.profile_comparison import compare_profiles
 from compilewatch.cli import options
-from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.profiles import comparison_table
 from compilewatch.config.settings import load_settings
 from compilewatch.records.profiles import Verdict
+from compilewatch.report.terminal.pieces import console
 from compilewatch.store.profiles import open_profile
 
 FOUND = 1

@@ -8,14 +8,16 @@ from typing import Any
 import click
 import msgspec
 
+from compilewatch.api.requests import one_request
+from compilewatch.api.selection import split
 from compilewatch.cli import completion, options
-from compilewatch.cli.rendering.pieces import console, plain
 from compilewatch.cli.rendering.profiles import ProfileProgress, profile_panel
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import SinkError, UsageError
 from compilewatch.records import ConfigBuild, Depth, Status, Tier
 from compilewatch.records.profiles import InferenceOptions, InferenceProfile
+from compilewatch.report.terminal.pieces import console, plain
 from compilewatch.sinks.pushgateway import push_profile
 from compilewatch.sources.labelled import LabelledTexts, read_labelled
 from compilewatch.store.outputs import new_run_id
@@ -146,7 +148,7 @@ def command(
     is 3 if a batch size could not be measured.
     """
     chosen = InferenceOptions(
-        targets=tuple(options.split(targets) or ()), batch_sizes=_sizes(batch_sizes), **measured
+        targets=tuple(split(targets) or ()), batch_sizes=_sizes(batch_sizes), **measured
     )
     check_targets(chosen.targets, chosen.device)
     chosen = msgspec.structs.replace(chosen, targets=tuple(map(canonical, chosen.targets)))
@@ -200,7 +202,7 @@ def _job(
     *,
     trace: bool,
 ) -> Job:
-    request, _ = options.one_request(
+    request, _ = one_request(
         name,
         target="dynamo",
         mode="eval",
@@ -239,7 +241,7 @@ def _texts(
 
 def _sizes(text: str) -> tuple[int, ...]:
     try:
-        sizes = tuple(int(part) for part in options.split(text) or ())
+        sizes = tuple(int(part) for part in split(text) or ())
     except ValueError:
         raise UsageError(f"--batch-sizes takes numbers such as 1,8,64, not {text!r}") from None
     if not sizes or min(sizes) < 1 or len(set(sizes)) != len(sizes):

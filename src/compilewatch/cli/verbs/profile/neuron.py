@@ -10,15 +10,16 @@ import msgspec
 from rich import box
 from rich.table import Table
 
+from compilewatch.api.requests import one_request
+from compilewatch.api.worker_client import capture_on_neuron
 from compilewatch.cli import options
-from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import spinner
-from compilewatch.cli.worker_call import capture_on_neuron
 from compilewatch.contract.messages import NeuronCapture
 from compilewatch.environments import Environments
 from compilewatch.errors import CompilerError
 from compilewatch.neuron import profiler
 from compilewatch.records import Mode, Tier
+from compilewatch.report.terminal.pieces import console
 from compilewatch.report.wording import plural
 
 TIMEOUT_SECONDS = 1800.0
@@ -96,7 +97,7 @@ def capture_command(
         found: Any = {"tool": tool.name, "neff": str(neff), "ntff": str(ntff)}
         said = f"{ntff}\nNext: compilewatch profile neuron summarize {ntff}"
     else:
-        request, settings = options.one_request(
+        request, settings = one_request(
             what,
             target="neuron",
             mode=Mode.TRAIN.value,

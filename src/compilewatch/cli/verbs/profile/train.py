@@ -14,17 +14,19 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from compilewatch.api.launching import local_launcher
+from compilewatch.api.requests import one_request
+from compilewatch.api.selection import split
+from compilewatch.api.worker_client import train_alone
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import INCOMPLETE
-from compilewatch.cli.rendering.pieces import console
 from compilewatch.cli.rendering.progress import spinner
-from compilewatch.cli.verbs.sweep import local_launcher
-from compilewatch.cli.worker_call import train_alone
 from compilewatch.config.settings import Settings
 from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
 from compilewatch.records import Mode, Request, Status
 from compilewatch.records.training import Stage, TrainingOptions
+from compilewatch.report.terminal.pieces import console
 from compilewatch.report.wording import printable
 from compilewatch.store.outputs import new_run_id
 from compilewatch.workflows.train_profile import (
@@ -132,7 +134,7 @@ def command(
 
 def _known(targets: str) -> list[str]:
     """Raises UsageError for a target that no training runs on."""
-    chosen = options.split(targets) or []
+    chosen = split(targets) or []
     for name in chosen:
         if name not in (EAGER, XLA) and name.partition(":")[0] != "inductor":
             raise UsageError(
@@ -151,7 +153,7 @@ def _requests(
     requests = []
     for model in models:
         for target in targets:
-            request, settings = options.one_request(
+            request, settings = one_request(
                 model,
                 target="inductor" if target == EAGER else target,
                 mode=Mode.TRAIN.value,

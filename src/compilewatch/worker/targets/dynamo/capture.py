@@ -118,10 +118,12 @@ def capture(
     trace_folder: Path | None = None,
     count_operators: bool = False,
     again: Callable[[Callable[..., Any]], None] | None = None,
+    forget: Callable[[], None] = torch._dynamo.reset,
 ) -> Capture:
     """Compile `module` as `torch.compile(module, backend=backend)` does, and let `call` call it.
 
     With `again`, it is called a second time in that way, and an exception then is only recorded.
+    `forget` lets Dynamo forget what it has compiled before.
 
     The counts are those of `torch._dynamo.explain`, which makes the same call with a backend that
     counts, but accepts neither `dynamic` nor another backend. With the backend `stop`, the capture
@@ -145,7 +147,7 @@ def capture(
         current.guards += len(exported)
 
     recorder.__name__ = getattr(backend, "__name__", "backend")  # torch's messages name it
-    torch._dynamo.reset()
+    forget()
     counters.clear()
     optimized = torch._dynamo.optimize(
         recorder, guard_export_fn=count_guards, dynamic=dynamic or None

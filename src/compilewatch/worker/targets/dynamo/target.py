@@ -35,7 +35,7 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.worker.model.fake_mode import values_shown
-from compilewatch.worker.subject import Subject
+from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import (
     CompileTarget,
     FakeUnsupportedError,
@@ -145,6 +145,7 @@ class DynamoTarget(CompileTarget):
                     trace_folder=_trace_folder(subject),
                     count_operators=True,
                     again=_second_call(subject),
+                    forget=subject.forget,
                 )
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             trace_log.discard(subject.artifacts)
@@ -214,7 +215,8 @@ class DynamoTarget(CompileTarget):
 @contextmanager
 def _tensors(subject: Subject) -> Iterator[None]:
     with ExitStack() as stack:
-        stack.enter_context(unmeasured_guards())
+        if subject.owns_process:
+            stack.enter_context(unmeasured_guards())
         stack.enter_context(nested_graph_breaks(subject.request.target.nested_graph_breaks))
         stack.enter_context(subject.tensors())
         if subject.fake_mode is not None:
@@ -253,19 +255,27 @@ def loss_of(output: Any) -> torch.Tensor | None:
 
 
 def _second_call(subject: Subject) -> Callable[[Callable[..., Any]], None] | None:
-    """Return the call that follows the first one, with equal inputs.
+    """Return what follows the first call: the later calls, or one more with equal inputs.
 
-    The inputs are copied now, because a call may change them. None if an argument holds the state
+    Equal inputs are copied now, because a call may change them. None if an argument holds the state
     of earlier calls, or anything else that is not known how to copy.
     """
+    if subject.later is not None:
+        return _later_calls(subject, subject.later)
     leaves = tree_leaves((subject.inputs.args, subject.inputs.kwargs))
     if not all(leaf is None or isinstance(leaf, _COPYABLE) for leaf in leaves):
         return None
-    again = replace(subject, inputs=subject.copied_inputs())
+    return _later_calls(subject, (subject.copied_inputs(),))
 
+
+def _later_calls(
+    subject: Subject, inputs: tuple[ExampleInputs, ...]
+) -> Callable[[Callable[..., Any]], None]:
     def call(module: Callable[..., Any]) -> None:
-        subject.module.zero_grad(set_to_none=True)
-        _call(again, module)
+        for number, each in enumerate(inputs, start=2):
+            subject.before_call(number)
+            subject.module.zero_grad(set_to_none=True)
+            _call(replace(subject, inputs=each), module)
 
     return call
 
@@ -312,6 +322,7 @@ def _capture_first_graph(subject: Subject) -> tuple[Capture | None, Exception | 
                 backend=stop,
                 dynamic=subject.request.target.dynamic,
                 trace_folder=_trace_folder(subject),
+                forget=subject.forget,
             )
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         return None, error
@@ -332,7 +343,7 @@ def _compile_fullgraph(subject: Subject, backend: Backend | None = None) -> _Ful
 
     Without a `backend`, what was compiled runs as with `backend="eager"`.
     """
-    torch._dynamo.reset()
+    subject.forget()
     training = subject.request.target.mode is Mode.TRAIN
     gradients: AbstractContextManager[Any] = nullcontext() if training else torch.no_grad()
     compiled = torch.compile(
@@ -404,7 +415,7 @@ def _error_outcome(
 
 def _check_eager_backward(subject: Subject) -> None:
     """Raise, in phase eager, what the model's own backward raises: not a compiler error."""
-    torch._dynamo.reset()
+    subject.forget()
     try:
         with subject.tensors():
             _call(subject, subject.module)
@@ -427,7 +438,9 @@ def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...
 
 
 def forward_of(module: torch.nn.Module) -> StackFrame:
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    # Statically, since looking up the `forward` of a scripted class fails.
+    forward: Any = inspect.getattr_static(type(module), "forward", None)
+    code = getattr(inspect.unwrap(forward), "__code__", None)
     if code is None:  # not implemented in Python
         return StackFrame(file=UNKNOWN, line=0, function=type(module).__name__)
     return stack_frame(code.co_filename, code.co_firstlineno, code.co_name)

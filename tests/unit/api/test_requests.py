@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.cli import options
-from compilewatch.cli.options import one_target
+from compilewatch.api import selection
+from compilewatch.api.requests import one_target
+from compilewatch.api.selection import one_model
 from compilewatch.cli.verbs import bisect
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
@@ -37,8 +38,8 @@ def test_a_command_about_one_model_names_the_components_of_a_pipeline(
 ) -> None:
     parts = tuple(factories.spec(f"org/pipe#{name}", source="hub") for name in ("unet", "vae"))
     settings = load_settings({})
-    monkeypatch.setattr(options, "choose_models", lambda *_, **__: (parts, ""))
+    monkeypatch.setattr(selection, "choose_models", lambda *_, **__: (parts, ""))
     with pytest.raises(UsageError, match="name one of org/pipe#unet, org/pipe#vae"):
-        options.one_model(settings, "org/pipe")
-    monkeypatch.setattr(options, "choose_models", lambda *_, **__: (parts[:1], ""))
-    assert options.one_model(settings, "org/pipe#unet") == parts[0]
+        one_model(settings, "org/pipe")
+    monkeypatch.setattr(selection, "choose_models", lambda *_, **__: (parts[:1], ""))
+    assert one_model(settings, "org/pipe#unet") == parts[0]

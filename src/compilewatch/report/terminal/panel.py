@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from compilewatch import errors
 from compilewatch.analysis import rows, summary
-from compilewatch.cli.rendering.excerpt import Excerpt, SourceLine
-from compilewatch.cli.rendering.pieces import STYLES, Indented, block, plain, plain_table
 from compilewatch.contract.targets import in_default_environment, target_label
-from compilewatch.records import DEFAULT_ENVIRONMENT, GraphBreak, Result
+from compilewatch.records import (
+    DEFAULT_ENVIRONMENT,
+    CallerBuild,
+    GraphBreak,
+    Recompilation,
+    Result,
+)
 from compilewatch.records.labels import reason_label, source_line, source_lines
-from compilewatch.report import commands, wording
+from compilewatch.report import commands, later_calls, wording
 from compilewatch.report.sections import Section, details
+from compilewatch.report.terminal.excerpt import Excerpt, SourceLine, excerpt_of
+from compilewatch.report.terminal.pieces import STYLES, Indented, block, plain, plain_table
 from compilewatch.report.wording import Outcome, outcome, plural
 
 ERROR_LINES_SHOWN = 12
@@ -36,7 +44,7 @@ def model_panel(
         parts.append(plain(result.detail))
     if note := wording.fullgraph_note(result):
         parts.append(plain(note, "dim"))
-    if note := wording.second_call_note(result):
+    if note := later_calls.second_call_note(result):
         parts.append(plain(note, "yellow"))
     if result.expectation:
         parts.append(plain(f"expected: {result.expectation}", "dim"))
@@ -50,6 +58,17 @@ def model_panel(
         parts += _section(section)
     parts += _how(result)
     return Group(*parts)
+
+
+def check_text(result: Result, recompilations: Sequence[Recompilation] = ()) -> str:
+    """A result, and what was compiled again in later calls, as `explain` prints it, but as text."""
+    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(model_panel(result, excerpt_of(result.request)))
+        for line in later_calls.recompilation_lines(recompilations):
+            console.print(plain(line))
+    return captured.get().rstrip()
 
 
 def row_panel(results: Sequence[Result]) -> RenderableType:
@@ -211,5 +230,6 @@ def _how(result: Result) -> list[RenderableType]:
         parts.append(plain(f"and {plural(len(others), 'more artifact')}", "dim"))
     if command := commands.decompressing(result):
         parts.append(plain(command, "cyan"))
-    parts.append(plain(commands.commands(result.request)[0], "cyan"))
+    if not isinstance(result.request.model.build, CallerBuild):  # no command can build it
+        parts.append(plain(commands.commands(result.request)[0], "cyan"))
     return parts

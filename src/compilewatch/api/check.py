@@ -1,0 +1,158 @@
+"""Check one model: an object of the caller's in their process, or a named model isolated."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from compilewatch.api.launching import evaluate_one
+from compilewatch.api.requests import one_request
+from compilewatch.errors import UsageError
+from compilewatch.records import GraphBreak, Mode, Recompilation, Result, SecondCall, Status
+
+_ONE_AT_A_TIME = threading.RLock()
+"""Dynamo's state is that of the process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """What Dynamo does with a model. `print` shows it as `compilewatch explain` does.
+
+    `result` is the complete record, as a sweep stores it. `recompilations` names what was compiled
+    again in calls after the first one, with the guards that failed; it is empty without `calls`.
+    `files` says where the files that the breaks name lie on this machine, if they were compiled in
+    this process.
+    """
+
+    result: Result
+    recompilations: tuple[Recompilation, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def status(self) -> Status:
+        """`pass`, `graph_break`, or why there is no capture: `error`, `oom`, `unsupported` …"""
+        return self.result.status
+
+    @property
+    def detail(self) -> str:
+        """The status in one line."""
+        return self.result.detail
+
+    @property
+    def breaks(self) -> tuple[GraphBreak, ...]:
+        """The graph breaks: code, reason, file, line, function, source and stack of each."""
+        return self.result.breaks
+
+    @property
+    def graphs(self) -> int | None:
+        """How many graphs were captured; None if the capture failed."""
+        return self.result.graphs
+
+    @property
+    def captured_share(self) -> float | None:
+        """Operators in graphs, divided by all operators; None where they were not counted."""
+        return self.result.capture.share if self.result.capture is not None else None
+
+    @property
+    def fullgraph(self) -> bool | None:
+        """Whether `fullgraph=True` accepts the model; None if that is not known."""
+        return self.result.fullgraph.accepted if self.result.fullgraph is not None else None
+
+    @property
+    def second_call(self) -> SecondCall | None:
+        """What one more call with equal inputs met, where it differs from the first."""
+        return self.result.second_call
+
+    def to_json(self) -> str:
+        """Return the result and the recompilations as JSON."""
+        return msgspec.json.encode(
+            {"result": self.result, "recompilations": self.recompilations}
+        ).decode()
+
+    def __str__(self) -> str:
+        from compilewatch.report.terminal.panel import check_text
+
+        return check_text(self.result, self.recompilations)
+
+    def _repr_html_(self) -> str:
+        from compilewatch.report.html import frame
+
+        return frame(self.result, self.recompilations)
+
+
+def check(
+    model: Callable[..., Any] | str,
+    *args: Any,
+    calls: Iterable[Any] | None = None,
+    mode: str = "eval",
+    backend: str = "eager",
+    dynamic: bool | None = None,
+    **kwargs: Any,
+) -> CheckResult:
+    """Compile a model with Dynamo, call it, and say what was captured and what was not.
+
+    `model` is a module or function, which is called with `args` and `kwargs` in this process, on
+    their devices; in mode `eval` without gradients, in mode `train` with a backward pass through
+    the loss. The process is left as it was: the model and the arguments, Dynamo's state, generators
+    of random numbers and settings. For the time of the check, that takes the memory of a copy of
+    all tensors. What a call does outside of the process, in C extensions or in caches of functions
+    cannot be undone; `check("file.py:factory")` has a process of its own.
+
+    With `calls`, the model is called several times in that order, and the result is about all
+    calls: each element is a tuple of positional arguments, a dict of keyword arguments, a pair of
+    both, or a single argument.
+
+    `model` as a string is what `compilewatch explain` takes (`BertModel`, `./net.py`,
+    `net:factory`): it is built and evaluated in a process of its own, with example inputs.
+
+    `backend` and `dynamic` are those of `torch.compile`. An exception of the model or the compiler
+    is the result. Raises UsageError for arguments that cannot be meant.
+    """
+    if mode not in set(Mode):
+        raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
+    if isinstance(model, str):
+        if args or kwargs or calls is not None:
+            raise UsageError("a model by name gets example inputs: pass the model for your own")
+        return _isolated(model, mode, backend, dynamic)
+    if not callable(model):
+        raise UsageError(f"a model is a module, a function or a name, not {type(model).__name__}")
+    if calls is not None and (args or kwargs):
+        raise UsageError("pass the arguments of all calls in calls, or those of one call without")
+    given = [(args, kwargs)] if calls is None else [_call(each) for each in calls]
+    if not given:
+        raise UsageError("calls is empty: name at least one call")
+    from compilewatch.worker.caller.evaluation import evaluate
+
+    with _ONE_AT_A_TIME:
+        found = evaluate(
+            model,
+            given,
+            mode=Mode(mode),
+            backend=None if backend == "eager" else backend,
+            dynamic=bool(dynamic),
+        )
+    again = found.recompilations if calls is not None else ()
+    return CheckResult(result=found.result, recompilations=again, files=found.files)
+
+
+def _call(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of one call, as `check` describes them."""
+    if isinstance(given, dict):
+        return (), given
+    if not isinstance(given, tuple):
+        return (given,), {}
+    if len(given) == 2 and isinstance(given[0], tuple) and isinstance(given[1], dict):
+        return cast("tuple[tuple[Any, ...], dict[str, Any]]", given)
+    return given, {}
+
+
+def _isolated(model: str, mode: str, backend: str, dynamic: bool | None) -> CheckResult:
+    target = "dynamo" if backend == "eager" else f"dynamo:{backend}"
+    request, settings = one_request(
+        model, target=target, mode=mode, dynamic=dynamic, inputs_file=None, flags={"jobs": 1}
+    )
+    return CheckResult(result=evaluate_one(request, settings))

@@ -1,0 +1,1 @@
+"""Evaluation of a model in the process that called `compilewatch.check`, which is left as found."""

@@ -1,0 +1,384 @@
+"""`compilewatch.check` on real modules: what it says, and what it leaves in this process."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import random
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo import convert_frame, pgo
+from torch._dynamo.utils import counters
+from torch.nn.modules import module as module_hooks
+
+import compilewatch
+from compilewatch.errors import UsageError
+from compilewatch.records import Phase, Status
+from tests.cases.breaks import CASES, Case, line_of
+
+pytestmark = pytest.mark.torch
+
+FLAG = {"called": False}
+COUNT = 0
+
+
+class Model(nn.Module):
+    """Changes everything that a call can change, with two graph breaks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.dropout = nn.Dropout(0.5)
+        self.register_buffer("seen", torch.zeros(1))
+        self.calls = 0
+        self.cache: dict[str, Tensor] = {}
+        self.history: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        global COUNT
+        COUNT += 1
+        FLAG["called"] = True
+        self.calls += 1
+        self.history.append(self.calls)
+        self.seen += 1
+        x.add_(1)
+        if x.sum() > 0:
+            x = x * 2
+        print("called")
+        if "scale" not in self.cache:
+            self.cache["scale"] = torch.rand(1)
+        random.random()
+        np.random.rand()
+        return self.dropout(self.norm(self.linear(x))) * self.cache["scale"]
+
+
+def line_in(source: type, text: str) -> int:
+    lines, first = inspect.getsourcelines(source)
+    return first + next(n for n, line in enumerate(lines) if text in line)
+
+
+def state_of(model: nn.Module) -> list[Tensor]:
+    return [tensor.clone() for tensor in (*model.parameters(), *model.buffers())]
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_the_model_the_arguments_and_globals_are_left_as_they_were(mode: str) -> None:
+    model, x = Model(), torch.ones(3, 4)
+    model.norm.eval()
+    model.linear.weight.grad = torch.full((4, 4), 7.0)
+    gradient, before = model.linear.weight.grad, state_of(model)
+    hooks = len(model._forward_hooks)
+    flags = [module.training for module in model.modules()]
+
+    found = compilewatch.check(model, x, mode=mode)
+
+    assert found.status is Status.GRAPH_BREAK
+    assert {each.line for each in found.breaks} >= {line_in(Model, "x.sum() > 0")}
+    assert torch.equal(x, torch.ones(3, 4))
+    assert all(map(torch.equal, state_of(model), before))
+    assert model.linear.weight.grad is gradient
+    assert torch.equal(gradient, torch.full((4, 4), 7.0))
+    assert model.linear.bias.grad is None
+    assert [module.training for module in model.modules()] == flags
+    assert (model.calls, model.cache, model.history) == (0, {}, [])
+    assert FLAG == {"called": False}
+    assert COUNT == 0
+    assert len(model._forward_hooks) == hooks
+
+
+def test_generators_of_random_numbers_continue_where_the_caller_left_them() -> None:
+    def seeded() -> None:
+        torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
+
+    def drawn() -> tuple[float, float, float]:
+        return torch.rand(1).item(), random.random(), float(np.random.rand())
+
+    model = Model()
+    seeded()
+    wanted = drawn()
+    seeded()
+    compilewatch.check(model, torch.ones(3, 4), mode="train")
+    assert drawn() == wanted
+
+
+def test_what_the_caller_has_compiled_is_not_compiled_again() -> None:
+    compiled_graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        compiled_graphs.append(graph)
+        return graph.forward
+
+    def function(x: Tensor) -> Tensor:
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+    compiled = torch.compile(function, backend=backend)
+    compiled(torch.ones(2, 3))
+    before = len(compiled_graphs)
+    counted = {name: dict(value) for name, value in counters.items()}
+    frames, state = convert_frame.FRAME_COUNTER, pgo._CODE_STATE
+    code = function.__code__
+
+    found = compilewatch.check(function, calls=[torch.ones(n, 3) for n in (2, 5, 7)])
+    again = compilewatch.check(compiled, torch.ones(2, 3))
+
+    assert (found.status, again.status) == (Status.GRAPH_BREAK, Status.GRAPH_BREAK)
+    assert function.__code__ is code
+    assert {name: dict(value) for name, value in counters.items()} == counted
+    assert frames == convert_frame.FRAME_COUNTER
+    assert pgo._CODE_STATE is state
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        compiled(torch.ones(2, 3))
+    assert len(compiled_graphs) == before
+
+
+def test_what_dynamo_gave_up_before_is_tried_anew() -> None:
+    (case,) = [case for case in CASES if case.name == "left_alone"]
+    model = case.build().eval()
+    torch.compile(model, backend="eager")(torch.ones(3, 4))
+    assert len(compilewatch.check(model, torch.ones(3, 4)).breaks) == len(case.breaks)
+
+
+def test_settings_logs_warnings_and_hooks_are_left_as_they_were() -> None:
+    def trace(*_: Any) -> None:
+        return None
+
+    def torch_loggers() -> dict[str, Any]:
+        return {
+            name: (logger.level, list(logger.handlers), list(logger.filters))
+            for name, logger in logging.root.manager.loggerDict.items()
+            if isinstance(logger, logging.Logger) and name.startswith("torch")
+        }
+
+    compilewatch.check(Model(), torch.ones(3, 4))  # imports make loggers
+    config = torch._dynamo.config.get_config_copy()
+    loggers, filters = torch_loggers(), list(warnings.filters)
+    hooks = {n: len(v) for n, v in vars(module_hooks).items() if n.startswith("_global_forward")}
+    old = sys.gettrace()
+    sys.setprofile(trace)
+    try:
+        compilewatch.check(Model(), torch.ones(3, 4))
+        assert sys.getprofile() is trace
+    finally:
+        sys.setprofile(None)
+    assert sys.gettrace() is old
+    assert torch._dynamo.config.get_config_copy() == config
+    assert torch_loggers() == loggers
+    assert list(warnings.filters) == filters
+    assert hooks == {
+        n: len(v) for n, v in vars(module_hooks).items() if n.startswith("_global_forward")
+    }
+    assert torch.is_grad_enabled()
+
+
+def test_no_function_of_torch_is_replaced_while_the_model_runs() -> None:
+    def functions() -> dict[str, Any]:
+        return {
+            f"{name}.{attribute}": value
+            for name, module in list(sys.modules.items())
+            if name.split(".")[0] == "torch" and isinstance(module, types.ModuleType)
+            for attribute, value in list(vars(module).items())
+            if issubclass(type(value), types.FunctionType | type)
+        }
+
+    inside = types.SimpleNamespace(seen={})  # of Python's own class, so it is not restored
+
+    @torch.compiler.disable
+    def look() -> None:
+        inside.seen = functions()
+
+    def function(x: Tensor) -> Tensor:
+        look()
+        return x + 1
+
+    compilewatch.check(function, torch.ones(2))  # imports what a check needs
+    before = functions()
+    inside.seen = {}
+    compilewatch.check(function, torch.ones(2))
+    assert inside.seen
+    assert [name for name, value in before.items() if inside.seen.get(name) is not value] == []
+
+
+def test_a_lazy_layer_stays_lazy() -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
+    found = compilewatch.check(model, torch.ones(2, 5))
+    assert found.status is Status.PASS
+    assert isinstance(model[0], nn.LazyLinear)
+    assert nn.parameter.is_lazy(model[0].weight)
+    model(torch.ones(2, 7))
+    assert model[0].weight.shape == (3, 7)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_verdicts_are_those_of_plain_torch_in_one_process(case: Case) -> None:
+    """In one process after another; that the table is what torch says is tested elsewhere."""
+    found = compilewatch.check(case.build(), torch.ones(3, 4))
+    assert sorted((b.line, b.code, b.occurrences) for b in found.breaks) == sorted(
+        (line_of(known.mark), known.code, known.occurrences) for known in case.breaks
+    )
+    assert found.graphs == case.graphs
+    assert found.fullgraph is case.fullgraph
+    later = found.second_call.breaks if found.second_call is not None else ()
+    assert len(later) == len(case.later)
+
+
+def test_recompilations_name_the_guard_and_the_values() -> None:
+    def scaled(x: Tensor) -> Tensor:
+        return x * 2
+
+    found = compilewatch.check(scaled, calls=[torch.ones(n, 3) for n in (1, 2, 7)])
+    (again,) = found.recompilations
+    assert (again.call, again.function) == (2, "scaled")
+    assert again.line == scaled.__code__.co_firstlineno
+    assert again.guards == ("0/0: tensor 'x' size mismatch at index 0. expected 1, actual 2",)
+    assert (found.status, found.graphs) == (Status.PASS, 2)
+    assert "call 2 compiled scaled again" in str(found)
+
+
+def test_a_break_of_a_later_call_counts() -> None:
+    def rare(x: Tensor, verbose: bool) -> Tensor:
+        if verbose:
+            print("rare")
+        return x + 1
+
+    quiet = compilewatch.check(rare, calls=[(torch.ones(2), False)])
+    both = compilewatch.check(rare, calls=[(torch.ones(2), False), (torch.ones(2), True)])
+    assert (quiet.status, quiet.breaks) == (Status.PASS, ())
+    assert both.status is Status.GRAPH_BREAK
+    assert [found.line for found in both.breaks] == [rare.__code__.co_firstlineno + 2]
+
+
+def test_an_error_of_a_later_call_is_the_result() -> None:
+    found = compilewatch.check(nn.Linear(3, 3), calls=[torch.ones(2, 3), torch.ones(2, 5)])
+    assert (found.status, found.result.phase) == (Status.ERROR, Phase.COMPILE)
+    assert "later call" in found.detail
+
+
+def doubled(x: Tensor, *, times: int = 2) -> Tensor:
+    return x * times
+
+
+class Caller:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def method(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return x + self.count
+
+
+@pytest.fixture
+def kinds() -> dict[str, Callable[..., Any]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        scripted = torch.jit.trace(nn.Linear(3, 3), torch.ones(2, 3))
+    compiled = nn.Linear(3, 3)
+    compiled.compile(backend="eager")
+    return {
+        "lambda": lambda x: x + 1,
+        "partial": functools.partial(doubled, times=3),
+        "method": Caller().method,
+        "builtin": torch.relu,
+        "compiled": torch.compile(nn.Linear(3, 3), backend="eager"),
+        "compiled in place": compiled,
+        "scripted": scripted,
+        "sequential": nn.Sequential(nn.Linear(3, 3), nn.ReLU()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "graphs"),
+    [
+        ("lambda", 1),
+        ("partial", 1),
+        ("method", 1),
+        ("builtin", 1),
+        ("compiled", 1),
+        ("compiled in place", 1),
+        ("sequential", 1),
+    ],
+)
+def test_any_callable_can_be_checked(
+    kinds: dict[str, Callable[..., Any]], kind: str, graphs: int
+) -> None:
+    model = kinds[kind]
+    found = compilewatch.check(model, torch.ones(2, 3, requires_grad=True))
+    assert (found.status, found.graphs) == (Status.PASS, graphs)
+    if isinstance(model, types.MethodType) and isinstance(model.__self__, Caller):
+        assert model.__self__.count == 0
+
+
+def test_a_scripted_module_is_no_pass(kinds: dict[str, Callable[..., Any]]) -> None:
+    """Dynamo does not trace it, so nothing is captured."""
+    found = compilewatch.check(kinds["scripted"], torch.ones(2, 3))
+    assert found.status is Status.GRAPH_BREAK
+    assert found.graphs == 0
+
+
+def test_what_the_model_raises_is_the_result() -> None:
+    def leaves(_: Tensor) -> None:
+        sys.exit(3)
+
+    def fails(_: Tensor) -> None:
+        raise ValueError("not like this")
+
+    left = compilewatch.check(leaves, torch.ones(2))
+    failed = compilewatch.check(fails, torch.ones(2))
+    assert (left.status, left.result.phase) == (Status.ERROR, Phase.EAGER)
+    assert (failed.status, failed.result.phase) == (Status.ERROR, Phase.EAGER)
+    assert "not like this" in failed.detail
+
+
+def test_an_error_of_the_compiler_is_not_the_models() -> None:
+    def breaks_backend(_graph: Any, _inputs: Any) -> Any:
+        raise RuntimeError("no such operator")
+
+    found = compilewatch.check(doubled, torch.ones(2), backend="inductor")
+    assert found.status is Status.PASS
+    torch._dynamo.register_backend(breaks_backend, name="breaks_backend")
+    found = compilewatch.check(doubled, torch.ones(2), backend="breaks_backend")
+    assert (found.status, found.result.phase) == (Status.ERROR, Phase.COMPILE)
+
+
+def test_the_inputs_of_a_bad_call_are_named_in_one_line() -> None:
+    for wrong in (
+        lambda: compilewatch.check(3),  # type: ignore[arg-type]
+        lambda: compilewatch.check(doubled, mode="test"),
+        lambda: compilewatch.check(doubled, calls=[]),
+        lambda: compilewatch.check(doubled, torch.ones(2), calls=[torch.ones(2)]),
+        lambda: compilewatch.check("BertModel", torch.ones(2)),
+    ):
+        with pytest.raises(UsageError) as raised:
+            wrong()  # type: ignore[no-untyped-call]
+        assert "\n" not in str(raised.value)
+
+
+def test_it_prints_what_explain_prints_and_is_a_frame_in_a_notebook() -> None:
+    found = compilewatch.check(Model(), torch.ones(3, 4))
+    text, page = str(found), found._repr_html_()
+    for each in found.breaks:
+        assert f"{each.file}:{each.line} in forward" in text
+        assert f"{each.file}:{each.line}" in page
+    assert page.startswith("<iframe sandbox")
+    assert "<script" not in page
+
+
+def test_a_name_is_evaluated_in_a_process_of_its_own(tmp_path: Any) -> None:
+    """Starts a worker: only that shows that the isolated way works from Python."""
+    (tmp_path / "net.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 4)\n")
+    found = compilewatch.check(f"{tmp_path}/net.py")
+    assert (found.status, found.graphs, found.fullgraph) == (Status.PASS, 1, True)
+    assert found.result.tier.value == "fake"
