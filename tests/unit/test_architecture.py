@@ -146,6 +146,17 @@ def test_packages_build_on_each_other_in_few_layers_without_cycles() -> None:
     assert layers <= 9
 
 
+def test_the_core_imports_no_extra() -> None:
+    guilty = [
+        (module, name)
+        for module in modules()
+        if package_of(module) != "extras"
+        for name in imports(module)
+        if package_of(name) == "extras"
+    ]
+    assert guilty == []
+
+
 def test_the_documents_name_every_package() -> None:
     page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", page, re.MULTILINE))

@@ -141,7 +141,8 @@ def evaluate(
     )
     if later:
         result = _over_all_calls(result)
-    frames = {frame.file for each in result.breaks for frame in (each, *each.user_stack)}
+    frames = {each.file for each in result.breaks}
+    frames |= {frame.file for each in result.breaks for frame in each.user_stack}
     return Evaluation(
         result=result,
         recompilations=recompilations.found(),

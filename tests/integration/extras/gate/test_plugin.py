@@ -1,0 +1,193 @@
+"""The plug-in in a repository of an author, through pytest as they run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+NET = """
+import torch
+import vendored
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.scaled(self.linear(x))
+
+    def scaled(self, y):
+        {line}
+        return y + 1
+"""
+BRANCH = "y = y * 2 if y.sum() > 0 else y"
+WHERE = "y = torch.where(y.sum() > 0, y * 2, y)"
+
+TESTS = """
+import unittest
+import pytest
+import torch
+from mypkg.net import Net
+
+def test_function(compile_check):
+    compile_check(Net(), torch.ones(2, 4))
+
+class TestClass:
+    @pytest.mark.parametrize("batch", [2, 3])
+    def test_method(self, compile_check, batch):
+        compile_check(Net(), torch.ones(batch, 4), mode="train")
+
+class Case(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def checks(self, compile_check):
+        self.compile_check = compile_check
+
+    def test_case(self):
+        self.compile_check(Net(), torch.ones(2, 4))
+"""
+
+
+class Repository:
+    """A package with tests, and an installed package that it uses."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("pyproject.toml", '[tool.pytest.ini_options]\npythonpath = ["src", "lib"]\n')
+        self.write("src/mypkg/__init__.py", "")
+        self.write("lib/vendored.py", "")
+        self.write("tests/test_net.py", TESTS)
+        self.net(WHERE)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def net(self, line: str) -> None:
+        self.write("src/mypkg/net.py", NET.format(line=line))
+
+    def pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path)
+
+
+def test_a_new_break_fails_until_it_is_accepted_and_gone_ones_are_told(
+    repository: Repository,
+) -> None:
+    """Runs pytest as an author does, since options, reports and exit statuses are what is shown."""
+    clean = repository.pytest()
+    assert clean.returncode == 0, clean.stdout
+    assert "checks: 4  new: 0  known: 0  resolved: 0" in clean.stdout
+
+    repository.net(BRANCH)
+    broken = repository.pytest("--junitxml=junit.xml")
+    assert broken.returncode == 1
+    assert "1 new graph break in own code" in broken.stdout
+    assert "src/mypkg/net.py:14 in Net.scaled: GB0170 Data-dependent branching" in broken.stdout
+    assert f"  > 14 |         {BRANCH}" in broken.stdout
+    assert "src/mypkg/net.py:11 in forward" in broken.stdout
+    assert "Explanation" not in broken.stdout  # Dynamo's own text comes with -v
+    properties = ET.parse(repository.root / "junit.xml").iterfind(".//property")
+    assert {each.get("name") for each in properties} == {"compilewatch"}
+
+    accepted = repository.pytest("--compilewatch-update")
+    assert accepted.returncode == 0, accepted.stdout
+    assert "+ GB0170 Data-dependent branching in Net.scaled, src/mypkg/net.py" in accepted.stdout
+    baseline = json.loads((repository.root / "compilewatch.baseline.json").read_text())
+    (known,) = baseline["breaks"]
+    assert len(known["checks"]) == 4
+    assert str(repository.root) not in json.dumps(baseline)
+
+    repository.net("\n\n        renamed = 1\n        " + BRANCH)  # moved, and more lines
+    parallel = repository.pytest("-n", "2")
+    assert parallel.returncode == 0, parallel.stdout
+    assert "checks: 4  new: 0  known: 1  resolved: 0" in parallel.stdout
+
+    repository.net(WHERE)
+    some = repository.pytest("--compilewatch-strict", "-k", "function")
+    assert some.returncode == 0, some.stdout
+    strict = repository.pytest("--compilewatch-strict")
+    assert strict.returncode == 1
+    assert "resolved: GB0170 Data-dependent branching in Net.scaled" in strict.stdout
+
+
+def test_breaks_of_installed_packages_are_counted_and_fail_only_where_asked(
+    repository: Repository,
+) -> None:
+    repository.write(
+        "site-packages/vendored.py",
+        "def noisy(x):\n    print('noisy')\n    return x\n",
+    )
+    (repository.root / "lib" / "vendored.py").unlink()
+    repository.write(
+        "pyproject.toml",
+        '[tool.pytest.ini_options]\npythonpath = ["src", "site-packages"]\n',
+    )
+    repository.net("y = vendored.noisy(y)")
+    reported = repository.pytest("-k", "function")
+    assert reported.returncode == 0, reported.stdout
+    assert "in other packages: 1" in reported.stdout
+    repository.write(
+        "pyproject.toml",
+        '[tool.pytest.ini_options]\npythonpath = ["src", "site-packages"]\n'
+        '[tool.compilewatch]\nthird_party = "fail"\n',
+    )
+    failed = repository.pytest("-k", "function")
+    assert failed.returncode == 1
+    assert "graph break in vendored.py:2" in failed.stdout
+
+
+def test_rules_of_a_call_and_a_damaged_baseline(repository: Repository) -> None:
+    repository.write(
+        "tests/test_net.py",
+        "import pytest, torch\n"
+        "def double(x):\n    return x * 2\n"
+        "SIZES = [torch.ones(n, 4) for n in (1, 2, 7)]\n"
+        "def test_some(compile_check):\n    compile_check(double, calls=SIZES, recompilations=1)\n"
+        "def test_none(compile_check):\n    compile_check(double, calls=SIZES, recompilations=0)\n"
+        "@pytest.mark.compilewatch(captured_share=1.1)\n"
+        "def test_share(compile_check):\n    compile_check(double, torch.ones(2))\n",
+    )
+    found = repository.pytest()
+    assert "2 failed, 1 passed" in found.stdout
+    assert "1 recompilation, 0 accepted:" in found.stdout
+    assert "tensor 'x' size mismatch at index 0. expected 1, actual 2" in found.stdout
+    assert "captured share 100.0%, at least 110.0% wanted" in found.stdout
+    repository.write("compilewatch.baseline.json", "{")
+    damaged = repository.pytest()
+    assert "3 failed" in damaged.stdout
+    assert "delete it and run pytest with --compilewatch-update" in damaged.stdout
+
+
+def test_a_session_without_checks_imports_no_torch_and_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text(
+        "import sys\ndef test_plain():\n    assert 'torch' not in sys.modules\n"
+        "    assert 'compilewatch.api.check' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "compilewatch" not in done.stdout
