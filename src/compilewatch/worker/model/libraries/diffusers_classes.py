@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    # The size of the first published model of each class.
+    # Sizes with which each class can be built. They resemble those of published models, but were
+    # written by hand and not compared with a repository.
     "AutoencoderKLHunyuanImage": {
         "in_channels": 3,
         "out_channels": 3,

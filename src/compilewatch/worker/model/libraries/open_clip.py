@@ -62,7 +62,8 @@ TEXT_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """Repositories that configurations name as their text tower: the class and what differs from its
-defaults. open_clip downloads these configurations, and workers are offline."""
+defaults. open_clip downloads these configurations, and workers are offline: they were written by
+hand and not compared with the repositories."""
 
 
 class OpenClip:
