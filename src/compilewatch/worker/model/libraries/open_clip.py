@@ -85,6 +85,10 @@ class OpenClip:
 
         return construct
 
+    def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
+        del build, depth
+        return None
+
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
         del module
         name, _, tower = build.name.partition(":")

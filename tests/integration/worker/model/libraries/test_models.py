@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compilewatch.cli.worker_call import call_worker
 from compilewatch.config.settings import load_settings
+from compilewatch.contract.messages import Script
+from compilewatch.environments import Environments
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.plan.placement import place_model
 from compilewatch.records import (
@@ -46,6 +50,8 @@ LISTS = {
         "diffusers/AutoencoderKL",
         "diffusers/FluxTransformer2DModel",
         "diffusers/ControlNetModel",
+        "diffusers/ZImageControlNetModel",
+        "diffusers/RFD4ProteinaTransformer",
     ),
     "sentence-transformers": (
         "sentence-transformers/all-MiniLM-L6-v2",
@@ -123,6 +129,27 @@ def test_reduced_depth_keeps_few_blocks(tmp_path: Path) -> None:
     assert result.parameters is not None
     # With all 50 blocks: 60 million.
     assert result.parameters < 30_000_000
+
+
+@pytest.mark.libraries
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "name", ["timm/resnet18", "torchvision/mobilenet_v3_small", "diffusers/MultiAdapter"]
+)
+def test_a_script_of_plain_pytorch_builds_the_model_and_finds_the_same(
+    name: str, tmp_path: Path
+) -> None:
+    source = name.partition("/")[0]
+    (spec,) = by_name(choose_source(source, heads="all")[0].models(), (name,))
+    request = Request(
+        model=spec, target=Target(environment="libraries"), key="k", depth=Depth.REDUCED
+    )
+    environments = Environments(load_settings().cache_folder)
+    script = call_worker(environments, "reproduce", request, Script).text
+    assert "compilewatch" not in script
+    python = environments.interpreter("libraries").path
+    ended = subprocess.run([python, "-"], input=script.encode(), cwd=tmp_path, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()[-500:]
 
 
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
