@@ -281,6 +281,7 @@ SPECIAL: dict[str, Special] = {
     "HunyuanDiT2DControlNetModel": _hunyuan_dit,
     "HunyuanDiT2DModel": _hunyuan_dit,
     "HunyuanVideo15Transformer3DModel": lambda f: {
+        "timestep": torch.full((BATCH,), 500.0),
         "encoder_hidden_states_2": _normal(TOKENS, f.get("text_embed_2_dim")),
         "encoder_attention_mask_2": torch.ones(BATCH, TOKENS, dtype=torch.bool),
         "image_embeds": _normal(8, f.get("image_embed_dim")),
