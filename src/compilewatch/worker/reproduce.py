@@ -250,16 +250,14 @@ def at_written_depth(request: Request) -> Request:
     Raises ConfigError for a model of a library that no script builds.
     """
     build = request.model.build
-    depths = (Depth.REDUCED, Depth.FULL)
-    if isinstance(build, LibraryBuild):
-        written = library(build.library).source
-        depths = tuple(depth for depth in depths if written(build, depth) is not None)
-    if not depths:
-        raise ConfigError(
-            f"{request.model.name}: no script is written for models of {build.library}, which are "
-            "built from files: see `compilewatch explain`"
-        )
-    return msgspec.structs.replace(request, depth=depths[0])
+    for depth in (Depth.REDUCED, Depth.FULL):
+        if not isinstance(build, LibraryBuild) or library(build.library).source(build, depth):
+            return msgspec.structs.replace(request, depth=depth)
+    assert isinstance(build, LibraryBuild)
+    raise ConfigError(
+        f"{request.model.name}: no script is written for models of {build.library}, which are "
+        "built from files: see `compilewatch explain`"
+    )
 
 
 def model_source(request: Request, module: torch.nn.Module, config: Any) -> list[str]:

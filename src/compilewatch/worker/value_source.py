@@ -103,7 +103,8 @@ def _dict_source(value: dict[Any, Any]) -> str:
 
 def _object_source(value: Any) -> str:
     """An object by its constructor where that takes its attributes, otherwise by its state."""
-    kind, given = type(value), _constructed_from(value)
+    kind: Any = type(value)
+    given = _constructed_from(value)
     if given is not None:
         arguments = ", ".join(f"{name}={value_source(each)}" for name, each in given.items())
         named = all(map(str.isidentifier, given))

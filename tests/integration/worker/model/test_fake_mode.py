@@ -1,5 +1,6 @@
 """What the fake tier knows: values of inputs, none of weights."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -221,7 +222,7 @@ def test_an_operator_that_takes_functions_may_have_no_rule(mode: Any) -> None:
         Unknown()(mode.from_tensor(torch.ones(2)))
 
 
-PRODUCTS = {
+PRODUCTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "linear": lambda x: nn.functional.linear(x, torch.ones(4, 3)),
     "linear with a bias": lambda x: nn.functional.linear(x, torch.ones(4, 3), torch.ones(4)),
     "batches": lambda x: x.expand(2, 2, 3) @ torch.ones(2, 3, 4),

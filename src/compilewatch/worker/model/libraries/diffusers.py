@@ -38,7 +38,7 @@ class Diffusers:
     def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
         import diffusers
 
-        chosen = getattr(diffusers, build.name, None)
+        chosen: Any = getattr(diffusers, build.name, None)
         if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
             raise ConfigError(f"diffusers {diffusers.__version__} has no class {build.name!r}")
         if build.name in CONTAINERS:
@@ -48,13 +48,14 @@ class Diffusers:
         values = _arguments(chosen, build, depth)
 
         def construct() -> nn.Module:
-            module: nn.Module = chosen(**values)
+            module: Any = chosen(**values)
             if build.name in PREPARED:
                 getattr(module, PREPARED[build.name])()
             if build.name in SHARED:
                 shared = LibraryBuild(library=self.name, name=SHARED[build.name])
-                chosen.from_transformer(module, self.constructor(shared, depth)())
-            return module
+                module.from_transformer(module, self.constructor(shared, depth)())
+            made: nn.Module = module
+            return made
 
         return construct
 
