@@ -67,6 +67,22 @@ nested_graph_breaks = click.option(
 )
 
 
+inputs = click.option(
+    "--inputs",
+    "inputs_file",
+    type=click.Path(dir_okay=False),
+    help="Example inputs: a file, .toml (see `inputs --save`) or .safetensors, or for your "
+    "own model MODULE:FUNCTION, which returns them.",
+)
+python_path = click.option(
+    "--python-path",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Search this folder first for your own module; may be given several times.",
+)
+
+
 def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a single model is evaluated."""
     decorators: Sequence[Decorator] = (
@@ -101,20 +117,8 @@ def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAME",
             help="The environment to run in (default: the target's default environment).",
         ),
-        click.option(
-            "--inputs",
-            "inputs_file",
-            type=click.Path(dir_okay=False),
-            help="Example inputs: a file, .toml (see `inputs --save`) or .safetensors, or for your "
-            "own model MODULE:FUNCTION, which returns them.",
-        ),
-        click.option(
-            "--python-path",
-            metavar="DIR",
-            multiple=True,
-            type=click.Path(file_okay=False, path_type=Path),
-            help="Search this folder first for your own module; may be given several times.",
-        ),
+        inputs,
+        python_path,
     )
     for decorator in reversed(decorators):
         function = decorator(function)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+from compilewatch.contract.naming import inputs_option, naming_options
 from compilewatch.contract.targets import CPU, default_dtype, environment_option
 from compilewatch.records import (
     Depth,
@@ -65,7 +66,7 @@ def commands(request: Request) -> tuple[str, str, str]:
     if request.depth is not Depth.FULL:
         sweep += f" --depth {request.depth.value}"
     target = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
-    where = environment_option(request)
+    where = naming_options(request) + inputs_option(request)
     return (
         f"compilewatch reproduce {name}{device}{where}{nested}",
         f"compilewatch explain {name}{target}{device}{where}{nested}",

@@ -354,7 +354,7 @@ def _eager(subject: Subject) -> None:
 
 def _call_once(subject: Subject) -> None:
     """Run the eager call. If its inputs were guessed, its failure is one of the guess."""
-    from compilewatch.contract.targets import environment_option
+    from compilewatch.contract.naming import naming_options
 
     try:
         subject.in_fork(_eager, type(None))
@@ -363,7 +363,7 @@ def _call_once(subject: Subject) -> None:
         if not made.guessed or error_code(error) in ("out_of_memory", "missing_package"):
             raise
         subject.enter(Phase.INPUTS)
-        name, where = subject.request.model.name, environment_option(subject.request)
+        name, where = subject.request.model.name, naming_options(subject.request)
         raise WrongGuessError(name, made, one_line(error), where) from error
 
 

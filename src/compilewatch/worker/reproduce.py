@@ -10,27 +10,33 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.messages import ARTIFACTS_FOLDER, ChildResult
 from compilewatch.contract.targets import target_label
-from compilewatch.records import ConfigBuild, Depth, FactoryBuild, Mode, Request, Result, Tier
+from compilewatch.errors import ConfigError
+from compilewatch.records import (
+    ConfigBuild,
+    Depth,
+    FactoryBuild,
+    LibraryBuild,
+    Mode,
+    Request,
+    Result,
+    Tier,
+)
 from compilewatch.worker import phases
 from compilewatch.worker.example_inputs import make_inputs
-from compilewatch.worker.example_inputs.fakes import holds_state
+from compilewatch.worker.model.libraries import library
 from compilewatch.worker.model.overrides import load_overrides
 from compilewatch.worker.model.resolve import build_model
-from compilewatch.worker.subject import ExampleInputs
 from compilewatch.worker.targets.dynamo.settings import has_nested_graph_breaks
-
-LITERAL_ELEMENTS = 4096
-"""Integer and boolean tensors of up to this size are written out, because their values matter."""
+from compilewatch.worker.value_source import OBJECTS, has_objects, inputs_source
 
 _IMPORTS = ("contextlib", "inspect", "json", "logging", "os", "re", "sys")
 
@@ -225,7 +231,6 @@ def captured(request: Request) -> Result:
         request,
         target=target,
         tier=Tier.REAL if real else Tier.AUTO,
-        depth=Depth.REDUCED,
         keep_artifacts=False,
     )
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
@@ -239,79 +244,20 @@ def captured(request: Request) -> Result:
         return found.result
 
 
-def tensor_source(tensor: torch.Tensor) -> str:
-    """Python source of one tensor: exact for small integers, seeded noise for floats."""
-    shape, dtype = tuple(tensor.shape), str(tensor.dtype)
-    same = tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
-    if (tensor.is_floating_point() or tensor.is_complex()) and not same:
-        return f"torch.randn({shape}, dtype={dtype})"
-    if same or tensor.numel() == 1:
-        return f"torch.full({shape}, {tensor.flatten()[0].item()}, dtype={dtype})"
-    if tensor.numel() <= LITERAL_ELEMENTS:
-        return f"torch.tensor({tensor.tolist()}, dtype={dtype})"
-    high = int(tensor.max()) + 1
-    return f"torch.randint({int(tensor.min())}, {high}, {shape}, dtype={dtype})"
+def at_written_depth(request: Request) -> Request:
+    """The request at the depth at which a script can build its model: reduced, if possible.
 
-
-def value_source(value: Any) -> str:
-    """Python source of one argument; raises TypeError for a type that cannot be written.
-
-    An object that holds the state of earlier calls (a cache, a session) is written with its
-    attributes, for the function `made` of the script.
+    Raises ConfigError for a model of a library that no script builds.
     """
-    if isinstance(value, torch.Tensor):
-        return tensor_source(value)
-    if isinstance(value, list | tuple):
-        inner = ", ".join(value_source(item) for item in value)
-        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
-    if isinstance(value, dict):
-        return _dict_source(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    if isinstance(value, torch.dtype):
-        return str(value)
-    if isinstance(value, torch.device):
-        return f"torch.device({str(value)!r})"
-    if isinstance(value, type):
-        return f"class_of({value.__module__!r}, {value.__name__!r})"
-    if holds_state(value):
-        kind = type(value)
-        return f"made({kind.__module__!r}, {kind.__name__!r}, {_dict_source(vars(value))})"
-    raise TypeError(f"cannot write a {type(value).__name__} as source")
-
-
-def _dict_source(value: dict[Any, Any]) -> str:
-    items = "{" + ", ".join(f"{k!r}: {value_source(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, defaultdict):
-        return f"defaultdict({getattr(value.default_factory, '__name__', None)}, {items})"
-    return f"OrderedDict({items})" if isinstance(value, OrderedDict) else items
-
-
-STATE = '''
-def class_of(module, name):
-    return getattr(importlib.import_module(module), name)
-
-
-def made(module, name, state):
-    """An object that holds the state of earlier calls."""
-    value = object.__new__(class_of(module, name))
-    vars(value).update(state)
-    return value
-'''
-
-
-def has_state(inputs: ExampleInputs) -> bool:
-    """Whether an argument holds the state of earlier calls."""
-    return any(map(holds_state, tree_leaves((inputs.args, inputs.kwargs))))
-
-
-def inputs_source(inputs: ExampleInputs) -> str:
-    """`args = (…)` and `kwargs = {…}`, one argument per line."""
-    lines = ["args = ("]
-    lines += [f"    {value_source(value)}," for value in inputs.args]
-    lines += [")", "kwargs = {"]
-    lines += [f"    {name!r}: {value_source(value)}," for name, value in inputs.kwargs.items()]
-    return "\n".join([*lines, "}"])
+    build = request.model.build
+    for depth in (Depth.REDUCED, Depth.FULL):
+        if not isinstance(build, LibraryBuild) or library(build.library).source(build, depth):
+            return msgspec.structs.replace(request, depth=depth)
+    assert isinstance(build, LibraryBuild)
+    raise ConfigError(
+        f"{request.model.name}: no script is written for models of {build.library}, which are "
+        "built from files: see `compilewatch explain`"
+    )
 
 
 def model_source(request: Request, module: torch.nn.Module, config: Any) -> list[str]:
@@ -325,6 +271,8 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
             f"from {module_name} import {function}",
             f"model = {function}()",
         ]
+    if isinstance(build, LibraryBuild):
+        return library(build.library).source(build, request.depth) or []
     if config is None:
         return [
             f"from {type(module).__module__} import {type(module).__name__}",
@@ -360,8 +308,8 @@ def move(value):
     """A value with its tensors on the device, and what it says of its own device."""
     if torch.is_tensor(value):
         return value.to("cuda")
-    is_state = type(value).__module__.startswith("transformers.") and hasattr(value, "__dict__")
-    for name, each in vars(value).items() if is_state else ():
+    is_object = hasattr(value, "__dict__") and not callable(value)
+    for name, each in vars(value).items() if is_object else ():
         is_device = name.endswith("device") and str(each) == "cpu"
         vars(value)[name] = type(each)("cuda") if is_device else tree_map(move, each)
     return value
@@ -386,10 +334,11 @@ def dtype_source(module: torch.nn.Module) -> list[str]:
 
 def script(request: Request) -> str:
     """The complete script for one request (its tier should be `real`)."""
+    request = at_written_depth(request)
     overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
     built = build_model(request, None, overrides)
     inputs = make_inputs(built.module, built.config, request, overrides, None)
-    stateful = has_state(inputs)
+    objects = has_objects(inputs)
     train = request.target.mode is Mode.TRAIN
     dynamic = ", dynamic=True" if request.target.dynamic else ""
     backend = "aot_eager_default_partitioner" if train else "eager"
@@ -402,7 +351,7 @@ def script(request: Request) -> str:
         f'"""{title}, in plain PyTorch {torch.__version__}."""',
         "",
         *(f"import {name}" for name in _IMPORTS),
-        *(["import importlib"] if stateful else []),
+        *(["import functools", "import importlib"] if objects else []),
         "import sysconfig",
         "from collections import Counter, OrderedDict, defaultdict",
         "",
@@ -417,7 +366,7 @@ def script(request: Request) -> str:
         *model_source(request, built.module, built.config),
         *dtype_source(built.module),
         "model.train()" if train else "model.eval()",
-        *(STATE.splitlines() if stateful else ()),
+        *(OBJECTS.splitlines() if objects else ()),
         "",
         inputs_source(inputs),
         *(DEVICE.splitlines() if request.device is not None else ()),

@@ -151,6 +151,26 @@ def test_wrong_input_is_one_line(
     assert not list((tmp_path / "outputs").glob("profile-*"))
 
 
+def test_inputs_come_from_a_function_as_for_explain(
+    compilewatch: Compilewatch, net: Path, tmp_path: Path
+) -> None:
+    """Starts a worker: only the profiled model shows that the function's inputs reached it."""
+    far = tmp_path / "far"
+    far.mkdir()
+    net.rename(far / "net.py")
+    (far / "data.py").write_text(
+        "import torch\n\n\ndef inputs():\n    return {'x': torch.ones(3, 5, 8)}\n"
+    )
+    done = compilewatch(
+        *("profile", "infer", "net:build", "--python-path", str(far), "--inputs", "data:inputs"),
+        *("--targets", "eager", "--batch-sizes", "3", "--rounds", "1", "--runs", "1", "--json"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    profile = json.loads(done.stdout)
+    assert profile["inputs_strategy"] == "factory"
+    assert profile["inputs"][0]["shape"] == [3, 5, 8]
+
+
 def test_a_model_that_fails_is_a_result(
     compilewatch: Compilewatch, net: Path, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_workers_are_single_threaded_offline_and_without_foreign_switches(
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
     variables = worker_variables(Environments().interpreter("default"))
     assert variables["OMP_NUM_THREADS"] == "1"
+    assert variables["JE_ARROW_MALLOC_CONF"] == "background_thread:false"
     assert variables["HF_HUB_OFFLINE"] == "1"
     assert variables["CUDA_VISIBLE_DEVICES"] == ""
     assert variables["HTTPS_PROXY"] == "http://proxy"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import torch
 import transformers
 
 from compilewatch.records import ClassBuild, FactoryBuild, Mode, ModelSpec, Request, Target, Tier
-from compilewatch.worker.reproduce import STATE, model_source, script, value_source
+from compilewatch.worker.reproduce import model_source, script
 
 CASES_FOLDER = Path(__file__).parents[2] / "cases"
 sys.path.insert(0, str(CASES_FOLDER))
@@ -83,36 +81,35 @@ def test_other_counts_than_expected_are_the_exit_status(
     assert _ran(changed, capsys)[0] == 1
 
 
-def _read_again(value: object) -> Any:
-    """The value that the source of another one makes in a script."""
-    names = {"torch": torch, "importlib": importlib, "OrderedDict": OrderedDict}
-    exec(STATE, names)
-    return eval(value_source(value), names)
+OBJECTS = """
+import dataclasses, torch
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    kept: bool
+class Net(torch.nn.Module):
+    def forward(self, batch):
+        torch._dynamo.graph_break()
+        return batch.x + 1 if batch.kept else batch.x
+def build():
+    return Net()
+def inputs():
+    return {"batch": Batch(torch.ones(3, 4), True)}
+"""
 
 
-def test_a_filled_cache_is_written_with_its_state() -> None:
-    cache = transformers.DynamicCache()
-    cache.update(torch.ones(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), 0)
-
-    made = _read_again({"past_key_values": cache})["past_key_values"]
-
-    assert type(made) is type(cache)
-    assert made.layers[0].keys.shape == (1, 2, 3, 4)
-    assert made.get_seq_length() == 3
-    assert made.layer_class_to_replicate is cache.layer_class_to_replicate
-
-
-def test_a_session_is_written_with_its_state() -> None:
-    session = transformers.Sam2VideoInferenceSession(
-        video_height=8, video_width=8, dtype=torch.bfloat16
+def test_inputs_with_attributes_reach_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "takes_objects.py").write_text(OBJECTS)
+    build = FactoryBuild(
+        factory="takes_objects:build", path=str(tmp_path), inputs="takes_objects:inputs"
     )
-    session.obj_id_to_idx(7)
-
-    made = _read_again(session)
-
-    assert (made.video_height, made.dtype, made.obj_ids) == (8, torch.bfloat16, [7])
-    assert made.obj_id_to_idx(7) == 0
-    assert type(made.cache) is type(session.cache)
+    model = ModelSpec(source="test", name="net", build=build)
+    text = script(Request(model=model, target=Target(), key="0", tier=Tier.REAL))
+    status, said = _ran(text, capsys)
+    assert status == 0, said[-2:]
+    assert "1 break at takes_objects.py:9 (1)" in said[-1]
 
 
 def test_a_configuration_that_empties_what_it_reads_is_written_whole() -> None:
@@ -131,8 +128,3 @@ def test_a_configuration_that_empties_what_it_reads_is_written_whole() -> None:
     lines = model_source(request, torch.nn.Linear(1, 1), Config(part={"kind": "gpt2"}))
     (written,) = (line for line in lines if line.startswith("config = "))
     assert '"kind": "gpt2"' in written.partition('"part"')[2]
-
-
-def test_an_object_of_another_package_cannot_be_written() -> None:
-    with pytest.raises(TypeError, match="cannot write a PosixPath as source"):
-        value_source([Path("x")])

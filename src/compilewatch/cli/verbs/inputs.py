@@ -14,7 +14,7 @@ from compilewatch.cli import options
 from compilewatch.cli.conditions import INCOMPLETE
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.contract.messages import MadeInputs
-from compilewatch.contract.targets import environment_option
+from compilewatch.contract.naming import naming_options
 from compilewatch.environments import Environments
 from compilewatch.errors import StoreError
 from compilewatch.records import Tier
@@ -74,7 +74,7 @@ def command(
     out.print(table)
     if made.problem:
         out.print(f"These inputs were guessed, and a call with them fails: {made.problem}")
-    where = environment_option(request)
+    where = naming_options(request)
     use = f"compilewatch explain {model}{where} --inputs {save or 'FILE'}"
     incomplete = bool(made.unknown or made.problem)
     if save is not None:

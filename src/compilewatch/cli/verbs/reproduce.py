@@ -38,10 +38,11 @@ def command(
 ) -> int:
     """Print a script of plain PyTorch that shows the verdict on MODEL.
 
-    The script needs only torch and transformers. It builds the model from its configuration at
-    reduced size with real tensors, and prints each graph break with its line, and whether
-    fullgraph=True accepts the model. Then it prints the result of compilewatch (expected) and its
-    own result (got). The exit status of the script, and of --run, is 1 if the two differ.
+    The script needs only torch and the library of the model. It builds the model from its
+    configuration, at reduced size if that can be written, with real tensors, and prints each graph
+    break with its line, and whether fullgraph=True accepts the model. Then it prints the result of
+    compilewatch (expected) and its own result (got). The exit status of the script, and of --run,
+    is 1 if the two differ.
     """
     request, settings = one_request(
         model,

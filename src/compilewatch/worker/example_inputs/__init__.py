@@ -16,7 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from compilewatch.contract.targets import environment_option
+from compilewatch.contract.naming import naming_options
 from compilewatch.errors import UnknownArgumentsError, WrongGuessError
 from compilewatch.records import FactoryBuild, LibraryBuild, Mode, Request, TensorSummary, Tier
 from compilewatch.worker.example_inputs import (
@@ -116,7 +116,7 @@ def _refuse_empty(module: nn.Module, made: ExampleInputs, request: Request) -> N
     else:
         empty = not any(map(_holds_tensor, tree_leaves((made.args, made.kwargs))))
     if empty:
-        raise UnknownArgumentsError(request.model.name, (), made, environment_option(request))
+        raise UnknownArgumentsError(request.model.name, (), made, naming_options(request))
 
 
 def _holds_tensor(value: Any) -> bool:
@@ -163,7 +163,7 @@ def _derive(
         dynamic_shapes=dynamic_shapes(context.values, context.batch),
     )
     if missing:
-        where = environment_option(request)
+        where = naming_options(request)
         raise UnknownArgumentsError(request.model.name, missing, made, where)
     return made
 
@@ -177,7 +177,7 @@ def _guess(context: Context, request: Request, fake_mode: FakeTensorMode | None)
         raise missing_package(ImportError(found.trial.message)) or MissingPackageError(
             found.trial.line
         )
-    where = environment_option(request)
+    where = naming_options(request)
     if not found.inputs.args and not found.inputs.kwargs:
         missing = context.signature.required
         raise UnknownArgumentsError(request.model.name, missing, found.inputs, where)

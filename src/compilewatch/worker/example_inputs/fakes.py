@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from compilewatch.worker.example_inputs.specs import attributes_object, attributes_of
+from compilewatch.worker.example_inputs.specs import attributes_of, with_attributes
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 
 
@@ -36,7 +36,7 @@ def converted(
             return convert(value)
         attributes = attributes_of(value)
         if attributes is not None:
-            return attributes_object(nested(attributes))
+            return with_attributes(value, nested(attributes))
         return state(value) if holds_state(value) else value
 
     def state(value: Any) -> Any:

@@ -15,6 +15,7 @@ sizes may be expressions: products of numbers and names, such as
 
 from __future__ import annotations
 
+import copy
 import sys
 import zlib
 from collections.abc import Callable
@@ -120,6 +121,16 @@ def attributes_object(values: dict[str, Any]) -> Any:
     """Return an object with attributes: a graph if PyTorch Geometric is used, else a plain one."""
     geometric: Any = sys.modules.get(GRAPHS)
     return geometric.Data(**values) if geometric is not None else SimpleNamespace(**values)
+
+
+def with_attributes(value: Any, attributes: dict[str, Any]) -> Any:
+    """Return a copy of such an object, of the same class, with other values of its attributes."""
+    if isinstance(value, SimpleNamespace):
+        return type(value)(**attributes)
+    copied = copy.copy(value)
+    for name, each in attributes.items():
+        copied[name] = each
+    return copied
 
 
 def attributes_of(value: Any) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._dynamo.guards
 from torch import Tensor
 from torch._guards import TracingContext
 from torch._higher_order_ops.utils import registered_hop_fake_fns
@@ -19,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorConverter,
     FakeTensorMode,
+    unset_fake_temporarily,
 )
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves
@@ -59,6 +61,15 @@ _UNINITIALISED = frozenset(
 )
 """Operators by which kernels of fake tensors allocate memory, whose content is not a value."""
 
+_OF_ONE_TYPE = {
+    _aten.addmm.default: (1, 2),
+    _aten.baddbmm.default: (1, 2),
+    _aten.bmm.default: (0, 1),
+    _aten.convolution.default: (0, 1),
+    _aten.mm.default: (0, 1),
+}
+"""Operators whose kernels reject two tensors of different types, which fake tensors let pass."""
+
 _ASSERTED = "_compilewatch_asserted"
 
 
@@ -75,6 +86,8 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
 
     `device` is where `known` puts tensors. On another device than the CPU, values are kept and
     computed on the CPU (`known_values`), since the device need not exist.
+
+    A product of tensors of different types is rejected, as real ones are.
 
     Dynamo traces with its own fake mode; `values_shown` describes how it treats known values.
     """
@@ -144,6 +157,7 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
             if not any(isinstance(leaf, FakeTensor) for leaf in leaves):
                 return _real(func, *on_cpu(args, kwargs))
             return super().dispatch(func, types, args, kwargs)
+        _check_types(func, args)
         if func in _CONSTRUCTORS:
             return self._constructed(func, types, args, kwargs)
         if self.device.type != "cpu":
@@ -200,6 +214,17 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
         return found
 
 
+def _check_types(func: Any, args: Sequence[Any]) -> None:
+    """Raise RuntimeError where real tensors cannot be multiplied."""
+    if func not in _OF_ONE_TYPE:
+        return
+    left, right = (args[index].dtype for index in _OF_ONE_TYPE[func])
+    if left is not right:
+        raise RuntimeError(
+            f"expected both operands of {func} to have the same dtype, but got {left} and {right}"
+        )
+
+
 def _real(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with no_dispatch():
         return func(*args, **kwargs)
@@ -213,8 +238,11 @@ def values_shown() -> Iterator[None]:
     that is a real tensor (`FakeTensorConverter.from_real_tensor`, torch 2.13 to 2.15), because it
     can be a size. Inputs of a frame have a source; AOTAutograd converts without one and needs the
     fake tensor.
+
+    A number of NumPy, which Dynamo's guards compare as a tensor, becomes a real one, as it does
+    where no mode is active: a fake one would not be what the frame was compiled for.
     """
-    convert = FakeTensorConverter.from_real_tensor
+    convert, from_numpy = FakeTensorConverter.from_real_tensor, torch._dynamo.guards.from_numpy
 
     def shown(self: Any, fake_mode: Any, t: Tensor, *args: Any, **kwargs: Any) -> Any:
         foreign = isinstance(t, FakeTensor) and t.fake_mode is not fake_mode
@@ -222,8 +250,14 @@ def values_shown() -> Iterator[None]:
         value = t.constant if foreign and kwargs.get("source") is not None else None
         return convert(self, fake_mode, t if value is None else value, *args, **kwargs)
 
+    def real(value: Any) -> Any:
+        with unset_fake_temporarily():
+            return from_numpy(value)
+
     FakeTensorConverter.from_real_tensor = shown
+    torch._dynamo.guards.from_numpy = real
     try:
         yield
     finally:
         FakeTensorConverter.from_real_tensor = convert
+        torch._dynamo.guards.from_numpy = from_numpy

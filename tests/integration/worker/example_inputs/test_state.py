@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import transformers as tf
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from compilewatch.worker.example_inputs.fakes import fake_values
+from compilewatch.worker.example_inputs.fakes import converted, fake_values
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from compilewatch.worker.model.overrides import Override
 from tests.integration.worker.example_inputs.conftest import TEXT, Make, forward
@@ -101,3 +103,33 @@ def test_a_session_has_an_object_and_each_call_adds_a_frame(make: Make) -> None:
     assert inputs.kwargs["frame"].shape == (1, 3, 48, 48)
     assert "frame_idx" not in inputs.kwargs
     assert inputs.strategy == "session"
+
+
+def test_objects_with_attributes_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with PyTorch Geometric, whose batches are of a class that is made for them."""
+
+    class Data(dict[str, Any]):
+        """Its attributes are entries, and it has others that say how it was put together."""
+
+        def to_dict(self) -> dict[str, Any]:
+            return dict(self)
+
+        def __copy__(self) -> Any:
+            made = type(self)(self)
+            made.slices = self.slices
+            return made
+
+    class Batch(Data):
+        slices = "of its graphs"
+
+    geometric = ModuleType("torch_geometric.data")
+    geometric.Data = Data  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, geometric.__name__, geometric)
+    plain, batch = SimpleNamespace(x=torch.ones(2)), Batch(x=torch.ones(3))
+
+    made = converted({"plain": plain, "batch": batch}, torch.clone, torch.device("cpu"))
+
+    assert type(made["plain"]) is SimpleNamespace
+    assert type(made["batch"]) is Batch
+    assert made["batch"].slices == "of its graphs"
+    assert made["batch"]["x"] is not batch["x"]

@@ -1,7 +1,9 @@
 """What the fake tier knows: values of inputs, none of weights."""
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -135,6 +137,28 @@ def test_dynamo_captures_what_it_does_with_real_tensors(mode: Any) -> Any:
     assert graphs[0] == graphs[1]
 
 
+def test_a_number_of_numpy_is_guarded_as_with_real_tensors(mode: Any) -> None:
+    """A guard that a fake tensor fails compiles the frame again at each call."""
+
+    def scaled(x: torch.Tensor, factor: Any) -> torch.Tensor:
+        return x * factor
+
+    compilations: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        compilations.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(scaled, backend=backend)
+    x, factor = mode.from_tensor(torch.ones(3)), np.float32(2.0)
+    with mode, values_shown():
+        compiled(x, factor)
+        compiled(x, factor)
+    torch._dynamo.reset()
+    assert len(compilations) == 1
+
+
 class Seen(nn.Module):
     """A picture through a convolution, with a loss."""
 
@@ -196,3 +220,24 @@ def test_an_operator_that_takes_functions_may_have_no_rule(mode: Any) -> None:
 
     with mode, pytest.raises(NotImplementedError, match="compilewatch_unknown"):
         Unknown()(mode.from_tensor(torch.ones(2)))
+
+
+PRODUCTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "linear": lambda x: nn.functional.linear(x, torch.ones(4, 3)),
+    "linear with a bias": lambda x: nn.functional.linear(x, torch.ones(4, 3), torch.ones(4)),
+    "batches": lambda x: x.expand(2, 2, 3) @ torch.ones(2, 3, 4),
+    "convolution": lambda x: nn.functional.conv1d(x, torch.ones(4, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_product_of_two_types_fails_as_it_does_on_real_tensors(mode: Any, product: str) -> None:
+    multiply = PRODUCTS[product]
+    values = torch.ones(2, 3, dtype=torch.int64)
+    with pytest.raises(RuntimeError):
+        multiply(values)
+    known = mode.known(values)
+    with mode:
+        with pytest.raises(RuntimeError, match=r"have the same dtype, but got torch\.int64"):
+            multiply(known)
+        assert multiply(known.float()).dtype is torch.float32

@@ -109,19 +109,8 @@ DEFAULTS = InferenceOptions()
     help="The class of each label: {name: class} or {class: name}.",
 )
 @options.source
-@click.option(
-    "--inputs",
-    "inputs_file",
-    type=click.Path(dir_okay=False),
-    help="A file of example inputs: .toml (see `inputs --save`) or .safetensors.",
-)
-@click.option(
-    "--python-path",
-    metavar="DIR",
-    multiple=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Search this folder first for your own module; may be given several times.",
-)
+@options.inputs
+@options.python_path
 @options.output
 @options.as_json
 def command(

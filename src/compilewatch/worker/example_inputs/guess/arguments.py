@@ -17,8 +17,8 @@ from compilewatch.worker.example_inputs.context import Context
 from compilewatch.worker.example_inputs.guess.documents import documented_dims
 from compilewatch.worker.example_inputs.guess.layers import taken_by
 from compilewatch.worker.example_inputs.guess.names import named
-from compilewatch.worker.example_inputs.guess.reading import Path, Uses, paths_below
 from compilewatch.worker.example_inputs.guess.symbols import Sizes
+from compilewatch.worker.example_inputs.guess.uses import Path, Uses, paths_below
 from compilewatch.worker.example_inputs.guess.values import Attributes, Guess
 
 MOST = 8

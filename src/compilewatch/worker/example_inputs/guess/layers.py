@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from compilewatch.worker.example_inputs.guess.reading import pattern_dims
 from compilewatch.worker.example_inputs.guess.symbols import Sizes
+from compilewatch.worker.example_inputs.guess.uses import pattern_dims
 from compilewatch.worker.example_inputs.guess.values import Guess
 
 Shapes = Iterator[Guess]

@@ -10,22 +10,28 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import textwrap
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-Path = tuple[str, ...]
-"""An argument and what leads to a part of it: `("batch", "[image]")`, `("data", ".x")`."""
-
-
-def words(text: str) -> frozenset[str]:
-    """Return the words of a text as a set, which takes fewer lines than a list of strings."""
-    return frozenset(text.split())
-
+from compilewatch.worker.example_inputs.guess.uses import (
+    Held,
+    Known,
+    Path,
+    Uses,
+    bound_arguments,
+    definition,
+    dotted,
+    first_of,
+    indexed_rank,
+    is_torchs,
+    iterating,
+    keeps_shape,
+    only_normalises,
+    pattern_dims,
+    words,
+)
 
 DEPTH = 12
 """How many calls inside calls are followed."""
@@ -46,37 +52,21 @@ CHECKS = words("exists default is_none isinstance hasattr callable")
 """Functions whose argument may be None."""
 
 
-@dataclass(kw_only=True)
-class Uses:
-    """What the forward does with one argument, or with one part of it, in order.
-
-    `layers` are the layers that take it, each with the position of the argument and what was done
-    to it before (`transposed`, `flattened`, `unsqueezed`). `dims` are names for its dimensions, as
-    `B, C, H, W = x.shape` or a pattern of einops gives them.
-    """
-
-    layers: list[tuple[Any, int, frozenset[str]]] = field(default_factory=list)
-    dims: list[tuple[str, ...]] = field(default_factory=list)
-    parts: list[str] = field(default_factory=list)
-    optional_parts: set[str] = field(default_factory=set)
-    checked: bool = False
-    used: bool = False
-    is_dict: bool = False
+_RANK = re.compile(r"\bndim\b|\.dim\(\)|len\(\w+\.(shape|size)")
+_TENSOR = nn.Parameter
+_FUNCTIONAL = frozenset({"linear", "conv1d", "conv2d", "conv3d", "embedding"})
+_CHANGES = {
+    "transpose": "transposed",
+    "permute": "transposed",
+    "flatten": "flattened",
+    "view": "flattened",
+    "reshape": "flattened",
+    "unsqueeze": "unsqueezed",
+}
 
 
-@dataclass(frozen=True)
-class _Held:
-    """A variable that holds a part of an argument, with what was done to it."""
-
-    path: Path
-    changes: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class _Known:
-    """A variable or expression that holds an object of the module, such as a submodule."""
-
-    value: Any
+_USUAL = {1: ("b",), 2: ("b", "d"), 3: ("b", "t", "d"), 4: ("b", "c", "h", "w")}
+"""Names of the dimensions of a tensor of which only the rank is known."""
 
 
 class Reading:
@@ -89,7 +79,7 @@ class Reading:
         self._depth = 0
 
     def read(self, module: nn.Module, names: list[str], required: list[str]) -> dict[Path, Uses]:
-        held = {name: _Held((name,)) for name in names}
+        held = {name: Held((name,)) for name in names}
         if self._leaf(module):
             self._call_module(module, [held[name] for name in required], {})
         else:
@@ -108,14 +98,14 @@ class Reading:
 
     def _enter(self, function: Any, bound: dict[str, Any], owner: Any = None) -> Any:
         function = inspect.unwrap(function)
-        node = _definition(getattr(function, "__func__", function))
+        node = definition(getattr(function, "__func__", function))
         if node is None or self._depth >= DEPTH:
             return None
         owner = getattr(function, "__self__", owner)
         scope = dict(bound)
         first = node.args.args[0].arg if node.args.args else ""
         if owner is not None and first not in scope:
-            scope[first] = _Known(owner)
+            scope[first] = Known(owner)
         self._depth += 1
         try:
             return _Body(self, scope, getattr(function, "__globals__", {})).run(node.body)
@@ -124,35 +114,35 @@ class Reading:
 
     def call(self, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What a call returns: the argument itself if the shape stays the same, else None."""
-        held = [v for v in (*args, *kwargs.values()) if isinstance(v, _Held)]
+        held = [v for v in (*args, *kwargs.values()) if isinstance(v, Held)]
         if not held:
             return None
         for each in held:
             self.of(each.path).used = True
         if isinstance(target, nn.Module):
             return self._call_module(target, args, kwargs)
-        if inspect.ismethod(target) or (inspect.isfunction(target) and not _is_torchs(target)):
-            bound = _bound(target, args, kwargs)
+        if inspect.ismethod(target) or (inspect.isfunction(target) and not is_torchs(target)):
+            bound = bound_arguments(target, args, kwargs)
             return self._enter(target, bound) if bound else None
         return None
 
     def _call_module(self, module: nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
         first = args[0] if args else next(iter(kwargs.values()), None)
-        if _keeps_shape(module):
+        if keeps_shape(module):
             return first
         if self._leaf(module):
             for position, value in enumerate([*args, *kwargs.values()]):
-                if isinstance(value, _Held):
+                if isinstance(value, Held):
                     self.of(value.path).layers.append((module, position, value.changes))
-            return first if _only_normalises(module) else None
+            return first if only_normalises(module) else None
         if isinstance(module, nn.Sequential):
             current: Any = first
             for child in module:
                 current = self.call(child, [current], {})
-                if not isinstance(current, _Held):
+                if not isinstance(current, Held):
                     return None
             return current
-        bound = _bound(module.forward, args, kwargs)
+        bound = bound_arguments(module.forward, args, kwargs)
         return self._enter(module.forward, bound, module) if bound else None
 
 
@@ -221,14 +211,14 @@ class _Body:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Compare) and isinstance(inner.left, ast.Constant):
                 container = self._value(inner.comparators[0])
-                if ast.unparse(inner).find(" in ") > 0 and isinstance(container, _Held):
+                if ast.unparse(inner).find(" in ") > 0 and isinstance(container, Held):
                     self.reading.of(container.path).optional_parts.add(f"[{inner.left.value!s}]")
             if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript | ast.NamedExpr):
                 held = self._value(inner)
-                if isinstance(held, _Held):
+                if isinstance(held, Held):
                     self.reading.of(held.path).checked = True
         value = self._value(node)
-        if isinstance(value, _Known) and isinstance(value.value, bool):
+        if isinstance(value, Known) and isinstance(value.value, bool):
             return value.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner_value = self._test(node.operand)
@@ -251,40 +241,40 @@ class _Body:
             for each, part in zip(target.elts, source.elts, strict=True):
                 self._assign(each, self._value(part), part)
             return
-        elif isinstance(value, _Held) and not starred:
+        elif isinstance(value, Held) and not starred:
             for i, each in enumerate(target.elts):
                 self._assign(each, self._part(value, f"<{i}>"), each)
             return
         for each in target.elts:
             self._assign(each, None, each)
 
-    def _shape_of(self, node: ast.expr) -> _Held | None:
+    def _shape_of(self, node: ast.expr) -> Held | None:
         """The argument whose shape an expression is: `x.shape` or `x.size()`."""
         if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
             node = node.func
         if isinstance(node, ast.Attribute) and node.attr in ("shape", "size"):
             held = self._value(node.value)
-            return held if isinstance(held, _Held) else None
+            return held if isinstance(held, Held) else None
         return None
 
     def _for(self, target: ast.expr, iterated: Any) -> None:
         first: Any = None
-        if isinstance(iterated, _Held):
+        if isinstance(iterated, Held):
             first = self._part(iterated, "<*>")
-        elif isinstance(iterated, _Known):
-            first = _first(iterated.value)
+        elif isinstance(iterated, Known):
+            first = first_of(iterated.value)
         if isinstance(first, tuple) and isinstance(target, ast.Tuple):
             for each, value in zip(target.elts, first, strict=False):
                 self._assign(each, value, each)
             return
         self._assign(target, first, target)
 
-    def _part(self, held: _Held, part: str) -> _Held:
+    def _part(self, held: Held, part: str) -> Held:
         uses = self.reading.of(held.path)
         uses.used = True
         if part not in uses.parts:
             uses.parts.append(part)
-        return _Held((*held.path, part))
+        return Held((*held.path, part))
 
     # --- expressions -----------------------------------------------------------------------------
 
@@ -309,10 +299,10 @@ class _Body:
     def _name(self, node: ast.Name) -> Any:
         if node.id in self.scope:
             return self.scope[node.id]
-        return _Known(self.names[node.id]) if node.id in self.names else None
+        return Known(self.names[node.id]) if node.id in self.names else None
 
     def _constant(self, node: ast.Constant) -> Any:
-        return _Known(node.value)
+        return Known(node.value)
 
     def _namedexpr(self, node: ast.NamedExpr) -> Any:
         value = self._value(node.value)
@@ -324,39 +314,39 @@ class _Body:
         values = [self._value(node.body), self._value(node.orelse)]
         if known is not None:
             return values[0 if known else 1]
-        return next((v for v in values if isinstance(v, _Held)), None)
+        return next((v for v in values if isinstance(v, Held)), None)
 
     def _boolop(self, node: ast.BoolOp) -> Any:
         values = [self._value(each) for each in node.values]
         for value in values[:-1]:
-            if isinstance(value, _Held):
+            if isinstance(value, Held):
                 self.reading.of(value.path).checked = True
-        return next((v for v in values if isinstance(v, _Held)), None)
+        return next((v for v in values if isinstance(v, Held)), None)
 
     def _binop(self, node: ast.BinOp) -> Any:
         values = [self._value(node.left), self._value(node.right)]
-        held = [v for v in values if isinstance(v, _Held)]
+        held = [v for v in values if isinstance(v, Held)]
         for each in held:
             self.reading.of(each.path).used = True
         if isinstance(node.op, ast.MatMult):
             weight = values[1]
-            if held and isinstance(weight, _Known) and isinstance(weight.value, nn.Parameter):
+            if held and isinstance(weight, Known) and isinstance(weight.value, nn.Parameter):
                 self.reading.of(held[0].path).layers.append((weight.value, 0, held[0].changes))
             return None
         return held[0] if len(held) == 1 else None
 
     def _attribute(self, node: ast.Attribute) -> Any:
         base = self._value(node.value)
-        if isinstance(base, _Known):
+        if isinstance(base, Known):
             try:
                 return (
-                    _Known(inspect.getattr_static(base.value, node.attr))
+                    Known(inspect.getattr_static(base.value, node.attr))
                     if isinstance(base.value, type)
-                    else _Known(getattr(base.value, node.attr))
+                    else Known(getattr(base.value, node.attr))
                 )
             except Exception:  # noqa: BLE001  (whatever a property of the module raises)
                 return None
-        if isinstance(base, _Held):
+        if isinstance(base, Held):
             self.reading.of(base.path).used = True
             if node.attr in TENSOR_ATTRIBUTES or hasattr(_TENSOR, node.attr):
                 return None
@@ -365,19 +355,19 @@ class _Body:
 
     def _subscript(self, node: ast.Subscript) -> Any:
         base, index = self._value(node.value), self._value(node.slice)
-        if isinstance(base, _Known) and isinstance(index, _Known):
+        if isinstance(base, Known) and isinstance(index, Known):
             try:
-                return _Known(base.value[index.value])
+                return Known(base.value[index.value])
             except Exception:  # noqa: BLE001  (whatever a container of the module raises)
                 return None
-        if not isinstance(base, _Held):
+        if not isinstance(base, Held):
             return None
         self.reading.of(base.path).used = True
-        key = index.value if isinstance(index, _Known) else None
+        key = index.value if isinstance(index, Known) else None
         if isinstance(key, str):
             self.reading.of(base.path).is_dict = True
             return self._part(base, f"[{key}]")
-        rank = _indexed_rank(node.slice)
+        rank = indexed_rank(node.slice)
         if rank in _USUAL and not base.changes:
             self.reading.dims(base.path, _USUAL[rank])
         return None
@@ -387,36 +377,36 @@ class _Body:
         kwargs = {k.arg: self._value(k.value) for k in node.keywords if k.arg is not None}
         if isinstance(node.func, ast.Attribute):
             base = self._value(node.func.value)
-            if isinstance(base, _Held):
+            if isinstance(base, Held):
                 return self._method(base, node, args)
         target = self._value(node.func)
-        value = target.value if isinstance(target, _Known) else None
-        name = getattr(value, "__name__", "") or _dotted(node.func)
+        value = target.value if isinstance(target, Known) else None
+        name = getattr(value, "__name__", "") or dotted(node.func)
         if name in CHECKS:
             for each in args:
-                if isinstance(each, _Held):
+                if isinstance(each, Held):
                     self.reading.of(each.path).checked = True
             return args[0] if name == "default" and args else None
         if name in ("enumerate", "zip", "reversed", "list", "tuple", "checkpoint"):
-            return _iterating(name, args)
+            return iterating(name, args)
         if name in ("rearrange", "reduce", "repeat", "parse_shape", "einsum"):
             self._pattern(name, args, kwargs)
-        if name in _FUNCTIONAL and len(args) > 1 and isinstance(args[0], _Held):
-            weight = args[1].value if isinstance(args[1], _Known) else None
+        if name in _FUNCTIONAL and len(args) > 1 and isinstance(args[0], Held):
+            weight = args[1].value if isinstance(args[1], Known) else None
             if isinstance(weight, nn.Parameter):
                 layers = self.reading.of(args[0].path).layers
                 layers.append(((name, weight), 0, args[0].changes))
                 return None
         return self.reading.call(value, args, kwargs)
 
-    def _method(self, base: _Held, node: ast.Call, args: list[Any]) -> Any:
+    def _method(self, base: Held, node: ast.Call, args: list[Any]) -> Any:
         assert isinstance(node.func, ast.Attribute)
         name = node.func.attr
         uses = self.reading.of(base.path)
         uses.used = True
         if name in NO_TENSOR_METHODS:
             uses.is_dict = True
-            key = args[0].value if args and isinstance(args[0], _Known) else None
+            key = args[0].value if args and isinstance(args[0], Known) else None
             if name in ("get", "pop") and isinstance(key, str):
                 part = self._part(base, f"[{key}]")
                 if name == "get" or len(args) > 1:
@@ -428,155 +418,17 @@ class _Body:
         changed = _CHANGES.get(name)
         if changed is None or changed in base.changes:
             return None
-        return _Held(base.path, base.changes | {changed})
+        return Held(base.path, base.changes | {changed})
 
     def _pattern(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-        known = [a.value for a in args if isinstance(a, _Known) and isinstance(a.value, str)]
-        held = [a for a in args if isinstance(a, _Held) and not a.changes]
+        known = [a.value for a in args if isinstance(a, Known) and isinstance(a.value, str)]
+        held = [a for a in args if isinstance(a, Held) and not a.changes]
         if not known or not held:
             return
-        sizes = {k: v.value for k, v in kwargs.items() if isinstance(v, _Known)}
+        sizes = {k: v.value for k, v in kwargs.items() if isinstance(v, Known)}
         for each, side in zip(held, known[0].partition("->")[0].split(","), strict=False):
             dims = pattern_dims(side, sizes)
             if name == "einsum":
                 dims = tuple(side.replace("...", "").strip()) if " " not in side.strip() else dims
             if dims and "..." not in dims:
                 self.reading.dims(each.path, dims)
-
-
-_RANK = re.compile(r"\bndim\b|\.dim\(\)|len\(\w+\.(shape|size)")
-_TENSOR = nn.Parameter
-_FUNCTIONAL = frozenset({"linear", "conv1d", "conv2d", "conv3d", "embedding"})
-_CHANGES = {
-    "transpose": "transposed",
-    "permute": "transposed",
-    "flatten": "flattened",
-    "view": "flattened",
-    "reshape": "flattened",
-    "unsqueeze": "unsqueezed",
-}
-
-
-_USUAL = {1: ("b",), 2: ("b", "d"), 3: ("b", "t", "d"), 4: ("b", "c", "h", "w")}
-"""Names of the dimensions of a tensor of which only the rank is known."""
-
-
-def _indexed_rank(index: ast.expr) -> int:
-    """The rank of what `x[:, :, None]` extends, 0 for an index that tells nothing."""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    constants = [each.value for each in parts if isinstance(each, ast.Constant)]
-    if None not in constants or Ellipsis in constants:
-        return 0
-    return len(parts) - constants.count(None)
-
-
-def pattern_dims(side: str, sizes: dict[str, Any]) -> tuple[str, ...]:
-    """The dimensions of a pattern of einops: `b c (h 2)` -> `b`, `c`, `2*h`."""
-    dims: list[str] = []
-    rest = side.replace("(", " ( ").replace(")", " ) ").split()
-    group: list[str] | None = None
-    for word in rest:
-        if word == "(":
-            group = []
-        elif word == ")":
-            dims.append("*".join(group or ["1"]))
-            group = None
-        else:
-            given = sizes.get(word)
-            text = str(given) if isinstance(given, int) else word
-            if group is None:
-                dims.append(text)
-            else:
-                group.append(text)
-    return tuple(dims)
-
-
-def _iterating(name: str, args: list[Any]) -> Any:
-    if name in ("list", "tuple", "reversed", "checkpoint"):
-        return args[0] if args else None
-    values = [
-        _part_of(each)
-        if isinstance(each, _Held)
-        else _first(each.value)
-        if isinstance(each, _Known)
-        else None
-        for each in args
-    ]
-    element = (None, *values) if name == "enumerate" else tuple(values)
-    return _Known([element])
-
-
-def _part_of(held: _Held) -> _Held:
-    return _Held((*held.path, "<*>"))
-
-
-def _first(container: Any) -> Any:
-    """The first element of a container, as a value that a variable holds."""
-    if isinstance(container, nn.ModuleDict | dict):
-        return None
-    try:
-        first = next(iter(container))
-    except Exception:  # noqa: BLE001  (whatever an object of the module raises)
-        return None
-    if isinstance(first, nn.ModuleList | nn.Sequential | list):
-        return tuple(_Known(each) for each in first)
-    return first if isinstance(first, tuple) and any(map(_is_value, first)) else _Known(first)
-
-
-def _is_value(value: Any) -> bool:
-    return value is None or isinstance(value, _Held | _Known)
-
-
-def _keeps_shape(module: nn.Module) -> bool:
-    name = type(module).__name__
-    if isinstance(module, nn.Sequential):
-        return len(module) == 0
-    of_torch = type(module).__module__.startswith(
-        ("torch.nn.modules.activation", "torch.nn.modules.dropout")
-    )
-    return (of_torch and not isinstance(module, nn.MultiheadAttention)) or name in (
-        "Identity",
-        "DropPath",
-        "QuickGELU",
-    )
-
-
-def _only_normalises(module: nn.Module) -> bool:
-    return "Norm" in type(module).__name__
-
-
-def _is_torchs(function: Any) -> bool:
-    return str(getattr(function, "__module__", "")).partition(".")[0] in ("torch", "einops")
-
-
-def _dotted(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
-def _bound(function: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Which parameters of a function get what; empty if the call does not fit."""
-    try:
-        signature = inspect.signature(function)
-        found = signature.bind_partial(*args, **kwargs).arguments
-    except (TypeError, ValueError):
-        return {}
-    kinds = {n: p.kind for n, p in signature.parameters.items()}
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name: value for name, value in found.items() if kinds[name] not in variable}
-
-
-@lru_cache(maxsize=512)
-def _definition(function: Any) -> ast.FunctionDef | None:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
-    return next((n for n in tree.body if isinstance(n, ast.FunctionDef)), None)
-
-
-def paths_below(uses: dict[Path, Uses], path: Path) -> Iterator[tuple[Path, Uses]]:
-    """The parts of an argument that the forward reads, in order."""
-    found = uses.get(path)
-    for part in found.parts if found is not None else ():
-        below = (*path, part)
-        yield below, uses.get(below, Uses())

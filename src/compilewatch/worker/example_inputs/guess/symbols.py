@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from compilewatch.worker.example_inputs.guess.reading import words
+from compilewatch.worker.example_inputs.guess.uses import words
 from compilewatch.worker.example_inputs.guess.values import Guess
 
 SIDES = (64, 224)

@@ -52,6 +52,13 @@ class WorkerLibrary(Protocol):
         """
         ...
 
+    def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
+        """Return lines of Python that make what `constructor` makes, and name it `model`.
+
+        None if no such lines are written at this depth.
+        """
+        ...
+
 
 _FOLDER = "compilewatch.worker.model.libraries"
 

@@ -17,6 +17,7 @@ from compilewatch.worker.model.libraries.diffusers_classes import (
     CONTAINERS,
     PREPARED,
     REDUCED,
+    SHARED,
 )
 from compilewatch.worker.model.libraries.diffusers_inputs import call_of
 
@@ -37,42 +38,70 @@ class Diffusers:
     def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
         import diffusers
 
-        chosen = getattr(diffusers, build.name, None)
+        chosen: Any = getattr(diffusers, build.name, None)
         if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
             raise ConfigError(f"diffusers {diffusers.__version__} has no class {build.name!r}")
         if build.name in CONTAINERS:
             part, argument, count = CONTAINERS[build.name]
             inner = self.constructor(LibraryBuild(library=self.name, name=part), depth)
             return lambda: chosen(**{argument: [inner() for _ in range(count)]})
-        values = _arguments(chosen, build)
-        if depth is Depth.REDUCED:
-            values = _shallow(values) | REDUCED.get(build.name, {})
+        values = _arguments(chosen, build, depth)
 
         def construct() -> nn.Module:
-            module: nn.Module = chosen(**values)
+            module: Any = chosen(**values)
             if build.name in PREPARED:
                 getattr(module, PREPARED[build.name])()
-            return module
+            if build.name in SHARED:
+                shared = LibraryBuild(library=self.name, name=SHARED[build.name])
+                module.from_transformer(module, self.constructor(shared, depth)())
+            made: nn.Module = module
+            return made
 
         return construct
+
+    def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
+        lines = ["import diffusers", "", f"model = {_call(build, depth)}"]
+        if build.name in PREPARED:
+            lines.append(f"model.{PREPARED[build.name]}()")
+        if build.name in SHARED:
+            shared = LibraryBuild(library=self.name, name=SHARED[build.name])
+            lines.append(f"model.from_transformer(model, {_call(shared, depth)})")
+        return lines
 
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
         del build
         return call_of(module)
 
 
-def _arguments(chosen: type[nn.Module], build: LibraryBuild) -> dict[str, Any]:
+def _call(build: LibraryBuild, depth: Depth) -> str:
+    """The source of the call of a class, without defaults that nothing changes."""
+    import diffusers
+
+    chosen = getattr(diffusers, build.name)
+    if build.name in CONTAINERS:
+        part, argument, count = CONTAINERS[build.name]
+        inner = _call(LibraryBuild(library=build.library, name=part), depth)
+        return f"diffusers.{build.name}({argument}=[{inner} for _ in range({count})])"
+    parameters = inspect.signature(chosen.__init__).parameters
+    values = _arguments(chosen, build, depth)
+    given = (f"{n}={v!r}" for n, v in values.items() if v != parameters[n].default)
+    return f"diffusers.{build.name}({', '.join(given)})"
+
+
+def _arguments(chosen: type[nn.Module], build: LibraryBuild, depth: Depth) -> dict[str, Any]:
     """The arguments of the constructor: those of a repository, or defaults with what they lack."""
     parameters = inspect.signature(chosen.__init__).parameters
     if build.configuration:
         given = read_configuration(build)
-        return {name: value for name, value in given.items() if name in parameters}
-    values = {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
-    return values | CONFIGURATIONS.get(build.name, {})
+        values = {name: value for name, value in given.items() if name in parameters}
+    else:
+        values = {
+            name: parameter.default
+            for name, parameter in parameters.items()
+            if parameter.default is not inspect.Parameter.empty
+        }
+        values |= CONFIGURATIONS.get(build.name, {})
+    return _shallow(values) | REDUCED.get(build.name, {}) if depth is Depth.REDUCED else values
 
 
 def _shallow(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    # The size of the first published model of each class.
+    # Sizes with which each class can be built. They resemble those of published models, but were
+    # written by hand and not compared with a repository.
     "AutoencoderKLHunyuanImage": {
         "in_channels": 3,
         "out_channels": 3,
@@ -36,6 +37,11 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "addition_embed_type": "text_time",
         "addition_time_embed_dim": 256,
         "projection_class_embeddings_input_dim": 2816,
+    },
+    # Tables of which atoms a residue has, and which residues a token may become: all of them.
+    "RFD4ProteinaAutoencoder": {
+        "atom37_mask": [[True] * 37] * 147,
+        "allowed_residue_types": [[True] * 147] * 7,
     },
     "ZImageControlNetModel": {
         "control_layers_places": [0, 5, 10, 15, 20, 25],
@@ -93,11 +99,15 @@ REDUCED: dict[str, dict[str, Any]] = {
     "Kandinsky3UNet": {"layers_per_block": 3},
     "WanAnimateTransformer3DModel": {"inject_face_latents_blocks": 1},
     "WanVACETransformer3DModel": {"vace_layers": [0, 1]},
+    "ZImageControlNetModel": {"control_layers_places": [0, 1]},
 }
 """Class -> arguments that depend on the number of layers, for the reduced one."""
 
 PREPARED: dict[str, str] = {"AutoencoderKLAllegro": "enable_tiling"}
 """Class -> the method to call first, without which it cannot run."""
+
+SHARED: dict[str, str] = {"ZImageControlNetModel": "ZImageTransformer2DModel"}
+"""Control networks that use parts of a transformer, which `from_transformer` gives them."""
 
 CONTAINERS: dict[str, tuple[str, str, int]] = {
     "FluxMultiControlNetModel": ("FluxControlNetModel", "controlnets", 2),

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from compilewatch.worker.model.libraries.diffusers_packed import (
+    cosmos_3_omni,
+    rfd4_autoencoder,
+    rfd4_transformer,
+    wan_animate_2,
+)
+
 if TYPE_CHECKING:
     from compilewatch.worker.model.libraries.diffusers_inputs import Facts
 
@@ -178,10 +185,17 @@ def _wan_animate(facts: Facts) -> dict[str, Any]:
 
 
 def _z_image(facts: Facts) -> dict[str, Any]:
-    return {
-        "x": [torch.randn(facts.channels, 1, SIDE, SIDE) for _ in range(BATCH)],
+    """Latents and texts in lists; a control network shares its embeddings with a transformer."""
+    channels, text = facts.channels, facts.get("cap_feat_dim")
+    values: dict[str, Any] = {}
+    if "control_context" in facts.parameters:
+        channels = facts.get("control_in_dim")
+        text = facts.module.cap_embedder[-1].in_features
+        values["control_context"] = [torch.randn(channels, 1, SIDE, SIDE) for _ in range(BATCH)]
+    return values | {
+        "x": [torch.randn(channels, 1, SIDE, SIDE) for _ in range(BATCH)],
         "t": torch.full((BATCH,), 0.5),
-        "cap_feats": [torch.randn(TOKENS, facts.get("cap_feat_dim")) for _ in range(BATCH)],
+        "cap_feats": [torch.randn(TOKENS, text) for _ in range(BATCH)],
     }
 
 
@@ -236,6 +250,7 @@ SPECIAL: dict[str, Special] = {
         "control_type_idx": [0],
     },
     "Cosmos3AVAEAudioTokenizer": lambda _: {"sample": _normal(2, 19200)},
+    "Cosmos3OmniTransformer": cosmos_3_omni,
     "CosmosControlNetModel": lambda _: {
         "controls_latents": _video(16),
         "latents": _video(16),
@@ -266,6 +281,7 @@ SPECIAL: dict[str, Special] = {
     "HunyuanDiT2DControlNetModel": _hunyuan_dit,
     "HunyuanDiT2DModel": _hunyuan_dit,
     "HunyuanVideo15Transformer3DModel": lambda f: {
+        "timestep": torch.full((BATCH,), 500.0),
         "encoder_hidden_states_2": _normal(TOKENS, f.get("text_embed_2_dim")),
         "encoder_attention_mask_2": torch.ones(BATCH, TOKENS, dtype=torch.bool),
         "image_embeds": _normal(8, f.get("image_embed_dim")),
@@ -343,6 +359,8 @@ SPECIAL: dict[str, Special] = {
         "attention_mask": torch.ones(BATCH, f.get("num_embeddings"), dtype=torch.bool),
     },
     "QwenImage21Transformer2DModel": _qwen_image_21,
+    "RFD4ProteinaAutoencoder": rfd4_autoencoder,
+    "RFD4ProteinaTransformer": rfd4_transformer,
     "SanaWMLTX2RefinerTransformer3DModel": lambda f: {
         "hidden_states": _normal(64, f.channels),
         "timestep": torch.full((BATCH, 64), 500.0),
@@ -396,10 +414,12 @@ SPECIAL: dict[str, Special] = {
         "pooled_text_emb": _normal(f.get("cond_embed_dim")),
         "micro_conds": _ones(5),
     },
+    "WanAnimate2Transformer3DModel": wan_animate_2,
     "WanAnimateTransformer3DModel": _wan_animate,
     "WanVACETransformer3DModel": lambda f: {
         "control_hidden_states": _video(f.get("vace_in_channels"))
     },
+    "ZImageControlNetModel": _z_image,
     "ZImageTransformer2DModel": _z_image,
 }
 """Class -> the arguments that differ from the rules; None leaves one out."""

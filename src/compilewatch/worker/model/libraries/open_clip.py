@@ -62,7 +62,8 @@ TEXT_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """Repositories that configurations name as their text tower: the class and what differs from its
-defaults. open_clip downloads these configurations, and workers are offline."""
+defaults. open_clip downloads these configurations, and workers are offline: they were written by
+hand and not compared with the repositories."""
 
 
 class OpenClip:
@@ -83,6 +84,10 @@ class OpenClip:
             return _tower(module, tower) if tower else module
 
         return construct
+
+    def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
+        del build, depth
+        return None
 
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
         del module

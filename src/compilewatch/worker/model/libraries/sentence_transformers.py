@@ -51,6 +51,10 @@ class SentenceTransformers:
 
         return construct
 
+    def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
+        del build, depth
+        return None
+
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
         del build
         first = next(iter(module.children()))

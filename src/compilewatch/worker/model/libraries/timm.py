@@ -37,6 +37,13 @@ class Timm:
 
         return construct
 
+    def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
+        if depth is Depth.REDUCED:
+            return None
+        arguments = _arguments(read_configuration(build)) if build.configuration else {}
+        given = "".join(f", {name}={value!r}" for name, value in arguments.items())
+        return ["import timm", "", f"model = timm.create_model({build.name!r}{given})"]
+
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
         del build
         known = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)

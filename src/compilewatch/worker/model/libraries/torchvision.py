@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,15 +32,25 @@ class Torchvision:
         from torchvision import models
 
         builder = models.get_model_builder(build.name)
-        names = inspect.signature(builder).parameters
-        # Otherwise a detector downloads the weights of its backbone.
-        arguments = {n: None for n in ("weights", "weights_backbone") if n in names}
+        arguments = _arguments(builder)
 
         def construct() -> nn.Module:
             module: nn.Module = builder(**arguments)
             return drop_repeated(module) if depth is Depth.REDUCED else module
 
         return construct
+
+    def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
+        from torchvision import models
+
+        if depth is Depth.REDUCED:
+            return None
+        given = "".join(f", {n}=None" for n in _arguments(models.get_model_builder(build.name)))
+        return [
+            "from torchvision import models",
+            "",
+            f"model = models.get_model({build.name!r}{given})",
+        ]
 
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
         from torchvision import models
@@ -61,6 +72,12 @@ class Torchvision:
             frames_needed = max(int(meta.get("min_temporal_size", FRAMES)), FRAMES)
             shape = (BATCH, 3, frames_needed, side, side)
         return Call(kwargs={name: torch.randn(shape)})
+
+
+def _arguments(builder: Callable[..., nn.Module]) -> dict[str, None]:
+    """No weights; without the second one, a detector downloads those of its backbone."""
+    names = inspect.signature(builder).parameters
+    return dict.fromkeys(n for n in ("weights", "weights_backbone") if n in names)
 
 
 def _crop(weights: Any) -> int:

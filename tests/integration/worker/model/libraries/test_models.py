@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from compilewatch.cli.worker_call import call_worker
 from compilewatch.config.settings import load_settings
+from compilewatch.contract.messages import Script
+from compilewatch.environments import Environments
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.plan.placement import place_model
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
     Depth,
+    LibraryBuild,
     Mode,
+    ModelSpec,
     Request,
     Result,
     Status,
@@ -42,6 +50,8 @@ LISTS = {
         "diffusers/AutoencoderKL",
         "diffusers/FluxTransformer2DModel",
         "diffusers/ControlNetModel",
+        "diffusers/ZImageControlNetModel",
+        "diffusers/RFD4ProteinaTransformer",
     ),
     "sentence-transformers": (
         "sentence-transformers/all-MiniLM-L6-v2",
@@ -119,3 +129,78 @@ def test_reduced_depth_keeps_few_blocks(tmp_path: Path) -> None:
     assert result.parameters is not None
     # With all 50 blocks: 60 million.
     assert result.parameters < 30_000_000
+
+
+@pytest.mark.libraries
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "name", ["timm/resnet18", "torchvision/mobilenet_v3_small", "diffusers/MultiAdapter"]
+)
+def test_a_script_of_plain_pytorch_builds_the_model_and_finds_the_same(
+    name: str, tmp_path: Path
+) -> None:
+    source = name.partition("/")[0]
+    (spec,) = by_name(choose_source(source, heads="all")[0].models(), (name,))
+    request = Request(
+        model=spec, target=Target(environment="libraries"), key="k", depth=Depth.REDUCED
+    )
+    environments = Environments(load_settings().cache_folder)
+    script = call_worker(environments, "reproduce", request, Script).text
+    assert "compilewatch" not in script
+    python = environments.interpreter("libraries").path
+    ended = subprocess.run([python, "-"], input=script.encode(), cwd=tmp_path, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()[-500:]
+
+
+CONFIGURATIONS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
+    "timm": (
+        "resnet18",
+        {"num_classes": 7, "pretrained_cfg": {"input_size": [3, 96, 96], "num_classes": 7}},
+        (2, 3, 96, 96),
+    ),
+    "diffusers": (
+        "UNet2DModel",
+        {
+            "_class_name": "UNet2DModel",
+            "in_channels": 5,
+            "out_channels": 5,
+            "block_out_channels": [32, 64],
+            "down_block_types": ["DownBlock2D", "DownBlock2D"],
+            "up_block_types": ["UpBlock2D", "UpBlock2D"],
+        },
+        (2, 5, 16, 16),
+    ),
+    "open_clip": (
+        "a/repository",
+        {
+            "model_cfg": {
+                "embed_dim": 32,
+                "vision_cfg": {"image_size": 64, "layers": 3, "width": 64, "patch_size": 32},
+                "text_cfg": {"vocab_size": 500, "width": 64, "heads": 2, "layers": 3},
+            }
+        },
+        (2, 3, 64, 64),
+    ),
+}
+"""Library -> a model, the configuration that a repository has of it, and the shape of its input."""
+
+
+@pytest.mark.libraries
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_configuration_of_a_repository_decides(name: str, tmp_path: Path) -> None:
+    model, values, shape = CONFIGURATIONS[name]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(values))
+    build = LibraryBuild(library=name, name=model, configuration=str(file))
+    request = Request(
+        model=ModelSpec(source="hub", name="a/repository", build=build),
+        target=Target(environment="libraries"),
+        key="k",
+        keep_artifacts=False,
+    )
+    cache = load_settings().cache_folder
+    with LocalLauncher(1, ("libraries",), cache=cache) as launcher:
+        (attempt,) = launcher.run([request], tmp_path)
+    check([attempt.result])
+    assert attempt.result.inputs[0].shape == shape
