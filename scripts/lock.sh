@@ -74,7 +74,7 @@ for torch in ${TORCH:-$(candidates)}; do
   if compile "$torch" && works "$torch"; then
     # What is reviewed by name is compared with the new Transformers; lines that it lacks are printed.
     PYTHONPATH=.:src "$cache/environments/lock-trial/venv/bin/python" -m scripts.check_inputs --write ||
-      echo "lock: correct these lines of inputs/, then: python -m scripts.check_inputs --write"
+      echo "lock: correct these lines, then: python -m scripts.check_inputs --write"
     echo "lock: torch $torch and transformers $(pinned transformers) work; now: make setup test"
     exit 0
   fi

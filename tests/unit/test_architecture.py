@@ -27,7 +27,7 @@ TABLES = {
     "launchers": LAUNCHERS,
     "sinks": SINKS,
 }
-SHARED = ("records", "errors", "files", "plugins", "contract", "neuron")
+SHARED = ("records", "errors", "files", "data", "plugins", "contract", "neuron")
 """Packages that the worker may import beside itself."""
 
 USES_PROFILING = (

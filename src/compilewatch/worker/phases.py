@@ -131,12 +131,12 @@ def _run(
 ) -> Outcome:
     from compilewatch.worker.device.subjects import on_declared_device
     from compilewatch.worker.example_inputs import summarize
-    from compilewatch.worker.model.overrides import load_overrides
+    from compilewatch.worker.model.overrides import overrides_of
     from compilewatch.worker.variants import run_variants
 
     enter(Phase.SETUP)
     target, fake_mode = _set_up(request, tier)
-    overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
+    overrides = overrides_of(request)
     preparation = _Preparation(request, fake_mode, overrides, folder / "artifacts", enter)
     enter(Phase.CREATE)
     built = preparation.build()

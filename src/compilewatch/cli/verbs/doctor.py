@@ -171,12 +171,13 @@ def _inputs(settings: Settings) -> Iterator[Check]:
 
     def overrides() -> str:
         folder = Path(settings.overrides_dir)
-        read_overrides(folder if folder.is_dir() else None)
-        return str(folder)
+        own = folder if folder.is_dir() else None
+        return f"{plural(len(read_overrides(own)), 'line')}, {_shipped_and(own)}"
 
     def expectations() -> str:
-        load_expectations(Path(settings.expectations_file))
-        return settings.expectations_file
+        path = Path(settings.expectations_file)
+        lines = load_expectations(path).expectation
+        return f"{plural(len(lines), 'line')}, {_shipped_and(path if path.exists() else None)}"
 
     for read in (targets, models, overrides, expectations):
         try:
@@ -188,6 +189,10 @@ def _inputs(settings: Settings) -> Iterator[Check]:
                 fact=str(error),
                 advice="correct the file or the setting that the message names",
             )
+
+
+def _shipped_and(own: Path | None) -> str:
+    return "as shipped" if own is None else f"as shipped and in {own}"
 
 
 def _environments(settings: Settings, fresh: bool) -> Iterator[Check]:

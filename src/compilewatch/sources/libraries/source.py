@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from compilewatch import plugins
 from compilewatch.config.paths import inputs_folder
+from compilewatch.data import LIBRARY_POPULARITY
 from compilewatch.environments import Environments, create_command, package_folder
 from compilewatch.errors import InterpreterError, SourceError, UsageError
 from compilewatch.records import DEFAULT_ENVIRONMENT, LibraryBuild, ModelSpec, Record
@@ -87,9 +88,8 @@ class PackageSource(ABC):
 
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the most used model first, and then those of the library in its order."""
-        figures = read_library_popularity(
-            self._popularity or inputs_folder() / "library_popularity.csv", self.library
-        )
+        own = self._popularity or inputs_folder() / "library_popularity.csv"
+        figures = read_library_popularity(self.library, LIBRARY_POPULARITY, own)
         found = [model for model in self.read() if not model.parts]
         # Stable: models without downloads keep the order of the library.
         found.sort(key=lambda model: -_downloads(figures, model.name))
