@@ -27,7 +27,7 @@ TABLES = {
     "launchers": LAUNCHERS,
     "sinks": SINKS,
 }
-SHARED = ("records", "errors", "files", "data", "plugins", "contract", "neuron")
+SHARED = ("records", "errors", "extras", "files", "data", "plugins", "contract", "neuron")
 """Packages that the worker may import beside itself."""
 
 USES_PROFILING = (
@@ -124,7 +124,7 @@ def arrows() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for module in modules():
         package = package_of(module)
-        if package is not None:
+        if package is not None and package != "__main__":
             others = {package_of(name) for name in imports(module)} - {None, package, "__version__"}
             found.setdefault(package, set()).update(filter(None, others))
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from packaging.version import Version
 
-from compilewatch import sandbox
+from compilewatch import extras, sandbox
 from compilewatch.cli import options
 from compilewatch.cli.worker_call import working
 from compilewatch.config.settings import Settings, load_settings
@@ -52,7 +52,7 @@ def _interpreter(fresh: bool) -> Iterator[Check]:
     try:
         default = Environments().describe("default", fresh=fresh)
     except CompilewatchError as error:
-        yield Check(name="torch", state="failed", fact=str(error), advice="make setup")
+        yield Check(name="torch", state="failed", fact=str(error), advice="pip install torch")
         return
     yield Check(
         name="torch",
@@ -61,12 +61,11 @@ def _interpreter(fresh: bool) -> Iterator[Check]:
     )
     yield Check(
         name="transformers",
-        state="ok" if default.transformers else "failed",
-        fact=default.transformers or "not installed",
-        advice="" if default.transformers else "make setup",
+        state="ok" if default.transformers else "note",
+        fact=default.transformers or "not installed: models of your own can be checked",
+        advice="" if default.transformers else extras.install("transformers"),
     )
-    if default.transformers:
-        yield _worker(fresh=fresh)
+    yield _worker(fresh=fresh)
 
 
 def _worker(*, fresh: bool = False) -> Check:

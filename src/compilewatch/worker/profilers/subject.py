@@ -120,7 +120,6 @@ class Subject:
         return tensor.to(self.device, dtype)
 
     def _set_up(self) -> None:
-        import huggingface_hub.constants
         import numpy
 
         self.device = gpu.device_of(self.order.device)
@@ -132,6 +131,8 @@ class Subject:
             setattr(torch._dynamo.config, name, value)
         build = self.order.request.model.build
         if isinstance(build, ConfigBuild) and build.weights:
+            import huggingface_hub.constants
+
             huggingface_hub.constants.HF_HUB_OFFLINE = False
 
     def _prepared(self, built: BuiltModel, rows: int | None, load_seconds: float) -> Prepared:
