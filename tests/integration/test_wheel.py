@@ -85,15 +85,15 @@ def verdicts(folder: Path) -> dict[str, Any]:
     found = {}
     for line in path.read_text().splitlines():
         result = json.loads(line)
-        capture = result.get("capture") or {}
         breaks = [
-            (b.get("code"), b.get("reason"), b.get("file"), b.get("line"), b.get("occurrences"))
-            for b in result.get("breaks", ())
+            [b[k] for k in ("code", "file", "line", "function", "occurrences")]
+            for b in result["breaks"]
         ]
         found[result["request"]["model"]["name"]] = (
             result["status"],
             result["phase"],
-            (capture.get("fullgraph") or {}).get("accepted"),
+            (result["fullgraph"] or {}).get("accepted"),
+            result["graphs"],
             sorted(breaks, key=str),
         )
     return found

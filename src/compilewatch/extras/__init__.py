@@ -20,7 +20,8 @@ class Extra(NamedTuple):
 EXTRAS: dict[str, Extra] = {
     "publish": Extra(modules=("boto3", "logging_loki", "requests", "tenacity")),
     "transformers": Extra(
-        modules=("transformers", "huggingface_hub", "httpx2", "tenacity"), commands=("pull",)
+        modules=("transformers", "huggingface_hub", "httpx2", "PIL", "scipy", "tenacity"),
+        commands=("pull",),
     ),
     "profiles": Extra(modules=("matplotlib", "numpy", "psutil", "scipy"), commands=("profile",)),
     "papers": Extra(

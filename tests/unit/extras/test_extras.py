@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 DISTRIBUTIONS = {
+    "PIL": "pillow",
     "huggingface_hub": "huggingface-hub",
     "logging_loki": "python-logging-loki",
     "opensearchpy": "opensearch-py",
