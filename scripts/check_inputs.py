@@ -4,8 +4,8 @@
     python -m scripts.check_inputs --write    # also state the pinned versions, if all fits
 
 `make lock` writes them after the pinned versions have passed its sweep. What is compared by name:
-the architectures of `inputs/popularity.csv`, and the classes and architectures of
-`inputs/overrides/*.toml` whose version scope contains the pinned Transformers.
+the architectures of `data/popularity.csv`, and the classes and architectures of
+`data/overrides/*.toml` whose version scope contains the pinned Transformers.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def pinned(root: Path) -> dict[str, str]:
 
 
 def reviewed(root: Path) -> list[Path]:
-    inputs = root / "inputs"
-    return [inputs / "popularity.csv", *sorted((inputs / "overrides").glob("*.toml"))]
+    data = root / "src" / "compilewatch" / "data"
+    return [data / "popularity.csv", *sorted((data / "overrides").glob("*.toml"))]
 
 
 def unknown_names(path: Path, library: Library) -> Iterator[str]:

@@ -49,15 +49,15 @@ NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
 SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "settings": (Settings, "compilewatch.toml"),
-    "expectations": (Expectations, "inputs/expectations.toml"),
+    "expectations": (Expectations, "expectations.toml"),
     "models": (Manifest, "inputs/models.toml"),
-    "neuron_operators": (NeuronOperators, "inputs/neuron_operators.toml"),
-    "overrides": (Overrides, "inputs/overrides/*.toml"),
+    "neuron_operators": (NeuronOperators, "neuron_operators.toml"),
+    "overrides": (Overrides, "overrides/*.toml"),
     "pulled": (PulledList, "inputs/pulled/models.toml"),
     "remote_code": (RemoteCode, "inputs/remote_code.toml"),
-    "model_prices": (ModelPrices, "inputs/papers/prices.toml"),
-    "paper_rules": (Rules, "inputs/papers/rules.toml"),
-    "trainium_prices": (Prices, "inputs/trainium_prices.toml"),
+    "model_prices": (ModelPrices, "papers/prices.toml"),
+    "paper_rules": (Rules, "papers/rules.toml"),
+    "trainium_prices": (Prices, "trainium_prices.toml"),
 }
 """Name of the schema -> the struct that reads the file, and the file."""
 

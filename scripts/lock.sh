@@ -19,11 +19,11 @@ cache=${COMPILEWATCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/compilewatch}
 trap 'rm -rf "$tools" "$cache/environments/lock-trial"' EXIT
 .venv/bin/python -m venv "$tools/venv"
 "$tools/venv/bin/pip" install --quiet pip-tools
-cp -r requirements pyproject.toml "$tools/"
+cp -r requirements "$tools/"
 
 if [ -n "${JENKINS_SOURCES:-}" ]; then .venv/bin/python -m scripts.jenkins_facts "$JENKINS_SOURCES"; fi
 
-restore() { cp "$tools"/requirements/* requirements/ && cp "$tools/pyproject.toml" .; }
+restore() { cp "$tools"/requirements/* requirements/; }
 
 pinned() { sed -n "s/^$1==//p" requirements/default.txt; }
 
@@ -38,8 +38,6 @@ compile() { # torch version
   done
   sed -e '/^#/d' requirements/neuron.in >requirements/neuron.txt
   sed -i "s/^transformers$/transformers==$(pinned transformers)/" requirements/default.in
-  sed -i -E "s/\"(torch)==[^\"]*\"/\"\1==$1\"/; s/\"(transformers)==[^\"]*\"/\"\1==$(pinned transformers)\"/" \
-    pyproject.toml
 }
 
 # Every model of a small sweep gets a verdict. Which verdict does not matter: it may change.
@@ -74,7 +72,7 @@ for torch in ${TORCH:-$(candidates)}; do
   if compile "$torch" && works "$torch"; then
     # What is reviewed by name is compared with the new Transformers; lines that it lacks are printed.
     PYTHONPATH=.:src "$cache/environments/lock-trial/venv/bin/python" -m scripts.check_inputs --write ||
-      echo "lock: correct these lines of inputs/, then: python -m scripts.check_inputs --write"
+      echo "lock: correct these lines, then: python -m scripts.check_inputs --write"
     echo "lock: torch $torch and transformers $(pinned transformers) work; now: make setup test"
     exit 0
   fi

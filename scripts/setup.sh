@@ -135,6 +135,7 @@ if [ -z "${SHARED:-}" ]; then
   install_locked .venv/bin/python
   rm .venv/.setup-running
 fi
-.venv/bin/python "${pip[@]}" --no-deps --editable .
+# The locks have what the extras need, but Ray (of dev) and Streamlit, which has an environment of its own.
+.venv/bin/python "${pip[@]}" --no-deps --editable '.[all]'
 echo "$digest" >"$stamp"
 echo "setup: ready"

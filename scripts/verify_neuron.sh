@@ -38,7 +38,7 @@ check() { # NAME COMMAND...: prints the outcome and continues in any case
 compiler() {
   neuronx-cc --version
   neuronx-cc list-operators --framework XLA >"$folder/operators.txt"
-  echo "$(wc -l <"$folder/operators.txt") operators: compare with inputs/neuron_operators.toml"
+  echo "$(wc -l <"$folder/operators.txt") operators: compare with src/compilewatch/data/neuron_operators.toml"
   neuron-ls || echo "no NeuronCores: loading and running will not be verified"
 }
 

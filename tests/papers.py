@@ -138,7 +138,7 @@ def pipeline(
     caller = Caller(
         ledger=store.ledger,
         provider=provider,
-        rules=load_rules(INPUTS / "rules.toml"),
+        rules=load_rules(),
         price=PRICE,
         budget=budget,
         papers=frozenset(paper.id for paper in papers),

@@ -37,6 +37,10 @@ class MissingModuleError(ConfigError):
     """The module of a person's own model is not found: a package may not be installed."""
 
 
+class MissingExtraError(CompilewatchError):
+    """A package of an extra is not installed; the message says what to install."""
+
+
 class StoreError(CompilewatchError):
     """outputs/ cannot be read or written: full disk, no permission, unknown schema version."""
 

@@ -7,13 +7,35 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from compilewatch.errors import UsageError, did_you_mean
+from compilewatch import extras
+from compilewatch.errors import MissingExtraError, UsageError, did_you_mean
 
 
 def load(reference: str) -> Any:
-    """Import the object that `"module:Attribute"` names. Raises ImportError or AttributeError."""
+    """Import the object that `"module:Attribute"` names.
+
+    Raises MissingExtraError if it needs an extra that is not installed, ImportError or
+    AttributeError.
+    """
     module, _, attribute = reference.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise missing(error) or error from None
+
+
+def missing(error: ModuleNotFoundError, command: str = "") -> MissingExtraError | None:
+    """Return the error that says what to install, or None if no extra has the module.
+
+    `command` is the command that needs it, as it is typed after `compilewatch`.
+    """
+    module = (error.name or "").partition(".")[0]
+    extra = extras.extra_with(module, command)
+    if extra is None:
+        return None
+    return MissingExtraError(
+        f"{module} is not installed, which {command or 'this'} needs: {extras.install(extra)}"
+    )
 
 
 def find(

@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.usefixtures("warm_launcher"),
 ]
 
-OVERRIDES = Path(__file__).parents[2] / "inputs" / "overrides"
 
 EXPORTED = {
     "LongformerModel": "data_dependent_guard",  # text; the guard is on the values of a mask
@@ -81,7 +80,6 @@ def ask(
             key=f"{spec.name}-{tier}",
             tier=tier,
             depth=Depth.REDUCED,
-            overrides_dir=str(OVERRIDES),
             keep_artifacts=False,
         )
         for spec in specs

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from compilewatch.launchers.local.launcher import LocalLauncher
@@ -14,7 +12,6 @@ from compilewatch.sources.transformers.source import LibrarySource
 # The first test waits for all answers, which are of many models with --matrix.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
-OVERRIDES = Path(__file__).parents[2] / "inputs" / "overrides"
 
 SAMPLE = {
     "CLIPModel": "images and text together, and an output that is no tensor",
@@ -72,7 +69,6 @@ def answers(
             key=f"{spec.name}-{tier}-{depth}",
             tier=tier,
             depth=depth,
-            overrides_dir=str(OVERRIDES),
             keep_artifacts=False,
         )
         for spec in specs

@@ -1,4 +1,4 @@
-"""What the reviewed files of inputs/ say of the versions that they were checked with."""
+"""What the reviewed data say of the versions that they were checked with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from compilewatch.sources.transformers.scan import Library, ModelClass
 from scripts.check_inputs import findings, stated, write
+
+DATA = Path("src/compilewatch/data")
 
 LIBRARY = Library(
     version="5.2.0",
@@ -28,8 +30,8 @@ date = 2026-11-23
 def root(tmp_path: Path) -> Path:
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements" / "default.txt").write_text("torch==2.3.1\ntransformers==5.2.0\n")
-    (tmp_path / "inputs" / "overrides").mkdir(parents=True)
-    (tmp_path / "inputs" / "popularity.csv").write_text(
+    (tmp_path / DATA / "overrides").mkdir(parents=True)
+    (tmp_path / DATA / "popularity.csv").write_text(
         "# checked with: nothing\n"
         "model_type,downloads_30d,models,top_model,top_model_downloads_30d\nbert,5,1,org/bert,5\n"
     )
@@ -38,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def _override(root: Path, text: str) -> None:
-    (root / "inputs" / "overrides" / "config.toml").write_text(text)
+    (root / DATA / "overrides" / "config.toml").write_text(text)
 
 
 def test_names_that_the_pinned_release_has_are_no_finding(root: Path) -> None:
@@ -48,7 +50,7 @@ def test_names_that_the_pinned_release_has_are_no_finding(root: Path) -> None:
 def test_a_class_that_it_lacks_is_one(root: Path) -> None:
     _override(root, OVERRIDE.format(name="BartModel"))
     assert list(findings(root, LIBRARY)) == [
-        "inputs/overrides/config.toml: transformers 5.2.0 has no BartModel"
+        "src/compilewatch/data/overrides/config.toml: transformers 5.2.0 has no BartModel"
     ]
 
 
@@ -58,10 +60,10 @@ def test_an_override_for_other_releases_is_not_compared(root: Path) -> None:
 
 
 def test_an_architecture_that_it_lacks_is_one(root: Path) -> None:
-    with (root / "inputs" / "popularity.csv").open("a") as file:
+    with (root / DATA / "popularity.csv").open("a") as file:
         file.write("bart,4,1,org/bart,4\n")
     assert list(findings(root, LIBRARY)) == [
-        "inputs/popularity.csv: transformers 5.2.0 has no bart"
+        "src/compilewatch/data/popularity.csv: transformers 5.2.0 has no bart"
     ]
 
 
@@ -71,8 +73,8 @@ def test_another_release_than_the_pinned_one_is_one(root: Path) -> None:
 
 
 def test_the_versions_are_written_and_nothing_else_changes(root: Path) -> None:
-    override = root / "inputs" / "overrides" / "config.toml"
-    figures = root / "inputs" / "popularity.csv"
+    override = root / DATA / "overrides" / "config.toml"
+    figures = root / DATA / "popularity.csv"
     figures.write_bytes(figures.read_bytes() + b"bart,4,1,org/bart,4\r\n")
     before = override.read_text(), figures.read_bytes().decode()
     write(root)

@@ -99,7 +99,7 @@ def choose_models(
         top = top or (None if chosen.name in ("manifest", "chaos", "papers") else settings.top)
     others = other_sources(places) if names is not None else ()
     specs = select(
-        chosen.models(),
+        chosen.models,
         top=top,
         names=names,
         families=selection.families,

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from compilewatch import __version__
+from compilewatch import __version__, plugins
 from compilewatch.errors import CompilewatchError, did_you_mean
 
 VERBS: dict[str, str] = {
@@ -60,6 +60,12 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            raise plugins.missing(error, ctx.invoked_subcommand or "") or error from None
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -88,7 +94,7 @@ def main() -> None:
     # CI servers abort a build with SIGTERM: end as with Ctrl-C, and keep the finished results.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        status = group.main(standalone_mode=False)
+        status = group.main(prog_name="compilewatch", standalone_mode=False)
     except CompilewatchError as error:
         click.echo(f"compilewatch: {error}", err=True)
         sys.exit(error.exit_status)

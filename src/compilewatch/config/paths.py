@@ -30,12 +30,14 @@ class Places:
 def inputs_folder() -> Path:
     """The folder of reviewed input files, absolute; it need not exist.
 
-    `COMPILEWATCH_INPUTS` if set, else `inputs/` of the current folder, else that of the checkout.
+    `COMPILEWATCH_INPUTS` if set, else `inputs/` of the current folder, else that of the checkout
+    from which compilewatch runs, if there is one.
     """
     if named := os.environ.get("COMPILEWATCH_INPUTS"):
         return Path(named).expanduser().resolve()
     here = Path.cwd() / "inputs"
-    return here if here.is_dir() else _CHECKOUT / "inputs"
+    there = _CHECKOUT / "inputs"
+    return there if there.is_dir() and not here.is_dir() else here
 
 
 def cache_folder() -> Path:

@@ -48,7 +48,7 @@ class TargetEntry(Record, frozen=True, kw_only=True):
             number of graphs has no meaning.
         device_of_child: whether a child gets a device that its server has not. Autograd counts the
             devices at the first backward of a process, so the server must not run one.
-        reads_neuron_operators: whether results depend on `inputs/neuron_operators.toml`.
+        reads_neuron_operators: whether results depend on `neuron_operators.toml`.
         captures_for_devices: whether it captures models for a device that is only declared. Such a
             target generates no code.
         evaluates_variants: whether it evaluates each input variant of a model.
@@ -80,6 +80,7 @@ class TargetEntry(Record, frozen=True, kw_only=True):
 
 COMMON_FILES = (
     "contract/failures.py",
+    "data/__init__.py",
     "worker/device",
     "worker/example_inputs",
     "worker/forked.py",

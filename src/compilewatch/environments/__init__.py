@@ -215,7 +215,7 @@ def package_folder(chosen: Interpreter) -> Path:
         try:
             return Path(str(metadata.distribution("torch").locate_file("")))
         except metadata.PackageNotFoundError:
-            raise InterpreterError("torch is not installed here: run `make setup`") from None
+            raise InterpreterError("torch is not installed here: pip install torch") from None
     library = Path(chosen.executable).parent.parent / "lib"
     return next(library.glob("python*/site-packages"), library)
 

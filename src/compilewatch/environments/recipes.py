@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compilewatch.config.settings import CHECKOUT
 from compilewatch.contract import targets
+from compilewatch.data import REQUIREMENTS
 from compilewatch.environments import INTERPRETERS, SUPPORTED_TRANSFORMERS
 from compilewatch.errors import InterpreterError, UsageError
-
-REQUIREMENTS = CHECKOUT / "requirements"
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -71,8 +69,7 @@ class Recipe:
             return self.requirements.read_text(encoding="utf-8")
         except OSError as error:
             raise InterpreterError(
-                f"{self.requirements} cannot be read ({error.strerror}): environments can only be "
-                "created from a checkout of compilewatch"
+                f"{self.requirements} cannot be read ({error.strerror}): install compilewatch again"
             ) from None
 
 

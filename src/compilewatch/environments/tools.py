@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compilewatch.config.paths import cache_folder
+from compilewatch.data import REQUIREMENTS
 from compilewatch.environments import module_command
 from compilewatch.environments.creation import Observer, locked, run_step, runs
-from compilewatch.environments.recipes import REQUIREMENTS
 from compilewatch.errors import InterpreterError
 from compilewatch.files import replace
 
@@ -93,6 +93,5 @@ def _digest(name: str) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise InterpreterError(
-            f"{path} cannot be read ({error.strerror}): this environment can only be created from "
-            "a checkout of compilewatch"
+            f"{path} cannot be read ({error.strerror}): install compilewatch again"
         ) from None

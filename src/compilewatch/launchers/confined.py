@@ -141,7 +141,7 @@ def _inside(model: ModelSpec) -> ModelSpec:
 
 
 def _visible(request: Request) -> list[Path]:
-    """What the worker reads: its own package, and the reviewed data."""
+    """What the worker reads: its own package, and the project's reviewed data."""
     named = (request.overrides_dir, request.neuron_operators)
     return [_PACKAGE.resolve(), *(Path(path).resolve() for path in named if path)]
 

@@ -1,4 +1,4 @@
-"""Prices of models: dated, reviewed rows of `inputs/papers/prices.toml`."""
+"""Prices of models: dated, reviewed rows of `data/papers/prices.toml`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from compilewatch.files import read_toml
+from compilewatch import data
 from compilewatch.papers import Reply
 
 MILLION = 1_000_000
@@ -42,7 +42,7 @@ class ModelPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ModelPrices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`inputs/papers/prices.toml`."""
+    """`papers/prices.toml`."""
 
     schema_version: Annotated[int, Meta(ge=1, le=1)]
     price: tuple[ModelPrice, ...] = ()
@@ -51,9 +51,10 @@ class ModelPrices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def price_of(file: Path, model: str) -> ModelPrice | None:
     """The newest price whose `model` is part of the id, the longest first; None without a row.
 
-    Ids of inference profiles (`us.`…) contain the id of their model. Raises ConfigError.
+    A fitting row of a project's own file applies, if there is any. Ids of inference profiles
+    (`us.`…) contain the id of their model. Raises ConfigError.
     """
-    if not file.exists():
-        return None
-    fitting = [row for row in read_toml(file, ModelPrices).price if row.model in model]
+    files = data.read(file, data.MODEL_PRICES, ModelPrices)
+    rows = ([row for row in file.price if row.model in model] for file in files)
+    fitting = next(filter(None, rows), [])
     return max(fitting, key=lambda row: (len(row.model), row.date), default=None)

@@ -1,4 +1,4 @@
-"""The rules that every prompt contains: reviewed, versioned rows of `inputs/papers/rules.toml`."""
+"""The rules that every prompt contains: reviewed, versioned rows of `data/papers/rules.toml`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from compilewatch.files import read_toml
+from compilewatch import data
 from compilewatch.records.digests import digest
 
 
@@ -24,7 +24,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`inputs/papers/rules.toml`. `version` is raised with each change of a rule."""
+    """`papers/rules.toml`. `version` is raised with each change of a rule."""
 
     schema_version: Annotated[int, Meta(ge=1, le=1)]
     version: Annotated[int, Meta(ge=1)]
@@ -39,6 +39,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return "\n".join(f"- [{r.id}] {r.text}" for r in self.rule if role in r.roles)
 
 
-def load_rules(path: Path) -> Rules:
-    """Raises ConfigError if the file is missing or malformed."""
-    return read_toml(path, Rules)
+def load_rules(path: Path | None = None) -> Rules:
+    """The rules of a project's own file, which also states the version, and then the shipped ones.
+
+    A shipped rule is left out if an own one has its id. Raises ConfigError for a malformed file.
+    """
+    first, *others = data.read(path, data.RULES, Rules)
+    ids = {rule.id for rule in first.rule}
+    further = (rule for file in others for rule in file.rule if rule.id not in ids)
+    return msgspec.structs.replace(first, rule=(*first.rule, *further))

@@ -1,7 +1,8 @@
 """Reviewed exceptions: which models are known not to pass, why, and since when.
 
-`inputs/expectations.toml` contains `[[expectation]]` tables. An expectation that no longer holds
-is reported, so that the list stays current. The model still runs, unless the line says `skip`.
+`data/expectations.toml` contains `[[expectation]]` tables, and so does a project's own file, which
+comes first. An expectation that no longer holds is reported, so that the list stays current. The
+model still runs, unless the line says `skip`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from compilewatch import data
 from compilewatch.contract.targets import target_label
-from compilewatch.files import read_toml
 from compilewatch.records import (
     ClassBuild,
     ConfigBuild,
@@ -105,10 +106,12 @@ class Expectations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def load_expectations(path: Path | None) -> Expectations:
-    """Read an expectations file; without a path or file, return none. Raises ConfigError."""
-    if path is None or not path.exists():
-        return Expectations()
-    return read_toml(path, Expectations)
+    """Read a project's own expectations, if there are any, and the shipped ones.
+
+    Raises ConfigError.
+    """
+    files = data.read(path, data.EXPECTATIONS, Expectations)
+    return Expectations(expectation=tuple(line for file in files for line in file.expectation))
 
 
 def stale_note(expected: Expectation, result: Result) -> str:
@@ -117,7 +120,7 @@ def stale_note(expected: Expectation, result: Result) -> str:
     return (
         f"{expected.model} [{target_label(result.request.target)}]: expected {wanted} "
         f"({expected.reason}, {expected.date}) but the result is {result.status.value} in "
-        f"{result.phase.value}; update inputs/expectations.toml"
+        f"{result.phase.value}; update expectations.toml, or add a line to your own"
     )
 
 

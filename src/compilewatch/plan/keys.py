@@ -19,6 +19,7 @@ import msgspec
 
 from compilewatch.contract.devices import declared
 from compilewatch.contract.targets import COMMON_FILES, entry, variants_of
+from compilewatch.data import OVERRIDES
 from compilewatch.errors import ConfigError
 from compilewatch.records import (
     HARNESS_VERSION,
@@ -68,14 +69,15 @@ def _source_files(folder: Path, names: Iterable[str]) -> set[Path]:
     return found
 
 
-def read_overrides(folder: Path | None) -> tuple[dict[str, Any], ...]:
-    """Return the `[[override]]` tables of a folder of overrides, without `reason` and `date`.
+def read_overrides(own: Path | None) -> tuple[dict[str, Any], ...]:
+    """Return the `[[override]]` tables, without `reason` and `date`: the shipped ones come first.
 
-    `worker/model/overrides.py` validates them; a key only depends on which models they select and
-    on their content. Raises ConfigError.
+    `own` is a project's folder of overrides. `worker/model/overrides.py` validates them; a key only
+    depends on which models they select and on their content. Raises ConfigError.
     """
     found: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.toml")) if folder is not None else ():
+    folders = (OVERRIDES,) if own is None else (OVERRIDES, own)
+    for path in (path for folder in folders for path in sorted(folder.glob("*.toml"))):
         try:
             entries = tomllib.loads(path.read_text(encoding="utf-8")).get("override", [])
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -122,14 +124,14 @@ def request_key(
     variants: Variants = Variants.MAIN,
     overrides: Iterable[dict[str, Any]] = (),
     inputs_file: Path | None = None,
-    operators_file: Path | None = None,
+    operators_files: Iterable[Path] = (),
 ) -> str:
     """Return the key of a request: a digest of everything that can change its result.
 
     It does not contain the model's name, downloads or licence, nor deadlines and memory limits,
     which can only prevent a result, nor the environment's name: two names of one environment share
     results. `environment` None means that it does not exist, so that the request does not run.
-    Raises ConfigError if `inputs_file` or `operators_file` cannot be read.
+    Raises ConfigError if `inputs_file` or one of `operators_files` cannot be read.
     """
     target_options = msgspec.structs.asdict(target)
     del target_options["environment"]
@@ -144,7 +146,7 @@ def request_key(
             "environment": _environment_identity(environment),
             "overrides": overrides_for(spec, overrides),
             "inputs": _file_sha256(inputs_file) if inputs_file is not None else None,
-            "operators": _file_sha256(operators_file) if operators_file is not None else None,
+            "operators": [_file_sha256(path) for path in operators_files],
             "harness": [HARNESS_VERSION, target_sha256(target.name)],
         }
     )

@@ -16,6 +16,7 @@ from compilewatch.contract.targets import (
     entry,
     variants_of,
 )
+from compilewatch.data import NEURON_OPERATORS
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
 from compilewatch.plan.keys import read_overrides, request_key
@@ -100,7 +101,7 @@ def plan(
             variants=options.variants,
             overrides=overrides,
             inputs_file=Path(inputs_file) if inputs_file else None,
-            operators_file=_operators_file(target, options),
+            operators_files=_operators_files(target, options),
         )
         request = _request(spec, target, key, options)
         result = _result_without_run(request, environment, expected)
@@ -227,10 +228,12 @@ def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Req
     )
 
 
-def _operators_file(target: Target, options: Options) -> Path | None:
-    """Return the list of Neuron operators for the one target whose results depend on it."""
-    known = options.neuron_operators if entry(target.name).reads_neuron_operators else None
-    return Path(known) if known else None
+def _operators_files(target: Target, options: Options) -> tuple[Path, ...]:
+    """Return the lists of Neuron operators for the one target whose results depend on them."""
+    if not entry(target.name).reads_neuron_operators:
+        return ()
+    own = options.neuron_operators
+    return (Path(own), NEURON_OPERATORS) if own is not None else (NEURON_OPERATORS,)
 
 
 def _result_without_run(

@@ -178,11 +178,11 @@ class Request(Record, frozen=True, kw_only=True):
 
     `key` is a hash of everything that can change the result. Deadlines and the memory limit are not
     part of it, because they can only prevent a result. `inputs_file` is a file of saved inputs
-    (`.toml` or `.safetensors`), `overrides_dir` the folder of reviewed input overrides and
-    `neuron_operators` the file of operators that neuronx-cc is documented to reject; all three are
-    absolute paths. `device` describes the declared device of the target; None for the CPU. With
-    `training`, the model is trained for a profile instead, and the result only says whether that
-    worked.
+    (`.toml` or `.safetensors`), `overrides_dir` the folder of a project's own overrides and
+    `neuron_operators` its file of operators that neuronx-cc is documented to reject, besides those
+    in `data`; all three are absolute paths. `device` describes the declared device of the target;
+    None for the CPU. With `training`, the model is trained for a profile instead, and the result
+    only says whether that worked.
     """
 
     model: ModelSpec

@@ -45,9 +45,9 @@ def own_model(
     packages of the environment. Raises ConfigError, with one line, if something is missing or
     invalid.
     """
-    path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
+    path, attribute = _parts(name)
     file = Path(path).expanduser()
-    if file.suffix == ".py" or (attribute and _is_path(path)):
+    if is_file(name):
         return _file_spec(file, attribute, name, python_path, root)
     folder = file.parent if file.name == "config.json" else file
     if not attribute and (_is_path(path) or (folder / "config.json").is_file()):
@@ -55,6 +55,12 @@ def own_model(
     if not FACTORY.fullmatch(name):
         return None
     return factory_spec(name, name, python_path=_searched(path, python_path), root=root)
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a Python file, which no model of a source has."""
+    path, attribute = _parts(name)
+    return path.endswith(".py") or bool(attribute and _is_path(path))
 
 
 def dotted_model(
@@ -181,6 +187,11 @@ def with_inputs(spec: ModelSpec, inputs: str, root: Path | None = None) -> Model
         source_sha256=f"{spec.build.source_sha256} {made.build.source_sha256}",
     )
     return msgspec.structs.replace(spec, build=build)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
+    return path, attribute
 
 
 def _is_path(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Downloads by architecture: a reviewed CSV file, `inputs/popularity.csv`.
+"""Downloads by architecture: a reviewed CSV file, `data/popularity.csv`.
 
 Comment lines (`#`) at the top give the origin and date of the figures. They are followed by a
 header and one row for each `model_type`, most used first.
@@ -29,15 +29,14 @@ class Figure(Record, frozen=True, kw_only=True):
     top_model_downloads: int
 
 
-def read_popularity(path: Path) -> dict[str, Figure]:
-    """Read figures by model type; without the file there are none.
+def read_popularity(*paths: Path) -> dict[str, Figure]:
+    """Read figures by model type; those of a later file replace those of an earlier one.
 
-    Raises ConfigError, with the line, if the file is malformed.
+    A file that does not exist has none. Raises ConfigError, with the line, if one is malformed.
     """
-    text = _text(path)
-    if text is None:
-        return {}
-    return {figure.model_type: figure for figure in _figures(path, text)}
+    texts = ((path, _text(path)) for path in paths)
+    figures = (_figures(path, text) for path, text in texts if text is not None)
+    return {figure.model_type: figure for file in figures for figure in file}
 
 
 def _text(path: Path) -> str | None:
@@ -76,12 +75,19 @@ def _figure(row: Sequence[str], where: str) -> Figure:
 LIBRARY_COLUMNS = ("library", "name", *COLUMNS[1:])
 
 
-def read_library_popularity(path: Path, library: str) -> dict[str, Figure]:
-    """Read the figures of one library by the names of its models; without the file there are none.
+def read_library_popularity(library: str, *paths: Path) -> dict[str, Figure]:
+    """Read the figures of one library by the names of its models.
 
-    The file is like that of `read_popularity`, with a library and a name in place of a model type.
-    Raises ConfigError, with the line, if it is malformed.
+    The files are like those of `read_popularity`, with a library and a name in place of a model
+    type. Raises ConfigError, with the line, if one is malformed.
     """
+    found: dict[str, Figure] = {}
+    for path in paths:
+        found |= _of_library(library, path)
+    return found
+
+
+def _of_library(library: str, path: Path) -> dict[str, Figure]:
     text = _text(path)
     if text is None:
         return {}

@@ -9,11 +9,14 @@ from pathlib import Path
 from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
 from compilewatch.records import LibraryBuild, ModelSpec
 from compilewatch.sources import Source
-from compilewatch.sources.own import dotted_model, own_model
+from compilewatch.sources.own import dotted_model, is_file, own_model
+
+Models = Sequence[ModelSpec] | Callable[[], Sequence[ModelSpec]]
+"""The models of a source, or what reads them."""
 
 
 def select(
-    specs: Sequence[ModelSpec],
+    specs: Models,
     *,
     top: int | None = None,
     names: Iterable[str] | None = None,
@@ -36,6 +39,7 @@ def select(
         if top is not None or families is not None or all:
             raise UsageError("select models either by name, or by top, family or all")
         return by_name(specs, names, others, python_path, transformers)
+    specs = specs() if callable(specs) else specs
     if families is not None:
         specs = _of_families(specs, tuple(families))
     if top is None:
@@ -48,19 +52,35 @@ def select(
 
 
 def by_name(
-    specs: Sequence[ModelSpec],
+    specs: Models,
     names: Iterable[str],
     others: Iterable[Callable[[], Source]] = (),
     python_path: Sequence[Path] = (),
     transformers: Path | None = None,
 ) -> tuple[ModelSpec, ...]:
-    """The specs of each name, without repetition. See `select`."""
-    pools: list[Sequence[ModelSpec]] = [specs]
+    """The specs of each name, without repetition. See `select`.
+
+    A source that cannot be read is an error only if a name is found nowhere else.
+    """
+    names = [name.strip() for name in names]
+    pools: list[Sequence[ModelSpec]] = []
+    unread: SourceError | None = None
+    if not callable(specs):
+        pools.append(specs)
+    elif not all(map(is_file, names)):
+        try:
+            pools.append(specs())
+        except SourceError as error:
+            unread = error
     pending = list(others)
     chosen: dict[str, ModelSpec] = {}
-    for name in map(str.strip, names):
-        for found in _find(name, pools, pending, python_path, transformers):
-            chosen.setdefault(found.name, found)
+    for name in names:
+        try:
+            found = _find(name, pools, pending, python_path, transformers)
+        except UnknownModelError as unknown:
+            raise unread or unknown from None
+        for spec in found:
+            chosen.setdefault(spec.name, spec)
     if not chosen:
         raise UsageError("no model is named: name at least one")
     return tuple(chosen.values())

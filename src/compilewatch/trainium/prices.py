@@ -1,4 +1,4 @@
-"""Prices of instances: dated, reviewed rows of `inputs/trainium_prices.toml`."""
+"""Prices of instances: dated, reviewed rows of `data/trainium_prices.toml`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from compilewatch.files import read_toml
+from compilewatch import data
 
 MINIMUM_SECONDS = 60.0
 """EC2 bills Linux per second, with this minimum after each start (StartInstances)."""
@@ -30,19 +30,21 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`inputs/trainium_prices.toml`."""
+    """`trainium_prices.toml`."""
 
     schema_version: Annotated[int, Meta(ge=1, le=1)]
     price: tuple[Price, ...] = ()
 
 
 def price_of(file: Path, instance_type: str, region: str) -> Price | None:
-    """Return the newest price of a type in a region; None without a row or file.
+    """Return the newest price of a type in a region, of a project's own file if it has one.
 
-    Raises ConfigError for a malformed file.
+    None without a row. Raises ConfigError for a malformed file.
     """
-    if not file.exists():
-        return None
-    rows = read_toml(file, Prices).price
-    fitting = [row for row in rows if row.instance_type == instance_type and region in row.regions]
+
+    def fits(row: Price) -> bool:
+        return row.instance_type == instance_type and region in row.regions
+
+    files = data.read(file, data.TRAINIUM_PRICES, Prices)
+    fitting = next((f for f in (list(filter(fits, file.price)) for file in files) if f), [])
     return max(fitting, key=lambda row: row.date, default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -131,12 +132,12 @@ def _run(
 ) -> Outcome:
     from compilewatch.worker.device.subjects import on_declared_device
     from compilewatch.worker.example_inputs import summarize
-    from compilewatch.worker.model.overrides import load_overrides
+    from compilewatch.worker.model.overrides import overrides_of
     from compilewatch.worker.variants import run_variants
 
     enter(Phase.SETUP)
     target, fake_mode = _set_up(request, tier)
-    overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
+    overrides = overrides_of(request)
     preparation = _Preparation(request, fake_mode, overrides, folder / "artifacts", enter)
     enter(Phase.CREATE)
     built = preparation.build()
@@ -232,11 +233,13 @@ def _calls_noticed() -> Iterator[list[str]]:
 
 
 def _seed() -> None:
-    import numpy
     import torch
 
     random.seed(SEED)
-    numpy.random.seed(SEED)
+    with contextlib.suppress(ImportError):  # torch does not require it
+        import numpy
+
+        numpy.random.seed(SEED)
     torch.manual_seed(SEED)
 
 
@@ -260,13 +263,13 @@ def _dtype_of(module: nn.Module) -> str | None:
 
 
 def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode | None]:
-    import huggingface_hub.constants
-
     from compilewatch.worker.device import torch_device
     from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 
     build = request.model.build
     if isinstance(build, ConfigBuild) and build.weights:
+        import huggingface_hub.constants
+
         # Workers are offline; only the download of requested real weights is allowed.
         huggingface_hub.constants.HF_HUB_OFFLINE = False
         os.environ.pop("HF_HUB_OFFLINE", None)

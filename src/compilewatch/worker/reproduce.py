@@ -33,7 +33,7 @@ from compilewatch.records import (
 from compilewatch.worker import phases
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.libraries import library
-from compilewatch.worker.model.overrides import load_overrides
+from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.targets.dynamo.settings import has_nested_graph_breaks
 from compilewatch.worker.value_source import OBJECTS, has_objects, inputs_source
@@ -335,7 +335,7 @@ def dtype_source(module: torch.nn.Module) -> list[str]:
 def script(request: Request) -> str:
     """The complete script for one request (its tier should be `real`)."""
     request = at_written_depth(request)
-    overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
+    overrides = overrides_of(request)
     built = build_model(request, None, overrides)
     inputs = make_inputs(built.module, built.config, request, overrides, None)
     objects = has_objects(inputs)

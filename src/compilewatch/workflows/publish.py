@@ -21,7 +21,6 @@ from compilewatch.errors import (
 from compilewatch.records.clock import now
 from compilewatch.records.views import RunView
 from compilewatch.sinks import ADDRESSES, SINKS, Sink, remote_sinks
-from compilewatch.sinks.pushgateway import Health, push_health
 from compilewatch.store import Spool, Spooled, Store, StoredRun
 from compilewatch.workflows.view import view
 
@@ -80,6 +79,8 @@ def report_health(store: Store, settings: Settings, published: Published) -> Non
     """Report the state of publication to the Pushgateway, if one is set and it is available."""
     if not settings.pushgateway.url:
         return
+    from compilewatch.sinks.pushgateway import Health, push_health
+
     failed = Counter(sink for sink, _ in published.failures)
     spool = store.spool
     with contextlib.suppress(SinkError):

@@ -71,7 +71,7 @@ def test_the_model_behind_a_profile(given: str, base: str) -> None:
 def test_a_request_has_a_schema_that_structured_output_accepts() -> None:
     paper = Paper(id="p", title="T", library="folder", location="x")
     text = read_text(b"Words of </paper> a paper. " * 20, max_tokens=1000)
-    prompt = plan_prompt(paper, text, load_rules(world.INPUTS / "rules.toml"))
+    prompt = plan_prompt(paper, text, load_rules())
     with world.served() as (server, made):
         made.converse(prompt)
         (body,) = server.requests

@@ -12,6 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.ec2.models.instances import StateReason
 
+from compilewatch import data
 from compilewatch.errors import ConfigError, TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.trainium import session
 from compilewatch.trainium.operation import Report
@@ -44,9 +45,10 @@ def test_the_newest_price_counts_and_a_minute_is_the_least(world: World) -> None
     assert report.price.cost(1) == pytest.approx(1.5 / 60)
 
 
-def test_an_unknown_price_is_none(world: World) -> None:
-    unknown = str(world.folder / "no file.toml")
-    up = world.operation(trainium_prices_file=unknown).up()
+def test_an_unknown_price_is_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (reviewed := world.folder / "reviewed.toml").write_text("schema_version = 1\n")
+    monkeypatch.setattr(data, "TRAINIUM_PRICES", reviewed)
+    up = world.operation(trainium_prices_file=str(world.folder / "no file.toml")).up()
     assert (up.price, up.usd) == (None, None)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from compilewatch.contract.devices import declared
@@ -21,7 +19,6 @@ from compilewatch.sources.transformers.source import LibrarySource
 
 pytestmark = [pytest.mark.torch]
 
-OVERRIDES = Path(__file__).parents[3] / "inputs" / "overrides"
 
 ASKED = (
     ("LlavaForConditionalGeneration", Variants.ALL),
@@ -45,7 +42,6 @@ def results(warm_launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFacto
             key=f"{name}-{variants}".ljust(16, "-"),
             depth=Depth.REDUCED,
             variants=variants,
-            overrides_dir=str(OVERRIDES),
             keep_artifacts=False,
         )
         for name, variants in ASKED
@@ -117,7 +113,6 @@ def test_a_probed_model_has_its_variants_too(
         device=declared("cuda"),
         depth=Depth.REDUCED,
         variants=Variants.ALL,
-        overrides_dir=str(OVERRIDES),
         keep_artifacts=False,
     )
     (done,) = warm_launcher.run([request], tmp_path_factory.mktemp("scratch"))

@@ -88,5 +88,5 @@ def test_a_failed_installation_is_not_ready(
 def test_without_the_checkout_it_says_so(tmp_path: Path, steps: list[list[str]]) -> None:
     tool = tools.Tool("monitor", tmp_path)
     (tmp_path / "monitor.txt").unlink()
-    with pytest.raises(InterpreterError, match="from a checkout"):
+    with pytest.raises(InterpreterError, match="install compilewatch again"):
         tool.create()

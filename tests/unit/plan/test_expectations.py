@@ -97,13 +97,20 @@ def test_a_target_may_be_named_with_its_mode(tmp_path: Path) -> None:
     assert expectations.of(factories.request(), ENVIRONMENT) is None
 
 
-def test_no_file_means_none(tmp_path: Path) -> None:
-    assert load_expectations(tmp_path / "none.toml") == Expectations()
-    assert load_expectations(None) == Expectations()
+def test_without_an_own_file_the_shipped_one_remains_and_own_lines_come_first(
+    tmp_path: Path,
+) -> None:
+    shipped = load_expectations(None).expectation
+    assert load_expectations(tmp_path / "none.toml").expectation == shipped != ()
+    path = tmp_path / "expectations.toml"
+    path.write_text(FILE)
+    own, *others = load_expectations(path).expectation
+    assert tuple(others) == shipped
+    assert own not in shipped
 
 
 def test_the_shipped_file_is_valid() -> None:
-    shipped = load_expectations(Path(__file__).parents[3] / "inputs" / "expectations.toml")
+    shipped = load_expectations(None)
     named = [(e.model, e.target, e.transformers, e.torch) for e in shipped.expectation]
     assert len(set(named)) == len(named)
 

@@ -170,7 +170,7 @@ def test_everything_that_can_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         _key(environment=factories.environment(digest="", device="cuda")),
         _key(inputs_file=inputs),
         _key(inputs_file=others),
-        _key(operators_file=inputs),
+        _key(operators_files=[inputs]),
         _key(overrides=[{"classes": ["BertModel"], "config": {"a": 1}}]),
     ]
     monkeypatch.setattr(identity, "HARNESS_VERSION", 99)

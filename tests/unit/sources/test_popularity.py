@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from compilewatch import data
 from compilewatch.errors import ConfigError
 from compilewatch.sources.popularity import figures_of, popularity_csv, read_popularity
 from compilewatch.sources.transformers.source import LibrarySource
 
-REVIEWED = Path(__file__).parents[3] / "inputs" / "popularity.csv"
+REVIEWED = data.POPULARITY
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

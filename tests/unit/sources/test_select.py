@@ -147,3 +147,22 @@ def test_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_contradictions_are_refused(arguments: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         select(LIBRARY, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_file_needs_no_source_and_a_source_that_cannot_be_read_is_said_for_other_names(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "net.py").write_text("class Net(Module): ...\ndef build():\n    return Net()\n")
+    own = str(tmp_path / "net.py")
+    read: list[str] = []
+
+    def models() -> tuple[ModelSpec, ...]:
+        read.append("!")
+        raise SourceError("transformers is not installed here")
+
+    assert [spec.name for spec in select(models, names=[own])] == [own]
+    assert read == []
+    with pytest.raises(SourceError, match="transformers is not installed"):
+        select(models, names=[own, "BertModel"])
+    with pytest.raises(SourceError, match="transformers is not installed"):
+        select(models, top=3)

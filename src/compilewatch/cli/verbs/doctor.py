@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from packaging.version import Version
 
-from compilewatch import sandbox
+from compilewatch import extras, sandbox
 from compilewatch.api.worker_client import working
 from compilewatch.cli import options
 from compilewatch.config.settings import Settings, load_settings
@@ -52,7 +52,7 @@ def _interpreter(fresh: bool) -> Iterator[Check]:
     try:
         default = Environments().describe("default", fresh=fresh)
     except CompilewatchError as error:
-        yield Check(name="torch", state="failed", fact=str(error), advice="make setup")
+        yield Check(name="torch", state="failed", fact=str(error), advice="pip install torch")
         return
     yield Check(
         name="torch",
@@ -61,12 +61,11 @@ def _interpreter(fresh: bool) -> Iterator[Check]:
     )
     yield Check(
         name="transformers",
-        state="ok" if default.transformers else "failed",
-        fact=default.transformers or "not installed",
-        advice="" if default.transformers else "make setup",
+        state="ok" if default.transformers else "note",
+        fact=default.transformers or "not installed: models of your own can be checked",
+        advice="" if default.transformers else extras.install("transformers"),
     )
-    if default.transformers:
-        yield _worker(fresh=fresh)
+    yield _worker(fresh=fresh)
 
 
 def _worker(*, fresh: bool = False) -> Check:
@@ -171,12 +170,13 @@ def _inputs(settings: Settings) -> Iterator[Check]:
 
     def overrides() -> str:
         folder = Path(settings.overrides_dir)
-        read_overrides(folder if folder.is_dir() else None)
-        return str(folder)
+        own = folder if folder.is_dir() else None
+        return f"{plural(len(read_overrides(own)), 'line')}, {_shipped_and(own)}"
 
     def expectations() -> str:
-        load_expectations(Path(settings.expectations_file))
-        return settings.expectations_file
+        path = Path(settings.expectations_file)
+        lines = load_expectations(path).expectation
+        return f"{plural(len(lines), 'line')}, {_shipped_and(path if path.exists() else None)}"
 
     for read in (targets, models, overrides, expectations):
         try:
@@ -188,6 +188,10 @@ def _inputs(settings: Settings) -> Iterator[Check]:
                 fact=str(error),
                 advice="correct the file or the setting that the message names",
             )
+
+
+def _shipped_and(own: Path | None) -> str:
+    return "as shipped" if own is None else f"as shipped and in {own}"
 
 
 def _environments(settings: Settings, fresh: bool) -> Iterator[Check]:

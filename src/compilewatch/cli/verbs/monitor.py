@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import socket
+import sys
 import threading
 import time
 import webbrowser
@@ -14,7 +16,7 @@ import click
 
 from compilewatch.cli import options
 from compilewatch.cli.rendering.progress import spinner
-from compilewatch.config.settings import load_settings
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments.tools import Tool, run_tool
 from compilewatch.errors import UsageError
 
@@ -51,15 +53,13 @@ def command(*, output_dir: str | None, port: int, no_browser: bool) -> int:
     """Serve a page about the runs and profiles in outputs/, on this machine only.
 
     Tabs: Overview, Timing, Memory, Artifacts. A running sweep and a training that runs under the
-    profiler are followed live. The first call installs Streamlit into an environment of its own in
-    the user's cache folder (about 470 MB); nothing is sent to other hosts. Ctrl-C ends it.
+    profiler are followed live. Unless the extra `monitor` is installed, the first call installs
+    Streamlit into an environment of its own in the user's cache folder (about 470 MB); nothing is
+    sent to other hosts. Ctrl-C ends it.
     """
     settings = load_settings({"output_dir": output_dir})
     _check_port(port)
-    tool = Tool(TOOL, settings.cache_folder)
-    if not tool.is_ready():
-        with spinner("installing Streamlit (about 470 MB, once)"):
-            tool.create()
+    python = _python(settings)
     root = Path(settings.output_dir).absolute()
     address = f"http://{HOST}:{port}"
     click.echo(f"{address} shows {root}; Ctrl-C ends it", err=True)
@@ -67,8 +67,19 @@ def command(*, output_dir: str | None, port: int, no_browser: bool) -> int:
         threading.Thread(target=_open_when_ready, args=(address, port), daemon=True).start()
     script = Path(__file__).parents[2] / "monitor" / "__main__.py"
     arguments = ["run", str(script), "--server.port", str(port), "--", str(root)]
-    status = run_tool(tool.python, "streamlit", arguments, VARIABLES)
+    status = run_tool(python, "streamlit", arguments, VARIABLES)
     return 0 if status == 0 else 2
+
+
+def _python(settings: Settings) -> Path:
+    """The interpreter with Streamlit: this one (the extra `monitor`), or that of its own."""
+    if importlib.util.find_spec("streamlit") is not None:
+        return Path(sys.executable)
+    tool = Tool(TOOL, settings.cache_folder)
+    if not tool.is_ready():
+        with spinner("installing Streamlit (about 470 MB, once)"):
+            tool.create()
+    return tool.python
 
 
 def _check_port(port: int) -> None:

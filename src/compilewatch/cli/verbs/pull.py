@@ -11,7 +11,7 @@ from rich.progress import Progress, TimeElapsedColumn
 from compilewatch.cli import options
 from compilewatch.config.settings import load_settings
 from compilewatch.report.wording import plural
-from compilewatch.sources.hub.pull import SORTS, PullReport, pull
+from compilewatch.sources.hub.pulled import SORTS, PullReport
 
 
 @click.command("pull")
@@ -29,6 +29,8 @@ def command(
     Only configuration files are fetched, never weights. HF_ENDPOINT and HF_TOKEN are respected. The
     exit status is 3 if the Hub failed before the end; the models fetched until then are kept.
     """
+    from compilewatch.sources.hub.pull import pull  # of an extra
+
     settings = load_settings()
     stderr = Console(stderr=True, highlight=False)
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())

@@ -143,7 +143,7 @@ def _sentences(report: Report) -> list[str]:
 def _money(report: Report) -> str:
     """The price and the cost. An instance that was stopped before `down` cost less than shown."""
     if report.price is None:
-        return "Its cost is unknown: inputs/trainium_prices.toml has no row for this instance type."
+        return "Its cost is unknown: add a row for this type to inputs/trainium_prices.toml."
     price = f"${report.price.usd_per_hour:g} an hour as of {report.price.date}"
     if report.usd is None or report.seconds is None:
         return f"It costs {price}." if report.state != "stopped" else f"Running costs {price}."

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import compilewatch
+from compilewatch import extras
 from compilewatch.errors import LauncherError
 
 REACH_SECONDS = 5.0
@@ -49,7 +50,7 @@ def load_ray() -> ModuleType:
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise LauncherError("the launcher ray needs Ray: pip install 'compilewatch[ray]'") from None
+        raise LauncherError(f"the launcher ray needs Ray: {extras.install('cluster')}") from None
 
 
 class Cluster:

@@ -28,7 +28,7 @@ Content = dict[str, bytes]
 
 
 def shared_files(request: Request) -> tuple[str | None, str | None]:
-    """Return the folder and the file of reviewed data, which all requests of a sweep share."""
+    """Return a project's folder and file of reviewed data, which all requests of a sweep share."""
     return request.overrides_dir, request.neuron_operators
 
 

@@ -42,7 +42,7 @@ class HloParameters(Record, frozen=True, kw_only=True):
 class NeuronConcern(Record, frozen=True, kw_only=True):
     """An operator of a captured graph that neuronx-cc is documented to reject.
 
-    A prediction from `inputs/neuron_operators.toml`, never a verdict: no Neuron compiler ran.
+    A prediction from `data/neuron_operators.toml`, never a verdict: no Neuron compiler ran.
     `sdk` is the version of the Neuron SDK that `source` (a URL) documents.
     """
 

@@ -35,7 +35,6 @@ from huggingface_hub.utils import disable_progress_bars, logging
 
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.files import write_atomically
-from compilewatch.records import Record
 from compilewatch.sources.configs import parse_config
 from compilewatch.sources.hub.configurations import (
     CONFIG_FILES,
@@ -45,8 +44,10 @@ from compilewatch.sources.hub.configurations import (
 )
 from compilewatch.sources.hub.formats import kept_files, kept_tags
 from compilewatch.sources.hub.pulled import (
+    SORTS,
     PulledList,
     PulledModel,
+    PullReport,
     Query,
     pulled_path,
     read_pulled,
@@ -55,9 +56,6 @@ from compilewatch.sources.hub.pulled import (
 from compilewatch.sources.hub.repositories import BASE_CONFIG
 from compilewatch.sources.hub.retry import HubUnavailableError, Notice, RetryLimits, retrying_client
 from compilewatch.sources.popularity import figures_of, popularity_csv
-
-SORTS = {"downloads": "downloads", "likes": "likes", "trending": "trending_score"}
-"""Values of `--sort` -> those of `HfApi.list_models`."""
 
 NO_CONFIGURATION = "no configuration file: the sweep says what the repository is"
 """How a report counts repositories that say what they are by the names of their files alone."""
@@ -70,24 +68,6 @@ _GIVE_UP_AFTER = 3
 
 _EXPAND = ["sha", "downloads", "likes", "gated", "private", "disabled", "pipeline_tag"]
 _EXPAND += ["library_name", "tags", "config", "siblings"]
-
-
-class PullReport(Record, frozen=True, kw_only=True):
-    """The outcome of a pull. `problems` counts the models without a configuration, by reason.
-
-    `kept` counts models of the earlier list that an interrupted pull did not reach; `figures` is
-    the file of refreshed figures by architecture, which a complete pull of the most-downloaded
-    models writes.
-    """
-
-    path: str
-    models: int
-    configs: int
-    problems: dict[str, int]
-    partial: bool = False
-    message: str | None = None
-    kept: int = 0
-    figures: str | None = None
 
 
 def pull(

@@ -15,7 +15,10 @@ import tomli_w
 from compilewatch.config.paths import inputs_folder
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.files import read_toml, write_atomically
-from compilewatch.records import SCHEMA_VERSION
+from compilewatch.records import SCHEMA_VERSION, Record
+
+SORTS = {"downloads": "downloads", "likes": "likes", "trending": "trending_score"}
+"""Values of `pull --sort` -> those of `HfApi.list_models`."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +71,24 @@ class PulledList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     partial: bool = False
     message: str | None = None
     model: list[PulledModel] = []
+
+
+class PullReport(Record, frozen=True, kw_only=True):
+    """The outcome of a pull. `problems` counts the models without a configuration, by reason.
+
+    `kept` counts models of the earlier list that an interrupted pull did not reach; `figures` is
+    the file of refreshed figures by architecture, which a complete pull of the most-downloaded
+    models writes.
+    """
+
+    path: str
+    models: int
+    configs: int
+    problems: dict[str, int]
+    partial: bool = False
+    message: str | None = None
+    kept: int = 0
+    figures: str | None = None
 
 
 def pulled_path() -> Path:

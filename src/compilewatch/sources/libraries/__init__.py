@@ -45,8 +45,8 @@ class ModelLibrary(Protocol):
     """Lists the models of a library; a `Source`. Raises SourceError if the library is not there.
 
     `package` is the folder of the package to read (None: that of the environment in which its
-    models run), `heads="all"` selects every model, `popularity` is the file of downloads, and
-    `cache` the folder that stores what was read.
+    models run), `heads="all"` selects every model, `popularity` is a project's own file of
+    downloads, and `cache` the folder that stores what was read.
     """
 
     name: str

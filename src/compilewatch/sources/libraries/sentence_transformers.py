@@ -1,8 +1,8 @@
 """The source `sentence-transformers`: published chains of modules, whose configurations are inputs.
 
 The package contains no configurations, and each published model is one. The folder
-`inputs/sentence-transformers` has a folder for each, in the layout of its repository:
-`modules.json` and the files that it names.
+`data/sentence-transformers` has a folder for each, in the layout of its repository: `modules.json`
+and the files that it names. A project's own ones are in `inputs/sentence-transformers`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.config.paths import inputs_folder
+from compilewatch.data import SENTENCE_TRANSFORMERS
 from compilewatch.errors import SourceError
 from compilewatch.records import LibraryBuild, ModelSpec
 from compilewatch.sources.libraries.source import LibraryModel, PackageSource
@@ -24,28 +25,28 @@ MODULES = "modules.json"
 
 
 class SentenceTransformersSource(PackageSource):
-    """The folders of `inputs/sentence-transformers`."""
+    """The folders of `sentence-transformers` in the shipped data and in `inputs`."""
 
     name = "sentence-transformers"
     library = "sentence-transformers"
 
     def files(self, package: Path) -> Iterable[Path]:
         del package
-        return (p for p in configurations().rglob("*.json"))
+        return (p for folder in configurations().values() for p in folder.rglob("*.json"))
 
     def scan(self, package: Path) -> tuple[LibraryModel, ...]:
         del package
         return tuple(
             LibraryModel(
-                name=path.parent.name,
-                family=_model_type(path.parent / "config.json"),
+                name=name,
+                family=_model_type(folder / "config.json"),
                 task="sentence-similarity",
             )
-            for path in sorted(configurations().glob(f"*/{MODULES}"))
+            for name, folder in sorted(configurations().items())
         )
 
     def _spec(self, model: LibraryModel, figures: Mapping[str, Figure]) -> ModelSpec:
-        folder = configurations() / model.name
+        folder = configurations()[model.name]
         build = LibraryBuild(
             library=self.library,
             name=model.name,
@@ -55,9 +56,11 @@ class SentenceTransformersSource(PackageSource):
         return msgspec.structs.replace(super()._spec(model, figures), build=build)
 
 
-def configurations() -> Path:
-    """Return the folder of published configurations; it need not exist."""
-    return inputs_folder() / "sentence-transformers"
+def configurations() -> dict[str, Path]:
+    """Return the folders of published configurations by name; a project's own replace others."""
+    places = (SENTENCE_TRANSFORMERS, inputs_folder() / "sentence-transformers")
+    files = (path for place in places for path in place.glob(f"*/{MODULES}"))
+    return {path.parent.name: path.parent for path in files}
 
 
 def folder_sha256(folder: Path) -> str:

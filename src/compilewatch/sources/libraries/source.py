@@ -11,8 +11,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from compilewatch import plugins
+from compilewatch import extras, plugins
 from compilewatch.config.paths import inputs_folder
+from compilewatch.data import LIBRARY_POPULARITY
 from compilewatch.environments import Environments, create_command, package_folder
 from compilewatch.errors import InterpreterError, SourceError, UsageError
 from compilewatch.records import DEFAULT_ENVIRONMENT, LibraryBuild, ModelSpec, Record
@@ -87,9 +88,8 @@ class PackageSource(ABC):
 
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the most used model first, and then those of the library in its order."""
-        figures = read_library_popularity(
-            self._popularity or inputs_folder() / "library_popularity.csv", self.library
-        )
+        own = self._popularity or inputs_folder() / "library_popularity.csv"
+        figures = read_library_popularity(self.library, LIBRARY_POPULARITY, own)
         found = [model for model in self.read() if not model.parts]
         # Stable: models without downloads keep the order of the library.
         found.sort(key=lambda model: -_downloads(figures, model.name))
@@ -152,10 +152,9 @@ def installed_package(row: LibraryRow, cache: Path | None = None) -> tuple[Path,
         folder = _package_in(package_folder(chosen), row)
         if chosen.executable is not None and folder is not None:
             return folder, name
-    raise SourceError(
-        f"the package {row.package} is in no environment here: "
-        f"{create_command(row.environments[0])}"
-    )
+    made = row.environments[0]
+    how = extras.install(row.package) if made == DEFAULT_ENVIRONMENT else create_command(made)
+    raise SourceError(f"the package {row.package} is in no environment here: {how}")
 
 
 def package_in(folder: Path, row: LibraryRow, environment: str) -> Path:

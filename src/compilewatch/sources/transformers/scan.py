@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from compilewatch import extras
 from compilewatch.environments import SUPPORTED_TRANSFORMERS
 from compilewatch.errors import SourceError
 from compilewatch.records import Record
@@ -64,7 +65,7 @@ def installed_transformers() -> Path:
     # find_spec finds a top-level package without importing it.
     spec = importlib.util.find_spec("transformers")
     if spec is None or not spec.submodule_search_locations:
-        raise SourceError("transformers is not installed here: run `make setup`")
+        raise SourceError(f"transformers is not installed here: {extras.install('transformers')}")
     return Path(spec.submodule_search_locations[0])
 
 

@@ -8,6 +8,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from compilewatch.config.paths import inputs_folder
+from compilewatch.data import POPULARITY
 from compilewatch.errors import UsageError
 from compilewatch.records import ClassBuild, ModelSpec
 from compilewatch.sources.popularity import Figure, read_popularity
@@ -37,8 +38,8 @@ class LibrarySource:
     """The classes of Transformers; by default base, causal and conditional-generation classes.
 
     `heads="all"` adds all other heads. `package` is the package folder to read (default: the
-    installed one), `popularity` the figures by architecture, `cache` the folder that stores the
-    scan.
+    installed one), `popularity` a project's own figures by architecture, `cache` the folder that
+    stores the scan.
     """
 
     name = "library"
@@ -65,7 +66,8 @@ class LibrarySource:
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the most used architecture first, and its primary class before the others."""
         library = self.library()
-        figures = read_popularity(self._popularity or inputs_folder() / "popularity.csv")
+        own = self._popularity or inputs_folder() / "popularity.csv"
+        figures = read_popularity(POPULARITY, own)
         chosen = [c for c in concrete_classes(library) if self.heads == "all" or _is_default(c)]
         primaries = set(primary_classes(library).values())
         packages = self._root.parent if self._root is not None else None

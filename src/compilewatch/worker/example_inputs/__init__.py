@@ -1,7 +1,7 @@
 """Example inputs for an unknown model, made from its configuration and its forward.
 
 There is one rule per argument name (`text.RULES`, `vision.RULES`, …): an argument that forty models
-take is one rule. What no rule can make is data in `inputs/overrides/`. Rules see no class names.
+take is one rule. What no rule can make is data in `data/overrides/`. Rules see no class names.
 """
 
 from __future__ import annotations

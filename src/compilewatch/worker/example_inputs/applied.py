@@ -1,4 +1,4 @@
-"""Applies overrides of inputs: `[override.inputs]` in `inputs/overrides/*.toml`.
+"""Applies overrides of inputs: `[override.inputs]` in `data/overrides/*.toml`.
 
 Each key is an argument with a table of `specs`, whose sizes may be `batch`, `sequence` or
 `config.…` (for a list, its length), or one of the settings of `Settings`.
@@ -60,7 +60,7 @@ def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: 
             if name not in SETTINGS and usable:
                 ctx.values[name] = from_spec(name, spec, _resolver(ctx), ctx.dtype)
     except (msgspec.ValidationError, InputsError) as error:
-        raise ConfigError(f"inputs/overrides: {request.model.name}: {error}") from None
+        raise ConfigError(f"overrides: {request.model.name}: {error}") from None
     if len(tables) > len(SETTINGS & set(tables)):
         ctx.uses("override")
 

@@ -1,7 +1,7 @@
-"""Reviewed knowledge about single models: `inputs/overrides/*.toml`.
+"""Reviewed knowledge about single models: `data/overrides/*.toml`, and a project's own files.
 
 What no rule can derive is a line of data with a reason, a date and a version scope. Each file
-contains `[[override]]` tables; the files of the folder are read in the order of their names.
+contains `[[override]]` tables; the files of a folder are read in the order of their names.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from compilewatch.data import OVERRIDES
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_toml
-from compilewatch.records import Depth, Mode, Tier
+from compilewatch.records import Depth, Mode, Request, Tier
 
 
 class Scope(NamedTuple):
@@ -80,11 +81,14 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return False
         if self.transformers is None:
             return True
-        return SpecifierSet(self.transformers).contains(_transformers_version(), prereleases=True)
+        version = _transformers_version()
+        return version is not None and SpecifierSet(self.transformers).contains(
+            version, prereleases=True
+        )
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All overrides of a folder, in the order in which they are applied.
+    """All overrides of some folders, in the order in which they are applied.
 
     `checked_with` states the versions that a file was last reviewed for; nothing reads it but
     `scripts/check_inputs.py`.
@@ -98,16 +102,21 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return [o for o in self.override if o.applies_to(scope)]
 
 
-def load_overrides(directory: Path | None) -> Overrides:
-    """Read every `*.toml` of a folder; None means no overrides.
+def overrides_of(request: Request) -> Overrides:
+    """Read the overrides that a request may use: the shipped ones, then those of the project."""
+    own = (Path(request.overrides_dir),) if request.overrides_dir is not None else ()
+    return load_overrides(OVERRIDES, *own)
+
+
+def load_overrides(*folders: Path) -> Overrides:
+    """Read every `*.toml` of the folders; values of a later folder replace those of an earlier one.
 
     Raises ConfigError that names the file and the key for anything that violates the schema.
     """
-    if directory is None:
-        return Overrides()
-    if not directory.is_dir():
-        raise ConfigError(f"{directory}: no such folder of input overrides")
-    paths = sorted(directory.glob("*.toml"))
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder of input overrides")
+    paths = [path for folder in folders for path in sorted(folder.glob("*.toml"))]
     return _read(tuple((path, _version(path)) for path in paths))
 
 
@@ -125,5 +134,8 @@ def _read(versions: tuple[tuple[Path, tuple[int, int]], ...]) -> Overrides:
 
 
 @cache
-def _transformers_version() -> str:
-    return importlib.metadata.version("transformers")
+def _transformers_version() -> str | None:
+    try:
+        return importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError:
+        return None

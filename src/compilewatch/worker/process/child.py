@@ -78,11 +78,10 @@ def read_ahead(request: Request) -> None:
 
     The server never fails because of them: the child says what is wrong.
     """
-    from compilewatch.worker.model.overrides import load_overrides
+    from compilewatch.worker.model.overrides import overrides_of
 
-    if request.overrides_dir is not None:
-        with contextlib.suppress(CompilewatchError, OSError):
-            load_overrides(Path(request.overrides_dir))
+    with contextlib.suppress(CompilewatchError, OSError):
+        overrides_of(request)
 
 
 def become_child(folder: Path, server_pid: int, memory_limit_bytes: int) -> None:

@@ -29,11 +29,11 @@ def made_inputs(request: Request, tier: Tier) -> MadeInputs:
     from compilewatch.worker.example_inputs import make_inputs, summarize
     from compilewatch.worker.example_inputs.files import inputs_to_toml
     from compilewatch.worker.model.fake_mode import InputAwareFakeMode
-    from compilewatch.worker.model.overrides import load_overrides
+    from compilewatch.worker.model.overrides import overrides_of
     from compilewatch.worker.model.resolve import build_model
 
     fake_mode = InputAwareFakeMode() if tier is Tier.FAKE else None
-    overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
+    overrides = overrides_of(request)
     built = build_model(request, fake_mode, overrides)
     built.module.train(request.target.mode is Mode.TRAIN)
     unknown: tuple[str, ...] = ()

@@ -60,7 +60,7 @@ LIBRARIES = (
     "sentence_transformers",
     "diffusers.models.unets.unet_2d_condition",
 )
-"""The other libraries of models, which some environments have: up to five seconds of a child."""
+"""The other libraries of models, up to five seconds of a child."""
 
 MODULES_OF_EACH = ("torch._dynamo", *(m for m in MODULES if m.startswith("compilewatch.")))
 
@@ -105,9 +105,10 @@ def import_modules(targets: Iterable[str] = (), modules: Sequence[str] | None = 
 
     torch.set_num_threads(1)
     _keep_single_threaded()
-    installed = (name for name in LIBRARIES if importlib.util.find_spec(name.partition(".")[0]))
-    warm = (*MODULES, *installed) if modules is None else modules
-    for name in (*warm, *(m for t in targets for m in entry(t).warm_up if modules is None)):
+    shared = (*MODULES, *LIBRARIES, *(m for t in targets for m in entry(t).warm_up))
+    for name in shared if modules is None else modules:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            continue
         try:
             importlib.import_module(name)
         except Exception:  # noqa: BLE001  (foreign packages: whatever they raise at import)

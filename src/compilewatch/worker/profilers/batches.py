@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -87,7 +86,3 @@ def with_rows(inputs: ExampleInputs, rows: int, batch: int) -> ExampleInputs:
 def _tensors(inputs: ExampleInputs) -> Iterator[torch.Tensor]:
     leaves: list[Any] = tree_leaves((inputs.args, inputs.kwargs))
     return (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-
-
-def overrides_folder(request: Request) -> Path | None:
-    return Path(request.overrides_dir) if request.overrides_dir else None

@@ -19,7 +19,7 @@ import torch
 from compilewatch.contract.messages import CapturedProfile, NeuronCapture
 from compilewatch.errors import CompilerError
 from compilewatch.worker.example_inputs import make_inputs
-from compilewatch.worker.model.overrides import load_overrides
+from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs
 from compilewatch.worker.targets.dynamo.target import loss_of
@@ -51,7 +51,7 @@ def capture(order: NeuronCapture) -> CapturedProfile:
     """Train for some steps inside of the profiler's context. Raises CompilerError."""
     profiler = api()
     request = order.request
-    overrides = load_overrides(Path(request.overrides_dir) if request.overrides_dir else None)
+    overrides = overrides_of(request)
     torch.manual_seed(0)
     built = build_model(request, None, overrides)
     built.module.train()

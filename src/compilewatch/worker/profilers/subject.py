@@ -35,7 +35,7 @@ from compilewatch.contract.profiling import (
 )
 from compilewatch.errors import UsageError
 from compilewatch.records import ConfigBuild, Phase, Record
-from compilewatch.worker.model.overrides import load_overrides
+from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import BuiltModel, build_model
 from compilewatch.worker.profilers import batches, gpu, timer, traces
 from compilewatch.worker.profilers.callables import CALLABLES, CalledModel
@@ -81,7 +81,7 @@ class Subject:
         order = self.order
         self._set_up()
         self.phase = Phase.CREATE
-        overrides = load_overrides(batches.overrides_folder(order.request))
+        overrides = overrides_of(order.request)
         began = time.perf_counter()
         built = build_model(order.request, None, overrides, full_size=order.full_size)
         module = built.module.eval().to(_dtype(order.dtype)).to(self.device)
@@ -120,7 +120,6 @@ class Subject:
         return tensor.to(self.device, dtype)
 
     def _set_up(self) -> None:
-        import huggingface_hub.constants
         import numpy
 
         self.device = gpu.device_of(self.order.device)
@@ -132,6 +131,8 @@ class Subject:
             setattr(torch._dynamo.config, name, value)
         build = self.order.request.model.build
         if isinstance(build, ConfigBuild) and build.weights:
+            import huggingface_hub.constants
+
             huggingface_hub.constants.HF_HUB_OFFLINE = False
 
     def _prepared(self, built: BuiltModel, rows: int | None, load_seconds: float) -> Prepared:

@@ -10,6 +10,7 @@ compared: an argmax over the logits of an untrained model changes with the last 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import random
@@ -78,11 +79,12 @@ def assess(eager: Run, compiled: Run, reference: Run | None) -> Numerics:
 
 
 def seeded(run: Run, seed: int = SEED) -> Any:
-    """Call with the seed set for every generator a model may use; numpy's only if imported."""
-    import numpy
-
+    """Call with the seed set for every generator a model may use; numpy's only if installed."""
     random.seed(seed)
-    numpy.random.seed(seed)
+    with contextlib.suppress(ImportError):
+        import numpy
+
+        numpy.random.seed(seed)
     torch.manual_seed(seed)
     return run()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +10,13 @@ import torch
 import transformers as tf
 from torch import nn
 
+from compilewatch import data
 from compilewatch.errors import ConfigError
 from compilewatch.worker.example_inputs.applied import SETTINGS, check_inputs
 from compilewatch.worker.model.overrides import Override, load_overrides
 from tests.integration.worker.example_inputs.conftest import TEXT, Make, forward
 
 pytestmark = pytest.mark.torch
-
-SHIPPED = Path(__file__).parents[4] / "inputs" / "overrides"
 
 
 def llama() -> nn.Module:
@@ -71,12 +69,12 @@ def test_what_no_argument_is_called_is_left_out(make: Make) -> None:
     ],
 )
 def test_a_malformed_table_names_the_model(make: Make, table: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="inputs/overrides: model: "):
+    with pytest.raises(ConfigError, match="overrides: model: "):
         make(llama(), override=override(**table))
 
 
 def test_shipped_overrides_are_well_formed() -> None:
-    overrides = load_overrides(SHIPPED).override
+    overrides = load_overrides(data.OVERRIDES).override
     with_inputs = [o for o in overrides if o.inputs]
     assert with_inputs
     for one in with_inputs:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
 
+from compilewatch import data
 from compilewatch.records import ClassBuild, Depth, ModelSpec, Request, Target
 from compilewatch.worker.model.depth import reduce_depth
 from compilewatch.worker.model.overrides import load_overrides
@@ -15,7 +15,7 @@ from compilewatch.worker.model.resolve import build_model
 
 pytestmark = pytest.mark.torch
 
-OVERRIDES = load_overrides(Path(__file__).parents[4] / "inputs" / "overrides")
+OVERRIDES = load_overrides(data.OVERRIDES)
 
 
 def _reduced(config_class: str, **values: Any) -> Any:

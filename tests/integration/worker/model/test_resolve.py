@@ -18,6 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from transformers.models.kimi_linear import modeling_kimi_linear
 
+from compilewatch import data
 from compilewatch.errors import ConfigError
 from compilewatch.records import (
     Build,
@@ -43,7 +44,7 @@ from compilewatch.worker.model.width import PARAMETER_BUDGET
 
 pytestmark = pytest.mark.torch
 
-SHIPPED = load_overrides(Path(__file__).parents[4] / "inputs" / "overrides")
+SHIPPED = load_overrides(data.OVERRIDES)
 
 TINY = {
     "model_type": "llama",

@@ -32,7 +32,6 @@ def evaluated(name: str, scratch: Path) -> Result:
         key=name,
         tier=Tier.FAKE,
         depth=Depth.REDUCED,
-        overrides_dir=str(Path(__file__).parents[4] / "inputs/overrides"),
         keep_artifacts=False,
     )
     cache = load_settings().cache_folder

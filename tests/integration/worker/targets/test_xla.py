@@ -31,7 +31,6 @@ from compilewatch.worker.targets.xla.target import XlaTarget
 from tests.integration.worker.targets.conftest import CASES_FOLDER, MakeSubject
 
 SOURCES = Path(compilewatch.__file__).parents[1]
-OPERATORS = SOURCES.parent / "inputs" / "neuron_operators.toml"
 ANSWERS = Path(__file__).with_name("xla_answers.py")
 
 BATCHED = """
@@ -118,7 +117,6 @@ def _request(root: Path, model: str, inputs: str | None, mode: Mode) -> str:
         key="0",
         tier=Tier.REAL,
         inputs_file=str(root / "batched.toml") if inputs is None else None,
-        neuron_operators=str(OPERATORS),
     )
     return msgspec.json.encode(request).decode()
 

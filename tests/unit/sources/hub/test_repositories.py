@@ -23,7 +23,6 @@ from compilewatch.sources.hub import configurations
 from tests import factories
 from tests.unit.sources.hub.conftest import NAME, Kind, Read
 
-OVERRIDES = Path(__file__).parents[4] / "inputs" / "overrides"
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
 OAK = {"model_type": "oak", "architectures": ["OakModel"], "auto_map": {"AutoModel": "m.Oak"}}
 WEIGHTS = {"model.safetensors": None}
@@ -337,7 +336,7 @@ def test_what_is_built_of_a_kind_of_repository_or_why_nothing_is(name: str, read
 
 def test_a_reason_survives_the_plan(read: Read) -> None:
     """Whatever is known of the class, and with the reviewed lines for packages of classes."""
-    options = Options(environments=(factories.environment(),), overrides_dir=str(OVERRIDES))
+    options = Options(environments=(factories.environment(),))
     for name, (kind, expected) in KINDS.items():
         skipped = [spec for spec in read(kind) if spec.skip_reason is not None]
         if skipped:

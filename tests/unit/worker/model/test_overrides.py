@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from compilewatch import data
 from compilewatch.errors import ConfigError
 from compilewatch.records import Depth, Mode, Tier
-from compilewatch.worker.model.overrides import Overrides, Scope, load_overrides
-
-SHIPPED = Path(__file__).parents[4] / "inputs" / "overrides"
+from compilewatch.worker.model.overrides import Overrides, Scope, load_overrides, overrides_of
+from tests import factories
 
 HEAD = '[[override]]\nreason = "why"\ndate = 2026-11-21\n'
 
@@ -98,10 +98,16 @@ def test_a_folder_is_read_again_if_a_file_changed(tmp_path: Path) -> None:
 
 
 def test_no_folder_means_no_overrides_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
-    assert load_overrides(None).override == ()
+    assert load_overrides().override == ()
     with pytest.raises(ConfigError, match="no such folder"):
         load_overrides(tmp_path / "missing")
 
 
-def test_the_shipped_files_are_valid() -> None:
-    assert load_overrides(SHIPPED).override
+def test_a_request_uses_the_shipped_ones_and_then_those_of_its_project(tmp_path: Path) -> None:
+    asked = factories.request("XyzModel")
+    shipped = overrides_of(asked).override
+    assert shipped == load_overrides(data.OVERRIDES).override != ()
+
+    (own,) = _load(tmp_path, HEAD + 'classes = ["XyzModel"]\n').override
+    asked = factories.request("XyzModel", overrides_dir=str(tmp_path))
+    assert overrides_of(asked).override == (*shipped, own)

@@ -8,17 +8,17 @@ from typing import Any
 import click
 import msgspec
 
+from compilewatch import plugins
 from compilewatch.api.requests import one_request
 from compilewatch.api.selection import split
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.profiles import ProfileProgress, profile_panel
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import Environments
-from compilewatch.errors import SinkError, UsageError
+from compilewatch.errors import MissingExtraError, SinkError, UsageError
 from compilewatch.records import ConfigBuild, Depth, Status, Tier
 from compilewatch.records.profiles import InferenceOptions, InferenceProfile
 from compilewatch.report.terminal.pieces import console, plain
-from compilewatch.sinks.pushgateway import push_profile
 from compilewatch.sources.labelled import LabelledTexts, read_labelled
 from compilewatch.store.outputs import new_run_id
 from compilewatch.store.profiles import PREFIX, ProfileFolder
@@ -175,8 +175,9 @@ def _publish(settings: Settings, profile: InferenceProfile) -> str:
     if not settings.pushgateway.url:
         return ""
     try:
-        return push_profile(settings, profile)
-    except SinkError as error:
+        push_profile = plugins.load("compilewatch.sinks.pushgateway:push_profile")
+        return str(push_profile(settings, profile))
+    except (MissingExtraError, SinkError) as error:
         click.echo(f"compilewatch: pushgateway was not published to: {error}", err=True)
         return ""
 

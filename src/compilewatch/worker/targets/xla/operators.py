@@ -1,4 +1,4 @@
-"""Reviewed knowledge about the Neuron compiler: `inputs/neuron_operators.toml`."""
+"""Reviewed knowledge about the Neuron compiler: `data/neuron_operators.toml`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.data import NEURON_OPERATORS
 from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, NeuronConcern
 
@@ -31,6 +32,11 @@ class NeuronOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("an operator needs one of `torch`, `hlo` and `element_type`")
         if not self.source.startswith("https://") or not self.reason.strip():
             raise ValueError("an operator needs a `reason` and a `source` (https://…)")
+
+    @property
+    def name(self) -> tuple[str | None, str | None, str | None]:
+        """What the line is about."""
+        return self.torch, self.hlo, self.element_type
 
 
 class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,10 +67,11 @@ class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def load_neuron_operators(path: Path | None) -> NeuronOperators:
-    """Read the list; None means an empty list.
+    """Read a project's own list, if there is one, and the shipped lines on other operators.
 
     Raises ConfigError that names the file and the key for anything that violates the schema.
     """
-    if path is None:
-        return NeuronOperators()
-    return read_toml(path, NeuronOperators)
+    own = read_toml(path, NeuronOperators).operator if path is not None else ()
+    named = {row.name for row in own}
+    shipped = read_toml(NEURON_OPERATORS, NeuronOperators).operator
+    return NeuronOperators(operator=(*own, *(row for row in shipped if row.name not in named)))

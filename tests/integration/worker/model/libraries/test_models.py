@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.cli.worker_call import call_worker
+from compilewatch.api.worker_client import call_worker
 from compilewatch.config.settings import load_settings
 from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments

@@ -9,8 +9,6 @@ import pytest
 from compilewatch.errors import ConfigError
 from compilewatch.worker.targets.xla.operators import NeuronOperators, load_neuron_operators
 
-SHIPPED = Path(__file__).parents[5] / "inputs" / "neuron_operators.toml"
-
 TAIL = 'reason = "why"\nsource = "https://example.org"\nsdk = "2.32.0"\ndate = 2026-11-21\n'
 
 
@@ -32,7 +30,9 @@ def test_a_graph_is_held_against_each_kind_of_name(tmp_path: Path) -> None:
         hlo={"dot": 5, "sort": 2},
         element_types={"F32": 9, "C64": 3},
     )
-    assert [(each.operator, each.count) for each in found] == [("aten::sort", 2), ("C64", 3)]
+    counted = [(each.operator, each.count) for each in found]
+    assert counted[:2] == [("aten::sort", 2), ("C64", 3)]
+    assert [name for name, _ in counted].count("aten::sort") == 1  # not the shipped line, too
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,11 @@ def test_anything_else_is_refused_by_file_and_key(tmp_path: Path, text: str, nam
         _load(tmp_path, text)
 
 
-def test_a_missing_file_is_said_and_none_is_an_empty_list(tmp_path: Path) -> None:
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_neuron_operators(tmp_path / "none.toml")
-    assert load_neuron_operators(None).operator == ()
 
 
 def test_the_reviewed_list_is_valid() -> None:
-    known = load_neuron_operators(SHIPPED).operator
+    known = load_neuron_operators(None).operator
     assert {"aten::sort"} <= {each.torch for each in known}

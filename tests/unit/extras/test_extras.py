@@ -1,0 +1,176 @@
+"""Extras of pip: what they install, what is said without them, and what does not need them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from compilewatch import extras, plugins
+from compilewatch.cli import VERBS
+from compilewatch.errors import MissingExtraError
+from tests import refusing
+from tests.sweeping import run_sweep
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "huggingface_hub": "huggingface-hub",
+    "logging_loki": "python-logging-loki",
+    "opensearchpy": "opensearch-py",
+    "pynvml": "nvidia-ml-py",
+    "sklearn": "scikit-learn",
+}
+"""Modules whose package has another name."""
+
+PARTS = ("all", "dev", "docs")
+"""Extras that are made of others, or for those who develop compilewatch."""
+
+HELPS = """
+import click
+from click.testing import CliRunner
+from tests.refusing import refuse
+refuse()
+from compilewatch.cli import group
+def walk(path, command):
+    done = CliRunner().invoke(group, [*path, "--help"], catch_exceptions=True)
+    assert done.exit_code == 0, (path, done.exception)
+    count = 1
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            count += walk([*path, name], command.get_command(context, name))
+    return count
+print(walk([], group))
+"""
+
+RUN = "from tests.refusing import refuse; refuse(); from compilewatch.cli import main; main()"
+
+
+def requirements(lines: list[str]) -> set[str]:
+    return {Requirement(line).name for line in lines}
+
+
+def locked() -> set[str]:
+    lines = (ROOT / "requirements" / "default.in").read_text().splitlines()
+    return requirements([line for line in lines if line and not line.startswith("#")])
+
+
+def refused(code: str, *arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=cwd,
+        env={
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(cwd),
+            "COMPILEWATCH_CACHE": str(cwd / "cache"),
+            "COMPILEWATCH_OUTPUT_DIR": str(cwd / "outputs"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def test_the_table_names_the_modules_of_the_packages_that_pip_installs() -> None:
+    offered = PROJECT["optional-dependencies"]
+    assert offered.keys() - set(PARTS) == extras.EXTRAS.keys()
+    for name, extra in extras.EXTRAS.items():
+        named = {DISTRIBUTIONS.get(module, module) for module in extra.modules}
+        assert named == requirements(offered[name]), name
+    (every,) = offered["all"]
+    assert Requirement(every).extras == extras.EXTRAS.keys() - {"gpu"}
+
+
+def test_at_most_ten_packages_besides_torch_are_needed_and_torch_is_not_pinned() -> None:
+    needed = [Requirement(line) for line in PROJECT["dependencies"]]
+    (torch,) = (each for each in needed if each.name == "torch")
+    assert str(torch.specifier) == ">=2.9"
+    assert len(needed) - 1 <= 10
+    assert "transformers" not in {each.name for each in needed}
+
+
+def test_the_lock_of_the_checkout_has_the_extras_but_ray_and_streamlit() -> None:
+    offered = PROJECT["optional-dependencies"]
+    wanted = requirements(PROJECT["dependencies"])
+    for name in extras.EXTRAS.keys() - {"cluster", "gpu", "monitor"}:
+        wanted |= requirements(offered[name])
+    assert locked() == wanted
+    pinned = (ROOT / "requirements" / "default.txt").read_text()
+    assert [name for name in wanted if not re.search(rf"^{name}==", pinned, re.MULTILINE)] == []
+
+
+def test_a_package_of_several_extras_is_installed_with_that_of_the_command() -> None:
+    def said(module: str, command: str = "") -> str:
+        return str(plugins.missing(ModuleNotFoundError(name=module), command))
+
+    assert said("boto3", "papers").endswith("papers needs: pip install 'compilewatch[papers]'")
+    assert said("botocore.config", "trainium").endswith("pip install 'compilewatch[executor]'")
+    assert said("boto3").endswith("pip install 'compilewatch[publish]'")
+    assert plugins.missing(ModuleNotFoundError(name="nowhere"), "papers") is None
+
+
+def test_every_command_of_an_extra_is_one() -> None:
+    assert {c for extra in extras.EXTRAS.values() for c in extra.commands} <= VERBS.keys()
+
+
+def test_a_row_of_a_table_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [refusing.Refusing(), *sys.meta_path])
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("logging_loki", "requests")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("compilewatch.sinks.loki", "compilewatch.sinks.loki_client"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(MissingExtraError, match=r"pip install 'compilewatch\[publish\]'"):
+        plugins.load("compilewatch.sinks.loki:LokiSink")
+
+
+@pytest.mark.process
+def test_help_of_every_command_needs_no_extra() -> None:
+    """One process imports what all commands import: about two seconds, once."""
+    done = refused(HELPS)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > len(VERBS)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("pull",), "pip install 'compilewatch[transformers]'"),
+        (("executor", "serve"), "pip install 'compilewatch[executor]'"),
+        (("papers", "run", "--random"), "pip install 'compilewatch[papers]'"),
+        (("trainium", "status"), "pip install 'compilewatch[executor]'"),
+    ],
+)
+def test_a_command_of_an_extra_says_in_one_line_what_to_install(
+    arguments: tuple[str, ...], line: str, tmp_path: Path
+) -> None:
+    done = refused(RUN, *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip().endswith(line)
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.process
+def test_stored_runs_are_compared_shown_and_reported_without_extras(tmp_path: Path) -> None:
+    """The commands of a stored run, which start no worker: half a second each."""
+    before = run_sweep(tmp_path).run.id
+    after = run_sweep(tmp_path).run.id
+    for arguments in (
+        ("compare", before, after),
+        ("report", after),
+        ("show", "A"),
+        ("runs",),
+        ("leverage",),
+    ):
+        done = refused(RUN, *arguments, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+    assert (tmp_path / "outputs" / after / "report" / "index.html").is_file()
+    assert (tmp_path / "outputs" / after / "metrics.prom").is_file()
