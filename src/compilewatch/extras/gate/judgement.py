@@ -168,14 +168,18 @@ def qualified(path: str, line: int, function: str) -> str:
     It is `function` where the file cannot be read.
     """
     best: tuple[int, str] | None = None
-    for first, last, name in _functions(path):
+    try:
+        changed = Path(path).stat().st_mtime_ns
+    except OSError:
+        return function
+    for first, last, name in _functions(path, changed):
         if first <= line <= last and (best is None or first >= best[0]):
             best = (first, name)
     return best[1] if best is not None else function
 
 
 @cache
-def _functions(path: str) -> tuple[tuple[int, int, str], ...]:
+def _functions(path: str, _changed: int) -> tuple[tuple[int, int, str], ...]:
     try:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -55,6 +57,34 @@ class Case(unittest.TestCase):
 """
 
 
+DRIVER = """
+import contextlib, io, json, linecache, sys
+import pytest
+(template, path), steps = json.loads(sys.argv[1])
+found = []
+for line, arguments in steps:
+    if line is not None:
+        with open(path, "w") as stream:
+            stream.write(template.format(line=line))
+    for name in list(sys.modules):
+        if name.split(".")[0] in ("mypkg", "vendored", "test_net"):
+            del sys.modules[name]
+    linecache.clearcache()
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        code = pytest.main(["-p", "no:cacheprovider", "-q", *arguments])
+    found.append((int(code), out.getvalue()))
+print()
+print(json.dumps(found))
+"""
+
+
+class Session(NamedTuple):
+    """The exit status of pytest, and what it printed."""
+
+    returncode: int
+    stdout: str
+
+
 class Repository:
     """A package with tests, and an installed package that it uses."""
 
@@ -74,14 +104,21 @@ class Repository:
     def net(self, line: str) -> None:
         self.write("src/mypkg/net.py", NET.format(line=line))
 
-    def pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments],
+    def pytest(self, *arguments: str) -> Session:
+        (found,) = self.sessions([(None, arguments)])
+        return found
+
+    def sessions(self, steps: Sequence[tuple[str | None, Sequence[str]]]) -> list[Session]:
+        """Run pytest once for each step, with this line in the model, in one Python process."""
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", DRIVER, json.dumps([(NET, "src/mypkg/net.py"), steps])],
             cwd=self.root,
             capture_output=True,
             text=True,
             timeout=120,
         )
+        assert done.returncode == 0, done.stderr
+        return [Session(*each) for each in json.loads(done.stdout.splitlines()[-1])]
 
 
 @pytest.fixture
@@ -89,16 +126,24 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path)
 
 
-def test_a_new_break_fails_until_it_is_accepted_and_gone_ones_are_told(
+def test_a_new_break_fails_until_it_is_accepted_and_resolved_ones_are_told(
     repository: Repository,
 ) -> None:
     """Runs pytest as an author does, since options, reports and exit statuses are what is shown."""
-    clean = repository.pytest()
+    moved = "\n\n        renamed = 1\n        " + BRANCH
+    clean, broken, accepted, known, some, strict = repository.sessions(
+        [
+            (WHERE, []),
+            (BRANCH, ["--junitxml=junit.xml"]),
+            (BRANCH, ["--compilewatch-update"]),
+            (moved, []),
+            (WHERE, ["--compilewatch-strict", "-k", "function"]),
+            (WHERE, ["--compilewatch-strict"]),
+        ]
+    )
     assert clean.returncode == 0, clean.stdout
     assert "checks: 4  new: 0  known: 0  resolved: 0" in clean.stdout
 
-    repository.net(BRANCH)
-    broken = repository.pytest("--junitxml=junit.xml")
     assert broken.returncode == 1
     assert "1 new graph break in own code" in broken.stdout
     assert "src/mypkg/net.py:14 in Net.scaled: GB0170 Data-dependent branching" in broken.stdout
@@ -108,25 +153,28 @@ def test_a_new_break_fails_until_it_is_accepted_and_gone_ones_are_told(
     properties = ET.parse(repository.root / "junit.xml").iterfind(".//property")
     assert {each.get("name") for each in properties} == {"compilewatch"}
 
-    accepted = repository.pytest("--compilewatch-update")
     assert accepted.returncode == 0, accepted.stdout
     assert "+ GB0170 Data-dependent branching in Net.scaled, src/mypkg/net.py" in accepted.stdout
     baseline = json.loads((repository.root / "compilewatch.baseline.json").read_text())
-    (known,) = baseline["breaks"]
-    assert len(known["checks"]) == 4
+    (entry,) = baseline["breaks"]
+    assert len(entry["checks"]) == 4
     assert str(repository.root) not in json.dumps(baseline)
 
-    repository.net("\n\n        renamed = 1\n        " + BRANCH)  # moved, and more lines
-    parallel = repository.pytest("-n", "2")
-    assert parallel.returncode == 0, parallel.stdout
-    assert "checks: 4  new: 0  known: 1  resolved: 0" in parallel.stdout
-
-    repository.net(WHERE)
-    some = repository.pytest("--compilewatch-strict", "-k", "function")
+    assert known.returncode == 0, known.stdout
+    assert "checks: 4  new: 0  known: 1  resolved: 0" in known.stdout
     assert some.returncode == 0, some.stdout
-    strict = repository.pytest("--compilewatch-strict")
     assert strict.returncode == 1
     assert "resolved: GB0170 Data-dependent branching in Net.scaled" in strict.stdout
+
+
+def test_the_controller_of_xdist_collects_what_its_workers_met(repository: Repository) -> None:
+    """Starts two workers, since only they show that reports carry the checks."""
+    repository.net(BRANCH)
+    parallel = repository.pytest("-n", "2", "--compilewatch-update")
+    assert parallel.returncode == 0, parallel.stdout
+    assert "checks: 4  new: 4" in parallel.stdout
+    (entry,) = json.loads((repository.root / "compilewatch.baseline.json").read_text())["breaks"]
+    assert len(entry["checks"]) == 4
 
 
 def test_breaks_of_installed_packages_are_counted_and_fail_only_where_asked(
@@ -141,16 +189,16 @@ def test_breaks_of_installed_packages_are_counted_and_fail_only_where_asked(
         "pyproject.toml",
         '[tool.pytest.ini_options]\npythonpath = ["src", "site-packages"]\n',
     )
-    repository.net("y = vendored.noisy(y)")
-    reported = repository.pytest("-k", "function")
+    line = "y = vendored.noisy(y)"
+    repository.write(
+        "tests/test_strict.py",
+        "import pytest, torch\nfrom mypkg.net import Net\n"
+        '@pytest.mark.compilewatch(third_party="fail")\n'
+        "def test_strict(compile_check):\n    compile_check(Net(), torch.ones(2, 4))\n",
+    )
+    reported, failed = repository.sessions([(line, ["-k", "function"]), (line, ["-k", "strict"])])
     assert reported.returncode == 0, reported.stdout
     assert "in other packages: 1" in reported.stdout
-    repository.write(
-        "pyproject.toml",
-        '[tool.pytest.ini_options]\npythonpath = ["src", "site-packages"]\n'
-        '[tool.compilewatch]\nthird_party = "fail"\n',
-    )
-    failed = repository.pytest("-k", "function")
     assert failed.returncode == 1
     assert "graph break in vendored.py:2" in failed.stdout
 
