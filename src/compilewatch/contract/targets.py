@@ -180,6 +180,7 @@ PACKAGE_ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "libraries": (
         "diffusers",
         "open-clip-torch",
+        "peft",
         "sentence-transformers",
         "timm",
         "torchvision",

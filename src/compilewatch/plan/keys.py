@@ -180,7 +180,8 @@ def _build_identity(spec: ModelSpec) -> dict[str, Any]:
             "configuration": build.configuration_sha256,
         }
     pinned = [build.repo, spec.revision]
-    return {
+    adapter = {"adapter": build.adapter_sha256} if build.adapter_file is not None else {}
+    return adapter | {
         "config": build.config_sha256,
         "class": build.class_name or spec.architecture,
         "weights": pinned if build.weights else None,

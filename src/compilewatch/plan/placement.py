@@ -23,12 +23,14 @@ from compilewatch.plan.keys import class_of, overrides_for
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
     ClassBuild,
+    ConfigBuild,
     Environment,
     LibraryBuild,
     ModelSpec,
+    Part,
     Target,
 )
-from compilewatch.sources.libraries import package_of
+from compilewatch.sources.libraries import ADAPTERS, package_of
 
 
 def wanted(
@@ -109,11 +111,11 @@ def place_model(
 ) -> tuple[ModelSpec, Target]:
     """Return a model and its target in the environment that has the packages of the model.
 
-    The package of its library is one, and the field `packages` of the overrides for the model's
-    class names further ones. If the default environment lacks one, a target of it moves to the
-    environment of `PACKAGE_ENVIRONMENTS` that has it: an existing one, or else the first one. A
-    reason to skip a class of a library is about packages that the default environment lacks, and
-    is dropped; any other reason is valid in every environment.
+    The package of its library or of its adapter is one, and the field `packages` of the overrides
+    for the model's class names further ones. If the default environment lacks one, a target of it
+    moves to the environment of `PACKAGE_ENVIRONMENTS` that has it: an existing one, or else the
+    first one. A reason to skip a class of a library is about packages that the default environment
+    lacks, and is dropped; any other reason is valid in every environment.
     """
     default = known.get(DEFAULT_ENVIRONMENT)
     if target.environment != DEFAULT_ENVIRONMENT or default is None:
@@ -129,10 +131,28 @@ def place_model(
     return msgspec.structs.replace(spec, skip_reason=None), placed
 
 
-def missing_package(spec: ModelSpec, environment: Environment) -> str | None:
-    """Return why a model cannot be built in an environment that lacks its library, or None."""
+def without_adapter(
+    spec: ModelSpec, target: Target, known: Mapping[str, Environment], *, named: bool
+) -> ModelSpec:
+    """Return a model without its adapter if PEFT is not where the model may run.
+
+    These are the environment of its target and, unless a person `named` that, the environments
+    that have packages for single models. The result then says that it is about the base alone.
+    """
     build = spec.build
-    package = package_of(build.library) if isinstance(build, LibraryBuild) else None
+    if not isinstance(build, ConfigBuild) or build.adapter_file is None:
+        return spec
+    further = () if named or target.environment != DEFAULT_ENVIRONMENT else PACKAGE_ENVIRONMENTS
+    places = (known[name] for name in (target.environment, *further) if name in known)
+    if any(ADAPTERS in place.packages for place in places):
+        return spec
+    alone = msgspec.structs.replace(build, adapter_file=None, adapter_sha256="")
+    return msgspec.structs.replace(spec, build=alone, part=Part.BASE)
+
+
+def missing_package(spec: ModelSpec, environment: Environment) -> str | None:
+    """Return why a model cannot be built in an environment that lacks its package, or None."""
+    package = _own_package(spec)
     if package is None or package in environment.packages:
         return None
     torch = environment.torch.partition("+")[0]
@@ -142,12 +162,19 @@ def missing_package(spec: ModelSpec, environment: Environment) -> str | None:
     )
 
 
+def _own_package(spec: ModelSpec) -> str | None:
+    """Return the package that builds a model, other than Transformers."""
+    build = spec.build
+    if isinstance(build, LibraryBuild):
+        return package_of(build.library)
+    return ADAPTERS if isinstance(build, ConfigBuild) and build.adapter_file is not None else None
+
+
 def _packages_of(
     spec: ModelSpec, overrides: Iterable[dict[str, Any]], environment: Environment
 ) -> set[str]:
     release = environment.transformers or ""
-    build = spec.build
-    own = package_of(build.library) if isinstance(build, LibraryBuild) else None
+    own = _own_package(spec)
     return ({own} if own is not None else set()) | {
         package
         for override in overrides_for(spec, overrides)

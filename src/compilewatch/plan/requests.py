@@ -19,7 +19,7 @@ from compilewatch.contract.targets import (
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
 from compilewatch.plan.keys import read_overrides, request_key
-from compilewatch.plan.placement import missing_package, needs, place_model
+from compilewatch.plan.placement import missing_package, needs, place_model, without_adapter
 from compilewatch.records import (
     Dtype,
     Environment,
@@ -87,6 +87,7 @@ def plan(
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
     for spec, target in pairs(specs, targets, own):
+        spec = without_adapter(spec, target, known, named=named)
         if not named:
             spec, target = place_model(spec, target, placing, known)
         inputs_file = options.inputs_file or spec.inputs_file

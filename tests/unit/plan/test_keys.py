@@ -193,6 +193,8 @@ def test_a_configuration_is_its_content_not_its_place() -> None:
         build(repo="org/a", weights=True),
         build(repo="org/b", weights=True),
         build(repo="org/a", trust_remote_code=True),
+        build(adapter_file="/a", adapter_sha256="a"),
+        build(adapter_file="/a", adapter_sha256="b"),
     ]
     assert len({_key(spec) for spec in different}) == len(different)
 

@@ -158,7 +158,7 @@ KINDS: dict[str, tuple[Kind, str]] = {
             library="peft",
             base=ACORN,
         ),
-        "class AcornModel, base",
+        "class AcornModel with the adapter adapter_config.json, whole",
     ),
     "PEFT adapter, base not reachable": (
         Kind(files={"adapter_config.json": LORA, **WEIGHTS}, library="peft"),
@@ -325,6 +325,8 @@ def said(spec: ModelSpec) -> str:
         parts += [build.library, build.name]
     else:
         parts += ["class", build.class_name or "?"]
+        if build.adapter_file is not None:
+            parts += ["with the adapter", Path(build.adapter_file).name]
     about = [str(spec.part), *([str(spec.quantization)] if spec.quantization else [])]
     return ", ".join([" ".join(parts), *about])
 
