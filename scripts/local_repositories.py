@@ -10,7 +10,8 @@ would write: a list and configuration files, no weights and no code.
 What is made is not what the Hub has. The list determines the library, the model type and the task,
 from which the class follows where Transformers has one for both. All else is assumed from published
 layouts and from words in the name (`-GGUF`, `-AWQ`, `sdxl`, `vae`): which files there are, the
-components of a pipeline, the quantisation, and the sizes, which are the defaults of each class.
+components of a pipeline, the quantisation, and the sizes, which are the defaults of each class or,
+where it has none, those of `inputs/overrides`.
 Whether a repository is gated is not in the list. The printed table says how many repositories of
 each kind resolve to a model that can be evaluated; it says nothing of verdicts.
 """
@@ -21,12 +22,15 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from compilewatch.config.paths import inputs_folder
+from compilewatch.plan.keys import read_overrides
 from compilewatch.records import LibraryBuild, ModelSpec, Part
 from compilewatch.sources.hub.configurations import fetch_configurations
 from compilewatch.sources.hub.formats import kept_files
@@ -227,11 +231,25 @@ def configuration(row: Row, library: Library) -> dict[str, Any] | None:
     for pattern, class_name in CLASSES_BY_NAME.items():
         if re.search(pattern, row["model_id"]):
             config["architectures"] = [class_name]
+    config |= _reviewed_defaults(kind)
     for pattern, quantized in QUANTIZED.items():
         if re.search(pattern, row["model_id"], re.IGNORECASE):
             config["quantization_config"] = quantized
             break
     return config
+
+
+@cache
+def _reviewed_defaults(kind: str) -> dict[str, Any]:
+    """The values of the reviewed overrides for fields of a model type that have no usable default.
+
+    `vocab_size` of ESM is one; a published configuration has it.
+    """
+    found: dict[str, Any] = {}
+    for override in read_overrides(inputs_folder() / "overrides"):
+        if kind in override.get("model_types", ()) and not override.get("classes"):
+            found |= override.get("defaults", {})
+    return found
 
 
 def _chain(config: dict[str, Any] | None) -> Files:

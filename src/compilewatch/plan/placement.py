@@ -111,8 +111,8 @@ def place_model(
 ) -> tuple[ModelSpec, Target]:
     """Return a model and its target in the environment that has the packages of the model.
 
-    The package of its library or of its adapter is one, and the field `packages` of the overrides
-    for the model's class names further ones. If the default environment lacks one, a target of it
+    Its build names some (its library, its adapter, the library of its backbone), and the field
+    `packages` of the overrides for its class further ones. If the default environment lacks one, a target of it
     moves to the environment of `PACKAGE_ENVIRONMENTS` that has it: an existing one, or else the
     first one. A reason to skip a class of a library is about packages that the default environment
     lacks, and is dropped; any other reason is valid in every environment.
@@ -146,36 +146,38 @@ def without_adapter(
     places = (known[name] for name in (target.environment, *further) if name in known)
     if any(ADAPTERS in place.packages for place in places):
         return spec
-    alone = msgspec.structs.replace(build, adapter_file=None, adapter_sha256="")
+    packages = tuple(package for package in build.packages if package != ADAPTERS)
+    alone = msgspec.structs.replace(build, adapter_file=None, adapter_sha256="", packages=packages)
     return msgspec.structs.replace(spec, build=alone, part=Part.BASE)
 
 
 def missing_package(spec: ModelSpec, environment: Environment) -> str | None:
-    """Return why a model cannot be built in an environment that lacks its package, or None."""
-    package = _own_package(spec)
-    if package is None or package in environment.packages:
+    """Return why a model cannot be built in an environment that lacks its packages, or None."""
+    missing = sorted(_own_packages(spec) - environment.packages.keys())
+    if not missing:
         return None
     torch = environment.torch.partition("+")[0]
     return (
-        f"needs the package {package}, which the environment {environment.name!r} lacks: "
-        f"compilewatch env create NAME --torch {torch} --with {package}"
+        f"needs the {'package' if len(missing) == 1 else 'packages'} {' and '.join(missing)}, "
+        f"which the environment {environment.name!r} lacks: "
+        f"compilewatch env create NAME --torch {torch} --with {','.join(missing)}"
     )
 
 
-def _own_package(spec: ModelSpec) -> str | None:
-    """Return the package that builds a model, other than Transformers."""
+def _own_packages(spec: ModelSpec) -> set[str]:
+    """Return the packages besides Transformers that a model's own build names."""
     build = spec.build
     if isinstance(build, LibraryBuild):
-        return package_of(build.library)
-    return ADAPTERS if isinstance(build, ConfigBuild) and build.adapter_file is not None else None
+        own = package_of(build.library)
+        return {own} if own is not None else set()
+    return set(build.packages) if isinstance(build, ConfigBuild) else set()
 
 
 def _packages_of(
     spec: ModelSpec, overrides: Iterable[dict[str, Any]], environment: Environment
 ) -> set[str]:
     release = environment.transformers or ""
-    own = _own_package(spec)
-    return ({own} if own is not None else set()) | {
+    return _own_packages(spec) | {
         package
         for override in overrides_for(spec, overrides)
         # Only a class is known exactly here: a model type is known to the worker only, and so is

@@ -32,7 +32,8 @@ class ConfigBuild(Record, frozen=True, kw_only=True, tag="config"):
     `records.digests.canonical_config`). `weights` loads the real weights of `repo` at the model's
     revision; `trust_remote_code` is set only if a person listed the repository and revision.
     `adapter_file`, if given, is the absolute path of the `adapter_config.json` of a PEFT adapter
-    that is put on the model, and `adapter_sha256` digests its content.
+    that is put on the model, and `adapter_sha256` digests its content. `packages` are the
+    distributions besides Transformers without which the model cannot be built.
     """
 
     config_file: str
@@ -43,6 +44,7 @@ class ConfigBuild(Record, frozen=True, kw_only=True, tag="config"):
     trust_remote_code: bool = False
     adapter_file: str | None = None
     adapter_sha256: str = ""
+    packages: tuple[str, ...] = ()
 
 
 class FactoryBuild(Record, frozen=True, kw_only=True, tag="factory"):

@@ -13,6 +13,11 @@ from compilewatch.sources.transformers.scan import Library, ModelClass
 from compilewatch.sources.transformers.source import concrete_classes, primary_classes, task_group
 
 
+TIMM = "timm"
+TIMM_TYPES = ("timm_backbone", "timm_wrapper")
+"""Types of models of Transformers that timm builds."""
+
+
 class Configured(Record, frozen=True, kw_only=True):
     """The class that a configuration builds with the installed Transformers.
 
@@ -92,6 +97,7 @@ class Resolver:
             repo=repo,
             weights=weights,
             trust_remote_code=needs_code and trust_remote_code,
+            packages=(TIMM,) if _has_timm_backbone(config) else (),
         )
         return Configured(
             build=build,
@@ -124,6 +130,15 @@ class Resolver:
         if family not in self._library.model_types:
             return f"{version} has no model type {family}"
         return f"{version} has no class {named or f'to build a {family} with'}"
+
+
+def _has_timm_backbone(value: Any) -> bool:
+    """Whether a configuration or a part of it names a backbone of timm."""
+    if not isinstance(value, dict):
+        return False
+    if value.get("use_timm_backbone") is True or value.get("model_type") in TIMM_TYPES:
+        return True
+    return any(map(_has_timm_backbone, value.values()))
 
 
 def _architecture(config: dict[str, Any]) -> str | None:

@@ -199,7 +199,11 @@ def test_an_environment_without_the_library_says_how_one_with_it_is_made() -> No
 ADAPTED = factories.spec(
     "org/lora",
     build=ConfigBuild(
-        config_file="/c", config_sha256="c", class_name="BertModel", adapter_file="/a"
+        config_file="/c",
+        config_sha256="c",
+        class_name="BertModel",
+        adapter_file="/a",
+        packages=("peft",),
     ),
     part=Part.WHOLE,
 )
@@ -232,6 +236,15 @@ def test_where_peft_is_not_only_the_base_is_evaluated(
     assert (spec.build.adapter_file, spec.part) == (None, Part.BASE)
     assert place_model(spec, target, [], known) == (spec, target)
     assert missing_package(spec, known[target.environment]) is None
+
+
+def test_every_package_that_a_model_lacks_is_named() -> None:
+    build = ConfigBuild(config_file="/c", config_sha256="c", packages=("timm", "peft"))
+    spec = factories.spec("org/x", build=build)
+    why = missing_package(spec, OLDER)
+    assert why is not None
+    assert "needs the packages peft and timm" in why
+    assert why.endswith("--with peft,timm")
 
 
 def test_a_named_environment_with_peft_gets_the_adapter() -> None:

@@ -23,6 +23,7 @@ from compilewatch.sources.configs import Configured, Resolver, read_config
 from compilewatch.sources.hub import formats
 from compilewatch.sources.hub.original import ORIGINAL_CONFIG
 from compilewatch.sources.hub.quantized import quantization_of
+from compilewatch.sources.libraries import ADAPTERS
 
 BASE_CONFIG = "base/config.json"
 """Where the configuration of an adapter's base model is stored in the folder of a repository."""
@@ -118,6 +119,7 @@ class Kinds:
             found.build,
             adapter_file=str(repository.path("adapter_config.json").resolve()),
             adapter_sha256=digest(canonical_config(adapter)),
+            packages=(*found.build.packages, ADAPTERS),
         )
         return (msgspec.structs.replace(made, build=build),)
 
