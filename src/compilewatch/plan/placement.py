@@ -112,10 +112,10 @@ def place_model(
     """Return a model and its target in the environment that has the packages of the model.
 
     Its build names some (its library, its adapter, the library of its backbone), and the field
-    `packages` of the overrides for its class further ones. If the default environment lacks one, a target of it
-    moves to the environment of `PACKAGE_ENVIRONMENTS` that has it: an existing one, or else the
-    first one. A reason to skip a class of a library is about packages that the default environment
-    lacks, and is dropped; any other reason is valid in every environment.
+    `packages` of the overrides for its class further ones. If the default environment lacks one, a
+    target of it moves to the environment of `PACKAGE_ENVIRONMENTS` that has all: an existing one,
+    or else the first one. A reason to skip a class of a library is about packages that the default
+    environment lacks, and is dropped; any other reason is valid in every environment.
     """
     default = known.get(DEFAULT_ENVIRONMENT)
     if target.environment != DEFAULT_ENVIRONMENT or default is None:

@@ -12,7 +12,6 @@ from compilewatch.records.digests import config_sha256
 from compilewatch.sources.transformers.scan import Library, ModelClass
 from compilewatch.sources.transformers.source import concrete_classes, primary_classes, task_group
 
-
 TIMM = "timm"
 TIMM_TYPES = ("timm_backbone", "timm_wrapper")
 """Types of models of Transformers that timm builds."""
