@@ -31,6 +31,7 @@ ORDER = (
     *("Transformers", "sentence-transformers", "timm", "diffusers", "open_clip", "PEFT"),
     *("other libraries and forms", "code of their own", "other formats than PyTorch"),
 )
+PROGRAM = Path(sys.executable).with_name("compilewatch")
 SWEEP = ("sweep", "--source", "hub", "--all", "--depth", "reduced", "--modes", "eval")
 
 
@@ -41,7 +42,9 @@ def group_of(results: Sequence[Result]) -> str:
         reason = results[0].detail or ""
         if reason.startswith(NOT_PYTORCH):
             return "other formats than PyTorch"
-        return "code of their own" if reason.startswith(REMOTE_CODE) else "other libraries and forms"
+        return (
+            "code of their own" if reason.startswith(REMOTE_CODE) else "other libraries and forms"
+        )
     model = built[0].request.model
     if model.part is Part.COMPONENT:
         return "diffusers"
@@ -88,11 +91,11 @@ def command(listing: Path, top: int, jobs: int, output: Path) -> None:
     pulled = make(rows, (output / "pulled").resolve(), top).parent
     outputs = (output / "outputs").resolve()
     swept = subprocess.run(
-        [sys.executable, "-m", "compilewatch", *SWEEP, f"--jobs={jobs}", f"--output={outputs}"],
+        [PROGRAM, *SWEEP, f"--jobs={jobs}", f"--output={outputs}"],
         env={**os.environ, "COMPILEWATCH_PULLED_DIR": str(pulled)},
         check=False,
     )
-    if swept.returncode not in (0, 1):
+    if swept.returncode != 0:
         sys.exit(swept.returncode)
     click.echo(f"\n{table(Store(outputs).open().results())}")
 

@@ -30,12 +30,12 @@ import click
 import msgspec
 
 from compilewatch.config.paths import inputs_folder
-from compilewatch.plan.keys import read_overrides
 from compilewatch.records import LibraryBuild, ModelSpec, Part
 from compilewatch.sources.hub.configurations import fetch_configurations
 from compilewatch.sources.hub.formats import kept_files
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
 from compilewatch.sources.hub.source import HubSource
+from compilewatch.sources.overrides import read_overrides
 from compilewatch.sources.transformers.scan import Library, read_library
 
 Files = dict[str, Any]
@@ -76,11 +76,23 @@ HEADS = {
 }
 """Task of the Hub -> the auto classes of Transformers that its pipelines use, by preference."""
 
-CLASSES_BY_NAME = {
-    r"chronos-t5": "T5ForConditionalGeneration",
-    r"chronos-bolt": "ChronosBoltModelForForecasting",
+CLASSES_BY_NAME: dict[str, dict[str, Any]] = {
+    r"chronos-t5": {"architectures": ["T5ForConditionalGeneration"]},
+    r"chronos-bolt": {
+        "architectures": ["ChronosBoltModelForForecasting"],
+        "decoder_start_token_id": 0,
+        "reg_token_id": 1,
+        "chronos_config": {
+            "context_length": 2048,
+            "input_patch_size": 16,
+            "input_patch_stride": 16,
+            "prediction_length": 64,
+            "quantiles": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
+            "use_reg_token": True,
+        },
+    },
 }
-"""Pattern of a name -> the class that such configurations name. Transformers lacks the second."""
+"""Pattern of a name -> what such configurations say. The second is a class of another package."""
 
 OLD_SIZES = {
     "hidden_size": 768,
@@ -228,9 +240,9 @@ def configuration(row: Row, library: Library) -> dict[str, Any] | None:
         if found := library.mappings.get(mapping, {}).get(kind):
             config["architectures"] = [found[0]]
             break
-    for pattern, class_name in CLASSES_BY_NAME.items():
+    for pattern, values in CLASSES_BY_NAME.items():
         if re.search(pattern, row["model_id"]):
-            config["architectures"] = [class_name]
+            config |= values
     config |= _reviewed_defaults(kind)
     for pattern, quantized in QUANTIZED.items():
         if re.search(pattern, row["model_id"], re.IGNORECASE):

@@ -178,6 +178,7 @@ TARGETS: dict[str, TargetEntry] = {
 PACKAGE_ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "vision": ("timm", "torchvision"),
     "libraries": (
+        "chronos-forecasting",
         "diffusers",
         "open-clip-torch",
         "peft",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -66,24 +65,6 @@ def _source_files(folder: Path, names: Iterable[str]) -> set[Path]:
         path = folder / name
         found |= {path} if path.is_file() else set(path.rglob("*.py"))
     return found
-
-
-def read_overrides(folder: Path | None) -> tuple[dict[str, Any], ...]:
-    """Return the `[[override]]` tables of a folder of overrides, without `reason` and `date`.
-
-    `worker/model/overrides.py` validates them; a key only depends on which models they select and
-    on their content. Raises ConfigError.
-    """
-    found: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.toml")) if folder is not None else ():
-        try:
-            entries = tomllib.loads(path.read_text(encoding="utf-8")).get("override", [])
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path}: {error}") from None
-        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-            raise ConfigError(f"{path}: overrides are written as [[override]] tables")
-        found += ({k: v for k, v in e.items() if k not in ("reason", "date")} for e in entries)
-    return tuple(found)
 
 
 def class_of(spec: ModelSpec) -> str | None:

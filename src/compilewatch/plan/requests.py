@@ -18,7 +18,7 @@ from compilewatch.contract.targets import (
 )
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
-from compilewatch.plan.keys import read_overrides, request_key
+from compilewatch.plan.keys import request_key
 from compilewatch.plan.placement import missing_package, needs, place_model, without_adapter
 from compilewatch.records import (
     Dtype,
@@ -34,6 +34,7 @@ from compilewatch.records import (
 )
 from compilewatch.records.digests import digest
 from compilewatch.records.plans import Options, Plan, Shard
+from compilewatch.sources.overrides import read_overrides
 
 Own = Mapping[str, Sequence[ModelSpec]]
 """Environment -> its models, where its Transformers has other models than the rest of a plan."""

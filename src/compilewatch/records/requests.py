@@ -33,7 +33,8 @@ class ConfigBuild(Record, frozen=True, kw_only=True, tag="config"):
     revision; `trust_remote_code` is set only if a person listed the repository and revision.
     `adapter_file`, if given, is the absolute path of the `adapter_config.json` of a PEFT adapter
     that is put on the model, and `adapter_sha256` digests its content. `packages` are the
-    distributions besides Transformers without which the model cannot be built.
+    distributions besides Transformers without which the model cannot be built. `class_module` is
+    the module of one of them that has the class, None for a class of Transformers.
     """
 
     config_file: str
@@ -45,6 +46,7 @@ class ConfigBuild(Record, frozen=True, kw_only=True, tag="config"):
     adapter_file: str | None = None
     adapter_sha256: str = ""
     packages: tuple[str, ...] = ()
+    class_module: str | None = None
 
 
 class FactoryBuild(Record, frozen=True, kw_only=True, tag="factory"):
