@@ -11,9 +11,10 @@ What is made is not what the Hub has. The list determines the library, the model
 from which the class follows where Transformers has one for both. All else is assumed from published
 layouts and from words in the name (`-GGUF`, `-AWQ`, `sdxl`, `vae`): which files there are, the
 components of a pipeline, the quantisation, and the sizes, which are the defaults of each class or,
-where it has none, those of `inputs/overrides`.
-Whether a repository is gated is not in the list. The printed table says how many repositories of
-each kind resolve to a model that can be evaluated; it says nothing of verdicts.
+where it has none, those of `inputs/overrides`. Only the chains of `inputs/sentence-transformers`
+are those of the repositories with their names. Whether a repository is gated is not in the list.
+The printed table says how many repositories of each kind resolve to a model that can be evaluated;
+it says nothing of verdicts.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ def files_of(row: Row, library: Library) -> tuple[str | None, Files]:
     if named == "open_clip":
         return named, {"open_clip_config.json": OPEN_CLIP, **WEIGHTS}
     if named == "sentence-transformers" and row["task"] != "text-classification":
-        return named, _chain(config)
+        return named, _published(row["model_id"]) or _chain(config)
     return named, {**({"config.json": config} if config else {}), **WEIGHTS}
 
 
@@ -262,6 +263,16 @@ def _reviewed_defaults(kind: str) -> dict[str, Any]:
         if kind in override.get("model_types", ()) and not override.get("classes"):
             found |= override.get("defaults", {})
     return found
+
+
+def _published(name: str) -> Files:
+    """The files of a published chain that is among the reviewed inputs; empty for another one."""
+    folder = inputs_folder() / "sentence-transformers" / name.partition("/")[2]
+    if not (folder / "modules.json").is_file():
+        return {}
+    paths = sorted(folder.rglob("*.json"))
+    files = {p.relative_to(folder).as_posix(): msgspec.json.decode(p.read_bytes()) for p in paths}
+    return files | WEIGHTS
 
 
 def _chain(config: dict[str, Any] | None) -> Files:
