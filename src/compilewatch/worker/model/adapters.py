@@ -54,7 +54,7 @@ def base_of(module: nn.Module, request: Request) -> nn.Module:
     """Return the model that an adapter is on: it determines what a call needs."""
     build = request.model.build
     if isinstance(build, ConfigBuild) and build.adapter_file is not None:
-        base: nn.Module = module.get_base_model()  # type: ignore[operator]
+        base: nn.Module = module.get_base_model()
         return base
     return module
 

@@ -12,6 +12,10 @@ TIMM = LibraryBuild(library="timm", name="resnet50")
 ADAPTED = ConfigBuild(config_file="/c", config_sha256="c", adapter_file="/a")
 
 
+def skipped(name: str, detail: str) -> Result:
+    return part(name, None, status=Status.SKIPPED, detail=detail)
+
+
 def part(name: str, kind: Part | None = Part.WHOLE, **fields: Any) -> Result:
     given = {"source": "hub", "checkpoint": name.partition("#")[0], "part": kind, **fields}
     return factories.result(name, **given)
@@ -19,7 +23,6 @@ def part(name: str, kind: Part | None = Part.WHOLE, **fields: Any) -> Result:
 
 def test_a_repository_counts_once_in_the_line_of_what_builds_it() -> None:
     broken = factories.graph_break(occurrences=3)
-    skipped = {"status": Status.SKIPPED, "kind": None}
     made = table(
         [
             part("org/a"),
@@ -31,10 +34,10 @@ def test_a_repository_counts_once_in_the_line_of_what_builds_it() -> None:
             # Of a pipeline, every component has to pass.
             part("org/pipe#unet", Part.COMPONENT, component="unet"),
             part("org/pipe#vae", Part.COMPONENT, component="vae", breaks=(broken,)),
-            part("org/pipe#checker", detail="belongs to the pipeline", **skipped),
-            part("org/gguf", detail="not PyTorch: it has only GGUF weights", **skipped),
-            part("org/own", detail="remote code: not in remote_code.toml", **skipped),
-            part("org/flair", detail="a model of Flair: only …", **skipped),
+            skipped("org/pipe#checker", "belongs to the pipeline"),
+            skipped("org/gguf", "not PyTorch: it has only GGUF weights"),
+            skipped("org/own", "remote code: not in remote_code.toml"),
+            skipped("org/flair", "a model of Flair: only …"),
         ]
     )
     assert made.splitlines()[0] == HEADER
