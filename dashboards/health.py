@@ -103,6 +103,13 @@ def _answers() -> list[list[Json]]:
             unit=unit,
         )
 
+    def repositories(title: str, about: str, by: str, legend: str) -> Json:
+        metric = "compilewatch_repositories"
+        every, covered = of_run(metric), of_run(metric, 'covered="yes"')
+        asked = now(f"sum by ({by}) ({covered}) / (sum by ({by}) ({every}) > 0)", legend)
+        look = {"unit": "percentunit", "decimals": 1, "mappings": [NEARLY_ALL]}
+        return tiles(title, about, (12, 5), asked, steps=GOOD, **look)
+
     unattributed = of_mode("compilewatch_unattributed_graph_breaks")
     return [
         [
@@ -125,6 +132,22 @@ def _answers() -> list[list[Json]]:
                 "transformers or the harness changes.",
                 "compilewatch_reused_ratio",
                 steps=[(None, "blue")],
+            ),
+        ],
+        [
+            repositories(
+                "Repositories covered",
+                "Repositories of the Hub with a verdict on every evaluated part, divided by those "
+                "asked for. No data: the newest run has none.",
+                "source",
+                "{{source}}",
+            ),
+            repositories(
+                "Repositories covered by part",
+                "The same by what is evaluated of a repository; without a part, nothing of it can "
+                "be built.",
+                "source, part",
+                "{{source}} {{part}}",
             ),
         ],
         [

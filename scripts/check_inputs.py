@@ -5,7 +5,8 @@
 
 `make lock` writes them after the pinned versions have passed its sweep. What is compared by name:
 the architectures of `data/popularity.csv`, and the classes and architectures of
-`data/overrides/*.toml` whose version scope contains the pinned Transformers.
+`data/overrides/*.toml` whose version scope contains the pinned Transformers, except those of
+other packages.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def unknown_names(path: Path, library: Library) -> Iterator[str]:
     types = library.model_types.keys() | {each.model_type for each in library.classes}
     for override in files.read_toml(path, Overrides).override:
         if override.transformers is None or library.version in SpecifierSet(override.transformers):
-            yield from (name for name in override.classes if name not in classes)
+            own = override.classes if override.module is None else ()
+            yield from (name for name in own if name not in classes)
             yield from (name for name in override.model_types if name not in types)
 
 

@@ -10,9 +10,11 @@ would write: a list and configuration files, no weights and no code.
 What is made is not what the Hub has. The list determines the library, the model type and the task,
 from which the class follows where Transformers has one for both. All else is assumed from published
 layouts and from words in the name (`-GGUF`, `-AWQ`, `sdxl`, `vae`): which files there are, the
-components of a pipeline, the quantisation, and the sizes, which are the defaults of each class.
-Whether a repository is gated is not in the list. The printed table says how many repositories of
-each kind resolve to a model that can be evaluated; it says nothing of verdicts.
+components of a pipeline, the quantisation, and the sizes, which are the defaults of each class or,
+where it has none, those of `data/overrides`. Only the chains of `data/sentence-transformers`
+are those of the repositories with their names. Whether a repository is gated is not in the list.
+The printed table says how many repositories of each kind resolve to a model that can be evaluated;
+it says nothing of verdicts.
 """
 
 from __future__ import annotations
@@ -21,17 +23,20 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from compilewatch.data import SENTENCE_TRANSFORMERS
 from compilewatch.records import LibraryBuild, ModelSpec, Part
 from compilewatch.sources.hub.configurations import fetch_configurations
 from compilewatch.sources.hub.formats import kept_files
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
 from compilewatch.sources.hub.source import HubSource
+from compilewatch.sources.overrides import read_overrides
 from compilewatch.sources.transformers.scan import Library, read_library
 
 Files = dict[str, Any]
@@ -72,11 +77,23 @@ HEADS = {
 }
 """Task of the Hub -> the auto classes of Transformers that its pipelines use, by preference."""
 
-CLASSES_BY_NAME = {
-    r"chronos-t5": "T5ForConditionalGeneration",
-    r"chronos-bolt": "ChronosBoltModelForForecasting",
+CLASSES_BY_NAME: dict[str, dict[str, Any]] = {
+    r"chronos-t5": {"architectures": ["T5ForConditionalGeneration"]},
+    r"chronos-bolt": {
+        "architectures": ["ChronosBoltModelForForecasting"],
+        "decoder_start_token_id": 0,
+        "reg_token_id": 1,
+        "chronos_config": {
+            "context_length": 2048,
+            "input_patch_size": 16,
+            "input_patch_stride": 16,
+            "prediction_length": 64,
+            "quantiles": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
+            "use_reg_token": True,
+        },
+    },
 }
-"""Pattern of a name -> the class that such configurations name. Transformers lacks the second."""
+"""Pattern of a name -> what such configurations say. The second is a class of another package."""
 
 OLD_SIZES = {
     "hidden_size": 768,
@@ -202,7 +219,7 @@ def files_of(row: Row, library: Library) -> tuple[str | None, Files]:
     if named == "open_clip":
         return named, {"open_clip_config.json": OPEN_CLIP, **WEIGHTS}
     if named == "sentence-transformers" and row["task"] != "text-classification":
-        return named, _chain(config)
+        return named, _published(row["model_id"]) or _chain(config)
     return named, {**({"config.json": config} if config else {}), **WEIGHTS}
 
 
@@ -224,14 +241,38 @@ def configuration(row: Row, library: Library) -> dict[str, Any] | None:
         if found := library.mappings.get(mapping, {}).get(kind):
             config["architectures"] = [found[0]]
             break
-    for pattern, class_name in CLASSES_BY_NAME.items():
+    for pattern, values in CLASSES_BY_NAME.items():
         if re.search(pattern, row["model_id"]):
-            config["architectures"] = [class_name]
+            config |= values
+    config |= _reviewed_defaults(kind)
     for pattern, quantized in QUANTIZED.items():
         if re.search(pattern, row["model_id"], re.IGNORECASE):
             config["quantization_config"] = quantized
             break
     return config
+
+
+@cache
+def _reviewed_defaults(kind: str) -> dict[str, Any]:
+    """The values of the reviewed overrides for fields of a model type that have no usable default.
+
+    `vocab_size` of ESM is one; a published configuration has it.
+    """
+    found: dict[str, Any] = {}
+    for override in read_overrides(None):
+        if kind in override.get("model_types", ()) and not override.get("classes"):
+            found |= override.get("defaults", {})
+    return found
+
+
+def _published(name: str) -> Files:
+    """The files of a published chain that is among the reviewed inputs; empty for another one."""
+    folder = SENTENCE_TRANSFORMERS / name.partition("/")[2]
+    if not (folder / "modules.json").is_file():
+        return {}
+    paths = sorted(folder.rglob("*.json"))
+    files = {p.relative_to(folder).as_posix(): msgspec.json.decode(p.read_bytes()) for p in paths}
+    return files | WEIGHTS
 
 
 def _chain(config: dict[str, Any] | None) -> Files:

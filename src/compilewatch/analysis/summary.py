@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from compilewatch.records import ModelSpec, Phase, Result, Status
+from compilewatch.records import ModelSpec, Part, Phase, Result, Status
 from compilewatch.records.labels import reason_label
 from compilewatch.records.views import RunView
 
@@ -79,12 +79,14 @@ class Repositories:
     """How many repositories of the Hub a run has results of.
 
     `covered` are those with a verdict on every part that was not skipped, and on one at least;
-    `partly` are those of them with skipped parts.
+    `partly` are those of them with skipped parts. `by_part` has covered and all repositories by
+    what is evaluated of them; None is the key of those of which nothing can be built.
     """
 
     total: int
     covered: int
     partly: int
+    by_part: dict[Part | None, tuple[int, int]]
 
 
 def repositories(view: RunView) -> Repositories | None:
@@ -95,13 +97,23 @@ def repositories(view: RunView) -> Repositories | None:
             results[repository].append(result)
     if not results:
         return None
-    covered = partly = 0
+    partly = 0
+    total: Counter[Part | None] = Counter()
+    covered: Counter[Part | None] = Counter()
     for found in results.values():
         evaluated = [result for result in found if result.status is not Status.SKIPPED]
+        # A model of an earlier version's run, which has no part, was all of its repository.
+        part = (evaluated[0].request.model.part or Part.WHOLE) if evaluated else None
+        total[part] += 1
         if evaluated and all(result.is_verdict for result in evaluated):
-            covered += 1
+            covered[part] += 1
             partly += len(evaluated) < len(found)
-    return Repositories(total=len(results), covered=covered, partly=partly)
+    return Repositories(
+        total=total.total(),
+        covered=covered.total(),
+        partly=partly,
+        by_part={part: (covered[part], total[part]) for part in (*Part, None) if total[part]},
+    )
 
 
 def summarise(view: RunView) -> Summary:

@@ -179,8 +179,10 @@ TARGETS: dict[str, TargetEntry] = {
 PACKAGE_ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "vision": ("timm", "torchvision"),
     "libraries": (
+        "chronos-forecasting",
         "diffusers",
         "open-clip-torch",
+        "peft",
         "sentence-transformers",
         "timm",
         "torchvision",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,6 @@ import msgspec
 
 from compilewatch.contract.devices import declared
 from compilewatch.contract.targets import COMMON_FILES, entry, variants_of
-from compilewatch.data import OVERRIDES
 from compilewatch.errors import ConfigError
 from compilewatch.records import (
     HARNESS_VERSION,
@@ -67,25 +65,6 @@ def _source_files(folder: Path, names: Iterable[str]) -> set[Path]:
         path = folder / name
         found |= {path} if path.is_file() else set(path.rglob("*.py"))
     return found
-
-
-def read_overrides(own: Path | None) -> tuple[dict[str, Any], ...]:
-    """Return the `[[override]]` tables, without `reason` and `date`: the shipped ones come first.
-
-    `own` is a project's folder of overrides. `worker/model/overrides.py` validates them; a key only
-    depends on which models they select and on their content. Raises ConfigError.
-    """
-    found: list[dict[str, Any]] = []
-    folders = (OVERRIDES,) if own is None else (OVERRIDES, own)
-    for path in (path for folder in folders for path in sorted(folder.glob("*.toml"))):
-        try:
-            entries = tomllib.loads(path.read_text(encoding="utf-8")).get("override", [])
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path}: {error}") from None
-        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-            raise ConfigError(f"{path}: overrides are written as [[override]] tables")
-        found += ({k: v for k, v in e.items() if k not in ("reason", "date")} for e in entries)
-    return tuple(found)
 
 
 def class_of(spec: ModelSpec) -> str | None:
@@ -183,7 +162,8 @@ def _build_identity(spec: ModelSpec) -> dict[str, Any]:
         }
     assert isinstance(build, ConfigBuild)  # an object of a caller is never planned
     pinned = [build.repo, spec.revision]
-    return {
+    adapter = {"adapter": build.adapter_sha256} if build.adapter_file is not None else {}
+    return adapter | {
         "config": build.config_sha256,
         "class": build.class_name or spec.architecture,
         "weights": pinned if build.weights else None,

@@ -23,12 +23,14 @@ from compilewatch.plan.keys import class_of, overrides_for
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
     ClassBuild,
+    ConfigBuild,
     Environment,
     LibraryBuild,
     ModelSpec,
+    Part,
     Target,
 )
-from compilewatch.sources.libraries import package_of
+from compilewatch.sources.libraries import ADAPTERS, package_of
 
 
 def wanted(
@@ -109,11 +111,11 @@ def place_model(
 ) -> tuple[ModelSpec, Target]:
     """Return a model and its target in the environment that has the packages of the model.
 
-    The package of its library is one, and the field `packages` of the overrides for the model's
-    class names further ones. If the default environment lacks one, a target of it moves to the
-    environment of `PACKAGE_ENVIRONMENTS` that has it: an existing one, or else the first one. A
-    reason to skip a class of a library is about packages that the default environment lacks, and
-    is dropped; any other reason is valid in every environment.
+    Its build names some (its library, its adapter, the library of its backbone), and the field
+    `packages` of the overrides for its class further ones. If the default environment lacks one, a
+    target of it moves to the environment of `PACKAGE_ENVIRONMENTS` that has all: an existing one,
+    or else the first one. A reason to skip a class of a library is about packages that the default
+    environment lacks, and is dropped; any other reason is valid in every environment.
     """
     default = known.get(DEFAULT_ENVIRONMENT)
     if target.environment != DEFAULT_ENVIRONMENT or default is None:
@@ -129,26 +131,53 @@ def place_model(
     return msgspec.structs.replace(spec, skip_reason=None), placed
 
 
-def missing_package(spec: ModelSpec, environment: Environment) -> str | None:
-    """Return why a model cannot be built in an environment that lacks its library, or None."""
+def without_adapter(
+    spec: ModelSpec, target: Target, known: Mapping[str, Environment], *, named: bool
+) -> ModelSpec:
+    """Return a model without its adapter if PEFT is not where the model may run.
+
+    These are the environment of its target and, unless a person `named` that, the environments
+    that have packages for single models. The result then says that it is about the base alone.
+    """
     build = spec.build
-    package = package_of(build.library) if isinstance(build, LibraryBuild) else None
-    if package is None or package in environment.packages:
+    if not isinstance(build, ConfigBuild) or build.adapter_file is None:
+        return spec
+    further = () if named or target.environment != DEFAULT_ENVIRONMENT else PACKAGE_ENVIRONMENTS
+    places = (known[name] for name in (target.environment, *further) if name in known)
+    if any(ADAPTERS in place.packages for place in places):
+        return spec
+    packages = tuple(package for package in build.packages if package != ADAPTERS)
+    alone = msgspec.structs.replace(build, adapter_file=None, adapter_sha256="", packages=packages)
+    return msgspec.structs.replace(spec, build=alone, part=Part.BASE)
+
+
+def missing_package(spec: ModelSpec, environment: Environment) -> str | None:
+    """Return why a model cannot be built in an environment that lacks its packages, or None."""
+    missing = sorted(_own_packages(spec) - environment.packages.keys())
+    if not missing:
         return None
     torch = environment.torch.partition("+")[0]
     return (
-        f"needs the package {package}, which the environment {environment.name!r} lacks: "
-        f"compilewatch env create NAME --torch {torch} --with {package}"
+        f"needs the {'package' if len(missing) == 1 else 'packages'} {' and '.join(missing)}, "
+        f"which the environment {environment.name!r} lacks: "
+        f"compilewatch env create NAME --torch {torch} --with {','.join(missing)}"
     )
+
+
+def _own_packages(spec: ModelSpec) -> set[str]:
+    """Return the packages besides Transformers that a model's own build names."""
+    build = spec.build
+    if isinstance(build, LibraryBuild):
+        own = package_of(build.library)
+        return {own} if own is not None else set()
+    return set(build.packages) if isinstance(build, ConfigBuild) else set()
 
 
 def _packages_of(
     spec: ModelSpec, overrides: Iterable[dict[str, Any]], environment: Environment
 ) -> set[str]:
     release = environment.transformers or ""
-    build = spec.build
-    own = package_of(build.library) if isinstance(build, LibraryBuild) else None
-    return ({own} if own is not None else set()) | {
+    return _own_packages(spec) | {
         package
         for override in overrides_for(spec, overrides)
         # Only a class is known exactly here: a model type is known to the worker only, and so is

@@ -19,8 +19,8 @@ from compilewatch.contract.targets import (
 from compilewatch.data import NEURON_OPERATORS
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
-from compilewatch.plan.keys import read_overrides, request_key
-from compilewatch.plan.placement import missing_package, needs, place_model
+from compilewatch.plan.keys import request_key
+from compilewatch.plan.placement import missing_package, needs, place_model, without_adapter
 from compilewatch.records import (
     Dtype,
     Environment,
@@ -35,6 +35,7 @@ from compilewatch.records import (
 )
 from compilewatch.records.digests import digest
 from compilewatch.records.plans import Options, Plan, Shard
+from compilewatch.sources.overrides import read_overrides
 
 Own = Mapping[str, Sequence[ModelSpec]]
 """Environment -> its models, where its Transformers has other models than the rest of a plan."""
@@ -88,6 +89,7 @@ def plan(
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
     for spec, target in pairs(specs, targets, own):
+        spec = without_adapter(spec, target, known, named=named)
         if not named:
             spec, target = place_model(spec, target, placing, known)
         inputs_file = options.inputs_file or spec.inputs_file

@@ -31,6 +31,10 @@ class ConfigBuild(Record, frozen=True, kw_only=True, tag="config"):
     `config_file` is absolute; `config_sha256` is the digest of the canonical configuration (see
     `records.digests.canonical_config`). `weights` loads the real weights of `repo` at the model's
     revision; `trust_remote_code` is set only if a person listed the repository and revision.
+    `adapter_file`, if given, is the absolute path of the `adapter_config.json` of a PEFT adapter
+    that is put on the model, and `adapter_sha256` digests its content. `packages` are the
+    distributions besides Transformers without which the model cannot be built. `class_module` is
+    the module of one of them that has the class, None for a class of Transformers.
     """
 
     config_file: str
@@ -39,6 +43,10 @@ class ConfigBuild(Record, frozen=True, kw_only=True, tag="config"):
     repo: str | None = None
     weights: bool = False
     trust_remote_code: bool = False
+    adapter_file: str | None = None
+    adapter_sha256: str = ""
+    packages: tuple[str, ...] = ()
+    class_module: str | None = None
 
 
 class FactoryBuild(Record, frozen=True, kw_only=True, tag="factory"):

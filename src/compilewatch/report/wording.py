@@ -195,7 +195,8 @@ PART_WORDS: dict[Part, str] = {
     Part.WHOLE: "whole",
     Part.COMPONENT: "component",
     Part.TRANSFORMERS: "Transformers part only",
-    Part.BASE: "base model without the adapter",
+    Part.BASE: "base model without the adapter, which needs peft: "
+    "compilewatch env create libraries",
     Part.ORIGINAL: "class of Transformers for its original files",
 }
 
@@ -216,13 +217,20 @@ def quantization_words(model: ModelSpec) -> str:
 
 
 def repository_words(view: RunView) -> str:
-    """`repositories: 20 of 25 with a verdict on each evaluated part`; empty without any."""
+    """`repositories: 20 of 25 with a verdict on each evaluated part (whole 15 of 15, …)`.
+
+    Empty without any.
+    """
     found = summary.repositories(view)
     if found is None:
         return ""
     counted = f"repositories: {found.covered:,} of {found.total:,}"
     skipped = f", {found.partly:,} of them with skipped parts" if found.partly else ""
-    return f"{counted} with a verdict on each evaluated part{skipped}"
+    parts = ", ".join(
+        f"{part or 'nothing can be built'} {covered:,} of {total:,}"
+        for part, (covered, total) in found.by_part.items()
+    )
+    return f"{counted} with a verdict on each evaluated part{skipped} ({parts})"
 
 
 def status_words(result: Result | Earlier) -> str:

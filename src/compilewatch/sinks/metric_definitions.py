@@ -265,6 +265,14 @@ DEFINITIONS: tuple[Definition, ...] = (
         Group.RUN,
     ),
     Definition(
+        "compilewatch_repositories",
+        "Repositories of the Hub in the run, by the part of them that is evaluated and whether "
+        "every evaluated part has a verdict; part is empty where nothing can be built. Absent for "
+        "a run without repositories.",
+        ("part", "covered"),
+        Group.RUN,
+    ),
+    Definition(
         "compilewatch_overhead_ratio",
         "Wall-clock time times jobs, divided by the time spent inside children.",
         group=Group.RUN,

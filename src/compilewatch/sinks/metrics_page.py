@@ -19,6 +19,7 @@ LABELS: dict[str, str] = {
     "quantization": "how the checkpoint is quantised: "
     + ", ".join(f"`{each}`" for each in Quantization)
     + "; empty if it is not. Without its weights, the class is evaluated unquantised",
+    "covered": "`yes` (a verdict on every evaluated part) or `no`",
     "reason": "the break's ID and type in PyTorch's registry (`GB0170 Data-dependent branching`), "
     "or a short code",
     "batch_size": "the rows of a batch, a number",

@@ -355,6 +355,10 @@ def _of_run(view: RunView) -> Iterator[Sample]:
         "compilewatch_run_duration_seconds": run.wall_seconds,
     }
     yield from ((name, (), value) for name, value in measured.items() if value is not None)
+    if (repositories := summary.repositories(view)) is not None:
+        for part, (covered, total) in repositories.by_part.items():
+            yield "compilewatch_repositories", (part or "", "yes"), covered
+            yield "compilewatch_repositories", (part or "", "no"), total - covered
     for (way, layer), models in rows.first_failures(rows.rows(view.results)).items():
         mode = f"{way.mode.value}/dynamic" if way.dynamic else way.mode.value
         labels = (layer, mode, way.environment or "")

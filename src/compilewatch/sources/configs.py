@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from compilewatch.errors import ConfigError
 from compilewatch.records import ConfigBuild, Record
 from compilewatch.records.digests import config_sha256
+from compilewatch.sources.overrides import PackageClass
 from compilewatch.sources.transformers.scan import Library, ModelClass
 from compilewatch.sources.transformers.source import concrete_classes, primary_classes, task_group
+
+TIMM = "timm"
+TIMM_TYPES = ("timm_backbone", "timm_wrapper")
+"""Types of models of Transformers that timm builds."""
 
 
 class Configured(Record, frozen=True, kw_only=True):
@@ -49,10 +55,16 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 class Resolver:
-    """Resolves configurations against one scan of Transformers."""
+    """Resolves configurations against one scan of Transformers.
 
-    def __init__(self, library: Library) -> None:
+    `elsewhere` has the reviewed classes of other packages that Transformers' configurations name.
+    """
+
+    def __init__(
+        self, library: Library, elsewhere: Mapping[str, PackageClass] | None = None
+    ) -> None:
         self._library = library
+        self._elsewhere = elsewhere or {}
         self._classes = {found.name: found for found in concrete_classes(library)}
         self._primaries = primary_classes(library)
 
@@ -79,11 +91,12 @@ class Resolver:
             family = self._classes[named].model_type if named in self._classes else "unknown"
         found = self._class_of(family, named)
         foreign = found is None or (bool(config.get("auto_map")) and found.model_type != family)
-        needs_code = bool(config.get("auto_map")) and foreign
+        other = self._elsewhere.get(named or "") if found is None else None
+        needs_code = bool(config.get("auto_map")) and foreign and other is None
         skip_reason = None
         if needs_code and not trust_remote_code:
             skip_reason = "remote code: its repository and revision are not in remote_code.toml"
-        elif found is None and not needs_code:
+        elif found is None and other is None and not needs_code:
             skip_reason = self._why_unknown(family, named)
         build = ConfigBuild(
             config_file=str(config_file.resolve()),
@@ -92,6 +105,11 @@ class Resolver:
             repo=repo,
             weights=weights,
             trust_remote_code=needs_code and trust_remote_code,
+            packages=(
+                *((TIMM,) if _has_timm_backbone(config) else ()),
+                *(other.packages if other is not None else ()),
+            ),
+            class_module=other.module if other is not None else None,
         )
         return Configured(
             build=build,
@@ -124,6 +142,15 @@ class Resolver:
         if family not in self._library.model_types:
             return f"{version} has no model type {family}"
         return f"{version} has no class {named or f'to build a {family} with'}"
+
+
+def _has_timm_backbone(value: Any) -> bool:
+    """Whether a configuration or a part of it names a backbone of timm."""
+    if not isinstance(value, dict):
+        return False
+    if value.get("use_timm_backbone") is True or value.get("model_type") in TIMM_TYPES:
+        return True
+    return any(map(_has_timm_backbone, value.values()))
 
 
 def _architecture(config: dict[str, Any]) -> str | None:

@@ -17,10 +17,12 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.config.paths import inputs_folder
 from compilewatch.contract.failures import how_to_get
 from compilewatch.errors import ConfigError, MissingModuleError
 from compilewatch.records import FactoryBuild, ModelSpec
 from compilewatch.sources.configs import Resolver, read_config
+from compilewatch.sources.overrides import package_classes
 from compilewatch.sources.transformers.scan import read_library
 
 FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -89,7 +91,8 @@ def folder_spec(
         missing = f"the folder {folder} does not exist"
         what = f"{folder} has no config.json" if folder.is_dir() else missing
         raise ConfigError(f"{what}: {FORMS}")
-    found = Resolver(read_library(root)).resolve(
+    elsewhere = package_classes(inputs_folder() / "overrides")
+    found = Resolver(read_library(root), elsewhere).resolve(
         folder / "config.json",
         read_config(folder / "config.json"),
         repo=str(folder.resolve()) if weights or trust else None,

@@ -32,6 +32,7 @@ from compilewatch.records import (
 )
 from compilewatch.worker import phases
 from compilewatch.worker.example_inputs import make_inputs
+from compilewatch.worker.model.adapters import adapter_config, base_of
 from compilewatch.worker.model.libraries import library
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
@@ -287,12 +288,28 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
     if type(config).from_dict(json.loads(written)).to_dict() != config.to_dict():
         written = config.to_json_string(use_diff=False)
     text = json.dumps(json.loads(written), indent=2)
+    model_class = type(base_of(module, request))
     return [
         f"from {type(config).__module__} import {type(config).__name__}",
-        f"from {type(module).__module__} import {type(module).__name__}",
+        f"from {model_class.__module__} import {model_class.__name__}",
         "",
         f"config = {type(config).__name__}.from_dict(json.loads(r'''{text}'''))",
-        f"model = {type(module).__name__}(config)",
+        f"model = {model_class.__name__}(config)",
+        *adapter_source(request),
+    ]
+
+
+def adapter_source(request: Request) -> list[str]:
+    """Lines that put the adapter on the model, if it has one."""
+    adapter = adapter_config(request, Depth.REDUCED)
+    if adapter is None:
+        return []
+    text = json.dumps(adapter, indent=2)
+    return [
+        "from peft import PeftConfig, get_peft_model",
+        "",
+        f"adapter = PeftConfig.from_peft_type(**json.loads(r'''{text}'''))",
+        "model = get_peft_model(model, adapter)",
     ]
 
 

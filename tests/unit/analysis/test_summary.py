@@ -226,11 +226,17 @@ def test_repositories_are_counted_whatever_the_number_of_their_parts() -> None:
         # A part whose environment does not exist was not left out on purpose.
         *(part("org/absent", "unet"), part("org/absent", "vae", status=Status.UNSUPPORTED)),
     )
-    assert repositories(seen) == Repositories(total=6, covered=3, partly=1)
+    parts: dict[Part | None, tuple[int, int]] = {
+        Part.WHOLE: (1, 1),
+        Part.COMPONENT: (2, 4),
+        None: (0, 1),
+    }
+    assert repositories(seen) == Repositories(total=6, covered=3, partly=1, by_part=parts)
     assert downloads_of(r.request.model for r in seen.results) == 6 * 5
     assert repositories(view(result("BertModel", checkpoint="org/bert"))) is None
 
 
 def test_runs_of_earlier_versions_have_a_repository_for_each_model_of_the_hub() -> None:
     seen = view(result("org/a", source="hub", checkpoint="org/a"))
-    assert repositories(seen) == Repositories(total=1, covered=1, partly=0)
+    parts: dict[Part | None, tuple[int, int]] = {Part.WHOLE: (1, 1)}
+    assert repositories(seen) == Repositories(total=1, covered=1, partly=0, by_part=parts)

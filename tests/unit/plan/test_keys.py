@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compilewatch.contract.targets import COMMON_FILES, TARGETS
 from compilewatch.errors import ConfigError
 from compilewatch.plan import keys as identity
-from compilewatch.plan.keys import overrides_for, read_overrides, request_key
+from compilewatch.plan.keys import overrides_for, request_key
 from compilewatch.records import (
     ChaosBuild,
     ClassBuild,
@@ -26,6 +26,7 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.records.digests import METADATA, canonical_config, config_sha256
+from compilewatch.sources.overrides import read_overrides
 from tests import factories
 
 BERT = {
@@ -193,6 +194,8 @@ def test_a_configuration_is_its_content_not_its_place() -> None:
         build(repo="org/a", weights=True),
         build(repo="org/b", weights=True),
         build(repo="org/a", trust_remote_code=True),
+        build(adapter_file="/a", adapter_sha256="a"),
+        build(adapter_file="/a", adapter_sha256="b"),
     ]
     assert len({_key(spec) for spec in different}) == len(different)
 

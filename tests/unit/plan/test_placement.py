@@ -13,8 +13,9 @@ from compilewatch.plan.placement import (
     place_model,
     possible,
     wanted,
+    without_adapter,
 )
-from compilewatch.records import ConfigBuild, Environment, LibraryBuild, Mode, Target
+from compilewatch.records import ConfigBuild, Environment, LibraryBuild, Mode, Part, Target
 from tests import factories
 
 DEFAULT = factories.environment()
@@ -193,3 +194,61 @@ def test_an_environment_without_the_library_says_how_one_with_it_is_made() -> No
     there = factories.environment(packages={"open-clip-torch": "3"})
     assert missing_package(spec, there) is None
     assert missing_package(factories.spec("BertModel"), OLDER) is None
+
+
+ADAPTED = factories.spec(
+    "org/lora",
+    build=ConfigBuild(
+        config_file="/c",
+        config_sha256="c",
+        class_name="BertModel",
+        adapter_file="/a",
+        packages=("peft",),
+    ),
+    part=Part.WHOLE,
+)
+PEFT = factories.environment(name="libraries", packages={"peft": "0.21"})
+
+
+def test_an_adapter_moves_its_model_to_the_environment_that_has_peft() -> None:
+    there = {"default": DEFAULT, "libraries": PEFT}
+    assert without_adapter(ADAPTED, Target(), there, named=False) == ADAPTED
+    spec, target = place_model(ADAPTED, Target(), [], there)
+    assert (spec, target.environment) == (ADAPTED, "libraries")
+
+
+@pytest.mark.parametrize(
+    ("target", "known", "named"),
+    [
+        (Target(), {"default": DEFAULT}, False),
+        # It was created before PEFT was one of its packages.
+        (Target(), {"default": DEFAULT, "libraries": LIBRARIES}, False),
+        # A person named another one.
+        (Target(), {"default": DEFAULT, "libraries": PEFT}, True),
+        (Target(environment="torch-2.9"), {"torch-2.9": OLDER, "libraries": PEFT}, True),
+    ],
+)
+def test_where_peft_is_not_only_the_base_is_evaluated(
+    target: Target, known: dict[str, Environment], named: bool
+) -> None:
+    spec = without_adapter(ADAPTED, target, known, named=named)
+    assert isinstance(spec.build, ConfigBuild)
+    assert (spec.build.adapter_file, spec.part) == (None, Part.BASE)
+    assert place_model(spec, target, [], known) == (spec, target)
+    assert missing_package(spec, known[target.environment]) is None
+
+
+def test_every_package_that_a_model_lacks_is_named() -> None:
+    build = ConfigBuild(config_file="/c", config_sha256="c", packages=("timm", "peft"))
+    spec = factories.spec("org/x", build=build)
+    why = missing_package(spec, OLDER)
+    assert why is not None
+    assert "needs the packages peft and timm" in why
+    assert why.endswith("--with peft,timm")
+
+
+def test_a_named_environment_with_peft_gets_the_adapter() -> None:
+    own = factories.environment(name="own", packages={"peft": "0.21"})
+    target = Target(environment="own")
+    assert without_adapter(ADAPTED, target, {"own": own}, named=True) == ADAPTED
+    assert missing_package(ADAPTED, own) is None

@@ -571,7 +571,8 @@ def test_a_model_of_the_hub_says_which_part_of_its_repository_it_is() -> None:
     )
     pages = rendered(base, unet)
     index = pages["index.html"].text
-    assert "base model without the adapter" in index
+    needed = "which needs peft: compilewatch env create libraries"
+    assert f"base model without the adapter, {needed}" in index
     assert "bitsandbytes-4bit, evaluated unquantised" in index
     assert "repositories: 2 of 2 with a verdict on each evaluated part" in index
     models = " ".join(page.text for path, page in pages.items() if path.startswith("models/"))

@@ -9,7 +9,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config.settings import Settings
-from compilewatch.records import Mode, Part, Phase, Quantization, Status, Target, XlaDetail
+from compilewatch.records import (
+    Mode,
+    Part,
+    Phase,
+    Quantization,
+    Result,
+    Status,
+    Target,
+    XlaDetail,
+)
 from compilewatch.records.labels import mode_label_value
 from compilewatch.records.views import Earlier
 from compilewatch.sinks import metric_definitions, metrics_page, prometheus
@@ -122,6 +131,9 @@ def test_every_metric_of_the_table_is_exposed_with_its_labels() -> None:
     found["compilewatch_last_success_timestamp_seconds"] = finished[
         "compilewatch_last_success_timestamp_seconds"
     ]
+    # All its models are of the library.
+    hub = samples(factories.view(factories.result("org/a", source="hub", checkpoint="org/a")))
+    found["compilewatch_repositories"] = hub["compilewatch_repositories"]
     table = [d for d in metric_definitions.DEFINITIONS if d.group in (Group.RUN, Group.TARGET)]
     for definition in table:
         assert definition.name in found, definition.name
@@ -286,3 +298,27 @@ def test_the_part_and_the_quantisation_of_a_checkpoint_are_bounded_labels() -> N
     assert labels["quantization"] == "fp8"
     ((labels, _),) = samples(factories.view(factories.result()))["compilewatch_model_info"]
     assert (labels["part"], labels["quantization"]) == ("", "")
+
+
+def test_repositories_are_counted_by_what_is_evaluated_of_them() -> None:
+    def part(name: str, kind: Part | None, **fields: Any) -> Result:
+        repository = name.partition("#")[0]
+        return factories.result(name, source="hub", checkpoint=repository, part=kind, **fields)
+
+    found = samples(
+        factories.view(
+            part("org/a", Part.WHOLE),
+            part("org/b", Part.WHOLE, status=Status.TIMEOUT),
+            *(part("org/pipe#unet", Part.COMPONENT), part("org/pipe#vae", Part.COMPONENT)),
+            part("org/code", None, status=Status.SKIPPED),
+        )
+    )["compilewatch_repositories"]
+    assert {(each["part"], each["covered"]): value for each, value in found} == {
+        ("whole", "yes"): 1,
+        ("whole", "no"): 1,
+        ("component", "yes"): 1,
+        ("component", "no"): 0,
+        ("", "yes"): 0,
+        ("", "no"): 1,
+    }
+    assert "compilewatch_repositories" not in samples(factories.view(factories.result()))

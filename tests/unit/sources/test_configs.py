@@ -7,6 +7,7 @@ import pytest
 
 from compilewatch.errors import ConfigError
 from compilewatch.sources.configs import Configured, Resolver, read_config
+from compilewatch.sources.overrides import PackageClass, package_classes
 from compilewatch.sources.transformers.scan import scan
 
 
@@ -93,3 +94,30 @@ def test_malformed_files_are_one_line(tmp_path: Path, content: bytes | None, say
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+LINE = """[[override]]
+classes = ["LlavaAcorn"]
+module = "nut.llava"
+packages = ["nuts"]
+reason = "It derives from a class of Transformers."
+date = 2026-01-01
+"""
+
+
+def test_a_class_that_a_reviewed_line_names_is_of_its_package(
+    miniature: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "packages.toml").write_text(LINE)
+    elsewhere = package_classes(tmp_path)
+    assert elsewhere == {"LlavaAcorn": PackageClass(module="nut.llava", packages=("nuts",))}
+    resolver = Resolver(scan(miniature), elsewhere)
+
+    found = resolve(resolver, {"model_type": "acorn", "architectures": ["LlavaAcorn"]})
+
+    assert (found.skip_reason, found.family, found.architecture) == (None, "acorn", "LlavaAcorn")
+    assert (found.build.class_module, found.build.packages) == ("nut.llava", ("nuts",))
+    # A class of Transformers stays one.
+    own = resolve(resolver, {"model_type": "acorn", "architectures": ["AcornModel"]})
+    assert (own.build.class_module, own.build.packages) == (None, ())
+    assert package_classes(tmp_path / "none") == {}

@@ -22,11 +22,11 @@ from compilewatch.environments.listing import listing
 from compilewatch.errors import CompilewatchError, ConfigError
 from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.plan.expectations import load_expectations
-from compilewatch.plan.keys import read_overrides
 from compilewatch.plan.requests import check_targets, targets_of
 from compilewatch.records import DEFAULT_ENVIRONMENT, Record
 from compilewatch.report.wording import plural
 from compilewatch.sources.manifest import ManifestSource
+from compilewatch.sources.overrides import read_overrides
 
 OPTIONAL_PACKAGES = {
     "PIL": "models whose code imports PIL are unsupported: pip install pillow",

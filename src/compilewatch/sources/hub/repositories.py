@@ -23,6 +23,7 @@ from compilewatch.sources.configs import Configured, Resolver, read_config
 from compilewatch.sources.hub import formats
 from compilewatch.sources.hub.original import ORIGINAL_CONFIG
 from compilewatch.sources.hub.quantized import quantization_of
+from compilewatch.sources.libraries import ADAPTERS
 
 BASE_CONFIG = "base/config.json"
 """Where the configuration of an adapter's base model is stored in the folder of a repository."""
@@ -100,7 +101,9 @@ class Kinds:
         return _skipped(spec, _why_none(repository))
 
     def adapter(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
-        base = repository.read("adapter_config.json").get("base_model_name_or_path")
+        """The base model of a PEFT adapter with the adapter on it."""
+        adapter = repository.read("adapter_config.json")
+        base = adapter.get("base_model_name_or_path")
         if not isinstance(base, str) or not base:
             return _skipped(spec, "PEFT adapter: it names no base model")
         if not repository.has(BASE_CONFIG):
@@ -109,10 +112,16 @@ class Kinds:
         config = repository.read(BASE_CONFIG)
         # The base has a commit of its own, which nobody listed for remote code.
         found = self._resolver.resolve(repository.path(BASE_CONFIG), config, repo=base)
-        made = _configured(spec, found, config, Part.BASE)
+        made = _configured(spec, found, config, Part.WHOLE)
         if found.skip_reason is not None:
             return _skipped(made, f"PEFT adapter of {base}: {found.skip_reason}")
-        return (made,)
+        build = msgspec.structs.replace(
+            found.build,
+            adapter_file=str(repository.path("adapter_config.json").resolve()),
+            adapter_sha256=digest(canonical_config(adapter)),
+            packages=(*found.build.packages, ADAPTERS),
+        )
+        return (msgspec.structs.replace(made, build=build),)
 
     def pipeline(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         """One model for each component of a pipeline of diffusers."""

@@ -14,6 +14,7 @@ from compilewatch.records import SCHEMA_VERSION, ConfigBuild, ModelSpec
 from compilewatch.sources.configs import Resolver
 from compilewatch.sources.hub.pulled import PulledModel, pulled_path, read_pulled
 from compilewatch.sources.hub.repositories import Kinds, Repository
+from compilewatch.sources.overrides import package_classes
 from compilewatch.sources.transformers.scan import read_library
 
 Commit = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
@@ -47,11 +48,13 @@ class HubSource:
     ) -> None:
         self.path = path or pulled_path()
         self._remote_code = remote_code or inputs_folder() / "remote_code.toml"
+        self._overrides = inputs_folder() / "overrides"
         self._root = transformers
 
     def models(self) -> tuple[ModelSpec, ...]:
         found = read_pulled(self.path)
-        kinds = Kinds(Resolver(read_library(self._root)))
+        elsewhere = package_classes(self._overrides)
+        kinds = Kinds(Resolver(read_library(self._root), elsewhere))
         allowed = _read_allowed(self._remote_code)
         specs = [spec for model in found.model for spec in self._specs(model, kinds, allowed)]
         return tuple(sorted(specs, key=lambda s: (-(s.downloads or 0), s.checkpoint or "", s.name)))

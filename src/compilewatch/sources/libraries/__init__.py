@@ -112,6 +112,10 @@ LIBRARIES: dict[str, LibraryRow] = {
 """All libraries, in the order in which their models are listed."""
 
 
+ADAPTERS = "peft"
+"""The distribution that puts adapters on models of Transformers."""
+
+
 def package_of(library: str) -> str | None:
     """Return the distribution that a library's models need, None for an unknown library."""
     return LIBRARIES[library].package if library in LIBRARIES else None

@@ -40,6 +40,7 @@ from compilewatch.worker.example_inputs.labels import add_labels
 from compilewatch.worker.example_inputs.libraries import library_inputs
 from compilewatch.worker.example_inputs.signature import read_signature
 from compilewatch.worker.example_inputs.specs import attributes_of
+from compilewatch.worker.model.adapters import base_of
 from compilewatch.worker.model.architectures import (
     MissingPackageError,
     is_config,
@@ -92,6 +93,7 @@ def make_inputs(
     without values.
     """
     build = request.model.build
+    module = base_of(module, request)
     if request.inputs_file is not None:
         made = load_inputs_file(Path(request.inputs_file), None)
     elif isinstance(build, FactoryBuild) and build.inputs is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import re
 import typing
@@ -200,9 +201,12 @@ def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
     names = [build.class_name, request.model.architecture, *(values.get("architectures") or ())]
     name = next((n for n in names if n), None)
     model_type = values.get("model_type")
+    if build.class_module is not None:
+        model_class: Any = _package_class(build.class_module, str(name))
+        return model_class, configuration_class(model_class).from_dict(values)
     if model_type in CONFIG_MAPPING:
         config = CONFIG_MAPPING[model_type].from_dict(values)
-        model_class: Any = library_class(name) if name else _base_class(config)
+        model_class = library_class(name) if name else _base_class(config)
     elif name is not None and hasattr(transformers, name):
         model_class = library_class(name)
         config = configuration_class(model_class).from_dict(values)
@@ -215,6 +219,14 @@ def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
     wanted = configuration_class(model_class)
     part = next((c for c in sub_configs(config) if type(c) is wanted), config)
     return model_class, part
+
+
+def _package_class(module: str, name: str) -> Any:
+    """Return a class of another package. Raises ImportError if the package is not installed."""
+    found = getattr(importlib.import_module(module), name, None)
+    if found is None:
+        raise UnknownArchitectureError(f"{module} has no class {name!r}")
+    return found
 
 
 def _read_config(path: Path) -> dict[str, Any]:

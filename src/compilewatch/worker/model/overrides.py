@@ -40,7 +40,9 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     maps dotted paths of the configuration (`text_config.num_hidden_layers`) to values that are set
     after reduction; `inputs` is for `example_inputs`. `packages` are distributions that the classes
     need: the parent reads them, and plans the classes for an environment that has them. `functions`
-    maps functions of the module that defines the class to new defaults of their arguments.
+    maps functions of the module that defines the class to new defaults of their arguments. `module`
+    is the module of a class that one of these packages defines, and that derives from a class of
+    Transformers: the parent reads it too.
     """
 
     reason: str
@@ -56,12 +58,15 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inputs: dict[str, Any] = {}
     functions: dict[str, dict[str, Any]] = {}
     packages: tuple[str, ...] = ()
+    module: str | None = None
 
     def __post_init__(self) -> None:
         if not self.model_types and not self.classes:
             raise ValueError("an override needs `model_types` or `classes`")
         if self.packages and not self.classes:
             raise ValueError("`packages` need `classes`: a model type is not known before it runs")
+        if self.module is not None and not self.packages:
+            raise ValueError("a `module` needs `packages`: it is none of Transformers")
         if not self.reason.strip():
             raise ValueError("an override needs a `reason`")
         if self.transformers is not None:

@@ -29,6 +29,7 @@ from compilewatch.records import (
     Request,
     Tier,
 )
+from compilewatch.worker.model.adapters import adapter_config, with_adapter
 from compilewatch.worker.model.architectures import (
     MissingPackageError,
     UnknownArchitectureError,
@@ -179,7 +180,8 @@ def _from_configuration(
     for override in matching:
         change_defaults(model_class, override.functions)
     dtype = _dtype(request, config)
-    construct = _constructor(model_class, config, depth, dtype)
+    adapter = adapter_config(request, depth)
+    construct = with_adapter(_constructor(model_class, config, depth, dtype), adapter)
     if fake_mode is None:
         return _built(construct_real(construct), None, depth)
     module = construct_fake(construct, fake_mode)
@@ -190,6 +192,7 @@ def _from_configuration(
         # compiles a fallback that is not used in deployments (`_can_use_grouped_mm` of
         # integrations/moe.py).
         construct = _constructor(model_class, config, depth, torch.bfloat16)
+        construct = with_adapter(construct, adapter)
         module = construct_fake(construct, fake_mode)
     return _built(module, fake_mode, depth)
 

@@ -25,6 +25,7 @@ from compilewatch.records import HARNESS_VERSION, Environment
 PACKAGES = (
     # torch and transformers detect these packages and change their behaviour.
     "accelerate",
+    "chronos-forecasting",
     "diffusers",
     "einops",
     "flash-attn",
@@ -34,6 +35,7 @@ PACKAGES = (
     "neuronx-cc",
     "numpy",
     "open-clip-torch",
+    "peft",
     "pillow",
     "scipy",
     "sentence-transformers",

@@ -209,7 +209,10 @@ def test_all_configuration_files_of_a_repository_are_fetched_and_nothing_else(
     chain = found["chain"].build
     assert isinstance(chain, LibraryBuild)
     assert (Path(chain.configuration or "") / "1_Pooling" / "config.json").is_file()
-    assert found["adapter"].part is Part.BASE
+    adapted = found["adapter"].build
+    assert isinstance(adapted, ConfigBuild)
+    assert Path(adapted.adapter_file or "").is_relative_to(listing.parent)
+    assert found["adapter"].part is Part.WHOLE
     assert found["adapter"].skip_reason is None
     closed = "PEFT adapter: its base model org/gated: gated: accept its terms on the Hub and set"
     assert (found["closed"].skip_reason or "").startswith(closed)

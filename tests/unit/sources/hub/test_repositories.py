@@ -73,6 +73,14 @@ KINDS: dict[str, tuple[Kind, str]] = {
         Kind(files={"config.json": {"architectures": ["AcornModel"]}, **WEIGHTS}),
         WHOLE,
     ),
+    "transformers, a backbone of timm": (
+        Kind(files={"config.json": ACORN | {"use_timm_backbone": True}, **WEIGHTS}),
+        "class AcornModel with timm, whole",
+    ),
+    "transformers, a part that timm builds": (
+        Kind(files={"config.json": ACORN | {"vision_config": {"model_type": "timm_wrapper"}}}),
+        "class AcornModel with timm, whole",
+    ),
     "sentence-transformers": (
         Kind(
             files={
@@ -157,7 +165,7 @@ KINDS: dict[str, tuple[Kind, str]] = {
             library="peft",
             base=ACORN,
         ),
-        "class AcornModel, base",
+        "class AcornModel with the adapter adapter_config.json with peft, whole",
     ),
     "PEFT adapter, base not reachable": (
         Kind(files={"adapter_config.json": LORA, **WEIGHTS}, library="peft"),
@@ -324,6 +332,10 @@ def said(spec: ModelSpec) -> str:
         parts += [build.library, build.name]
     else:
         parts += ["class", build.class_name or "?"]
+        if build.adapter_file is not None:
+            parts += ["with the adapter", Path(build.adapter_file).name]
+        if build.packages:
+            parts += ["with", *build.packages]
     about = [str(spec.part), *([str(spec.quantization)] if spec.quantization else [])]
     return ", ".join([" ".join(parts), *about])
 

@@ -80,6 +80,8 @@ def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, text: str, name
 def test_packages_are_of_classes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`packages` need `classes`"):
         _load(tmp_path, HEAD + 'model_types = ["xyz"]\npackages = ["timm"]\n')
+    with pytest.raises(ConfigError, match="`module` needs `packages`"):
+        _load(tmp_path, HEAD + 'classes = ["Xyz"]\nmodule = "xyz"\n')
 
 
 def test_files_are_joined_in_order_of_their_names(tmp_path: Path) -> None:

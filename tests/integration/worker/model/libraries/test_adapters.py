@@ -1,0 +1,108 @@
+"""PEFT adapters on a model of Transformers, made from both configurations without weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilewatch.config.settings import load_settings
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import (
+    ConfigBuild,
+    Depth,
+    Mode,
+    ModelSpec,
+    Request,
+    Result,
+    Status,
+    Target,
+    Tier,
+)
+
+pytestmark = [pytest.mark.torch, pytest.mark.libraries, pytest.mark.matrix]
+
+TINY = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+}
+LORA = {
+    "peft_type": "LORA",
+    "task_type": "CAUSAL_LM",
+    "base_model_name_or_path": "org/base",
+    "r": 4,
+    "lora_alpha": 8,
+    "target_modules": ["q_proj", "v_proj"],
+    "inference_mode": True,
+}
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "lora": LORA,
+    # Of layers that a reduced model lacks, initialised from weights that are not there.
+    "some-layers": LORA | {"layers_to_transform": [4, 5], "init_lora_weights": "pissa"},
+    # A field of a later release.
+    "dora": LORA | {"use_dora": True, "of_a_later_release": 1},
+    "prompt": {
+        "peft_type": "PROMPT_TUNING",
+        "task_type": "CAUSAL_LM",
+        "num_virtual_tokens": 5,
+        "inference_mode": True,
+    },
+}
+
+
+def evaluated(folder: Path, *, mode: Mode = Mode.EVAL, tier: Tier = Tier.AUTO) -> dict[str, Result]:
+    base = folder / "config.json"
+    base.write_text(json.dumps(TINY))
+    requests = []
+    for name, adapter in ADAPTERS.items():
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps(adapter))
+        build = ConfigBuild(
+            config_file=str(base),
+            config_sha256="",
+            class_name="LlamaForCausalLM",
+            adapter_file=str(file) if adapter else None,
+        )
+        requests.append(
+            Request(
+                model=ModelSpec(source="hub", name=name, build=build, family="llama"),
+                target=Target(mode=mode, environment="libraries"),
+                key=name,
+                tier=tier,
+                depth=Depth.REDUCED,
+                keep_artifacts=False,
+            )
+        )
+    cache = load_settings().cache_folder
+    with LocalLauncher(1, ("libraries",), cache=cache) as launcher:
+        results = [each.result for each in launcher.run(requests, folder / "scratch")]
+    return {result.request.model.name: result for result in results}
+
+
+# Only PEFT itself shows that its layers are built on fake tensors; a worker takes a few seconds.
+@pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
+def test_base_and_adapter_are_captured_together(tmp_path: Path, tier: Tier) -> None:
+    (tmp_path / "scratch").mkdir()
+    results = evaluated(tmp_path, tier=tier)
+    base = results.pop("none")
+    for name, result in results.items():
+        assert result.status in (Status.PASS, Status.GRAPH_BREAK), (name, result.detail)
+        assert result.depth is Depth.REDUCED
+        assert (result.parameters or 0) > (base.parameters or 0), name
+        assert (result.ops or 0) > (base.ops or 0), name
+
+
+# Only training shows that parameters of the adapter have gradients.
+def test_an_adapter_is_trained_in_train_mode(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    result = evaluated(tmp_path, mode=Mode.TRAIN)["lora"]
+    assert result.status in (Status.PASS, Status.GRAPH_BREAK), result.detail

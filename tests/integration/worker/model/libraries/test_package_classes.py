@@ -1,0 +1,63 @@
+"""Classes that other packages derive from those of Transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from compilewatch.config.settings import load_settings
+from compilewatch.data import OVERRIDES
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import Depth, ModelSpec, Request, Status, Target
+from compilewatch.sources.configs import Resolver
+from compilewatch.sources.overrides import package_classes
+from compilewatch.sources.transformers.scan import read_library
+
+BOLT = {
+    "model_type": "t5",
+    "architectures": ["ChronosBoltModelForForecasting"],
+    "d_model": 64,
+    "d_ff": 128,
+    "d_kv": 16,
+    "num_heads": 4,
+    "num_layers": 4,
+    "num_decoder_layers": 4,
+    "vocab_size": 2,
+    "reg_token_id": 1,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 0,
+    "feed_forward_proj": "relu",
+    "chronos_config": {
+        "context_length": 512,
+        "input_patch_size": 16,
+        "input_patch_stride": 16,
+        "prediction_length": 64,
+        "quantiles": [0.1, 0.5, 0.9],
+        "use_reg_token": True,
+    },
+}
+
+
+# Only the package itself shows that its class is built from Transformers' configuration.
+@pytest.mark.torch
+@pytest.mark.libraries
+@pytest.mark.matrix
+def test_a_class_of_a_package_is_built_and_called_as_its_reviewed_line_says(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(BOLT))
+    found = Resolver(read_library(), package_classes(OVERRIDES)).resolve(config, BOLT)
+    assert found.skip_reason is None
+    request = Request(
+        model=ModelSpec(source="hub", name="org/bolt", build=found.build, family="t5"),
+        target=Target(environment="libraries"),
+        key="bolt",
+        depth=Depth.REDUCED,
+        keep_artifacts=False,
+    )
+    cache = load_settings().cache_folder
+    with LocalLauncher(1, ("libraries",), cache=cache) as launcher:
+        (result,) = (each.result for each in launcher.run([request], tmp_path))
+    assert result.status in (Status.PASS, Status.GRAPH_BREAK), result.detail
+    assert {each.name for each in result.inputs} == {"context"}
