@@ -111,6 +111,8 @@ def test_objects_with_attributes_keep_their_class(monkeypatch: pytest.MonkeyPatc
     class Data(dict[str, Any]):
         """Its attributes are entries, and it has others that say how it was put together."""
 
+        slices = ""
+
         def to_dict(self) -> dict[str, Any]:
             return dict(self)
 
