@@ -38,6 +38,24 @@ def cosmos_3_omni(facts: Facts) -> dict[str, Any]:
     }
 
 
+def minimax_h3(facts: Facts) -> dict[str, Any]:
+    """One sequence of text, video and audio tokens; indices say which is where."""
+    video, audio = 64, 8
+    patch = 4 * facts.channels
+    total = TOKENS + video + audio
+    return {
+        "hidden_states": torch.randn(BATCH, video, patch),
+        "audio_hidden_states": torch.randn(BATCH, audio, facts.get("audio_in_channels")),
+        "timestep": torch.tensor([500.0]),
+        "timestep_indices": torch.zeros(total, dtype=torch.long),
+        "token_tags": torch.tensor([0] * TOKENS + [1] * video + [2] * audio),
+        "position_ids": torch.arange(total)[:, None].repeat(1, 3),
+        "text_indices": torch.arange(TOKENS),
+        "video_indices": torch.arange(video) + TOKENS,
+        "audio_indices": torch.arange(audio) + TOKENS + video,
+    }
+
+
 def wan_animate_2(facts: Facts) -> dict[str, Any]:
     """The pass over the reference, which fills the cache that the steps of denoising read."""
     from diffusers.models.transformers.transformer_wan_animate_2 import WanAnimate2KVCache
@@ -56,6 +74,21 @@ def wan_animate_2(facts: Facts) -> dict[str, Any]:
         "seq_len": side * side,
         "encoder_hidden_states_image": torch.randn(BATCH, 257, 1280),
         "offset_grid_sizes": grid,
+    }
+
+
+def z_image(facts: Facts) -> dict[str, Any]:
+    """Latents and texts in lists; a control network shares its embeddings with a transformer."""
+    channels, text = facts.channels, facts.get("cap_feat_dim")
+    values: dict[str, Any] = {}
+    if "control_context" in facts.parameters:
+        channels = facts.get("control_in_dim")
+        text = facts.module.cap_embedder[-1].in_features
+        values["control_context"] = [torch.randn(channels, 1, SIDE, SIDE) for _ in range(BATCH)]
+    return values | {
+        "x": [torch.randn(channels, 1, SIDE, SIDE) for _ in range(BATCH)],
+        "t": torch.full((BATCH,), 0.5),
+        "cap_feats": [torch.randn(TOKENS, text) for _ in range(BATCH)],
     }
 
 

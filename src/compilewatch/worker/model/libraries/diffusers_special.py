@@ -9,9 +9,11 @@ import torch
 
 from compilewatch.worker.model.libraries.diffusers_packed import (
     cosmos_3_omni,
+    minimax_h3,
     rfd4_autoencoder,
     rfd4_transformer,
     wan_animate_2,
+    z_image,
 )
 
 if TYPE_CHECKING:
@@ -98,24 +100,6 @@ def _ltx2(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _minimax_h3(facts: Facts) -> dict[str, Any]:
-    """One sequence of text, video and audio tokens; indices say which is where."""
-    video, audio = 64, 8
-    patch = 4 * facts.channels
-    total = TOKENS + video + audio
-    return {
-        "hidden_states": _normal(video, patch),
-        "audio_hidden_states": _normal(audio, facts.get("audio_in_channels")),
-        "timestep": torch.tensor([500.0]),
-        "timestep_indices": torch.zeros(total, dtype=torch.long),
-        "token_tags": torch.tensor([0] * TOKENS + [1] * video + [2] * audio),
-        "position_ids": _positions(total),
-        "text_indices": torch.arange(TOKENS),
-        "video_indices": torch.arange(video) + TOKENS,
-        "audio_indices": torch.arange(audio) + TOKENS + video,
-    }
-
-
 def _omnigen(facts: Facts) -> dict[str, Any]:
     total = TOKENS + 1 + (SIDE // 2) ** 2
     return {
@@ -181,21 +165,6 @@ def _wan_animate(facts: Facts) -> dict[str, Any]:
         "hidden_states": _video(facts.channels, FRAMES + 1),
         "pose_hidden_states": _video(facts.get("latent_channels"), FRAMES),
         "face_pixel_values": torch.rand(BATCH, 3, 4 * FRAMES, side, side),
-    }
-
-
-def _z_image(facts: Facts) -> dict[str, Any]:
-    """Latents and texts in lists; a control network shares its embeddings with a transformer."""
-    channels, text = facts.channels, facts.get("cap_feat_dim")
-    values: dict[str, Any] = {}
-    if "control_context" in facts.parameters:
-        channels = facts.get("control_in_dim")
-        text = facts.module.cap_embedder[-1].in_features
-        values["control_context"] = [torch.randn(channels, 1, SIDE, SIDE) for _ in range(BATCH)]
-    return values | {
-        "x": [torch.randn(channels, 1, SIDE, SIDE) for _ in range(BATCH)],
-        "t": torch.full((BATCH,), 0.5),
-        "cap_feats": [torch.randn(TOKENS, text) for _ in range(BATCH)],
     }
 
 
@@ -280,6 +249,7 @@ SPECIAL: dict[str, Special] = {
     },
     "HunyuanDiT2DControlNetModel": _hunyuan_dit,
     "HunyuanDiT2DModel": _hunyuan_dit,
+    "HunyuanImageTransformer2DModel": lambda _: {"timestep": torch.full((BATCH,), 500.0)},
     "HunyuanVideo15Transformer3DModel": lambda f: {
         "timestep": torch.full((BATCH,), 500.0),
         "encoder_hidden_states_2": _normal(TOKENS, f.get("text_embed_2_dim")),
@@ -334,7 +304,7 @@ SPECIAL: dict[str, Special] = {
     },
     "LuminaNextDiT2DModel": _lumina_next,
     "MMAudioVAE": lambda _: {"sample": _normal(16384)},
-    "MiniMaxH3Transformer3DModel": _minimax_h3,
+    "MiniMaxH3Transformer3DModel": minimax_h3,
     "MiniMaxMusic3ConditionEncoder": lambda f: {
         "hidden_states": _normal(
             TOKENS, f.get("num_condition_layers") * f.get("condition_hidden_dim")
@@ -419,7 +389,7 @@ SPECIAL: dict[str, Special] = {
     "WanVACETransformer3DModel": lambda f: {
         "control_hidden_states": _video(f.get("vace_in_channels"))
     },
-    "ZImageControlNetModel": _z_image,
-    "ZImageTransformer2DModel": _z_image,
+    "ZImageControlNetModel": z_image,
+    "ZImageTransformer2DModel": z_image,
 }
 """Class -> the arguments that differ from the rules; None leaves one out."""
