@@ -33,5 +33,5 @@ def test_each_public_name_is_there_and_documented(name: str) -> None:
 
 
 def test_another_name_is_an_error_that_names_it() -> None:
-    with pytest.raises(AttributeError, match="chekc"):
-        compilewatch.chekc  # noqa: B018
+    with pytest.raises(AttributeError, match="verify"):
+        compilewatch.verify  # noqa: B018
