@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.records import Mode, Performance, Target
+from compilewatch.records import Mode, Part, Performance, Target
 from compilewatch.records.views import RunView
 from compilewatch.sinks.papers import paper_groups
 from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health, push_papers
@@ -51,10 +51,17 @@ NO_ANSWER = {
 
 
 def manifest() -> RunView:
-    """A whole run with nothing to compare with."""
+    """A whole run with nothing to compare with, and with repositories of the Hub in its list."""
     targets = [Target(name="dynamo"), Target(name="dynamo", mode=Mode.TRAIN), Target(name="export")]
     answers = [
-        factories.result(f"team/{n}", target=target, family="custom", source="manifest")
+        factories.result(
+            f"team/{n}",
+            target=target,
+            family="custom",
+            source="manifest",
+            checkpoint=f"team/{n}",
+            part=Part.WHOLE,
+        )
         for target in targets
         for n in range(3)
     ]

@@ -350,7 +350,7 @@ def test_only_nodes_with_neuron_cores_need_the_environment_neuron() -> None:
 
 def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(LauncherError, match=r"pip install 'compilewatch\[ray\]'"):
+    with pytest.raises(LauncherError, match=r"pip install 'compilewatch\[cluster\]'"):
         load_ray()
 
 

@@ -32,7 +32,7 @@ def test_the_columns_of_a_list_decide_what_is_made(
     monkeypatch.setattr(
         local_repositories, "HubSource", lambda path: HubSource(path=path, transformers=miniature)
     )
-    published = tmp_path / "inputs" / "sentence-transformers" / "published"
+    published = tmp_path / "chains" / "published"
     (published / "1_Pooling").mkdir(parents=True)
     (published / "modules.json").write_text(
         '[{"path": "", "type": "sentence_transformers.models.Transformer"},'
@@ -40,7 +40,7 @@ def test_the_columns_of_a_list_decide_what_is_made(
     )
     (published / "config.json").write_text('{"model_type": "acorn", "hidden_size": 24}')
     (published / "1_Pooling" / "config.json").write_text('{"word_embedding_dimension": 24}')
-    monkeypatch.setenv("COMPILEWATCH_INPUTS", str(tmp_path / "inputs"))
+    monkeypatch.setattr(local_repositories, "SENTENCE_TRANSFORMERS", tmp_path / "chains")
     listing = tmp_path / "list.csv"
     listing.write_text(LIST)
     output = tmp_path / "pulled"
