@@ -1,4 +1,4 @@
-"""Files: atomic writes, locks, TOML with clear errors, safe names."""
+"""Files: atomic writes, locks, TOML and JSON with clear errors, safe names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import re
 import threading
@@ -13,7 +14,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -147,6 +148,19 @@ def read_toml(path: Path, kind: type[T], *, version: int = 1) -> T:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}{_near_field(str(error), kind)}") from None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object. Raises ConfigError that names the file."""
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a configuration is a JSON object")
+    return values
 
 
 def _near_field(message: str, kind: type) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from compilewatch.errors import ConfigError
+from compilewatch.files import read_json_object
 from compilewatch.records import ConfigBuild, Depth, Mode, Request
 from compilewatch.worker.model.construct import Construct
 
@@ -28,7 +27,7 @@ def adapter_config(request: Request, depth: Depth) -> dict[str, Any] | None:
     build = request.model.build
     if not isinstance(build, ConfigBuild) or build.adapter_file is None:
         return None
-    values = _read(Path(build.adapter_file))
+    values = read_json_object(Path(build.adapter_file))
     values["inference_mode"] = request.target.mode is not Mode.TRAIN
     left_out = {name for name in FROM_WEIGHTS if isinstance(values.get(name), str)}
     left_out |= set(NAMED_LAYERS) if depth is Depth.REDUCED else set()
@@ -57,15 +56,3 @@ def base_of(module: nn.Module, request: Request) -> nn.Module:
         base: nn.Module = module.get_base_model()
         return base
     return module
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a configuration is a JSON object")
-    return values

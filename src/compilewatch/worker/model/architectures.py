@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import json
 import re
 import typing
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from compilewatch.errors import ConfigError
+from compilewatch.files import read_json_object
 from compilewatch.records import ClassBuild, ConfigBuild, Request
 from compilewatch.worker.model.overrides import Override
 
@@ -193,7 +192,7 @@ def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    values = _read_config(Path(build.config_file))
+    values = read_json_object(Path(build.config_file))
     if build.trust_remote_code and values.get("auto_map"):
         return _remote_class(build, request, values)
     # The storage format of weights is not part of the architecture, and no weights are loaded.
@@ -227,18 +226,6 @@ def _package_class(module: str, name: str) -> Any:
     if found is None:
         raise UnknownArchitectureError(f"{module} has no class {name!r}")
     return found
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a configuration is a JSON object")
-    return values
 
 
 def _base_class(config: Any) -> Any:

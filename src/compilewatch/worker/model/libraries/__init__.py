@@ -6,7 +6,6 @@ models are made from classes and configurations, is `worker.model.resolve` itsel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import nn
 
 from compilewatch import plugins
 from compilewatch.errors import ConfigError
+from compilewatch.files import read_json_object
 from compilewatch.records import Depth, LibraryBuild
 
 Construct = Callable[[], nn.Module]
@@ -85,12 +85,4 @@ def read_configuration(build: LibraryBuild, *, file: str = "") -> dict[str, Any]
     Raises ConfigError.
     """
     path = Path(build.configuration or "") / file if file else Path(build.configuration or "")
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a configuration is a JSON object")
-    return values
+    return read_json_object(path)
