@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from compilewatch import records
-from compilewatch.cli import VERBS, group
+from compilewatch.cli import COMMANDS, group
 from compilewatch.config.settings import FILE, SECTIONS, TYPES, Settings, value_of
 from compilewatch.events import EVENTS, LABELS, MEANINGS
 from compilewatch.papers.prices import ModelPrices
@@ -69,7 +69,7 @@ def cli_page() -> str:
         group, info_name="compilewatch", terminal_width=100, **group.context_settings
     )
     lines.append(f"```\n{group.get_help(context)}\n```\n")
-    for verb in VERBS:
+    for verb in COMMANDS:
         command = group.get_command(context, verb)
         assert command is not None
         child = click.Context(command, info_name=verb, parent=context, terminal_width=100)

@@ -1,46 +1,135 @@
-"""What is built on the core, one folder each, and what pip installs on demand, one row each.
+"""The table of extras: what is built on the core, one row and one folder each.
 
-`pip install 'compilewatch[NAME]'` installs a row; the core needs none of them. A module of an extra
-imports its packages at its top; what the core, a `--help` or another extra imports must not import
-such a module before it is used. Where a command or a row of a table is loaded, a missing package
-becomes one line that says what to install.
+The core imports no extra. Where it has a place for one (a command, a source, a launcher, a metric),
+it reads this table, which imports nothing, and loads what a row names when it is used. A row whose
+folder is missing adds nothing to these places, and its commands say what to install.
+
+`pip install 'compilewatch[NAME]'` installs the packages of a row; the core needs none of them. A
+module of an extra imports its packages at its top; what the core, a `--help` or another extra
+imports must not import such a module before it is used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class Command(NamedTuple):
+    """A command: where it is (`"module:attribute"`), and its line in the list of `--help`."""
+
+    implementation: str
+    help: str
 
 
 class Extra(NamedTuple):
-    """The modules of the packages that an extra installs, and the commands that need them."""
+    """What an extra needs and what it adds to the core. References are `"module:attribute"`.
 
-    modules: tuple[str, ...]
-    commands: tuple[str, ...] = ()
+    `modules` are those of the packages that pip installs with it. `provides` are the functions that
+    the core calls at a place of its own, by the name of the place.
+    """
+
+    modules: tuple[str, ...] = ()
+    commands: Mapping[str, Command] = MappingProxyType({})
+    provides: Mapping[str, str] = _NONE
 
 
 EXTRAS: dict[str, Extra] = {
     "publish": Extra(modules=("boto3", "logging_loki", "requests", "tenacity")),
     "transformers": Extra(
         modules=("transformers", "huggingface_hub", "httpx2", "PIL", "scipy", "tenacity"),
-        commands=("pull",),
+        commands={
+            "pull": Command(
+                "compilewatch.cli.verbs.pull:command",
+                "fetch the list of the Hub's most used models and pin their revisions",
+            ),
+        },
     ),
-    "profiles": Extra(modules=("matplotlib", "numpy", "psutil", "scipy"), commands=("profile",)),
+    "profiles": Extra(
+        modules=("matplotlib", "numpy", "psutil", "scipy"),
+        commands={
+            "profile": Command(
+                "compilewatch.cli.verbs.profile:command",
+                "measure latency, throughput and memory, and what graph breaks cost",
+            ),
+        },
+    ),
+    "history": Extra(
+        commands={
+            "bisect": Command(
+                "compilewatch.extras.history.cli.bisect:command",
+                "find the release of torch or Transformers that changed a model's result",
+            ),
+        },
+        provides={"attribution": "compilewatch.extras.history.cli.attribution:print_attributions"},
+    ),
     "papers": Extra(
         modules=("boto3", "opensearchpy", "pypdf", "scipy", "sklearn", "tenacity"),
-        commands=("papers",),
+        commands={
+            "papers": Command(
+                "compilewatch.cli.verbs.papers:command",
+                "write code for research papers with a language model, check it, compile it",
+            ),
+        },
     ),
     "executor": Extra(
         modules=("boto3", "httpx2", "starlette", "tenacity", "uvicorn"),
-        commands=("executor", "trainium"),
+        commands={
+            "executor": Command(
+                "compilewatch.cli.verbs.executor:command",
+                "run unreviewed code in sandboxes: the service, and commands that submit jobs",
+            ),
+            "trainium": Command(
+                "compilewatch.cli.verbs.trainium:command",
+                "start the Trainium instance, stop it, and show what it costs",
+            ),
+        },
     ),
     "cluster": Extra(modules=("ray",)),
     "gpu": Extra(modules=("pynvml",)),
-    "monitor": Extra(modules=("streamlit",), commands=("monitor",)),
+    "monitor": Extra(
+        modules=("streamlit",),
+        commands={
+            "monitor": Command(
+                "compilewatch.cli.verbs.monitor:command",
+                "serve a local page about runs and profiles, which follows those that run",
+            ),
+        },
+    ),
 }
 """If several have a module, the first one is named to whoever uses none of their commands."""
 
 _PART_OF = {"botocore": "boto3"}
 """Modules that come with another one's package."""
+
+
+def commands() -> dict[str, Command]:
+    """Return the commands of all rows, in the order of the table."""
+    return {name: each for extra in EXTRAS.values() for name, each in extra.commands.items()}
+
+
+def providers(place: str) -> Iterator[str]:
+    """Yield the references that the extras of this installation have for a place of the core."""
+    for extra in EXTRAS.values():
+        reference = extra.provides.get(place)
+        if reference is not None and is_here(reference):
+            yield reference
+
+
+def is_here(reference: str) -> bool:
+    """Whether the folder of the extra is there that a reference leads into."""
+    folder = extra_of(reference)
+    return folder is None or Path(__file__).with_name(folder).is_dir()
+
+
+def extra_of(reference: str) -> str | None:
+    """Return the extra whose code a module or a reference names; None for the core's."""
+    before, _, rest = reference.partition(f"{__name__}.")
+    return rest.partition(":")[0].partition(".")[0] if rest and not before else None
 
 
 def extra_with(module: str, command: str = "") -> str | None:

@@ -7,9 +7,9 @@ import pytest
 from compilewatch.api import selection
 from compilewatch.api.requests import one_target
 from compilewatch.api.selection import one_model
-from compilewatch.cli.verbs import bisect
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
+from compilewatch.extras.history.cli import bisect
 from tests import factories
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from rich.console import RenderableType
 from rich.text import Text
 
-from compilewatch.analysis.bisection import Bisection, Break, Evaluated, Kind
+from compilewatch.extras.history.bisect import FileChange
+from compilewatch.extras.history.bisection import Bisection, Break, Evaluated, Kind
 from compilewatch.records.views import Earlier
 from compilewatch.report.terminal.pieces import STYLES, Indented, plain, plain_table, spaced
 from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, plural
-from compilewatch.workflows.bisect import FileChange
 
 DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 

@@ -9,7 +9,11 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from compilewatch.analysis.bisection import (
+from compilewatch.environments import SUPPORTED_TRANSFORMERS, Environments, package_folder
+from compilewatch.environments.releases import releases
+from compilewatch.environments.versions import ensure
+from compilewatch.errors import InterpreterError, UnknownModelError, UsageError, did_you_mean
+from compilewatch.extras.history.bisection import (
     Bisection,
     Evaluated,
     Kind,
@@ -17,13 +21,9 @@ from compilewatch.analysis.bisection import (
     most_evaluations,
     search,
 )
-from compilewatch.analysis.source_changes import changed_lines
-from compilewatch.environments import SUPPORTED_TRANSFORMERS, Environments, package_folder
-from compilewatch.environments.releases import releases
-from compilewatch.environments.versions import ensure
-from compilewatch.errors import InterpreterError, UnknownModelError, UsageError, did_you_mean
+from compilewatch.extras.history.source_changes import changed_lines
+from compilewatch.extras.history.versions import Evaluator
 from compilewatch.records import Environment, ModelSpec, Record, Target
-from compilewatch.workflows.versions import Evaluator
 
 PACKAGES = ("transformers", "torch")
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.analysis.attribution import Attribution, Cause
-from compilewatch.analysis.bisection import Bisection, Evaluated, Kind
 from compilewatch.config.settings import Settings
 from compilewatch.errors import InterpreterError, UnknownModelError
+from compilewatch.extras.history.attribute import Side, attribute_changes
+from compilewatch.extras.history.attribution import Attribution, Cause
+from compilewatch.extras.history.bisect import Question, bisect
+from compilewatch.extras.history.bisection import Bisection, Evaluated, Kind
+from compilewatch.extras.history.versions import Evaluator
 from compilewatch.launchers import Launcher
 from compilewatch.launchers.fake import FakeLauncher, passing
 from compilewatch.records import Environment, ModelSpec, Phase, Request, Result, Status, Target
 from compilewatch.store import Store
-from compilewatch.workflows.attribute import Side, attribute_changes
-from compilewatch.workflows.bisect import Question, bisect
-from compilewatch.workflows.versions import Evaluator
 from compilewatch.workflows.view import view
 from tests import factories, sweeping
 
@@ -240,7 +240,7 @@ def test_ends_of_another_compilewatch_are_evaluated_again(
 ) -> None:
     """What the two runs found differs, and today both ends pass: compilewatch has changed."""
     world = World(tmp_path, breaking_from("5.6.0"))
-    monkeypatch.setattr("compilewatch.workflows.attribute.target_sha256", lambda _: "today")
+    monkeypatch.setattr("compilewatch.extras.history.attribute.target_sha256", lambda _: "today")
     monkeypatch.setattr("compilewatch.plan.keys.target_sha256", lambda _: "today")
     evaluated = world.evaluated
 

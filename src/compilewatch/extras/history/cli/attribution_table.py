@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 
-from compilewatch.analysis.attribution import Attribution, Cause
 from compilewatch.contract.targets import target_label
+from compilewatch.extras.history.attribution import Attribution, Cause
 from compilewatch.report.terminal.pieces import plain, plain_table, spaced
 
 CAUSE_LABELS = {

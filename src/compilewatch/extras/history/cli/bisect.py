@@ -8,21 +8,16 @@ from typing import Any
 
 import click
 
-from compilewatch.analysis.bisection import Bisection, Evaluated, Kind
 from compilewatch.api.launching import local_launcher
 from compilewatch.api.requests import one_target
 from compilewatch.api.selection import one_model, split
 from compilewatch.api.worker_client import check_nested_graph_breaks
 from compilewatch.cli import completion, options
-from compilewatch.cli.rendering.bisection import bisection_table, evaluated_line
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.environments.versions import release_of
 from compilewatch.errors import UnknownModelError, UsageError
-from compilewatch.records import DEFAULT_ENVIRONMENT, Mode, ModelSpec, Record
-from compilewatch.report.terminal.pieces import console
-from compilewatch.store import Store
-from compilewatch.workflows.bisect import (
+from compilewatch.extras.history.bisect import (
     PACKAGES,
     FileChange,
     Question,
@@ -31,7 +26,12 @@ from compilewatch.workflows.bisect import (
     preparing,
     source_changes,
 )
-from compilewatch.workflows.versions import Evaluator
+from compilewatch.extras.history.bisection import Bisection, Evaluated, Kind
+from compilewatch.extras.history.cli.bisection_table import bisection_table, evaluated_line
+from compilewatch.extras.history.versions import Evaluator
+from compilewatch.records import DEFAULT_ENVIRONMENT, Mode, ModelSpec, Record
+from compilewatch.report.terminal.pieces import console
+from compilewatch.store import Store
 
 INCOMPLETE = 3
 

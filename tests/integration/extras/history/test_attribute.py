@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.analysis.attribution import Cause
+from compilewatch.extras.history.attribution import Cause
 from tests.integration.cli.conftest import Compilewatch
 
 # Starts a worker in each of four environments: only real ones evaluate the corners that two runs

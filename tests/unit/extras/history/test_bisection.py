@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compilewatch.analysis.bisection import (
+from compilewatch.extras.history.bisection import (
     Break,
     Evaluated,
     Kind,

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from compilewatch.analysis.attribution import Attribution, Cause, Versions, attribute
 from compilewatch.environments.versions import release_of
 from compilewatch.errors import InterpreterError, UsageError
+from compilewatch.extras.history.attribution import Attribution, Cause, Versions, attribute
+from compilewatch.extras.history.bisect import Prepare
+from compilewatch.extras.history.versions import Evaluator
 from compilewatch.plan.keys import target_sha256
 from compilewatch.records import (
     HARNESS_VERSION,
@@ -25,8 +27,6 @@ from compilewatch.records import (
     Tier,
     Variants,
 )
-from compilewatch.workflows.bisect import Prepare
-from compilewatch.workflows.versions import Evaluator
 
 JUDGED = (ChangeKind.REGRESSION, ChangeKind.FIXED)
 """The changes between two verdicts; no other change has a cause in torch or Transformers alone."""
