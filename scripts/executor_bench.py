@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from compilewatch import sandbox
-from compilewatch.executor.protocol import JobRequest, State
-from compilewatch.sandbox.policy import Limits, SandboxResult
-from tests.integration.executor.conftest import Executor
+from compilewatch.extras.executor import sandbox
+from compilewatch.extras.executor.protocol import JobRequest, State
+from compilewatch.extras.executor.sandbox.policy import Limits, SandboxResult
+from tests.integration.extras.executor.conftest import Executor
 
 JOBS, KILLS, STARTS = 200, 10, 30
 

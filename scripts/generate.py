@@ -19,6 +19,7 @@ from compilewatch import records
 from compilewatch.cli import COMMANDS, group
 from compilewatch.config.settings import FILE, SECTIONS, TYPES, Settings, value_of
 from compilewatch.events import EVENTS, LABELS, MEANINGS
+from compilewatch.extras.executor.trainium.prices import Prices
 from compilewatch.papers.prices import ModelPrices
 from compilewatch.papers.rules import Rules
 from compilewatch.plan.expectations import Expectations
@@ -27,7 +28,6 @@ from compilewatch.sinks.metrics_page import metrics_page
 from compilewatch.sources.hub.pulled import PulledList
 from compilewatch.sources.hub.source import RemoteCode
 from compilewatch.sources.manifest import Manifest
-from compilewatch.trainium.prices import Prices
 from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.targets.xla.operators import NeuronOperators
 

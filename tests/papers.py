@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from compilewatch.config.sections import PapersSettings
+from compilewatch.extras.executor.sandbox.policy import Ending, Limits, SandboxResult
 from compilewatch.papers import Query, Reply
 from compilewatch.papers.calls import Budget, Caller
 from compilewatch.papers.execution import Ran
@@ -21,7 +22,6 @@ from compilewatch.papers.providers.scripted import _reply
 from compilewatch.papers.providers.wire import ConverseServer, Response
 from compilewatch.papers.rules import load_rules
 from compilewatch.records.papers import Generation, Paper
-from compilewatch.sandbox.policy import Ending, Limits, SandboxResult
 from compilewatch.store.papers import PaperFolder, PaperStore
 from compilewatch.workflows.papers import Pipeline
 from compilewatch.workflows.papers_journal import Observer

@@ -35,6 +35,7 @@ class Extra(NamedTuple):
 
     modules: tuple[str, ...] = ()
     commands: Mapping[str, Command] = MappingProxyType({})
+    launchers: Mapping[str, str] = _NONE
     provides: Mapping[str, str] = _NONE
 
 
@@ -80,28 +81,35 @@ EXTRAS: dict[str, Extra] = {
         modules=("boto3", "httpx2", "starlette", "tenacity", "uvicorn"),
         commands={
             "executor": Command(
-                "compilewatch.cli.verbs.executor:command",
+                "compilewatch.extras.executor.cli:command",
                 "run unreviewed code in sandboxes: the service, and commands that submit jobs",
             ),
             "trainium": Command(
-                "compilewatch.cli.verbs.trainium:command",
+                "compilewatch.extras.executor.cli.trainium:command",
                 "start the Trainium instance, stop it, and show what it costs",
             ),
         },
+        provides={"doctor": "compilewatch.extras.executor.cli.sandbox_check:sandbox_check"},
     ),
-    "cluster": Extra(modules=("ray",)),
+    "cluster": Extra(
+        modules=("ray",),
+        launchers={"ray": "compilewatch.extras.cluster.launcher:RayLauncher"},
+    ),
     "gpu": Extra(modules=("pynvml",)),
     "monitor": Extra(
         modules=("streamlit",),
         commands={
             "monitor": Command(
-                "compilewatch.cli.verbs.monitor:command",
+                "compilewatch.extras.monitor.cli:command",
                 "serve a local page about runs and profiles, which follows those that run",
             ),
         },
     ),
 }
 """If several have a module, the first one is named to whoever uses none of their commands."""
+
+SANDBOXED = {"papers": "compilewatch.launchers.confined:ConfinedLauncher"}
+"""Sources whose models are code that nobody has reviewed, and the launchers that confine it."""
 
 _PART_OF = {"botocore": "boto3"}
 """Modules that come with another one's package."""
@@ -110,6 +118,19 @@ _PART_OF = {"botocore": "boto3"}
 def commands() -> dict[str, Command]:
     """Return the commands of all rows, in the order of the table."""
     return {name: each for extra in EXTRAS.values() for name, each in extra.commands.items()}
+
+
+def rows(table: str) -> dict[str, str]:
+    """Return what the extras of this installation add to a table of the core, by name.
+
+    `table` is a field of `Extra` with references.
+    """
+    return {
+        name: reference
+        for extra in EXTRAS.values()
+        for name, reference in getattr(extra, table).items()
+        if is_here(reference)
+    }
 
 
 def providers(place: str) -> Iterator[str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
 import compilewatch
-from compilewatch import sandbox
+from compilewatch.config.settings import Settings
 from compilewatch.contract.messages import (
     PHASES_FILE,
     RESULT_FILE,
@@ -24,6 +25,14 @@ from compilewatch.contract.messages import (
 )
 from compilewatch.environments import Environments, Interpreter, module_command
 from compilewatch.errors import LauncherError
+from compilewatch.extras.executor import sandbox
+from compilewatch.extras.executor.sandbox.policy import (
+    MIB,
+    OUTPUT_FOLDER,
+    Ending,
+    Limits,
+    SandboxResult,
+)
 from compilewatch.launchers import Completed, by_environment
 from compilewatch.records import (
     Depth,
@@ -37,13 +46,6 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.records.papers import GENERATED_MODULE, SOURCE_FILE
-from compilewatch.sandbox.policy import (
-    MIB,
-    OUTPUT_FOLDER,
-    Ending,
-    Limits,
-    SandboxResult,
-)
 
 _PACKAGE = Path(compilewatch.__file__).parent
 _LAST_LINE = 300
@@ -73,6 +75,11 @@ class ConfinedLauncher:
         self._names = environments
         self._known = Environments(cache)
 
+    @classmethod
+    def of(cls, settings: Settings, names: tuple[str, ...]) -> Self:
+        """The launcher for these environments."""
+        return cls(1, names, cache=settings.cache_folder)
+
     def environments(self) -> tuple[Environment, ...]:
         return tuple(self._known.describe(name) for name in self._names)
 
@@ -90,7 +97,7 @@ class ConfinedLauncher:
                 yield Completed(result=msgspec.structs.replace(result, environment_digest=digest))
 
     def _by_environment(self, requests: Iterable[Request]) -> dict[str, list[Request]]:
-        return by_environment(requests, self._names, "this launcher has", confined=True)
+        return by_environment(requests, self._names, "this launcher has", sandboxed=True)
 
     def close(self) -> None:
         """Do nothing: no process outlives its request."""

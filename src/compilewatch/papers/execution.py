@@ -16,9 +16,10 @@ import msgspec
 from msgspec import Meta
 
 import compilewatch
-from compilewatch import sandbox
 from compilewatch.errors import SandboxError
-from compilewatch.executor.training_output import read_points, summary
+from compilewatch.extras.executor import sandbox
+from compilewatch.extras.executor.sandbox.policy import MIB, Ending, Limits, SandboxResult
+from compilewatch.extras.executor.training_output import read_points, summary
 from compilewatch.records import Record
 from compilewatch.records.papers import (
     Finding,
@@ -27,7 +28,6 @@ from compilewatch.records.papers import (
     PaperPlan,
     Stage,
 )
-from compilewatch.sandbox.policy import MIB, Ending, Limits, SandboxResult
 
 SCRIPTS = Path(compilewatch.__file__).parent / "worker" / "generated"
 SCRIPT = "main.py"

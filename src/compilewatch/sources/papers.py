@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import SourceError
+from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER
 from compilewatch.records import FactoryBuild, ModelSpec
 from compilewatch.records.papers import (
     GENERATED_MODULE,
@@ -21,7 +22,6 @@ from compilewatch.records.papers import (
     StageOutcome,
     StageResult,
 )
-from compilewatch.sandbox.policy import JOB_FOLDER
 from compilewatch.store.papers import PaperFolder, PaperStore
 
 CHECKED = (Stage.STATIC, Stage.REVIEW, Stage.EAGER, Stage.FAITHFUL)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from compilewatch.config.settings import Settings
 from compilewatch.errors import UsageError
-from compilewatch.executor.instance import OnDemand, instance_of
+from compilewatch.extras.executor.instance import OnDemand, instance_of
+from compilewatch.extras.executor.sandbox.policy import MIB, Limits
 from compilewatch.launchers.confined import ConfinedLauncher
 from compilewatch.papers import Library, Provider
 from compilewatch.papers.calls import Budget, Caller
@@ -22,7 +23,6 @@ from compilewatch.plan.requests import check_targets, targets_of
 from compilewatch.records import Mode
 from compilewatch.records.clock import now
 from compilewatch.records.papers import Paper, PaperSummary, Stage
-from compilewatch.sandbox.policy import MIB, Limits
 from compilewatch.store.papers import PaperStore
 from compilewatch.workflows.papers import Pipeline
 from compilewatch.workflows.papers_journal import Observer

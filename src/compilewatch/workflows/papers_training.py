@@ -12,9 +12,10 @@ import msgspec
 
 from compilewatch.config.settings import Settings
 from compilewatch.errors import ExecutorError, TrainiumError
-from compilewatch.executor.client import ExecutorClient
-from compilewatch.executor.instance import OnDemand
-from compilewatch.executor.protocol import FailureCode, JobRequest, JobState, State
+from compilewatch.extras.executor.client import ExecutorClient
+from compilewatch.extras.executor.instance import OnDemand
+from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, State
+from compilewatch.extras.executor.sandbox.policy import MIB, Limits
 from compilewatch.papers.execution import (
     Ran,
     Runner,
@@ -26,7 +27,6 @@ from compilewatch.papers.execution import (
 )
 from compilewatch.records.digests import digest
 from compilewatch.records.papers import Finding, FindingClass, Generation, Stage, StageResult
-from compilewatch.sandbox.policy import MIB, Limits
 from compilewatch.store.papers import PROFILER_FOLDER, PaperFolder
 
 WAIT_SECONDS = 1800.0

@@ -10,9 +10,9 @@ import pytest
 
 from compilewatch import environments
 from compilewatch.environments import Environments, Interpreter
+from compilewatch.extras.cluster.cluster import load_ray
+from compilewatch.extras.cluster.launcher import RayLauncher
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.launchers.ray.cluster import load_ray
-from compilewatch.launchers.ray.launcher import RayLauncher
 from compilewatch.records import ChaosBuild, ClassBuild, Deadlines, ModelSpec, Request, Target
 
 

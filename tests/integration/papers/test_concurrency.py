@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from compilewatch.errors import ProviderError
+from compilewatch.extras.executor.sandbox.policy import Limits
 from compilewatch.papers.calls import Budget
 from compilewatch.papers.execution import Ran
 from compilewatch.papers.providers.wire import Dropped, Failure, Response
 from compilewatch.records.papers import Call, CallState, FindingClass, Generation
-from compilewatch.sandbox.policy import Limits
 from compilewatch.store.papers import PaperFolder, PaperStore
 from compilewatch.workflows.papers_training import DeviceTime, LimitedTraining, seconds_of
 from tests import papers as world

@@ -15,9 +15,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from compilewatch.config.settings import Settings, load_settings
-from compilewatch.executor.protocol import FailureCode, JobState, State
+from compilewatch.extras.executor.protocol import FailureCode, JobState, State
+from compilewatch.extras.executor.sandbox.policy import MIB, Limits
 from compilewatch.records.papers import FindingClass, Generation
-from compilewatch.sandbox.policy import MIB, Limits
 from compilewatch.sinks.papers import paper_groups
 from compilewatch.sinks.prometheus import registry
 from compilewatch.store.papers import PaperStore
@@ -25,7 +25,7 @@ from compilewatch.workflows.papers_training import RemoteTraining, job_ran
 from tests import papers as world
 from tests import services
 from tests.confinement import need_sandbox
-from tests.integration.executor.conftest import TOKEN, Executor, _often
+from tests.integration.extras.executor.conftest import TOKEN, Executor, _often
 from tests.unit.papers.test_publishing import PAPERS
 
 __all__ = ["_often"]

@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch import sandbox
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import LauncherError
+from compilewatch.extras.executor import sandbox
+from compilewatch.extras.executor.sandbox.policy import MIB, Limits
 from compilewatch.launchers import by_environment
 from compilewatch.launchers.confined import ConfinedLauncher
 from compilewatch.papers.execution import EAGER_LIMITS, Ran, SandboxRunner, run_eager, run_training
@@ -29,7 +30,6 @@ from compilewatch.records.papers import (
     PaperPlan,
     Stage,
 )
-from compilewatch.sandbox.policy import MIB, Limits
 from compilewatch.sources.papers import PapersSource, generated_spec
 from compilewatch.store.papers import PaperStore
 from compilewatch.workflows.papers_sweep import findings_of

@@ -14,17 +14,23 @@ import msgspec
 import pytest
 
 from compilewatch.config.settings import Settings
-from compilewatch.executor.client import ExecutorClient
-from compilewatch.executor.instance import OnDemand, running
-from compilewatch.executor.protocol import JobRequest
+from compilewatch.extras.executor.client import ExecutorClient
+from compilewatch.extras.executor.instance import OnDemand, running
+from compilewatch.extras.executor.protocol import JobRequest
+from compilewatch.extras.executor.sandbox.policy import Limits
 from compilewatch.papers.execution import SCRIPT
 from compilewatch.records.papers import Generation, PaperSummary, Stage
-from compilewatch.sandbox.policy import Limits
 from compilewatch.workflows import papers_training
 from compilewatch.workflows.papers_training import RemoteTraining
 from tests import papers
-from tests.integration.executor.conftest import TOKEN, Executor, _confining, _often
-from tests.integration.trainium.conftest import World, client, moto_endpoint, sshd, world
+from tests.integration.extras.executor.conftest import TOKEN, Executor, _confining, _often
+from tests.integration.extras.executor.trainium.conftest import (
+    World,
+    client,
+    moto_endpoint,
+    sshd,
+    world,
+)
 
 __all__ = ["_confining", "_often", "client", "moto_endpoint", "sshd", "world"]
 

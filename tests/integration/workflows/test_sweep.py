@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
+from compilewatch.extras.cluster.losses import Flight
 from compilewatch.launchers import Completed
-from compilewatch.launchers.fake import FakeLauncher, passing
-from compilewatch.launchers.ray.losses import Flight
 from compilewatch.records import Mode, Phase, Request, Result, Status, Target
 from compilewatch.records.plans import Shard
 from compilewatch.workflows import sweep as pipeline
 from compilewatch.workflows.sweep import resume
 from tests import factories, sweeping
+from tests.fake_launcher import FakeLauncher, passing
 from tests.sweeping import ASKED, MODELS, events, names, run_sweep, seen, settings, store
 
 EVERYONE = sorted(spec.name for spec in MODELS)
@@ -580,8 +580,8 @@ def test_killed_while_resuming_it_can_be_resumed_again(tmp_path: Path) -> None:
 SLOW = """
 import sys, time
 from pathlib import Path
-from compilewatch.launchers.fake import FakeLauncher, passing
-from compilewatch.launchers.ray.losses import Flight
+from tests.fake_launcher import FakeLauncher, passing
+from compilewatch.extras.cluster.losses import Flight
 from tests import factories
 from tests.sweeping import run_sweep
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compilewatch.extras.executor.sandbox.policy import Ending, Limits, SandboxResult
 from compilewatch.papers.execution import run_eager
 from compilewatch.records.papers import Claim, FindingClass, Generation, PaperPlan
-from compilewatch.sandbox.policy import Ending, Limits, SandboxResult
 from tests import papers as world
 
 PLAN = PaperPlan(

@@ -8,13 +8,13 @@ import pytest
 
 from compilewatch.analysis.summary import overhead, reused_share, summarise
 from compilewatch.errors import UsageError
-from compilewatch.launchers.fake import FakeLauncher, passing
 from compilewatch.records import Request, Result, Status
 from compilewatch.records.plans import Plan, Shard
 from compilewatch.records.views import RunView
 from compilewatch.workflows.merge import merge
 from compilewatch.workflows.view import view
 from tests import factories
+from tests.fake_launcher import FakeLauncher, passing
 from tests.sweeping import events, names, run_sweep, settings, store
 
 SPECS = [factories.spec(f"M{number}") for number in range(30)]

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from packaging.version import Version
 
-from compilewatch import extras, sandbox
+from compilewatch import extras, plugins
 from compilewatch.api.worker_client import working
 from compilewatch.cli import options
 from compilewatch.config.settings import Settings, load_settings
@@ -255,20 +255,6 @@ def _tools() -> Iterator[Check]:
         )
 
 
-def _sandbox() -> Check:
-    """Whether code that nobody has reviewed can be confined here."""
-    try:
-        sandbox.check()
-    except CompilewatchError as error:
-        return Check(
-            name="sandbox",
-            state="note",
-            fact="generated code and jobs of the executor do not run",
-            advice=str(error),
-        )
-    return Check(name="sandbox", state="ok", fact="bubblewrap holds against the attacks tried")
-
-
 def _hub(settings: Settings) -> Iterator[Check]:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     token = (
@@ -309,7 +295,7 @@ def command(as_json: bool, online: bool, fresh: bool) -> int:
         *_machine(settings),
         _outputs(settings),
         *_tools(),
-        _sandbox(),
+        *(plugins.load(reference)() for reference in extras.providers("doctor")),
         *_hub(settings),
     ]
     if as_json:

@@ -18,11 +18,11 @@ from compilewatch.extras.history.bisect import Question, bisect
 from compilewatch.extras.history.bisection import Bisection, Evaluated, Kind
 from compilewatch.extras.history.versions import Evaluator
 from compilewatch.launchers import Launcher
-from compilewatch.launchers.fake import FakeLauncher, passing
 from compilewatch.records import Environment, ModelSpec, Phase, Request, Result, Status, Target
 from compilewatch.store import Store
 from compilewatch.workflows.view import view
 from tests import factories, sweeping
+from tests.fake_launcher import FakeLauncher, passing
 
 Answer = Callable[[str, Request], Result]
 """A result from the releases of torch and Transformers, as `torch/transformers`."""
