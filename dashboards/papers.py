@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compilewatch.records.papers import Stage
+from compilewatch.extras.papers.records import Stage
 from dashboards.frame import PAPERS, dashboard, data_source, to_page, variable
 from dashboards.panels import bars, fixed, stacks, tiles, trend
 from dashboards.queries import of_papers, or_say

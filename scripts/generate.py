@@ -18,10 +18,11 @@ import msgspec
 from compilewatch import records
 from compilewatch.cli import COMMANDS, group
 from compilewatch.config.settings import FILE, SECTIONS, TYPES, Settings, value_of
-from compilewatch.events import EVENTS, LABELS, MEANINGS
+from compilewatch.events import LABELS, all_events, all_meanings
+from compilewatch.extras import EXTRAS
 from compilewatch.extras.executor.trainium.prices import Prices
-from compilewatch.papers.prices import ModelPrices
-from compilewatch.papers.rules import Rules
+from compilewatch.extras.papers.prices import ModelPrices
+from compilewatch.extras.papers.rules import Rules
 from compilewatch.plan.expectations import Expectations
 from compilewatch.records.profiles import PROFILE_VERSION
 from compilewatch.sinks.metrics_page import metrics_page
@@ -43,7 +44,7 @@ RECORD_MODULES = (
         "details.export",
         "details.performance",
     ),
-    *("details.xla", "details.neuron", "results", "runs", "profiles", "training", "papers"),
+    *("details.xla", "details.neuron", "results", "runs", "profiles", "training"),
 )
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
@@ -106,8 +107,9 @@ def struct_section(
 
 def _in_order() -> Iterator[type]:
     """Every public class of the records, by module and in the order of its source."""
-    for name in RECORD_MODULES:
-        module = importlib.import_module(f"{records.__name__}.{name}")
+    of_extras = (module for extra in EXTRAS.values() for module in extra.records)
+    for name in (*(f"{records.__name__}.{each}" for each in RECORD_MODULES), *of_extras):
+        module = importlib.import_module(name)
         for each in vars(module).values():
             own = inspect.isclass(each) and each.__module__ == module.__name__
             if own and each is not records.Record:
@@ -142,7 +144,9 @@ def events_page() -> str:
         f"{labels}; the other fields are\n"
         "structured metadata, except for objects and lists, which are in the line only.\n",
     ]
-    sections = (struct_section(e, f"`{e.__struct_config__.tag}`", MEANINGS) for e in EVENTS)
+    sections = (
+        struct_section(e, f"`{e.__struct_config__.tag}`", all_meanings()) for e in all_events()
+    )
     return "\n".join([*lines, *sections])
 
 

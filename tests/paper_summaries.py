@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compilewatch.analysis.papers import summarise_paper
-from compilewatch.records.papers import (
+from compilewatch.extras.papers.analysis import summarise_paper
+from compilewatch.extras.papers.records import (
     Finding,
     FindingClass,
     PaperSummary,

@@ -12,19 +12,19 @@ import msgspec
 
 from compilewatch.config.sections import PapersSettings
 from compilewatch.extras.executor.sandbox.policy import Ending, Limits, SandboxResult
-from compilewatch.papers import Query, Reply
-from compilewatch.papers.calls import Budget, Caller
-from compilewatch.papers.execution import Ran
-from compilewatch.papers.libraries.folder import FolderLibrary
-from compilewatch.papers.prices import ModelPrice
-from compilewatch.papers.providers.bedrock import BedrockProvider
-from compilewatch.papers.providers.scripted import _reply
-from compilewatch.papers.providers.wire import ConverseServer, Response
-from compilewatch.papers.rules import load_rules
-from compilewatch.records.papers import Generation, Paper
-from compilewatch.store.papers import PaperFolder, PaperStore
-from compilewatch.workflows.papers import Pipeline
-from compilewatch.workflows.papers_journal import Observer
+from compilewatch.extras.papers import Query, Reply
+from compilewatch.extras.papers.calls import Budget, Caller
+from compilewatch.extras.papers.execution import Ran
+from compilewatch.extras.papers.journal import Observer
+from compilewatch.extras.papers.libraries.folder import FolderLibrary
+from compilewatch.extras.papers.pipeline import Pipeline
+from compilewatch.extras.papers.prices import ModelPrice
+from compilewatch.extras.papers.providers.bedrock import BedrockProvider
+from compilewatch.extras.papers.providers.scripted import _reply
+from compilewatch.extras.papers.providers.wire import ConverseServer, Response
+from compilewatch.extras.papers.records import Generation, Paper
+from compilewatch.extras.papers.rules import load_rules
+from compilewatch.extras.papers.store import PaperFolder, PaperStore
 
 INPUTS = Path(__file__).parents[1] / "inputs" / "papers"
 REPLIES = INPUTS / "replies"

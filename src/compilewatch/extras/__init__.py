@@ -29,12 +29,15 @@ class Command(NamedTuple):
 class Extra(NamedTuple):
     """What an extra needs and what it adds to the core. References are `"module:attribute"`.
 
-    `modules` are those of the packages that pip installs with it. `provides` are the functions that
-    the core calls at a place of its own, by the name of the place.
+    `modules` are those of the packages that pip installs with it, and `records` the modules that
+    define what it stores. `provides` are the functions and
+    tables that the core uses at a place of its own, by the name of the place.
     """
 
     modules: tuple[str, ...] = ()
     commands: Mapping[str, Command] = MappingProxyType({})
+    records: tuple[str, ...] = ()
+    sources: Mapping[str, str] = _NONE
     launchers: Mapping[str, str] = _NONE
     provides: Mapping[str, str] = _NONE
 
@@ -72,9 +75,17 @@ EXTRAS: dict[str, Extra] = {
         modules=("boto3", "opensearchpy", "pypdf", "scipy", "sklearn", "tenacity"),
         commands={
             "papers": Command(
-                "compilewatch.cli.verbs.papers:command",
+                "compilewatch.extras.papers.cli:command",
                 "write code for research papers with a language model, check it, compile it",
             ),
+        },
+        records=("compilewatch.extras.papers.records",),
+        sources={"papers": "compilewatch.extras.papers.source:PapersSource"},
+        provides={
+            "metrics": "compilewatch.extras.papers.metric_definitions:DEFINITIONS",
+            "metric_labels": "compilewatch.extras.papers.metric_definitions:LABELS",
+            "events": "compilewatch.extras.papers.events:EVENTS",
+            "event_meanings": "compilewatch.extras.papers.events:MEANINGS",
         },
     ),
     "executor": Extra(
@@ -108,7 +119,7 @@ EXTRAS: dict[str, Extra] = {
 }
 """If several have a module, the first one is named to whoever uses none of their commands."""
 
-SANDBOXED = {"papers": "compilewatch.launchers.confined:ConfinedLauncher"}
+SANDBOXED = {"papers": "compilewatch.extras.papers.launcher:ConfinedLauncher"}
 """Sources whose models are code that nobody has reviewed, and the launchers that confine it."""
 
 _PART_OF = {"botocore": "boto3"}

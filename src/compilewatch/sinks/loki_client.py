@@ -30,7 +30,7 @@ import requests
 from logging_loki.emitter import LokiEmitterV1
 
 from compilewatch.errors import ConfigError
-from compilewatch.events import LABELS, METADATA
+from compilewatch.events import LABELS, metadata_of
 from compilewatch.retry import TransientError, retrying
 
 PUSH_PATH = "/loki/api/v1/push"
@@ -62,7 +62,7 @@ class LineRecord(logging.LogRecord):
         self.created = nanoseconds / 1e9
         self.nanoseconds = nanoseconds
         self.tags = _texts(event, LABELS)
-        self.metadata = _texts(event, METADATA)
+        self.metadata = _texts(event, metadata_of(event))
 
 
 def log_record(line: bytes) -> LineRecord | None:

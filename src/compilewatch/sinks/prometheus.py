@@ -12,7 +12,7 @@ it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -38,7 +38,7 @@ from compilewatch.records.clock import started
 from compilewatch.records.labels import mode_label_value, reason_label, selection_label
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles, profile_metrics
-from compilewatch.sinks.metric_definitions import DEFINITIONS
+from compilewatch.sinks.metric_definitions import DEFINITIONS, Definition
 
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
@@ -68,10 +68,12 @@ def exposition(view: RunView) -> bytes:
     return generate_latest(registry(sample for group in groups(view).values() for sample in group))
 
 
-def registry(samples: Iterable[Sample]) -> CollectorRegistry:
-    """Return a new registry that contains exactly these samples."""
+def registry(
+    samples: Iterable[Sample], definitions: Sequence[Definition] = DEFINITIONS
+) -> CollectorRegistry:
+    """Return a new registry that contains exactly these samples, of these metrics."""
     fresh = CollectorRegistry(auto_describe=False)
-    fresh.register(SampleCollector(samples))
+    fresh.register(SampleCollector(samples, definitions))
     return fresh
 
 
@@ -97,16 +99,17 @@ def _unique(key: Key, samples: Iterable[Sample]) -> list[Sample]:
 
 
 class SampleCollector(Collector):
-    """Exposes samples as the metrics of `DEFINITIONS`, in that order."""
+    """Exposes samples as the metrics that are defined, in that order."""
 
-    def __init__(self, samples: Iterable[Sample]) -> None:
+    def __init__(self, samples: Iterable[Sample], definitions: Sequence[Definition]) -> None:
         self._samples = tuple(samples)
+        self._definitions = definitions
 
     def collect(self) -> Iterator[Metric]:
         values: dict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
         for name, labels, value in self._samples:
             values[name].append((labels, value))
-        for definition in DEFINITIONS:
+        for definition in self._definitions:
             is_counter = definition.name.endswith("_total")
             family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(
                 definition.name, definition.help, labels=definition.labels

@@ -10,7 +10,7 @@ import base64
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -27,11 +27,10 @@ from compilewatch.records.profiles import InferenceProfile
 from compilewatch.records.views import RunView
 from compilewatch.retry import retrying
 from compilewatch.sinks import RunFiles, profile_metrics
-from compilewatch.sinks.metric_definitions import GROUP_LABELS, Group
+from compilewatch.sinks.metric_definitions import RUN, TARGET
 from compilewatch.sinks.prometheus import Sample, groups, registry
 
 JOB = "compilewatch"
-PAPERS_JOB = "compilewatch_papers"
 PUBLISHER_JOB = "compilewatch_publisher"
 PROFILE_SOURCE = "profile"
 """The source of models that were profiled on their own, with one group for each model."""
@@ -57,7 +56,7 @@ class PushgatewaySink:
     name = "pushgateway"
 
     def __init__(self, settings: Settings) -> None:
-        self._gateway = _Gateway(settings)
+        self._gateway = Gateway(settings)
         self._replaces = settings.pushgateway.replace
 
     def publish(self, view: RunView, files: RunFiles) -> str:
@@ -66,7 +65,7 @@ class PushgatewaySink:
             self._refuse_another_selection(view)
         found = groups(view)
         for key, samples in found.items():
-            names = GROUP_LABELS[Group.TARGET if len(key) == 2 else Group.RUN]
+            names = (TARGET if len(key) == 2 else RUN).labels
             self._gateway.replace(JOB, dict(zip(names, key, strict=True)), registry(samples))
         series = sum(map(len, found.values()))
         return f"pushgateway: {series:,} series in {len(found)} groups at {self._gateway.address}"
@@ -91,19 +90,9 @@ class PushgatewaySink:
                 )
 
 
-def push_papers(settings: Settings, groups: Mapping[str, Sequence[Sample]]) -> str:
-    """Replace the groups of papers, by the origin of their code. Raises SinkError."""
-    gateway = _Gateway(settings)
-    names = GROUP_LABELS[Group.PAPERS]
-    for replies, samples in groups.items():
-        gateway.replace(PAPERS_JOB, dict(zip(names, (replies,), strict=True)), registry(samples))
-    series = sum(map(len, groups.values()))
-    return f"pushgateway: {series:,} series in {len(groups)} groups at {gateway.address}"
-
-
 def push_profile(settings: Settings, profile: InferenceProfile) -> str:
     """Replace the group of a model that was profiled on its own. Raises SinkError."""
-    gateway = _Gateway(settings)
+    gateway = Gateway(settings)
     # Runs have other sources, so that neither replaces the other.
     samples = [
         (name, (PROFILE_SOURCE, *labels), value)
@@ -123,10 +112,10 @@ def push_health(settings: Settings, health: Mapping[str, Health]) -> None:
         if one.last is not None:
             at = datetime.fromisoformat(one.last).timestamp()
             samples.append(("compilewatch_last_publication_timestamp_seconds", (sink,), at))
-    _Gateway(settings, retry=False).replace(PUBLISHER_JOB, {}, registry(samples))
+    Gateway(settings, retry=False).replace(PUBLISHER_JOB, {}, registry(samples))
 
 
-class _Gateway:
+class Gateway:
     """The client: replaces groups, retries transient errors, and explains the others."""
 
     def __init__(self, settings: Settings, *, retry: bool = True) -> None:

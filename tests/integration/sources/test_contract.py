@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from compilewatch.errors import ConfigError, SourceError
+from compilewatch.extras.papers.records import Generation, Stage, StageOutcome, StageResult
+from compilewatch.extras.papers.store import PaperStore
 from compilewatch.records import ModelSpec
-from compilewatch.records.papers import Generation, Stage, StageOutcome, StageResult
 from compilewatch.sources import SOURCES
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
 from compilewatch.sources.libraries import ALL, LIBRARIES
 from compilewatch.sources.loading import source_class
-from compilewatch.store.papers import PaperStore
 
 EXAMPLE = Path(__file__).parents[3] / "inputs"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from compilewatch.extras.papers.records import Stage
 from compilewatch.records import Status
-from compilewatch.records.papers import Stage
 from dashboards import build, frame, states
 from dashboards.panels import NO_DATA, TARGETS, tiles
 from dashboards.queries import MILLIONS

@@ -11,7 +11,7 @@ from compilewatch.analysis.profile_comparison import compare_profiles
 from compilewatch.records.profiles import InferenceProfile
 from compilewatch.records.views import RunView
 from compilewatch.sinks import profile_metrics, prometheus
-from compilewatch.sinks.metric_definitions import DEFINITIONS
+from compilewatch.sinks.metric_definitions import all_definitions
 from tests import profiled
 from tests.run_folder import VIEW
 
@@ -74,7 +74,7 @@ def test_the_series_of_a_thousand_models_fit_the_budget() -> None:
 
 
 def test_the_samples_have_the_labels_of_their_definitions() -> None:
-    labels = {each.name: each.own_labels for each in DEFINITIONS}
+    labels = {each.name: each.own_labels for each in all_definitions()}
     for name, values, _ in profile_metrics.samples(with_profiles(2)):
         assert len(values) == len(labels[name]), name
 
