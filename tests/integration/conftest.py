@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.warm import WarmLauncher, WarmProfilers, warm
+from tests.warm import WarmLauncher, warm
 
 
 @pytest.fixture(scope="session")
@@ -14,4 +14,3 @@ def warm_launcher() -> Iterator[WarmLauncher]:
     """A launcher whose servers have torch, for all tests that need no server of their own."""
     yield warm()
     WarmLauncher.close_all()
-    WarmProfilers.close_all()

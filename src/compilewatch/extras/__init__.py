@@ -30,15 +30,21 @@ class Extra(NamedTuple):
     """What an extra needs and what it adds to the core. References are `"module:attribute"`.
 
     `modules` are those of the packages that pip installs with it, and `records` the modules that
-    define what it stores. `provides` are the functions and
-    tables that the core uses at a place of its own, by the name of the place.
+    define what it stores. `run_file` is its file in the folder of a run: what it provides for runs
+    is loaded where that file is. In a worker, `work` is what a request can name instead of its
+    target, and `calls` are verbs of `worker.process.oneshot`, which get its standard input.
+    `provides` are the functions and tables that the core uses at a place of its own, by the name of
+    the place.
     """
 
     modules: tuple[str, ...] = ()
     commands: Mapping[str, Command] = MappingProxyType({})
     records: tuple[str, ...] = ()
+    run_file: str = ""
     sources: Mapping[str, str] = _NONE
     launchers: Mapping[str, str] = _NONE
+    work: Mapping[str, str] = _NONE
+    calls: Mapping[str, str] = _NONE
     provides: Mapping[str, str] = _NONE
 
 
@@ -57,9 +63,27 @@ EXTRAS: dict[str, Extra] = {
         modules=("matplotlib", "numpy", "psutil", "scipy"),
         commands={
             "profile": Command(
-                "compilewatch.cli.verbs.profile:command",
+                "compilewatch.extras.profiles.cli:command",
                 "measure latency, throughput and memory, and what graph breaks cost",
             ),
+        },
+        records=(
+            "compilewatch.extras.profiles.infer.records",
+            "compilewatch.extras.profiles.train.records",
+        ),
+        run_file="profiles.jsonl",
+        work={"train": "compilewatch.extras.profiles.worker.training:train"},
+        calls={
+            "train": "compilewatch.extras.profiles.worker.training:trained",
+            "neuron-profile": "compilewatch.extras.profiles.worker.neuron:captured",
+        },
+        provides={
+            "profiles of a run": "compilewatch.extras.profiles.infer.profiles_of_run:profile_run",
+            "view": "compilewatch.extras.profiles.infer.profiles_of_run:view_of_run",
+            "merge": "compilewatch.extras.profiles.infer.store:adopt_profiles",
+            "run_samples": "compilewatch.extras.profiles.infer.metrics:samples",
+            "metrics": "compilewatch.extras.profiles.infer.metric_definitions:DEFINITIONS",
+            "metric_labels": "compilewatch.extras.profiles.infer.metric_definitions:LABELS",
         },
     ),
     "history": Extra(
@@ -150,6 +174,15 @@ def providers(place: str) -> Iterator[str]:
         reference = extra.provides.get(place)
         if reference is not None and is_here(reference):
             yield reference
+
+
+def of_run(folder: Path, place: str) -> Iterator[tuple[str, str]]:
+    """Yield (extra, reference) of those with a file in the folder of a run, for a place."""
+    for name, extra in EXTRAS.items():
+        reference = extra.provides.get(place)
+        stored = extra.run_file and (folder / extra.run_file).exists()
+        if stored and reference is not None and is_here(reference):
+            yield name, reference
 
 
 def is_here(reference: str) -> bool:

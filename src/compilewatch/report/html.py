@@ -111,9 +111,10 @@ def _page(template: str, report: pages.Report, **values: Any) -> bytes:
 
 
 @cache
-def environment() -> jinja2.Environment:
+def environment(package: str = "compilewatch.report") -> jinja2.Environment:
+    """Return the environment of the templates of a package, with the filters of the report."""
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader("compilewatch.report"),
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_printable,

@@ -22,10 +22,6 @@ LABELS: dict[str, str] = {
     "covered": "`yes` (a verdict on every evaluated part) or `no`",
     "reason": "the break's ID and type in PyTorch's registry (`GB0170 Data-dependent branching`), "
     "or a short code",
-    "batch_size": "the rows of a batch, a number",
-    "quantile": "`0.5` or `0.99`",
-    "stability": "`stable`, `unstable`, `failed`",
-    "verdict": "`slower`, `faster`, `same`, `unclear`",
     "target": "a target such as `dynamo`; followed by `:backend` if a backend was selected, and by "
     "`@environment` if it is not the target's default environment",
     "mode": "`eval` or `train`, with `/dynamic` for dynamic shapes",

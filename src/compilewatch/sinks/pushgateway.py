@@ -23,18 +23,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records.labels import selection_label
-from compilewatch.records.profiles import InferenceProfile
 from compilewatch.records.views import RunView
 from compilewatch.retry import retrying
-from compilewatch.sinks import RunFiles, profile_metrics
+from compilewatch.sinks import RunFiles
 from compilewatch.sinks.metric_definitions import RUN, TARGET
-from compilewatch.sinks.prometheus import Sample, groups, registry
+from compilewatch.sinks.prometheus import Sample, definitions_of, groups, registry
 
 JOB = "compilewatch"
 PUBLISHER_JOB = "compilewatch_publisher"
-PROFILE_SOURCE = "profile"
-"""The source of models that were profiled on their own, with one group for each model."""
-
 SELECTION_METRIC = "compilewatch_planned_requests"
 """The metric of each source's group that says which models were published last."""
 
@@ -63,10 +59,12 @@ class PushgatewaySink:
         del files
         if not self._replaces:
             self._refuse_another_selection(view)
-        found = groups(view)
+        found, definitions = groups(view), definitions_of(view)
         for key, samples in found.items():
             names = (TARGET if len(key) == 2 else RUN).labels
-            self._gateway.replace(JOB, dict(zip(names, key, strict=True)), registry(samples))
+            self._gateway.replace(
+                JOB, dict(zip(names, key, strict=True)), registry(samples, definitions)
+            )
         series = sum(map(len, found.values()))
         return f"pushgateway: {series:,} series in {len(found)} groups at {self._gateway.address}"
 
@@ -88,19 +86,6 @@ class PushgatewaySink:
                     f"if it should be: compilewatch publish {view.run.id} --to pushgateway "
                     "--replace"
                 )
-
-
-def push_profile(settings: Settings, profile: InferenceProfile) -> str:
-    """Replace the group of a model that was profiled on its own. Raises SinkError."""
-    gateway = Gateway(settings)
-    # Runs have other sources, so that neither replaces the other.
-    samples = [
-        (name, (PROFILE_SOURCE, *labels), value)
-        for name, labels, value in profile_metrics.of_profiles([profile])
-    ]
-    key = {"source": PROFILE_SOURCE, "model": profile.model}
-    gateway.replace(JOB, key, registry(samples))
-    return f"pushgateway: {len(samples):,} series of {profile.model} at {gateway.address}"
 
 
 def push_health(settings: Settings, health: Mapping[str, Health]) -> None:

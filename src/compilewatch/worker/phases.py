@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from compilewatch import plugins
+from compilewatch import extras, plugins
 from compilewatch.contract.failures import (
     error_code,
     error_record,
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from compilewatch.worker.subject import ExampleInputs, Subject
 
 SEED = 0
-
-TRAINING = "compilewatch.worker.profilers.training:train"
 
 FAKE_ERRORS = frozenset(
     {
@@ -149,10 +147,11 @@ def _run(
     progress.inputs, progress.strategy = summarize(subject.inputs), step + subject.inputs.strategy
     enter(Phase.EAGER)
     _call_once(subject)
-    if request.training is not None:
+    if request.work is not None:
         # Loaded by name, because no result of a target depends on it.
-        trained: Outcome = plugins.load(TRAINING)(subject, request.training)
-        return trained
+        reference = extras.rows("work")[request.work.name]
+        done: Outcome = plugins.load(reference)(subject, request.work.options)
+        return done
     enter(Phase.COMPILE)
     progress.probing = probes(request, tier)
 

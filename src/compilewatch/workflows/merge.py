@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch import extras, plugins
 from compilewatch.config.settings import Settings
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import load_expectations
@@ -18,7 +19,6 @@ from compilewatch.records.plans import Plan
 from compilewatch.records.views import RunView
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
-from compilewatch.store.profiles import adopt_profiles
 from compilewatch.workflows.finish import RunInProgress
 from compilewatch.workflows.publish import load_sinks
 
@@ -53,7 +53,8 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
         )
         results = writer.adopt(list(newest.values()))
         for stored in parts:
-            adopt_profiles(stored.path, writer.path)
+            for _, reference in extras.of_run(stored.path, "merge"):
+                plugins.load(reference)(stored.path, writer.path)
         skipped = sum(r.status is Status.SKIPPED for r in results)
         writer.events([progress.author.started(reused=0, skipped=skipped, duplicates=0)])
         progress.log_results(results)

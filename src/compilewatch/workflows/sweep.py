@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from compilewatch import plugins
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments
@@ -33,7 +34,6 @@ from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
 from compilewatch.workflows.evaluation import Evaluation, Observer, Silent
 from compilewatch.workflows.finish import RunInProgress
-from compilewatch.workflows.profile_run import profile_run
 from compilewatch.workflows.publish import load_sinks
 
 
@@ -153,7 +153,7 @@ def _profiled(progress: RunInProgress, observer: Observer | None) -> RunView:
     notes: tuple[str, ...] = ()
     seconds = writer.wall_seconds()  # profiles are no overhead of the evaluation
     if most := writer.run.settings.get("profiled"):
-        notes = profile_run(
+        notes = plugins.provided("profiles of a run", "sweep --profile")(
             writer.path,
             writer.run.id,
             StoredRun(writer.path).results(),

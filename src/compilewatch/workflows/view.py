@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
+from compilewatch import extras, plugins
 from compilewatch.analysis.baseline import default_baseline, may_be_baseline, same_settings, scope
 from compilewatch.analysis.changed_breaks import changed_breaks
 from compilewatch.analysis.comparison import (
@@ -19,11 +20,9 @@ from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.plan.expectations import Expectations, stale_note
 from compilewatch.records import AttemptCode, Change, Phase, Result, Run, Status, Target
-from compilewatch.records.views import Earlier, RunView, TrendPoint
+from compilewatch.records.views import Earlier, RunPart, RunView, TrendPoint
 from compilewatch.report import wording
 from compilewatch.store import Store, StoredRun
-from compilewatch.store.profiles import read_profiles
-from compilewatch.workflows.profile_run import compared_with, slower_notes
 
 RUNS_SHOWN = 20
 """The number of runs in a history or a trend, including the run itself."""
@@ -62,30 +61,31 @@ def view(
     except StoreError as error:
         history, trend = {}, ()
         notes.append(f"the history of earlier runs cannot be read: {error}")
-    profiles, damaged = read_profiles(stored.path)
-    notes += damaged
-    seen = RunView(
-        run=run,
-        results=results,
-        history=history,
-        trend=trend,
-        profiles=tuple(each.profile for each in profiles),
-    )
+    parts, said = _parts(stored, other)
+    notes += said
+    seen = RunView(run=run, results=results, history=history, trend=trend, parts=parts)
     if other is None:
         return replace(seen, notes=tuple(notes))
     compared = compare(other.run, other.results(), run, results)
     notes += (f"baseline: {line}" for line in other.damaged)
-    profile_changes = compared_with(stored, other) if profiles else ()
-    notes += slower_notes(profile_changes)
     return replace(
         seen,
-        profile_changes=profile_changes,
         changes=compared.changes,
         baseline=other.run,
         differences=compared.differences,
         notes=tuple(notes),
         before=_before(other.results(), results, compared.changes),
     )
+
+
+def _parts(stored: StoredRun, baseline: StoredRun | None) -> tuple[dict[str, RunPart], list[str]]:
+    """What extras stored in the run, by their names, and what they note."""
+    found: dict[str, RunPart] = {}
+    notes: list[str] = []
+    for name, reference in extras.of_run(stored.path, "view"):
+        found[name], said = plugins.load(reference)(stored, baseline)
+        notes += said
+    return found, notes
 
 
 def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> RunView:

@@ -14,7 +14,7 @@ import pytest
 
 from compilewatch.cli import COMMANDS
 from compilewatch.records import Phase, Result, Status
-from tests.integration.cli.conftest import MODULE, Compilewatch
+from tests.team import MODULE, Compilewatch
 
 pytestmark = pytest.mark.torch
 

@@ -16,10 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
+from compilewatch.extras.profiles.infer.publication import push_profile
 from compilewatch.records import Status, Target
 from compilewatch.records.views import RunView
 from compilewatch.sinks.prometheus import exposition, groups
-from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health, push_profile
+from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from tests import example_run, factories, profiled, services
 from tests.services import Service

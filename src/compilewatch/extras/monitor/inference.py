@@ -6,15 +6,25 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from compilewatch.analysis import profiling
 from compilewatch.errors import StoreError
 from compilewatch.extras.monitor.entries import Alert, Details, Entry, Row
-from compilewatch.records.profiles import BatchPoint, InferenceProfile, Segments, TargetProfile
-from compilewatch.report import profile_words as words
+from compilewatch.extras.profiles.infer import analysis
+from compilewatch.extras.profiles.infer import words as words
+from compilewatch.extras.profiles.infer.records import (
+    BatchPoint,
+    InferenceProfile,
+    Segments,
+    TargetProfile,
+)
+from compilewatch.extras.profiles.infer.report_files import answers, operators_of
+from compilewatch.extras.profiles.infer.store import (
+    PREFIX,
+    PROFILES_FILE,
+    StoredProfile,
+    read_profiles,
+)
 from compilewatch.report.charts import PROFILE_TONES, target_tones
-from compilewatch.report.profile_files import answers, operators_of
 from compilewatch.store.outputs import RUN_ID
-from compilewatch.store.profiles import PREFIX, PROFILES_FILE, StoredProfile, read_profiles
 
 OPERATORS_SHOWN = 15
 BREAKS_SHOWN = 20
@@ -113,7 +123,7 @@ def details_of(profile: InferenceProfile, entry: Entry) -> Details:
     points = [(target, point) for target in profile.targets for point in target.points]
     measured = [(target, point) for target, point in points if point.latency is not None]
     calls = [(t, p, p.segments) for t, p in measured if p.segments is not None]
-    broken = profiling.broken(profile)
+    broken = analysis.broken(profile)
     operators = sorted(operators_of(profile), key=lambda o: -o.self_cpu_seconds)
     return Details(
         entry=entry,
@@ -136,7 +146,7 @@ def details_of(profile: InferenceProfile, entry: Entry) -> Details:
 
 
 def _figures(profile: InferenceProfile) -> Iterator[tuple[str, str]]:
-    best = profiling.fastest(profile)
+    best = analysis.fastest(profile)
     if best is None:
         return
     target, point = best

@@ -11,19 +11,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from compilewatch.analysis import training
 from compilewatch.analysis.comparison import compare
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.extras.monitor.entries import Alert, Details, Entry, Row
 from compilewatch.extras.monitor.inference import InferenceReader
 from compilewatch.extras.monitor.sweeps import SweepFigures, SweepReader
+from compilewatch.extras.profiles.train import analysis
+from compilewatch.extras.profiles.train.records import Step, TrainingConfig, TrainingProfile
+from compilewatch.extras.profiles.train.store import (
+    find_training,
+    read_config,
+    read_training,
+    state_of,
+    tail,
+)
 from compilewatch.records import Change, ChangeKind, Phase, Run, Status
-from compilewatch.records.training import Step, TrainingConfig, TrainingProfile
 from compilewatch.report.wording import plural
 from compilewatch.store import Store, StoredRun
 from compilewatch.store.outputs import RUN_ID
-from compilewatch.store.training import find_training, read_config, read_training, state_of, tail
 
 PROFILES = "profiles"
 """The folder of training profiles."""
@@ -182,7 +188,7 @@ class Monitor:
 
     def _training_details(self, entry: Entry) -> Details:
         profile = self._profile(self.root / entry.key)
-        times, figures = training.times_of(profile), training.metrics_of(profile)
+        times, figures = analysis.times_of(profile), analysis.metrics_of(profile)
         step, steps = times.step, profile.steps[-STEPS_SHOWN:]
         rows, left_out = _drawn(steps)
         rate = figures.samples_per_second
@@ -198,7 +204,7 @@ class Monitor:
             figures=tuple(shown),
             alerts=tuple(
                 Alert(level="warning", found=each.found, advice=each.advice)
-                for each in training.findings(profile)
+                for each in analysis.findings(profile)
                 if each.code != "running"
             ),
             stage_rows=rows,
@@ -211,9 +217,9 @@ class Monitor:
             ),
             operators=tuple(
                 {"operator": row.name, "calls": row.calls, "own CPU ms": row.self_cpu_time_us / 1e3}
-                for row in training.top_operators(profile, 15)
+                for row in analysis.top_operators(profile, 15)
             ),
-            explanation=training.explanation(profile),
+            explanation=analysis.explanation(profile),
         )
 
     def _profile(self, path: Path) -> TrainingProfile:

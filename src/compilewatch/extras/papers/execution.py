@@ -15,7 +15,6 @@ from typing import Annotated, Any, Protocol, TypeVar
 import msgspec
 from msgspec import Meta
 
-import compilewatch
 from compilewatch.errors import SandboxError
 from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.sandbox.policy import MIB, Ending, Limits, SandboxResult
@@ -29,7 +28,7 @@ from compilewatch.extras.papers.records import (
 )
 from compilewatch.records import Record
 
-SCRIPTS = Path(compilewatch.__file__).parent / "worker" / "generated"
+SCRIPTS = Path(__file__).with_name("worker")
 SCRIPT = "main.py"
 MODULE = "generated.py"
 SHARED = "challenge.py"

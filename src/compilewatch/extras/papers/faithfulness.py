@@ -1,7 +1,7 @@
 """Does the code contain the paper's contribution, or a stock network with its name on it?
 
 Three sources of evidence: the structure of the code, the reviewer's rubric (whose quotations are
-looked up), and formulas that are computed beside the code in the sandbox (`worker/generated`).
+looked up), and formulas that are computed beside the code in the sandbox (`worker/`).
 """
 
 from __future__ import annotations

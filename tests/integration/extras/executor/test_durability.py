@@ -13,8 +13,8 @@ import msgspec
 from compilewatch.extras.executor.protocol import FailureCode, JobRequest, State
 from compilewatch.extras.executor.runner import RESULT_FILE
 from compilewatch.extras.executor.sandbox.policy import Ending, Limits, SandboxResult
-from tests.integration.cli.conftest import run_here
 from tests.integration.extras.executor.conftest import PROGRAM, TOKEN, Executor
+from tests.team import run_here
 
 SHORT = "import time; time.sleep(0.1); print('done')"
 

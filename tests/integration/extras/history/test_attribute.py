@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.extras.history.attribution import Cause
-from tests.integration.cli.conftest import Compilewatch
+from tests.team import Compilewatch
 
 # Starts a worker in each of four environments: only real ones evaluate the corners that two runs
 # lack. The default environment has the new torch and the new Transformers.

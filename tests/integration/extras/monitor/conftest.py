@@ -16,8 +16,8 @@ import compilewatch
 from compilewatch.environments import BOOTSTRAP
 from compilewatch.environments.tools import Tool
 from compilewatch.extras.monitor.cli import VARIABLES
+from compilewatch.extras.profiles.infer.store import ProfileFolder
 from compilewatch.profiling import Profiler
-from compilewatch.store.profiles import ProfileFolder
 from tests import profiled
 
 SCRIPT = Path(compilewatch.__file__).parent / "monitor" / "__main__.py"

@@ -16,8 +16,8 @@ from playwright.sync_api import sync_playwright
 
 from compilewatch.profiling import Profiler
 from tests import services
-from tests.integration.cli.conftest import PROGRAM
 from tests.integration.extras.monitor.conftest import Pages
+from tests.team import PROGRAM
 
 pytestmark = pytest.mark.monitor
 

@@ -13,8 +13,8 @@ from compilewatch.errors import StoreError
 from compilewatch.extras.monitor import inference
 from compilewatch.extras.monitor.entries import Details
 from compilewatch.extras.monitor.view import Monitor
+from compilewatch.extras.profiles.infer.store import PROFILES_FILE, ProfileFolder, read_profiles
 from compilewatch.records import Status
-from compilewatch.store.profiles import PROFILES_FILE, ProfileFolder, read_profiles
 from tests import profiled
 
 NAME = "profile-20261122-100000-0001"

@@ -10,9 +10,9 @@ import pytest
 from compilewatch.errors import StoreError
 from compilewatch.extras.monitor.entries import Details
 from compilewatch.extras.monitor.view import Monitor, _drawn
+from compilewatch.extras.profiles.train.records import Stage, Step
 from compilewatch.profiling import Profiler
 from compilewatch.records import Phase, Status
-from compilewatch.records.training import Stage, Step
 from compilewatch.store import Store
 from tests import factories
 from tests.unit.store.conftest import EMPTY, store, stored

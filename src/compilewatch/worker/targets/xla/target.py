@@ -100,7 +100,6 @@ class XlaTarget(CompileTarget):
             raise FakeUnsupportedError("XLA runs the compiled code: it needs real tensors")
         subject.enter(Phase.COMPILE)
         os.environ.setdefault(DEVICE_VARIABLE, DEVICE)
-        import torch_xla  # noqa: F401  (once, here; in each fork it would cost seconds)
 
         return _Evaluation(subject).outcome()
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import PROGRAM
 from tests.integration.extras.executor.trainium.conftest import REGION, World
+from tests.team import PROGRAM
 
 
 def environ(world: World, **variables: str) -> dict[str, str]:
