@@ -9,6 +9,7 @@ import pytest
 
 from compilewatch.extras.profiles.infer import metrics
 from compilewatch.extras.profiles.infer.comparison import compare_profiles
+from compilewatch.extras.profiles.infer.metric_definitions import DEFINITIONS
 from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles
 from compilewatch.extras.profiles.infer.records import InferenceProfile, ProfileComparison
 from compilewatch.sinks import prometheus
@@ -84,3 +85,12 @@ def test_profiles_are_in_the_group_of_the_run() -> None:
     names = {name for name, *_ in groups[(VIEW.run.source,)]}
     assert "compilewatch_latency_seconds" in names
     assert b"compilewatch_latency_seconds{" in prometheus.exposition(view)
+
+
+def test_every_metric_of_profiles_is_exposed_with_its_labels() -> None:
+    view = profiled.with_everything(VIEW)
+    found = {name: labels for name, labels, _ in prometheus.groups(view)[(VIEW.run.source,)]}
+    text = prometheus.exposition(view).decode()
+    for definition in DEFINITIONS:
+        assert len(found[definition.name]) == len(definition.labels), definition.name
+        assert f"\n{definition.name}{{" in text, definition.name
