@@ -152,7 +152,7 @@ def arrows() -> dict[str, set[str]]:
 def test_packages_build_on_each_other_without_cycles_and_the_core_in_few_layers() -> None:
     assert layers_of(arrows()) > 0
     core = {name: others for name, others in arrows().items() if not name.startswith("extras.")}
-    assert layers_of(core) <= 9
+    assert layers_of(core) <= 8
 
 
 def layers_of(graph: dict[str, set[str]]) -> int:

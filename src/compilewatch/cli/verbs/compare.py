@@ -10,6 +10,7 @@ import click
 from compilewatch import plugins
 from compilewatch.analysis.comparison import moved
 from compilewatch.api.selection import split
+from compilewatch.api.view import view, view_between, view_between_devices
 from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.run import print_view
 from compilewatch.cli.rendering.tables import changes_table
@@ -19,7 +20,6 @@ from compilewatch.errors import UsageError
 from compilewatch.records import Result
 from compilewatch.report.terminal.pieces import console
 from compilewatch.store import Store
-from compilewatch.workflows.view import view, view_between, view_between_devices
 
 
 @click.command("compare")

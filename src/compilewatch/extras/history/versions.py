@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from compilewatch.api.run import sweep
 from compilewatch.config.sections import LokiSettings, PushgatewaySettings, S3Settings
 from compilewatch.config.settings import Settings
 from compilewatch.launchers import Launcher
@@ -22,7 +23,6 @@ from compilewatch.plan.placement import place
 from compilewatch.plan.requests import options_of, plan
 from compilewatch.records import Environment, ModelSpec, Result, Target
 from compilewatch.store import Store
-from compilewatch.workflows.sweep import sweep
 
 Launch = Callable[[Settings, Sequence[str]], AbstractContextManager[Launcher]]
 """Returns the launcher of these environments; as a context manager, it closes it."""

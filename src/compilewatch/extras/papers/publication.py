@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.api.publish import Published
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError
 from compilewatch.extras.papers.analysis import summarise_paper
@@ -19,7 +20,6 @@ from compilewatch.extras.papers.report import render
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.records.digests import digest
 from compilewatch.report.wording import plural
-from compilewatch.workflows.publish import Published
 
 PAPERS_JOB = "compilewatch_papers"
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from compilewatch.api.run import sweep
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster.cluster import Node, _reach, load_ray
@@ -26,7 +27,6 @@ from compilewatch.extras.cluster.node import Description
 from compilewatch.extras.cluster.protocol import Connect, Done
 from compilewatch.records import FactoryBuild, ModelSpec, Phase, Status, Target
 from compilewatch.store import Store
-from compilewatch.workflows.sweep import sweep
 from tests import factories
 from tests.integration.launchers.conftest import SOON_DEAD, bare_request, hurried
 from tests.integration.launchers.local.test_server import gone

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from compilewatch.api.view import view
 from compilewatch.config.settings import Settings
 from compilewatch.errors import InterpreterError, UnknownModelError
 from compilewatch.extras.history.attribute import Side, attribute_changes
@@ -20,7 +21,6 @@ from compilewatch.extras.history.versions import Evaluator
 from compilewatch.launchers import Launcher
 from compilewatch.records import Environment, ModelSpec, Phase, Request, Result, Status, Target
 from compilewatch.store import Store
-from compilewatch.workflows.view import view
 from tests import factories, sweeping
 from tests.fake_launcher import FakeLauncher, passing
 

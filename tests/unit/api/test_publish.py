@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from compilewatch import sinks
+from compilewatch.api.publish import load_sinks, publish
+from compilewatch.api.view import view
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError
 from compilewatch.plan.expectations import Expectations, load_expectations
 from compilewatch.records.plans import Plan
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
-from compilewatch.workflows.publish import load_sinks, publish
-from compilewatch.workflows.view import view
 from tests import factories, sweeping
 from tests.sweeping import events, run_sweep, settings, store
 

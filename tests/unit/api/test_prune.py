@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from compilewatch.api.prune import Pruning, prune, review
 from compilewatch.records import Result
 from compilewatch.records.clock import now
 from compilewatch.records.plans import Plan
 from compilewatch.store import Spooled, Store
-from compilewatch.workflows.prune import Pruning, prune, review
 from tests import factories
 
 EMPTY = Plan(requests=(), skipped=(), digest="plan")

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from compilewatch.api import run as pipeline
+from compilewatch.api.run import resume
 from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
 from compilewatch.extras.cluster.losses import Flight
 from compilewatch.launchers import Completed
 from compilewatch.records import Mode, Phase, Request, Result, Status, Target
 from compilewatch.records.plans import Shard
-from compilewatch.workflows import sweep as pipeline
-from compilewatch.workflows.sweep import resume
 from tests import factories, sweeping
 from tests.fake_launcher import FakeLauncher, passing
 from tests.sweeping import ASKED, MODELS, events, names, run_sweep, seen, settings, store

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from compilewatch import plugins
+from compilewatch.api.evaluation import Evaluation, Observer, Silent
+from compilewatch.api.finish import RunInProgress
+from compilewatch.api.publish import load_sinks
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments
@@ -32,9 +35,6 @@ from compilewatch.records.plans import Options, Shard
 from compilewatch.records.views import RunView
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
-from compilewatch.workflows.evaluation import Evaluation, Observer, Silent
-from compilewatch.workflows.finish import RunInProgress
-from compilewatch.workflows.publish import load_sinks
 
 
 def sweep(

@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 
 from compilewatch import extras, plugins
+from compilewatch.api.finish import RunInProgress
+from compilewatch.api.publish import load_sinks
 from compilewatch.config.settings import Settings
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import load_expectations
@@ -19,8 +21,6 @@ from compilewatch.records.plans import Plan
 from compilewatch.records.views import RunView
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
-from compilewatch.workflows.finish import RunInProgress
-from compilewatch.workflows.publish import load_sinks
 
 
 def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunView:

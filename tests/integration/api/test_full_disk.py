@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from compilewatch.api.run import resume
 from compilewatch.errors import CompilewatchError, LauncherError, StoreError
 from compilewatch.launchers.local import batch as local
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Status, Target
 from compilewatch.store import Store
-from compilewatch.workflows.sweep import resume
 from tests import factories
 from tests.integration.launchers.conftest import bare_launcher, bare_python
 from tests.sweeping import run_sweep, settings, store

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from compilewatch import sinks
+from compilewatch.api.publish import MAX_REJECTIONS, Published, load_sinks, publish
+from compilewatch.api.view import view
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.plan.requests import parse_shard
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
-from compilewatch.workflows.publish import MAX_REJECTIONS, Published, load_sinks, publish
-from compilewatch.workflows.view import view
 from tests import factories
 from tests.sweeping import events, run_sweep, store
 

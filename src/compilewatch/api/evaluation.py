@@ -12,13 +12,13 @@ from typing import Protocol
 
 import msgspec
 
+from compilewatch.api.finish import RunInProgress
 from compilewatch.errors import LauncherError, StoreError
 from compilewatch.events import RunInterrupted
 from compilewatch.launchers import Launcher
 from compilewatch.records import Attempt, AttemptCode, Request, Result, Status, Target
 from compilewatch.records.plans import Plan
 from compilewatch.report.wording import plural
-from compilewatch.workflows.finish import RunInProgress
 
 EVALUATED_AGAIN = frozenset({Status.CRASHED, Status.TIMEOUT, Status.OOM})
 """Statuses that a resumed run evaluates again, because the machine may have been the cause."""

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from compilewatch.analysis.summary import overhead, reused_share, summarise
+from compilewatch.api.merge import merge
+from compilewatch.api.view import view
 from compilewatch.errors import UsageError
 from compilewatch.records import Request, Result, Status
 from compilewatch.records.plans import Plan, Shard
 from compilewatch.records.views import RunView
-from compilewatch.workflows.merge import merge
-from compilewatch.workflows.view import view
 from tests import factories
 from tests.fake_launcher import FakeLauncher, passing
 from tests.sweeping import events, names, run_sweep, settings, store

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from compilewatch.analysis.summary import status_counts, summarise
+from compilewatch.api.publish import Published, load_sinks, publish, report_health
+from compilewatch.api.view import view
 from compilewatch.config.settings import Settings
 from compilewatch.events import Author, Event, RunFinished, SinkFailed
 from compilewatch.plan.expectations import Expectations, stale_note
@@ -13,8 +15,6 @@ from compilewatch.records import ChangeKind, Result
 from compilewatch.records.views import RunView
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import RunWriter, Store
-from compilewatch.workflows.publish import Published, load_sinks, publish, report_health
-from compilewatch.workflows.view import view
 
 
 @dataclass(frozen=True, kw_only=True)

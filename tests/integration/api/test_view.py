@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from compilewatch.api.view import RUNS_SHOWN, view
 from compilewatch.records import Phase, Result, Status, Target
 from compilewatch.records.plans import Plan
 from compilewatch.store import Store
-from compilewatch.workflows.view import RUNS_SHOWN, view
 from tests import factories
 
 EMPTY = Plan(requests=(), skipped=(), digest="plan")

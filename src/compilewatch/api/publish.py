@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from compilewatch import plugins
+from compilewatch.api.view import view
 from compilewatch.config.settings import Settings, value_of, where_to_set
 from compilewatch.errors import (
     CompilewatchError,
@@ -22,7 +23,6 @@ from compilewatch.records.clock import now
 from compilewatch.records.views import RunView
 from compilewatch.sinks import ADDRESSES, SINKS, Sink, remote_sinks
 from compilewatch.store import Spool, Spooled, Store, StoredRun
-from compilewatch.workflows.view import view
 
 MAX_REJECTIONS = 5
 """After how many rejections by a sink a run is removed from the spool."""
