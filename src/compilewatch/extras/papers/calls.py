@@ -33,7 +33,7 @@ OVERHEAD_TOKENS = 1_000
 
 
 class Recorder(Protocol):
-    """The ledger; see `store.papers.Ledger`."""
+    """The ledger; see `extras.papers.store.Ledger`."""
 
     def finished(self, key: str) -> Call | None: ...
 

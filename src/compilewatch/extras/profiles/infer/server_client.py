@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from compilewatch.contract.targets import CPU
-from compilewatch.environments import CPU_ONLY, Environments, worker_command, worker_variables
+from compilewatch.environments import CPU_ONLY, Environments, module_command, worker_variables
 from compilewatch.errors import LauncherError
 from compilewatch.extras.profiles.infer.messages import Failed, Order, Ready, Reply
 from compilewatch.extras.profiles.infer.records import ProfileFailure
@@ -49,7 +49,8 @@ class Profiler:
     ) -> None:
         """Start it. Raises InterpreterError or LauncherError if that fails."""
         chosen = environments.interpreter(name)
-        command = worker_command(chosen, "profiler", "--environment", name)
+        module = "compilewatch.extras.profiles.worker.server"
+        command = module_command(chosen.path, module, "--environment", name)
         command += ["--device", device, "--targets", ",".join(targets)]
         self.name = name
         variables = worker_variables(chosen)

@@ -74,7 +74,7 @@ _CODE_NUMBER = re.compile(r"^(<[^>]*>)\.\d+$")
 _MODULE_CALLS = ("_wrapped_call_impl", "_call_impl")
 _MODULE_FILE = "torch/nn/modules/module.py"
 _DYNAMO = "torch/_dynamo/"
-_HARNESS = "compilewatch/worker/"
+_HARNESS = re.compile(r"compilewatch/(?:extras/\w+/)?worker/")
 _LINES_AROUND = 2
 _LINE_CHARACTERS = 200
 _PATHS: dict[str, str] = {}
@@ -271,7 +271,7 @@ def user_stack(summary: Iterable[FrameSummary]) -> tuple[StackFrame, ...]:
             frame = msgspec.structs.replace(frame, function=resumed["function"])
             if frames and (frames[-1].file, frames[-1].function) == (frame.file, frame.function):
                 frames.pop()
-        if frame.file.startswith(_HARNESS):
+        if _HARNESS.match(frame.file):
             frames.clear()
         elif not (frame.function in _MODULE_CALLS and frame.file == _MODULE_FILE):
             frames.append(frame)

@@ -48,7 +48,7 @@ WAITS = "import time; time.sleep(60)"
 
 RUN = """
 import json, sys
-from compilewatch import sandbox
+from compilewatch.extras.executor import sandbox
 source = sys.stdin.read()
 limits = sandbox.Limits(deadline_seconds=10, memory_bytes=128 << 20, disk_files=1000)
 result = sandbox.run(["python", "main.py"], files={"main.py": source}, limits=limits)
@@ -172,7 +172,7 @@ def test_where_namespaces_are_denied_nothing_runs() -> None:
     code = """
 import json, subprocess, sys
 inner = '''
-from compilewatch import sandbox
+from compilewatch.extras.executor import sandbox
 from compilewatch.errors import SandboxError
 try:
     sandbox.run(["python", "-c", "print(1)"])

@@ -29,7 +29,7 @@ from compilewatch.profiling import Profiler
 
 pytestmark = pytest.mark.torch
 
-EXAMPLE = Path(__file__).parents[3] / "inputs" / "examples" / "train.py"
+EXAMPLE = Path(__file__).parents[5] / "inputs" / "examples" / "train.py"
 
 
 @pytest.fixture
