@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -30,6 +30,7 @@ from compilewatch.records import (
     GraphBreak,
     Mode,
     ModelSpec,
+    Numerics,
     Phase,
     Recompilation,
     Request,
@@ -38,6 +39,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
+from compilewatch.worker.caller.comparison import INDUCTOR, compared
 from compilewatch.worker.caller.dynamo_state import apart
 from compilewatch.worker.caller.recompilations import Recompilations
 from compilewatch.worker.caller.snapshot import kept
@@ -93,11 +95,13 @@ def evaluate(
     mode: Mode,
     backend: str | None,
     dynamic: bool,
+    numerics: bool = False,
 ) -> Evaluation:
     """Compile a model, make all calls, and return what Dynamo reports.
 
     `calls` has at least one. After a single one, a call with equal inputs follows, as in other
     evaluations. `backend` None is that of the target: `eager`, and AOTAutograd in train mode.
+    `numerics` also compares the results with eager mode, compiled with `backend` or Inductor.
     Whatever the model's code raises becomes the result. Raises UsageError inside of a function that
     is being compiled.
     """
@@ -127,6 +131,8 @@ def evaluate(
             recompilations=recompilations,
         )
         outcome = _outcome(subject)
+        if numerics and outcome.status in (Status.PASS, Status.GRAPH_BREAK):
+            outcome = _with_numerics(subject, outcome, backend or INDUCTOR)
     failed = outcome.status in (Status.ERROR, Status.OOM)
     result = Result(
         request=request,
@@ -211,9 +217,30 @@ def _outcome(subject: CallerSubject) -> Outcome:
     return alone
 
 
+def _with_numerics(subject: CallerSubject, outcome: Outcome, backend: str) -> Outcome:
+    """Return the outcome with a comparison; a graph break stays the status of a mismatch."""
+    found: list[Numerics] = []
+
+    def compare() -> Outcome:
+        found.append(compared(subject, backend))
+        return outcome
+
+    failed = _caught(compare)
+    if not found:
+        detail = f"with the backend {backend}: {failed.detail}"
+        return replace(outcome, status=failed.status, detail=detail, error=failed.error)
+    differs = found[0].deterministic and not found[0].matches
+    if not differs or outcome.status is Status.GRAPH_BREAK:
+        return replace(outcome, numerics=found[0])
+    detail = f"differs from eager in {found[0].mismatches[0]}"
+    return replace(outcome, status=Status.MISMATCH, detail=detail, numerics=found[0])
+
+
 def _caught(function: Callable[[], Outcome]) -> Outcome:
     try:
         return function()
+    except UsageError:
+        raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the edge to the model's code)
         record = error_record(error)
         status = Status.OOM if record.code == "out_of_memory" else Status.ERROR
@@ -245,6 +272,8 @@ def _over_all_calls(result: Result) -> Result:
     if breaks and not later.error:
         total = sum(each.occurrences for each in breaks)
         detail += f", breaks {total} ({len(breaks)} distinct)"
+    if status is Status.MISMATCH:
+        detail = f"{result.detail}; {detail}"
     return msgspec.structs.replace(
         result,
         status=status,
