@@ -6,8 +6,8 @@ the first check.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,14 +15,22 @@ if TYPE_CHECKING:
     from compilewatch.extras.gate.fixture import CompileCheck
     from compilewatch.extras.gate.session import GateSession
 
-PROPERTY = "compilewatch"
-"""The user property of a test with its checks, as JSON; JUnit files contain it too."""
+PROPERTY = "compilewatch_"
+"""The user properties of a test with checks begin so; JUnit files contain them."""
+
+UPDATE = "--compilewatch-update"
+
+REPORTS = pytest.StashKey[str]()
+"""The reports of a test's checks as JSON."""
+
+_ATTRIBUTE = "compilewatch"
+"""The attribute of a test report with them, which xdist sends to its controller."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compilewatch", "graph breaks of torch.compile")
     group.addoption(
-        "--compilewatch-update",
+        UPDATE,
         action="store_true",
         help="write the graph breaks that the checks of this session meet to the baseline",
     )
@@ -36,13 +44,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="the baseline, relative to the root (default: compilewatch.baseline.json)",
     )
+    for name, what in (
+        ("sarif", "SARIF 2.1.0, for code scanning"),
+        ("summary", "a summary in Markdown (under GitHub Actions also that of the job)"),
+        ("code-quality", "GitLab's code quality report"),
+    ):
+        group.addoption(f"--compilewatch-{name}", metavar="FILE", help=f"write {what}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "compilewatch(own=, third_party=, recompilations=, captured_share=, fullgraph=): what "
-        "fails a check of compile_check in this test",
+        "compilewatch(own=, third_party=, recompilations=, captured_share=, fullgraph=, "
+        "numerics=): what fails a check of compile_check in this test",
     )
     if not hasattr(config, "workerinput"):  # a worker of xdist reports to its controller
         config.pluginmanager.register(_Collector(config), "compilewatch-collector")
@@ -56,35 +70,70 @@ def compile_check(request: pytest.FixtureRequest) -> CompileCheck:
     return CompileCheck(request)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put the reports of the checks onto the report of their test."""
+    report = yield
+    if call.when == "call" and REPORTS in item.stash:
+        setattr(report, _ATTRIBUTE, item.stash[REPORTS])
+    return report
+
+
 class _Collector:
     """Collects what the checks of a session met; under xdist all reports come to its controller."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._checks: dict[str, list[dict[str, Any]]] = {}
+        self._checks: dict[str, str] = {}
+        self._partial: set[str] = set()
         self._session: GateSession | None = None
+        self._problems: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call":
-            for name, value in report.user_properties:
-                if name == PROPERTY:
-                    self._checks.setdefault(report.nodeid, []).extend(json.loads(str(value)))
+        found = getattr(report, _ATTRIBUTE, None)
+        if report.when == "call" and found is not None:
+            self._checks[report.nodeid] = found
+            self._partial.discard(report.nodeid)
+            if not report.passed:
+                self._partial.add(report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if not self._checks:
             return
+        from compilewatch.extras.gate.findings import decoded
+        from compilewatch.extras.gate.outputs import Outputs
         from compilewatch.extras.gate.session import GateSession
 
-        self._session = GateSession.of(self._config, self._checks)
-        if self._config.getoption("--compilewatch-update"):
-            self._session.update()
-        elif self._session.resolved and self._config.getoption("--compilewatch-strict"):
+        reports = {name: decoded(text) for name, text in self._checks.items()}
+        option = self._config.getoption
+        self._session = GateSession.of(
+            self._config.rootpath,
+            reports,
+            update=f"pytest {UPDATE}",
+            baseline=option("--compilewatch-baseline"),
+            partial=frozenset(self._partial),
+        )
+        if option(UPDATE):
+            self._session.renew()
+        elif self._session.resolved and option("--compilewatch-strict"):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        outputs = Outputs(
+            sarif=option("--compilewatch-sarif"),
+            summary=option("--compilewatch-summary"),
+            code_quality=option("--compilewatch-code-quality"),
+        )
+        self._problems = list(outputs.write(self._session))
+        if self._problems and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._session is None:
             return
         terminalreporter.write_sep("=", "compilewatch")
-        for line in self._session.lines():
+        from compilewatch.extras.gate.summary import error_commands
+
+        for line in (*self._session.lines(), *self._problems, *error_commands(self._session)):
             terminalreporter.write_line(line)
