@@ -72,7 +72,7 @@ class CheckResult:
 
     @property
     def numerics(self) -> Numerics | None:
-        """How the compiled model's results compare with eager mode's; None if not asked for."""
+        """How the compiled results compare with those of eager mode; None without `numerics`."""
         return self.result.numerics
 
     @property

@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
-from compilewatch import __version__, plugins
+from compilewatch import __version__, extras, plugins
 from compilewatch.errors import CompilewatchError, did_you_mean
 
 VERBS: dict[str, str] = {
     "sweep": "check models on compile targets and report",
     "explain": "check one model now and show its graph breaks with their source lines",
+    "gate": "fail for new graph breaks in a repository's own code, by its baseline",
     "pull": "fetch the list of the Hub's most used models and pin their revisions",
     "inputs": "show, or save for editing, the example inputs of a model",
     "profile": "measure latency, throughput and memory, and what graph breaks cost",
@@ -54,9 +55,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None
-        command: Any = importlib.import_module(
-            f"compilewatch.cli.verbs.{cmd_name.replace('-', '_')}"
-        ).command
+        own = f"compilewatch.cli.verbs.{cmd_name.replace('-', '_')}"
+        command: Any = importlib.import_module(extras.COMMANDS.get(cmd_name, own)).command
         assert isinstance(command, click.Command)
         return command
 

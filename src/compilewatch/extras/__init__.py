@@ -39,6 +39,11 @@ EXTRAS: dict[str, Extra] = {
 }
 """If several have a module, the first one is named to whoever uses none of their commands."""
 
+COMMANDS: dict[str, str] = {
+    "gate": "compilewatch.extras.gate.command",
+}
+"""Command -> the module of an extra that has it as `command`; it is imported when it is called."""
+
 _PART_OF = {"botocore": "boto3"}
 """Modules that come with another one's package."""
 

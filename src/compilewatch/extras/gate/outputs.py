@@ -1,4 +1,4 @@
-"""Where a session's findings are written: the files that were asked for, and GitHub's own."""
+"""Where a session's findings are written: files that a person names, and GitHub's own."""
 
 from __future__ import annotations
 

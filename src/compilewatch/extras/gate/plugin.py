@@ -6,6 +6,7 @@ the first check.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="the baseline, relative to the root (default: compilewatch.baseline.json)",
     )
+    group.addoption(
+        "--compilewatch-isolate",
+        action="store_true",
+        help="run each test with checks in a process of its own, with the limits below",
+    )
+    group.addoption(
+        "--compilewatch-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=600.0,
+        help="the deadline of an isolated test (default: 600)",
+    )
+    group.addoption(
+        "--compilewatch-memory",
+        metavar="GIB",
+        type=float,
+        default=_most_memory(),
+        help="how much memory an isolated test may use (default: three quarters of the machine's)",
+    )
     for name, what in (
         ("sarif", "SARIF 2.1.0, for code scanning"),
         ("summary", "a summary in Markdown (under GitHub Actions also that of the job)"),
@@ -58,7 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "compilewatch(own=, third_party=, recompilations=, captured_share=, fullgraph=, "
         "numerics=): what fails a check of compile_check in this test",
     )
-    if not hasattr(config, "workerinput"):  # a worker of xdist reports to its controller
+    # A worker of xdist reports to its controller, and an isolated test to its parent.
+    if not hasattr(config, "workerinput") and not hasattr(config.option, "compilewatch_child"):
         config.pluginmanager.register(_Collector(config), "compilewatch-collector")
 
 
@@ -70,6 +91,23 @@ def compile_check(request: pytest.FixtureRequest) -> CompileCheck:
     return CompileCheck(request)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test with checks in a child, if that is requested."""
+    checks = "compile_check" in getattr(item, "fixturenames", ())
+    if not checks or not item.config.getoption("--compilewatch-isolate"):
+        return None
+    from compilewatch.extras.gate.isolation import isolated_reports
+
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in isolated_reports(item):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    # What earlier tests have set up for this one's module is torn down as after any other test.
+    item.session._setupstate.teardown_exact(nextitem)
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -79,6 +117,11 @@ def pytest_runtest_makereport(
     if call.when == "call" and REPORTS in item.stash:
         setattr(report, _ATTRIBUTE, item.stash[REPORTS])
     return report
+
+
+def _most_memory() -> float:
+    """Three quarters of the memory of this machine, in GiB."""
+    return 0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 class _Collector:

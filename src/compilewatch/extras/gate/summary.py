@@ -19,7 +19,7 @@ _MOST_ANNOTATIONS = 10
 
 
 def markdown(session: GateSession) -> str:
-    """Return the summary: the table, what is new with its code, what fails else, what is gone."""
+    """Return the summary: the table, new breaks with their code, what else fails."""
     counts = session.counts()
     lines = [
         "### compilewatch",
