@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from compilewatch.extras.gate.isolation import REPORTS
+from compilewatch.extras.gate.isolation import REPORTS, STACKS
 
 
 class _Reports:
@@ -32,6 +34,7 @@ def main(order_path: str) -> None:
     """Run the test of an order, and exit with pytest's status."""
     path = Path(order_path)
     order = json.loads(path.read_text(encoding="utf-8"))
+    faulthandler.register(signal.SIGUSR1, path.with_name(STACKS).open("w"), chain=False)
     config = pytest.Config.fromdictargs(order["options"], [order["test"]])
     config.pluginmanager.register(_Reports(config, path.with_name(REPORTS)))
     sys.exit(config.hook.pytest_cmdline_main(config=config))

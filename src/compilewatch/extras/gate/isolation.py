@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,12 +25,17 @@ import pytest
 from compilewatch.contract.processes import tree_peak_bytes
 
 CHILD_OPTION = "compilewatch_child"
-ORDER, REPORTS = "order.json", "reports.jsonl"
+ORDER, OUTPUT, REPORTS, STACKS = "order.json", "output", "reports.jsonl", "stacks"
 
 POLL_SECONDS = 0.05
 _TAIL_CHARACTERS = 4000
 _GRACE_SECONDS = 2.0
-"""The time between the signal after which Python writes its stacks, and the end."""
+"""The time for a child to write its stacks."""
+
+_FRAME_OF_PYTEST = re.compile(
+    r'  File "(.*/(_pytest|pluggy)/.*|<string>|.*/extras/gate/child\.py)", line '
+    "|Extension modules: "
+)
 
 _PROGRAM = (
     "import json, sys; order = json.load(open(sys.argv[1])); sys.path[:] = order['path']; "
@@ -69,13 +75,13 @@ def isolated_reports(item: pytest.Item) -> Iterator[pytest.TestReport]:
         ended = _run(folder, item)
         reports = list(_written(folder, item.config))
         yield from reports
-        if ended is None and any(report.when == "teardown" for report in reports):
-            return
-        met = {report.when for report in reports}
-        if "setup" not in met:
-            yield _report(item, "setup", None)
-        yield _report(item, "call", ended or "the process of the test ended early", folder)
-        yield _report(item, "teardown", None)
+        phases = {report.when for report in reports}
+        if "teardown" in phases:
+            return  # the test was over; how its process ends says nothing about it
+        if "setup" not in phases:
+            yield _report(item, "setup", "")
+        yield _report(item, "call", f"compilewatch: {ended}\n\n{_said(folder)}".strip())
+        yield _report(item, "teardown", "")
 
 
 def _order(item: pytest.Item) -> dict[str, Any]:
@@ -104,11 +110,11 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _run(folder: Path, item: pytest.Item) -> str | None:
-    """Run the child until its end or a limit; return what ended it early, None if nothing did."""
+def _run(folder: Path, item: pytest.Item) -> str:
+    """Run the child until its end or a limit; return how it ended."""
     timeout: float = item.config.getoption("--compilewatch-timeout")
     memory = int(item.config.getoption("--compilewatch-memory") * 2**30)
-    with (folder / "output").open("wb") as output:
+    with (folder / OUTPUT).open("wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, str(folder / ORDER)],
             cwd=item.config.invocation_params.dir,
@@ -131,23 +137,32 @@ def _run(folder: Path, item: pytest.Item) -> str | None:
         _end(child)
 
 
-def _ending(status: int) -> str | None:
+def _ending(status: int) -> str:
     if status < 0:
         name = signal.Signals(-status).name
         return f"crashed: the process of the test was ended by {name}"
-    if status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        return None
-    return f"the process of the test ended with the exit status {status}"
+    return f"the process of the test ended early, with the exit status {status}"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a child and what it has started; Python's stacks are in its output then."""
-    for number, seconds in ((signal.SIGABRT, _GRACE_SECONDS), (signal.SIGKILL, None)):
-        if child.poll() is None or number is signal.SIGKILL:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(seconds)
+    """End a child and what it has started, after it wrote Python's stacks."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGUSR1)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_SECONDS)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _said(folder: Path) -> str:
+    """What a child printed, and its stacks, without the frames of pytest itself."""
+    text = ""
+    for name in (OUTPUT, STACKS):
+        with suppress(FileNotFoundError):
+            text += (folder / name).read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in text.splitlines() if not _FRAME_OF_PYTEST.match(line)]
+    return "\n".join(lines).strip()[-_TAIL_CHARACTERS:]
 
 
 def _written(folder: Path, config: pytest.Config) -> Iterator[pytest.TestReport]:
@@ -161,21 +176,17 @@ def _written(folder: Path, config: pytest.Config) -> Iterator[pytest.TestReport]
             report = config.hook.pytest_report_from_serializable(config=config, data=data)
             report.location = tuple(report.location)
             report.user_properties = [tuple(pair) for pair in report.user_properties]
+            if isinstance(report.longrepr, list):  # of a skipped test
+                report.longrepr = tuple(report.longrepr)
             yield report
 
 
-def _report(
-    item: pytest.Item, when: Any, failed: str | None, folder: Path | None = None
-) -> pytest.TestReport:
-    output = ""
-    if folder is not None:
-        output = (folder / "output").read_text(encoding="utf-8", errors="replace").strip()
-    said = [f"compilewatch: {failed}", "", output[-_TAIL_CHARACTERS:]] if failed else []
+def _report(item: pytest.Item, when: Any, failed: str) -> pytest.TestReport:
     return pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
-        keywords={name: 1 for name in item.keywords},
+        keywords=dict.fromkeys(item.keywords, 1),
         outcome="failed" if failed else "passed",
-        longrepr="\n".join(said).strip() or None,
+        longrepr=failed or None,
         when=when,
     )
