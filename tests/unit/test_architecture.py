@@ -148,7 +148,7 @@ def test_packages_build_on_each_other_in_few_layers_without_cycles() -> None:
         assert lowest, f"a cycle among {', '.join(sorted(graph))}"
         graph = {name: others for name, others in graph.items() if name not in lowest}
         layers += 1
-    assert layers <= 9
+    assert layers <= 10  # the commands of extras build on those of the core
 
 
 def test_the_core_imports_no_extra() -> None:
