@@ -6,6 +6,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
+import yaml
 from jsonschema import Draft4Validator, Draft7Validator
 
 
@@ -21,3 +22,9 @@ def vendor_errors(name: str, document: Any) -> list[str]:
     folder = files("check_jsonschema") / "builtin_schemas" / "vendor"
     schema = json.loads((folder / f"{name}.json").read_text())
     return [error.message for error in Draft7Validator(schema).iter_errors(document)]
+
+
+def workflow(text: str) -> dict[Any, Any]:
+    """A workflow of GitHub, whose key `on` is a Boolean to YAML 1.1."""
+    found: dict[Any, Any] = yaml.safe_load(text)
+    return {("on" if key is True else key): value for key, value in found.items()}

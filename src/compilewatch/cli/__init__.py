@@ -21,6 +21,7 @@ VERBS: dict[str, str] = {
     "sweep": "check models on compile targets and report",
     "explain": "check one model now and show its graph breaks with their source lines",
     "gate": "fail for new graph breaks in a repository's own code, by its baseline",
+    "init": "write a test, settings and a workflow of the gate into a repository",
     "pull": "fetch the list of the Hub's most used models and pin their revisions",
     "inputs": "show, or save for editing, the example inputs of a model",
     "profile": "measure latency, throughput and memory, and what graph breaks cost",

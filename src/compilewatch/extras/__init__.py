@@ -41,6 +41,7 @@ EXTRAS: dict[str, Extra] = {
 
 COMMANDS: dict[str, str] = {
     "gate": "compilewatch.extras.gate.command",
+    "init": "compilewatch.extras.gate.init",
 }
 """Command -> the module of an extra that has it as `command`; it is imported when it is called."""
 

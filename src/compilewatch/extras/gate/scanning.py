@@ -44,7 +44,10 @@ def write_code_quality(path: Path, session: GateSession) -> None:
                 "check_name": each.code,
                 "fingerprint": hashlib.sha256(identity.encode()).hexdigest(),
                 "severity": "major",
-                "location": {"path": each.place.file, "lines": {"begin": each.place.line}},
+                "location": {
+                    "path": session.in_repository(each.place.file),
+                    "lines": {"begin": each.place.line},
+                },
             }
         )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,10 +77,10 @@ def _results(session: GateSession) -> Iterator[SarifResult]:
             level="error" if each.new else "warning" if each.own else "note",
             state=_state(each),
             fingerprint=each.fingerprint,
-            location=_location(each.place, each.source_line, installed=not each.own),
+            location=_location(session, each.place, each.source_line, installed=not each.own),
             explanation=each.explanation,
             hints=each.hints,
-            path=tuple(_location(place) for place in each.path),
+            path=tuple(_location(session, place) for place in each.path),
             checks=checks,
         )
 
@@ -98,14 +101,16 @@ def _resolved(session: GateSession) -> Iterator[SarifResult]:
             level="none",
             state="absent",
             fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:12],
-            location=Location(file=known.file, function=known.function),
+            location=Location(file=session.in_repository(known.file), function=known.function),
             checks=known.checks,
         )
 
 
-def _location(place: Place, text: str = "", *, installed: bool = False) -> Location:
+def _location(
+    session: GateSession, place: Place, text: str = "", *, installed: bool = False
+) -> Location:
     return Location(
-        file=place.file,
+        file=place.file if installed else session.in_repository(place.file),
         line=place.line,
         function=place.function,
         text=text,

@@ -58,6 +58,16 @@ class GateSession:
         inside = self.path.is_relative_to(self.root)
         return self.path.relative_to(self.root).as_posix() if inside else str(self.path)
 
+    def in_repository(self, file: str) -> str:
+        """The path of an own file relative to the top of the clone, which may hold more projects.
+
+        Code scanning and annotations count from there.
+        """
+        for folder in (self.root, *self.root.parents):
+            if (folder / ".git").exists():
+                return (self.root.relative_to(folder) / file).as_posix()
+        return file
+
     @property
     def checks(self) -> tuple[CheckReport, ...]:
         return tuple(each for reports in self.reports.values() for each in reports)

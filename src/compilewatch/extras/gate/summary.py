@@ -64,7 +64,7 @@ def error_commands(session: GateSession, environ: Mapping[str, str] = os.environ
         return
     for each in list(_new(session).values())[:_MOST_ANNOTATIONS]:
         place = each.place
-        file = _property(place.file)
+        file = _property(session.in_repository(place.file))
         text = _data(f"{each.reason} in {place.function}\n{each.source_line}".strip())
         yield f"::error file={file},line={place.line},title=New graph break::{text}"
 
