@@ -57,8 +57,8 @@ class Finding(Record, frozen=True, kw_only=True):
 class CheckReport(Record, frozen=True, kw_only=True):
     """One check: `name` is the test or the model, `status` that of the result.
 
-    `problems` are reasons to fail other than new breaks, a line each, and `command` is what a
-    person types to see it again.
+    `problems` are reasons to fail other than new breaks, a line each, `error` is a traceback, and
+    `command` is what a person types to see it again.
     """
 
     name: str
@@ -66,6 +66,7 @@ class CheckReport(Record, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     problems: tuple[str, ...] = ()
     recompilations: int = 0
+    error: str = ""
     verdict: bool = True
     command: str = ""
 

@@ -13,10 +13,13 @@ from compilewatch.api.check import CheckResult
 from compilewatch.extras.gate.baseline import Identity, KnownBreak
 from compilewatch.extras.gate.findings import CheckReport, Finding, Place, known_breaks
 from compilewatch.extras.gate.places import own_path, qualified
-from compilewatch.records import GraphBreak, Numerics, StackFrame, Status
+from compilewatch.records import GraphBreak, Numerics, Phase, StackFrame, Status
 from compilewatch.records.labels import reason_label, source_lines
 from compilewatch.report.later_calls import recompilation_lines
 from compilewatch.report.wording import plural
+
+_NOWHERE = "?"
+"""The file of a break that has no line of Python."""
 
 _FRAMES = 100
 """A longer call path comes from recursion, of which the innermost frames say enough."""
@@ -49,7 +52,8 @@ def judge(
     command: str = "",
 ) -> CheckReport:
     """Return what a check means. A place in own code that the baseline does not hold is new."""
-    findings = [_finding(each, checked.files, rules) for each in checked.breaks]
+    second = checked.second_call.breaks if checked.second_call is not None else ()
+    findings = [_finding(each, checked.files, rules) for each in (*checked.breaks, *second)]
     met = {known.identity: known.places for known in known_breaks(findings)}
     judged = tuple(
         msgspec.structs.replace(each, new=True, moved=_moved(each, baseline, met.keys()))
@@ -63,6 +67,7 @@ def judge(
         findings=judged,
         problems=tuple(_problems(checked, judged, rules)),
         recompilations=len(checked.recompilations),
+        error=_error_text(checked),
         verdict=checked.result.is_verdict,
         command=command,
     )
@@ -127,9 +132,17 @@ def _up_to(found: GraphBreak) -> Sequence[StackFrame]:
 
 def _problems(checked: CheckResult, findings: Sequence[Finding], rules: Rules) -> Iterator[str]:
     if checked.status not in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
-        phase = checked.result.phase.value
-        yield f"{checked.status.value} in the phase {phase}: {checked.detail}"
+        phase = checked.result.phase
+        if phase is Phase.EAGER:
+            yield f"the model fails in eager mode: {checked.detail}: correct it or its arguments"
+        else:
+            yield f"{checked.status.value} in the phase {phase.value}: {checked.detail}"
         return
+    if checked.graphs == 0 and any(each.place.file == _NOWHERE for each in findings):
+        yield (
+            "nothing of it is captured, as of a model of torch.jit or of a C extension: check the "
+            "module or function that it was made of"
+        )
     if rules.third_party == "fail":
         for each in findings:
             if not each.own:
@@ -148,6 +161,11 @@ def _problems(checked: CheckResult, findings: Sequence[Finding], rules: Rules) -
         yield f"fullgraph=True rejects it: {reason[0] if reason else 'no reason given'}"
     if rules.numerics:
         yield from _differences(checked.numerics)
+
+
+def _error_text(checked: CheckResult) -> str:
+    error = checked.result.error
+    return f"{error.head}{error.tail}".strip() if error is not None else ""
 
 
 def _differences(numerics: Numerics | None) -> Iterator[str]:

@@ -9,7 +9,8 @@ from compilewatch.report.wording import plural
 
 
 def failure(report: CheckReport, *, update: str, verbose: bool = False) -> str:
-    """Return the message of a failed check; with `verbose`, also Dynamo's own texts.
+    """Return the message of a failed check; with `verbose`, also Dynamo's own texts
+    and tracebacks.
 
     `update` is the option with which its command accepts the new breaks.
     """
@@ -20,6 +21,8 @@ def failure(report: CheckReport, *, update: str, verbose: bool = False) -> str:
         lines += ["", *finding_lines(each, verbose=verbose)]
     if report.problems:
         lines += ["", *report.problems] if lines else list(report.problems)
+    if verbose and report.error:
+        lines += ["", *report.error.splitlines()]
     if report.new:
         lines += [
             "",

@@ -108,5 +108,7 @@ def _results(planned: Plan, settings: Settings) -> Iterator[Result]:
 
 def _files(result: Result) -> set[str]:
     """The files that the breaks of a result name."""
-    files = {each.file for each in result.breaks}
-    return files | {frame.file for each in result.breaks for frame in each.user_stack}
+    second = result.second_call.breaks if result.second_call is not None else ()
+    breaks = (*result.breaks, *second)
+    files = {each.file for each in breaks}
+    return files | {frame.file for each in breaks for frame in each.user_stack}

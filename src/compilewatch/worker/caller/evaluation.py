@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -107,6 +109,7 @@ def evaluate(
     """
     if torch.compiler.is_compiling():
         raise UsageError("check cannot be called from code that is being compiled")
+    _refuse(model, calls)
     module = _as_module(model)
     first, *later = (ExampleInputs(strategy=STRATEGY, args=a, kwargs=k) for a, k in calls)
     request = _request(module, first, mode, backend, dynamic)
@@ -118,7 +121,7 @@ def evaluate(
         forgotten = stack.enter_context(apart())
         stack.enter_context(recompilations.listening())
         stack.enter_context(torch._dynamo.config.patch(error_on_recompile=False))
-        module.train(mode is Mode.TRAIN)
+        _set_mode(module, mode)
         subject = CallerSubject(
             request=request,
             module=module,
@@ -147,13 +150,33 @@ def evaluate(
     )
     if later:
         result = _over_all_calls(result)
-    frames = {each.file for each in result.breaks}
-    frames |= {frame.file for each in result.breaks for frame in each.user_stack}
+    second = result.second_call.breaks if result.second_call is not None else ()
+    breaks = (*result.breaks, *second)
+    frames = {each.file for each in breaks}
+    frames |= {frame.file for each in breaks for frame in each.user_stack}
     return Evaluation(
         result=result,
         recompilations=recompilations.found(),
         files={file: path for file in sorted(frames) if (path := path_of(file)) is not None},
     )
+
+
+def _refuse(model: Callable[..., Any], calls: Sequence[Call]) -> None:
+    """Raises UsageError for what torch.compile takes and what yet says nothing."""
+    called = model.forward if isinstance(model, nn.Module) else model
+    if inspect.iscoroutinefunction(called):
+        raise UsageError("an async function only makes a coroutine: check what it calls")
+    if any(isinstance(leaf, types.GeneratorType) for leaf in tree_leaves(calls)):
+        raise UsageError("a generator can be read only once, and check calls often: pass a list")
+
+
+def _set_mode(module: nn.Module, mode: Mode) -> None:
+    try:
+        module.train(mode is Mode.TRAIN)
+    except NotImplementedError as error:  # of an exported program
+        raise UsageError(
+            f"{type(module).__name__} has no modes ({error}): check the module that it was made of"
+        ) from None
 
 
 def _as_module(model: Callable[..., Any]) -> nn.Module:
