@@ -82,6 +82,7 @@ from beginning to end, so that its fixtures are built once. All other files are 
 
 WARM = (
     "integration/cli",
+    "integration/extras/gate/test_command.py",
     "integration/launchers",
     "integration/test_layers.py",
     "integration/test_tiers.py",

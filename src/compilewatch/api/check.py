@@ -12,7 +12,15 @@ import msgspec
 from compilewatch.api.launching import evaluate_one
 from compilewatch.api.requests import one_request
 from compilewatch.errors import UsageError
-from compilewatch.records import GraphBreak, Mode, Recompilation, Result, SecondCall, Status
+from compilewatch.records import (
+    GraphBreak,
+    Mode,
+    Numerics,
+    Recompilation,
+    Result,
+    SecondCall,
+    Status,
+)
 
 _ONE_AT_A_TIME = threading.RLock()
 """Dynamo's state is that of the process."""
@@ -63,6 +71,11 @@ class CheckResult:
         return self.result.fullgraph.accepted if self.result.fullgraph is not None else None
 
     @property
+    def numerics(self) -> Numerics | None:
+        """How the compiled results compare with those of eager mode; None without `numerics`."""
+        return self.result.numerics
+
+    @property
     def second_call(self) -> SecondCall | None:
         """What one more call with equal inputs met, where it differs from the first."""
         return self.result.second_call
@@ -91,6 +104,7 @@ def check(
     mode: str = "eval",
     backend: str = "eager",
     dynamic: bool | None = None,
+    numerics: bool = False,
     **kwargs: Any,
 ) -> CheckResult:
     """Compile a model with Dynamo, call it, and say what was captured and what was not.
@@ -109,15 +123,18 @@ def check(
     `model` as a string is what `compilewatch explain` takes (`BertModel`, `./net.py`,
     `net:factory`): it is built and evaluated in a process of its own, with example inputs.
 
-    `backend` and `dynamic` are those of `torch.compile`. An exception of the model or the compiler
-    is the result. Raises UsageError for arguments that cannot be meant.
+    `backend` and `dynamic` are those of `torch.compile`. With `numerics`, the results of the model
+    are also compared with those of eager mode, compiled with Inductor where `backend` is `eager`.
+
+    An exception of the model or the compiler is the result. Raises UsageError for arguments that
+    cannot be meant.
     """
     if mode not in set(Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
     if isinstance(model, str):
         if args or kwargs or calls is not None:
             raise UsageError("a model by name gets example inputs: pass the model for your own")
-        return _isolated(model, mode, backend, dynamic)
+        return _isolated(model, mode, backend, dynamic, numerics=numerics)
     if not callable(model):
         raise UsageError(f"a model is a module, a function or a name, not {type(model).__name__}")
     if calls is not None and (args or kwargs):
@@ -134,6 +151,7 @@ def check(
             mode=Mode(mode),
             backend=None if backend == "eager" else backend,
             dynamic=bool(dynamic),
+            numerics=numerics,
         )
     again = found.recompilations if calls is not None else ()
     return CheckResult(result=found.result, recompilations=again, files=found.files)
@@ -150,9 +168,40 @@ def _call(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return given, {}
 
 
-def _isolated(model: str, mode: str, backend: str, dynamic: bool | None) -> CheckResult:
-    target = "dynamo" if backend == "eager" else f"dynamo:{backend}"
+def _isolated(
+    model: str, mode: str, backend: str, dynamic: bool | None, *, numerics: bool
+) -> CheckResult:
+    suffix = "" if backend == "eager" else f":{backend}"
+    found = _named(model, f"dynamo{suffix}", mode, dynamic)
+    if numerics and found.status in (Status.PASS, Status.GRAPH_BREAK):
+        found = with_numerics(found, _named(model, f"inductor{suffix}", mode, dynamic))
+    return CheckResult(result=found)
+
+
+def _named(model: str, target: str, mode: str, dynamic: bool | None) -> Result:
     request, settings = one_request(
         model, target=target, mode=mode, dynamic=dynamic, inputs_file=None, flags={"jobs": 1}
     )
-    return CheckResult(result=evaluate_one(request, settings))
+    return evaluate_one(request, settings)
+
+
+def with_numerics(found: Result, compiled: Result) -> Result:
+    """Return Dynamo's result with what the target Inductor says about the same model's results.
+
+    A graph break stays the status; an error of Inductor replaces it.
+    """
+    if compiled.numerics is None:
+        return msgspec.structs.replace(
+            found,
+            status=compiled.status,
+            phase=compiled.phase,
+            detail=f"with the target inductor: {compiled.detail}",
+            error=compiled.error,
+        )
+    differs = compiled.status is Status.MISMATCH and found.status is Status.PASS
+    return msgspec.structs.replace(
+        found,
+        numerics=compiled.numerics,
+        status=Status.MISMATCH if differs else found.status,
+        detail=compiled.detail if differs else found.detail,
+    )

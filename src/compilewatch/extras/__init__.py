@@ -86,6 +86,18 @@ EXTRAS: dict[str, Extra] = {
             "metric_labels": "compilewatch.extras.profiles.infer.metric_definitions:LABELS",
         },
     ),
+    "gate": Extra(
+        commands={
+            "gate": Command(
+                "compilewatch.extras.gate.command:command",
+                "fail for new graph breaks in a repository's own code, by its baseline",
+            ),
+            "init": Command(
+                "compilewatch.extras.gate.init:command",
+                "write a test, settings and a workflow of the gate into a repository",
+            ),
+        },
+    ),
     "history": Extra(
         commands={
             "bisect": Command(

@@ -229,13 +229,24 @@ def _file_spec(
     return factory_spec(factory, name, python_path=(top, *python_path), root=root)
 
 
-def _only_factory(file: Path, shown: str) -> str:
-    """The only function or class of a file that makes a model.
+def possible_factories(file: Path) -> list[str]:
+    """The functions or classes of a file that make a model without arguments, likely ones only.
 
-    Functions without arguments take precedence over classes. Of several functions, the one with a
-    typical name of a factory is chosen; of several classes, the one that no other class of the file
-    uses. Raises ConfigError with the candidates if there is not exactly one.
+    They are functions with a typical name of a factory in a file that defines modules, otherwise
+    the modules that no other class of the file uses. Raises ConfigError for a file that is not
+    Python.
     """
+    functions, _, outer = _factories(file)
+    body = _parsed(file).body
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    if any(_is_module(node, classes) for node in classes.values()):
+        named = [n for n in functions if _LIKELY.fullmatch(n) and not n.startswith(("get", "load"))]
+        return named or outer
+    return []
+
+
+def _factories(file: Path) -> tuple[list[str], list[str], list[str]]:
+    """The functions that return something without arguments, the modules, and the outer modules."""
     body = _parsed(file).body
     functions = [
         node.name
@@ -254,8 +265,18 @@ def _only_factory(file: Path, shown: str) -> str:
         for inner in ast.walk(classes[name])
         if isinstance(inner, ast.Name) and inner.id != name
     }
+    return functions, made, [name for name in made if name not in used]
+
+
+def _only_factory(file: Path, shown: str) -> str:
+    """The only function or class of a file that makes a model.
+
+    Functions without arguments take precedence over classes. Of several functions, the one with a
+    typical name of a factory is chosen; of several classes, the one that no other class of the file
+    uses. Raises ConfigError with the candidates if there is not exactly one.
+    """
+    functions, made, outer = _factories(file)
     likely = [name for name in functions if _LIKELY.fullmatch(name)]
-    outer = [name for name in made if name not in used]
     for choice in (functions, likely, *([] if functions else [made, outer])):
         if len(choice) == 1:
             return choice[0]

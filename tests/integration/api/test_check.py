@@ -23,6 +23,7 @@ from torch.nn.modules import module as module_hooks
 import compilewatch
 from compilewatch.errors import UsageError
 from compilewatch.records import Phase, Status
+from compilewatch.worker.targets.inductor import InductorTarget
 from tests.cases.breaks import CASES, Case, line_of
 
 pytestmark = pytest.mark.torch
@@ -382,3 +383,54 @@ def test_a_name_is_evaluated_in_a_process_of_its_own(tmp_path: Any) -> None:
     found = compilewatch.check(f"{tmp_path}/net.py")
     assert (found.status, found.graphs, found.fullgraph) == (Status.PASS, 1, True)
     assert found.result.tier.value == "fake"
+
+
+class Different(nn.Module):
+    """Computes something else where it is compiled."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if torch.compiler.is_compiling() else x
+
+
+def test_numerics_compares_all_calls_and_gradients_with_eager_mode() -> None:
+    linear, sizes = nn.Linear(4, 4), [torch.ones(n, 4) for n in (2, 3)]
+    same = compilewatch.check(linear, calls=sizes, mode="train", backend="aot_eager", numerics=True)
+    assert same.status is Status.PASS
+    assert same.numerics is not None
+    assert same.numerics.matches
+    assert linear.weight.grad is None
+    differs = compilewatch.check(Different(), calls=sizes, backend="aot_eager", numerics=True)
+    assert differs.status is Status.MISMATCH
+    assert "call 1: output: off" in differs.detail
+    assert differs.numerics is not None
+    assert [each.partition(":")[0] for each in differs.numerics.mismatches] == ["call 1", "call 2"]
+    # What is random is not compared, and a graph break is not hidden by a mismatch.
+    drawn = compilewatch.check(nn.Dropout(), torch.ones(64), mode="train", numerics=True)
+    assert drawn.numerics is not None
+    assert drawn.status is Status.PASS
+    assert compilewatch.check(linear, torch.ones(2, 4)).numerics is None
+
+
+def test_a_backend_that_fails_is_an_error_and_not_a_pass() -> None:
+    def broken(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            raise RuntimeError("no kernel")
+
+        return run
+
+    torch._dynamo.register_backend(compiler_fn=broken, name="broken_for_test")
+    found = compilewatch.check(
+        nn.Linear(4, 4), torch.ones(2, 4), backend="broken_for_test", numerics=True
+    )
+    assert found.status is Status.ERROR
+    assert "no kernel" in found.detail
+
+
+def test_numerics_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InductorTarget, "missing", lambda _: "no C++ compiler")
+    with pytest.raises(UsageError, match="Inductor: no C"):
+        compilewatch.check(nn.Linear(4, 4), torch.ones(2, 4), numerics=True)
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    with pytest.raises(UsageError, match="fake tensors do not have"):
+        compilewatch.check(model, x, numerics=True)

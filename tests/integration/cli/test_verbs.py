@@ -14,6 +14,7 @@ import pytest
 
 from compilewatch.cli import COMMANDS
 from compilewatch.records import Phase, Result, Status
+from tests.schemas import sarif_errors
 from tests.team import MODULE, Compilewatch
 
 pytestmark = pytest.mark.torch
@@ -243,3 +244,17 @@ def test_doctor_tells_facts_and_advice(compilewatch: Compilewatch) -> None:
     assert checks["torch"]["state"] == "ok"
     assert all(c["advice"] for c in checks.values() if c["state"] != "ok")
     assert done.returncode == 0
+
+
+def test_a_sweep_writes_its_graph_breaks_as_sarif(
+    compilewatch: Compilewatch, swept: dict[str, Any], team: Path
+) -> None:
+    done = compilewatch("sweep", "--source", "manifest", "--sarif", "found.sarif", "--json")
+    assert done.returncode == 0, done.stderr
+    log = json.loads((team / "found.sarif").read_text())
+    assert sarif_errors(log) == []
+    (result,) = log["runs"][0]["results"]
+    assert result["ruleId"] == "GB0025"
+    (location,) = result["locations"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == "team.py"
+    assert result["properties"]["checks"] == ["team/broken on dynamo"]

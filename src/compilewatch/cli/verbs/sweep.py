@@ -23,6 +23,7 @@ from compilewatch.errors import UsageError
 from compilewatch.plan.requests import parse_shard
 from compilewatch.records import Depth, Target
 from compilewatch.records.plans import Shard
+from compilewatch.report.run_sarif import write_run
 from compilewatch.store import Store
 
 
@@ -108,6 +109,11 @@ from compilewatch.store import Store
     is_flag=True,
     help="Check the options, and say what would be evaluated; evaluate and store nothing.",
 )
+@click.option(
+    "--sarif",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the graph breaks as SARIF 2.1.0, for code scanning and editors.",
+)
 @conditions.option
 @options.output
 @options.as_json
@@ -123,6 +129,7 @@ def command(
     shard: str | None,
     profiled: int | None,
     dry_run: bool,
+    sarif: Path | None,
     fail_on: conditions.Conditions,
     as_json: bool,
     **flags: Any,
@@ -170,6 +177,8 @@ def command(
             err=True,
         )
         return 130
+    if sarif is not None:
+        write_run(sarif, view)
     print_view(store, view, as_json)
     return conditions.exit_status(view, fail_on)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from compilewatch.api.check import CheckResult, check
-from compilewatch.errors import CompilewatchError
+from compilewatch.errors import CompilewatchError, UsageError, did_you_mean
 from compilewatch.extras.gate.baseline import load
-from compilewatch.extras.gate.judgement import Judgement, judge
+from compilewatch.extras.gate.findings import CheckReport, encoded
+from compilewatch.extras.gate.judgement import Rules, judge
 from compilewatch.extras.gate.messages import failure
-from compilewatch.extras.gate.plugin import PROPERTY
+from compilewatch.extras.gate.named import NamedChecks
+from compilewatch.extras.gate.plugin import PROPERTY, REPORTS, UPDATE
 from compilewatch.extras.gate.settings import RULES, baseline_path, project_settings, rules_of
+from compilewatch.records import Mode
 
 
 class CompileCheck:
@@ -24,11 +26,11 @@ class CompileCheck:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._node = request.node
         self._config = request.config
-        self._checks: list[dict[str, Any]] = []
+        self._reports: list[CheckReport] = []
 
     def __call__(
         self,
-        model: Callable[..., Any],
+        model: Callable[..., Any] | str,
         *args: Any,
         calls: Iterable[Any] | None = None,
         mode: str = "eval",
@@ -39,6 +41,7 @@ class CompileCheck:
         recompilations: int | None = None,
         captured_share: float | None = None,
         fullgraph: bool | None = None,
+        numerics: bool | None = None,
         **kwargs: Any,
     ) -> CheckResult:
         """Check a model as `compilewatch.check` does, and fail for what the rules do not accept.
@@ -46,43 +49,92 @@ class CompileCheck:
         `own` names packages whose breaks count like those of the repository; `third_party="fail"`
         also fails for breaks elsewhere. `recompilations` is how many are accepted,
         `captured_share` the smallest share of operators in graphs (0 to 1), and `fullgraph=True`
-        wants `torch.compile(fullgraph=True)` to accept the model. A keyword wins over the marker
+        wants `torch.compile(fullgraph=True)` to accept the model. `numerics=True` wants the
+        compiled model to compute what eager mode does. A keyword wins over the marker
         `compilewatch`, and that over `[tool.compilewatch]` of pyproject.toml.
+
+        A model by name (`"mypkg.net:build"`) is built in a process of its own, with example inputs.
         """
         given = dict(
-            zip(RULES, (own, third_party, recompilations, captured_share, fullgraph), strict=True)
+            zip(
+                RULES,
+                (own, third_party, recompilations, captured_share, fullgraph, numerics),
+                strict=True,
+            )
         )
         root = self._config.rootpath
         try:
             settings = project_settings(root)
             marker = self._node.get_closest_marker("compilewatch")
-            rules = rules_of(root, settings, marker.kwargs if marker else {}, given)
+            rules = rules_of(root, settings, _marked(marker), given)
             path = baseline_path(root, settings, self._config.getoption("--compilewatch-baseline"))
             known = load(path)
-            found = check(
-                model, *args, calls=calls, mode=mode, backend=backend, dynamic=dynamic, **kwargs
-            )
+            if isinstance(model, str) and not (args or kwargs or calls):
+                found = _named(model, rules, mode=mode, backend=backend, dynamic=bool(dynamic))
+            else:
+                found = check(
+                    model,
+                    *args,
+                    calls=calls,
+                    mode=mode,
+                    backend=backend,
+                    dynamic=dynamic,
+                    numerics=rules.numerics,
+                    **kwargs,
+                )
         except CompilewatchError as error:
             pytest.fail(f"compilewatch: {error}", pytrace=False)
-        judgement = judge(found, known, rules)
-        self._keep(judgement)
-        accepted = self._config.getoption("--compilewatch-update") and not judgement.problems
-        if judgement.failed and not accepted:
+        nodeid = self._node.nodeid
+        report = judge(found, known, rules, name=nodeid, command=f"pytest {shlex.quote(nodeid)}")
+        self._keep(report)
+        accepted = self._config.getoption("--compilewatch-update") and not report.problems
+        if report.failed and not accepted:
             verbose = self._config.getoption("verbose") > 0
-            said = failure(judgement, known, self._node.nodeid, verbose=verbose)
-            pytest.fail(said, pytrace=False)
+            pytest.fail(failure(report, update=UPDATE, verbose=verbose), pytrace=False)
         return found
 
-    def _keep(self, judgement: Judgement) -> None:
-        """Add what was met to the test's properties, from which the session collects it."""
-        self._checks.append(
-            {
-                "own": [asdict(each) for each in judgement.own],
-                "new": len(judgement.new),
-                "third_party": sorted({f"{b.file}:{b.function}" for b in judgement.third_party}),
-                "recompilations": judgement.recompilations,
-            }
-        )
+    def _keep(self, report: CheckReport) -> None:
+        """Add a report to the test, from which the session collects it; JUnit gets the counts."""
+        self._reports.append(report)
+        self._node.stash[REPORTS] = encoded(self._reports)
+        counts = {
+            "checks": len(self._reports),
+            "new": sum(len(each.new) for each in self._reports),
+            "known": sum(len(each.own) - len(each.new) for each in self._reports),
+            "third_party": sum(len(each.third_party) for each in self._reports),
+            "recompilations": sum(each.recompilations for each in self._reports),
+        }
         properties = self._node.user_properties
-        properties[:] = [pair for pair in properties if pair[0] != PROPERTY]
-        properties.append((PROPERTY, json.dumps(self._checks)))
+        properties[:] = [pair for pair in properties if not pair[0].startswith(PROPERTY)]
+        properties += [(f"{PROPERTY}{name}", count) for name, count in counts.items()]
+
+
+def _named(model: str, rules: Rules, *, mode: str, backend: str, dynamic: bool) -> CheckResult:
+    """Check a model by name, which is built in a process of its own. Raises UsageError."""
+    if mode not in set(Mode):
+        raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
+    checks = NamedChecks(
+        root=rules.root,
+        names=[model],
+        mode=Mode(mode),
+        backend=backend,
+        dynamic=dynamic,
+        numerics=rules.numerics,
+        jobs=1,
+    )
+    found = [result for _, result in checks.run()]
+    if len(found) > 1:
+        raise UsageError(f"{model} has several components: name one of them")
+    return found[0]
+
+
+def _marked(marker: pytest.Mark | None) -> dict[str, Any]:
+    """Return the rules of a marker. Raises UsageError for one that does not exist."""
+    if marker is None:
+        return {}
+    for name in marker.kwargs:
+        if name not in RULES:
+            raise UsageError(f"the marker compilewatch has no {name!r}{did_you_mean(name, RULES)}")
+    if marker.args:
+        raise UsageError("the marker compilewatch takes keywords, such as recompilations=1")
+    return dict(marker.kwargs)

@@ -1,22 +1,28 @@
-"""What a check means for a repository: which breaks are its own, which are new."""
+"""What a check means for a repository: which breaks are its own, which are new, what else fails."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from compilewatch.api.check import CheckResult
 from compilewatch.extras.gate.baseline import Identity, KnownBreak
-from compilewatch.records import GraphBreak, StackFrame, Status
-from compilewatch.records.labels import reason_label
+from compilewatch.extras.gate.findings import CheckReport, Finding, Place, known_breaks
+from compilewatch.extras.gate.places import own_path, qualified
+from compilewatch.records import GraphBreak, Numerics, Phase, StackFrame, Status
+from compilewatch.records.labels import reason_label, source_lines
 from compilewatch.report.later_calls import recompilation_lines
 from compilewatch.report.wording import plural
 
-_INSTALLED = ("site-packages", "dist-packages")
+_NOWHERE = "?"
+"""The file of a break that has no line of Python."""
+
+_FRAMES = 100
+"""A longer call path comes from recursion, of which the innermost frames say enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +31,7 @@ class Rules:
 
     `own` are packages whose breaks count, beside all code below `root` that is not installed.
     `recompilations` is how many are accepted, `captured_share` the smallest share (0 to 1); None
-    accepts any.
+    accepts any. `numerics` compares the results with eager mode.
     """
 
     root: Path
@@ -34,82 +40,113 @@ class Rules:
     recompilations: int | None = None
     captured_share: float | None = None
     fullgraph: bool = False
+    numerics: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnBreak:
-    """A break of the own code: its place in the repository, and the way to it in the own code."""
-
-    known: KnownBreak
-    found: GraphBreak
-    path: str
-    calls: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """The breaks of a check: those that are `new`, all `own` ones, and those of other packages.
-
-    `problems` are other reasons to fail, a line each.
-    """
-
-    new: tuple[OwnBreak, ...]
-    own: tuple[KnownBreak, ...]
-    third_party: tuple[GraphBreak, ...]
-    problems: tuple[str, ...]
-    recompilations: int
-
-    @property
-    def failed(self) -> bool:
-        return bool(self.new or self.problems)
-
-
-def judge(checked: CheckResult, baseline: Mapping[Identity, KnownBreak], rules: Rules) -> Judgement:
+def judge(
+    checked: CheckResult,
+    baseline: Mapping[Identity, KnownBreak],
+    rules: Rules,
+    *,
+    name: str,
+    command: str = "",
+) -> CheckReport:
     """Return what a check means. A place in own code that the baseline does not hold is new."""
-    own: list[OwnBreak] = []
-    third_party: list[GraphBreak] = []
-    for found in checked.breaks:
-        place = _own_place(found, checked.files, rules)
-        if place is None:
-            third_party.append(found)
-        else:
-            own.append(place)
-    counted = _counted(own)
-    new = tuple(
-        each
-        for each in own
-        if (known := counted[each.known.identity]).places
-        > (baseline[known.identity].places if known.identity in baseline else 0)
+    second = checked.second_call.breaks if checked.second_call is not None else ()
+    findings = [_finding(each, checked.files, rules) for each in (*checked.breaks, *second)]
+    met = {known.identity: known.places for known in known_breaks(findings)}
+    judged = tuple(
+        msgspec.structs.replace(each, new=True, moved=_moved(each, baseline, met.keys()))
+        if each.own and met[each.identity] > _places(baseline, each.identity)
+        else each
+        for each in findings
     )
-    return Judgement(
-        new=new,
-        own=tuple(sorted(counted.values())),
-        third_party=tuple(third_party),
-        problems=tuple(_problems(checked, third_party, rules)),
+    return CheckReport(
+        name=name,
+        status=checked.status.value,
+        findings=judged,
+        problems=tuple(_problems(checked, judged, rules)),
         recompilations=len(checked.recompilations),
+        error=_error_text(checked),
+        verdict=checked.result.is_verdict,
+        command=command,
     )
 
 
-def _counted(own: Iterable[OwnBreak]) -> dict[Identity, KnownBreak]:
-    found: dict[Identity, KnownBreak] = {}
-    for each in own:
-        known = found.get(each.known.identity)
-        found[each.known.identity] = (
-            each.known if known is None else replace(known, places=known.places + 1)
-        )
-    return found
+def _places(baseline: Mapping[Identity, KnownBreak], identity: Identity) -> int:
+    known = baseline.get(identity)
+    return known.places if known is not None else 0
 
 
-def _problems(
-    checked: CheckResult, third_party: Sequence[GraphBreak], rules: Rules
-) -> Iterable[str]:
-    if checked.status not in (Status.PASS, Status.GRAPH_BREAK):
-        phase = checked.result.phase.value
-        yield f"{checked.status.value} in the phase {phase}: {checked.detail}"
+def _moved(
+    finding: Finding, baseline: Mapping[Identity, KnownBreak], met: Iterable[Identity]
+) -> str:
+    """Say where a break may have come from: a known one of the same reason that was not met."""
+    name = finding.place.function.rpartition(".")[2]
+    for old in sorted(baseline.values()):
+        alike = old.file == finding.place.file or old.function.rpartition(".")[2] == name
+        if old.code == finding.code and old.identity not in met and alike:
+            return f"{old.function} in {old.file}"
+    return ""
+
+
+def _finding(found: GraphBreak, files: Mapping[str, str], rules: Rules) -> Finding:
+    """Return a break as the repository sees it.
+
+    Its place is the innermost frame that is neither Python's nor Dynamo's own, as everywhere else:
+    a `copy.deepcopy` in own code is a break of own code.
+    """
+    lines = source_lines(found)
+    path = own_path(found.file, files, rules.root, rules.own)
+    function = found.function
+    if path is not None:
+        function = qualified(files.get(found.file, ""), found.line, found.function)
+    frames = [
+        Place(file=own, line=frame.line, function=frame.function)
+        for frame in _up_to(found)
+        if (own := own_path(frame.file, files, rules.root, rules.own)) is not None
+    ]
+    return Finding(
+        own=path is not None,
+        new=False,
+        place=Place(file=path or found.file, line=found.line, function=function),
+        code=found.code,
+        reason=reason_label(found),
+        fingerprint=found.fingerprint,
+        text=found.reason.strip(),
+        explanation=found.explanation,
+        hints=found.hints,
+        gb_id=found.gb_id,
+        path=tuple(frames[-_FRAMES:]),
+        source_start=lines[0][0] if lines else 0,
+        source=tuple(text for _, text in lines),
+    )
+
+
+def _up_to(found: GraphBreak) -> Sequence[StackFrame]:
+    """The frames of a break's stack up to its place."""
+    here = (found.file, found.line)
+    at = [n for n, frame in enumerate(found.user_stack) if (frame.file, frame.line) == here]
+    return found.user_stack[: at[-1] + 1] if at else found.user_stack
+
+
+def _problems(checked: CheckResult, findings: Sequence[Finding], rules: Rules) -> Iterator[str]:
+    if checked.status not in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
+        phase = checked.result.phase
+        if phase is Phase.EAGER:
+            yield f"the model fails in eager mode: {checked.detail}: correct it or its arguments"
+        else:
+            yield f"{checked.status.value} in the phase {phase.value}: {checked.detail}"
         return
-    if third_party and rules.third_party == "fail":
-        for each in third_party:
-            yield f"graph break in {each.file}:{each.line}: {reason_label(each)}"
+    if checked.graphs == 0 and any(each.place.file == _NOWHERE for each in findings):
+        yield (
+            "nothing of it is captured, as of a model of torch.jit or of a C extension: check the "
+            "module or function that it was made of"
+        )
+    if rules.third_party == "fail":
+        for each in findings:
+            if not each.own:
+                yield f"graph break in {each.place.file}:{each.place.line}: {each.reason}"
     again = checked.recompilations
     if rules.recompilations is not None and len(again) > rules.recompilations:
         yield f"{plural(len(again), 'recompilation')}, {rules.recompilations} accepted:"
@@ -122,79 +159,19 @@ def _problems(
         verdict = checked.result.fullgraph
         reason = (verdict.reason or "" if verdict is not None else "").strip().splitlines()
         yield f"fullgraph=True rejects it: {reason[0] if reason else 'no reason given'}"
+    if rules.numerics:
+        yield from _differences(checked.numerics)
 
 
-def _own_place(found: GraphBreak, files: Mapping[str, str], rules: Rules) -> OwnBreak | None:
-    """Return a break with its place, None if its innermost frame is not in own code."""
-    frames = found.user_stack or (
-        StackFrame(file=found.file, line=found.line, function=found.function),
-    )
-    inner = frames[-1]
-    path = own_path(inner.file, files, rules)
-    if path is None:
-        return None
-    known = KnownBreak(
-        file=path,
-        function=qualified(files.get(inner.file, ""), inner.line, inner.function),
-        code=found.code,
-        reason=reason_label(found),
-    )
-    calls = tuple(
-        f"{own}:{frame.line} in {frame.function}"
-        for frame in frames
-        if (own := own_path(frame.file, files, rules)) is not None
-    )
-    return OwnBreak(known=known, found=found, path=f"{path}:{inner.line}", calls=calls)
+def _error_text(checked: CheckResult) -> str:
+    error = checked.result.error
+    return f"{error.head}{error.tail}".strip() if error is not None else ""
 
 
-def own_path(file: str, files: Mapping[str, str], rules: Rules) -> str | None:
-    """Return the path in the repository of a file that is own code, None for another file.
-
-    A file of a package that `rules.own` names is own code wherever it is installed.
-    """
-    package = file.partition("/")[0].removesuffix(".py")
-    path = Path(files[file]).resolve() if file in files else None
-    root = rules.root.resolve()
-    if path is not None and path.is_relative_to(root):
-        inside = path.relative_to(root)
-        if not set(inside.parts) & set(_INSTALLED):
-            return inside.as_posix()
-    return file if package in rules.own else None
-
-
-def qualified(path: str, line: int, function: str) -> str:
-    """Return the qualified name of the function around a line (`Model.forward`).
-
-    It is `function` where the file cannot be read.
-    """
-    best: tuple[int, str] | None = None
-    try:
-        changed = Path(path).stat().st_mtime_ns
-    except OSError:
-        return function
-    for first, last, name in _functions(path, changed):
-        if first <= line <= last and (best is None or first >= best[0]):
-            best = (first, name)
-    return best[1] if best is not None else function
-
-
-@cache
-def _functions(path: str, _changed: int) -> tuple[tuple[int, int, str], ...]:
-    try:
-        tree = ast.parse(Path(path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return ()
-    found: list[tuple[int, int, str]] = []
-    waiting: list[tuple[ast.AST, str]] = [(tree, "")]
-    while waiting:
-        node, prefix = waiting.pop()
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                name = f"{prefix}{child.name}"
-                if not isinstance(child, ast.ClassDef):
-                    first = min([child.lineno, *(d.lineno for d in child.decorator_list)])
-                    found.append((first, child.end_lineno or child.lineno, name))
-                waiting.append((child, f"{name}."))
-            else:
-                waiting.append((child, prefix))
-    return tuple(found)
+def _differences(numerics: Numerics | None) -> Iterator[str]:
+    """A model that is not deterministic has nothing to compare with, and does not fail."""
+    if numerics is None:
+        yield "numerics: the results were not compared"
+    elif numerics.deterministic and not numerics.matches:
+        yield f"differs from eager mode (compared with {numerics.reference}):"
+        yield from (f"  {each}" for each in numerics.mismatches)

@@ -2,62 +2,52 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from compilewatch.extras.gate.baseline import Identity, KnownBreak
-from compilewatch.extras.gate.judgement import Judgement, OwnBreak
-from compilewatch.records.labels import source_lines
+from compilewatch.extras.gate.findings import CheckReport, Finding
+from compilewatch.report.wording import plural
 
 
-def failure(
-    judgement: Judgement,
-    baseline: Mapping[Identity, KnownBreak],
-    test: str,
-    *,
-    verbose: bool = False,
-) -> str:
-    """Return the message of a failed check; with `verbose`, also Dynamo's own texts."""
+def failure(report: CheckReport, *, update: str, verbose: bool = False) -> str:
+    """Return the message of a failed check; with `verbose`, also Dynamo's own texts
+    and tracebacks.
+
+    `update` is the option with which its command accepts the new breaks.
+    """
     lines: list[str] = []
-    if judgement.new:
-        count = len(judgement.new)
-        lines.append(f"{count} new graph break{'s' if count > 1 else ''} in own code")
-    met = {known.identity for known in judgement.own}
-    for each in judgement.new:
-        lines += ["", *_break(each, baseline, met, verbose=verbose)]
-    if judgement.problems:
-        lines += ["", *judgement.problems] if lines else list(judgement.problems)
-    if judgement.new:
-        command = f"pytest {shlex.quote(test)}"
-        lines += ["", f"reproduce:  {command}", f"accept:     {command} --compilewatch-update"]
+    if report.new:
+        lines.append(f"{plural(len(report.new), 'new graph break')} in own code")
+    for each in report.new:
+        lines += ["", *finding_lines(each, verbose=verbose)]
+    if report.problems:
+        lines += ["", *report.problems] if lines else list(report.problems)
+    if verbose and report.error:
+        lines += ["", *report.error.splitlines()]
+    if report.new:
+        lines += [
+            "",
+            f"reproduce:  {report.command}",
+            f"accept:     {report.command} {update}",
+        ]
     return "\n".join(lines)
 
 
-def _break(
-    each: OwnBreak,
-    baseline: Mapping[Identity, KnownBreak],
-    met: set[Identity],
-    *,
-    verbose: bool,
-) -> Iterator[str]:
-    found, known = each.found, each.known
-    yield f"{each.path} in {known.function}: {known.reason}{_moved(known, baseline, met)}"
-    lines = source_lines(found)
-    width = len(str(lines[-1][0])) if lines else 0
-    for number, text in lines:
-        yield f"  {'>' if number == found.line else ' '} {number:>{width}} | {text}".rstrip()
-    if len(each.calls) > 1:
+def finding_lines(finding: Finding, *, verbose: bool = False) -> Iterator[str]:
+    """The place, the reason, the lines around it, and the way to it in the own code."""
+    place = finding.place
+    moved = f" (moved from {finding.moved}?)" if finding.moved else ""
+    yield f"{place.file}:{place.line} in {place.function}: {finding.reason}{moved}"
+    yield from source_excerpt(finding)
+    if len(finding.path) > 1:
         yield "  reached through:"
-        yield from (f"    {call}" for call in each.calls)
+        yield from (f"    {each.file}:{each.line} in {each.function}" for each in finding.path)
     if verbose:
-        yield from (f"  {line}" for line in found.reason.strip().splitlines())
+        yield from (f"  {line}" for line in finding.text.splitlines())
 
 
-def _moved(known: KnownBreak, baseline: Mapping[Identity, KnownBreak], met: set[Identity]) -> str:
-    """Say where a break may have come from: a known one of the same reason that was not met."""
-    name = known.function.rpartition(".")[2]
-    for old in sorted(baseline.values()):
-        alike = old.file == known.file or old.function.rpartition(".")[2] == name
-        if old.code == known.code and old.identity not in met and alike:
-            return f" (moved from {old.function} in {old.file}?)"
-    return ""
+def source_excerpt(finding: Finding) -> Iterator[str]:
+    """The lines around a break with their numbers, its own line marked."""
+    last = finding.source_start + len(finding.source) - 1
+    for number, text in enumerate(finding.source, start=finding.source_start):
+        mark = ">" if number == finding.place.line else " "
+        yield f"  {mark} {number:>{len(str(last))}} | {text}".rstrip()

@@ -6,8 +6,9 @@ the first check.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,14 +16,22 @@ if TYPE_CHECKING:
     from compilewatch.extras.gate.fixture import CompileCheck
     from compilewatch.extras.gate.session import GateSession
 
-PROPERTY = "compilewatch"
-"""The user property of a test with its checks, as JSON; JUnit files contain it too."""
+PROPERTY = "compilewatch_"
+"""The user properties of a test with checks begin so; JUnit files contain them."""
+
+UPDATE = "--compilewatch-update"
+
+REPORTS = pytest.StashKey[str]()
+"""The reports of a test's checks as JSON."""
+
+_ATTRIBUTE = "compilewatch"
+"""The attribute of a test report with them, which xdist sends to its controller."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compilewatch", "graph breaks of torch.compile")
     group.addoption(
-        "--compilewatch-update",
+        UPDATE,
         action="store_true",
         help="write the graph breaks that the checks of this session meet to the baseline",
     )
@@ -36,15 +45,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="the baseline, relative to the root (default: compilewatch.baseline.json)",
     )
+    group.addoption(
+        "--compilewatch-isolate",
+        action="store_true",
+        help="run each test with checks in a process of its own, with the limits below",
+    )
+    group.addoption(
+        "--compilewatch-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=600.0,
+        help="the deadline of an isolated test (default: 600)",
+    )
+    group.addoption(
+        "--compilewatch-memory",
+        metavar="GIB",
+        type=float,
+        default=_most_memory(),
+        help="how much memory an isolated test may use (default: three quarters of the machine's)",
+    )
+    for name, what in (
+        ("sarif", "SARIF 2.1.0, for code scanning"),
+        ("summary", "a summary in Markdown (under GitHub Actions also that of the job)"),
+        ("code-quality", "GitLab's code quality report"),
+    ):
+        group.addoption(f"--compilewatch-{name}", metavar="FILE", help=f"write {what}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "compilewatch(own=, third_party=, recompilations=, captured_share=, fullgraph=): what "
-        "fails a check of compile_check in this test",
+        "compilewatch(own=, third_party=, recompilations=, captured_share=, fullgraph=, "
+        "numerics=): what fails a check of compile_check in this test",
     )
-    if not hasattr(config, "workerinput"):  # a worker of xdist reports to its controller
+    # A worker of xdist reports to its controller, and an isolated test to its parent.
+    if not hasattr(config, "workerinput") and not hasattr(config.option, "compilewatch_child"):
         config.pluginmanager.register(_Collector(config), "compilewatch-collector")
 
 
@@ -56,35 +91,92 @@ def compile_check(request: pytest.FixtureRequest) -> CompileCheck:
     return CompileCheck(request)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test with checks in a child, if that is requested."""
+    checks = "compile_check" in getattr(item, "fixturenames", ())
+    if not checks or not item.config.getoption("--compilewatch-isolate"):
+        return None
+    from compilewatch.extras.gate.isolation import isolated_reports
+
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in isolated_reports(item):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    # What earlier tests have set up for this one's module is torn down as after any other test.
+    item.session._setupstate.teardown_exact(nextitem)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put the reports of the checks onto the report of their test."""
+    report = yield
+    if call.when == "call" and REPORTS in item.stash:
+        setattr(report, _ATTRIBUTE, item.stash[REPORTS])
+    return report
+
+
+def _most_memory() -> float:
+    """Three quarters of the memory of this machine, in GiB."""
+    return 0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
 class _Collector:
     """Collects what the checks of a session met; under xdist all reports come to its controller."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._checks: dict[str, list[dict[str, Any]]] = {}
+        self._checks: dict[str, str] = {}
+        self._partial: set[str] = set()
         self._session: GateSession | None = None
+        self._problems: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call":
-            for name, value in report.user_properties:
-                if name == PROPERTY:
-                    self._checks.setdefault(report.nodeid, []).extend(json.loads(str(value)))
+        found = getattr(report, _ATTRIBUTE, None)
+        if report.when == "call" and found is not None:
+            self._checks[report.nodeid] = found
+            self._partial.discard(report.nodeid)
+            if not report.passed:
+                self._partial.add(report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if not self._checks:
             return
+        from compilewatch.extras.gate.findings import decoded
+        from compilewatch.extras.gate.outputs import Outputs
         from compilewatch.extras.gate.session import GateSession
 
-        self._session = GateSession.of(self._config, self._checks)
-        if self._config.getoption("--compilewatch-update"):
-            self._session.update()
-        elif self._session.resolved and self._config.getoption("--compilewatch-strict"):
+        reports = {name: decoded(text) for name, text in self._checks.items()}
+        option = self._config.getoption
+        self._session = GateSession.of(
+            self._config.rootpath,
+            reports,
+            update=f"pytest {UPDATE}",
+            baseline=option("--compilewatch-baseline"),
+            partial=frozenset(self._partial),
+        )
+        if option(UPDATE):
+            self._session.renew()
+        elif self._session.resolved and option("--compilewatch-strict"):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        outputs = Outputs(
+            sarif=option("--compilewatch-sarif"),
+            summary=option("--compilewatch-summary"),
+            code_quality=option("--compilewatch-code-quality"),
+        )
+        self._problems = list(outputs.write(self._session))
+        if self._problems and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._session is None:
             return
         terminalreporter.write_sep("=", "compilewatch")
-        for line in self._session.lines():
+        from compilewatch.extras.gate.summary import error_commands
+
+        for line in (*self._session.lines(), *self._problems, *error_commands(self._session)):
             terminalreporter.write_line(line)

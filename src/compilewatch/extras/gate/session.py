@@ -1,89 +1,129 @@
-"""All checks of one pytest session, and the baseline after them."""
+"""All checks of one session, of pytest or of the command, and the baseline after them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from compilewatch.errors import CompilewatchError
 from compilewatch.extras.gate.baseline import Identity, KnownBreak, load, renewed, resolved, save
+from compilewatch.extras.gate.findings import CheckReport, known_breaks
 from compilewatch.extras.gate.settings import baseline_path, project_settings
+from compilewatch.records import Status
+
+_COMPLETE = frozenset({Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH})
+"""Statuses after which all breaks of a check are known."""
 
 
 @dataclass(kw_only=True)
 class GateSession:
-    """What the checks met by test, and the known breaks before them."""
+    """What the checks met by name, and the known breaks before them.
 
+    `partial` are the names of those that may have ended before all of their checks. `update` is the
+    command that renews the baseline; `changes` says what it changed.
+    """
+
+    root: Path
     path: Path
-    name: str
     before: Mapping[Identity, KnownBreak]
-    met: Mapping[str, Sequence[KnownBreak]]
-    checks: Sequence[Mapping[str, Any]]
+    reports: Mapping[str, Sequence[CheckReport]]
+    update: str
+    partial: frozenset[str] = frozenset()
     changes: list[str] = field(default_factory=list)
 
     @classmethod
     def of(
-        cls, config: pytest.Config, collected: Mapping[str, Sequence[Mapping[str, Any]]]
+        cls,
+        root: Path,
+        reports: Mapping[str, Sequence[CheckReport]],
+        *,
+        update: str,
+        baseline: str | None = None,
+        partial: frozenset[str] = frozenset(),
     ) -> GateSession:
-        """Return the session from what its tests reported."""
-        root = config.rootpath
+        """Return the session of what was reported; `baseline` is an option with its path."""
         try:
-            settings = project_settings(root)
-            path = baseline_path(root, settings, config.getoption("--compilewatch-baseline"))
+            path = baseline_path(root, project_settings(root), baseline)
             before = load(path)
         except CompilewatchError:  # each check has said so
             path, before = root, {}
-        met = {
-            test: [
-                KnownBreak(**known | {"checks": ()}) for check in checks for known in check["own"]
-            ]
-            for test, checks in collected.items()
-        }
-        every = [check for checks in collected.values() for check in checks]
-        name = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-        return cls(path=path, name=name, before=before, met=met, checks=every)
+        return cls(
+            root=root, path=path, before=before, reports=reports, update=update, partial=partial
+        )
+
+    @property
+    def name(self) -> str:
+        """The path of the baseline as messages say it."""
+        inside = self.path.is_relative_to(self.root)
+        return self.path.relative_to(self.root).as_posix() if inside else str(self.path)
+
+    def in_repository(self, file: str) -> str:
+        """The path of an own file relative to the top of the clone, which may hold more projects.
+
+        Code scanning and annotations count from there.
+        """
+        for folder in (self.root, *self.root.parents):
+            if (folder / ".git").exists():
+                return (self.root.relative_to(folder) / file).as_posix()
+        return file
+
+    @property
+    def checks(self) -> tuple[CheckReport, ...]:
+        return tuple(each for reports in self.reports.values() for each in reports)
 
     @property
     def resolved(self) -> tuple[KnownBreak, ...]:
-        return resolved(self.before, self.met)
+        """The known breaks that none of their checks met any more."""
+        return resolved(self.before, self._met())
 
-    def update(self) -> None:
+    def renew(self) -> None:
         """Write the baseline, and remember what changed."""
-        after = renewed(self.before, self.met)
+        after = renewed(self.before, self._met())
         if after == dict(self.before):
             self.changes.append(f"{self.name} is up to date")
             return
         save(self.path, after.values())
         added, removed = after.keys() - self.before.keys(), self.before.keys() - after.keys()
         self.changes.append(f"{self.name} written: {len(after)} known breaks")
-        self.changes += [f"  + {_words(after[each])}" for each in sorted(added)]
-        self.changes += [f"  - {_words(self.before[each])}" for each in sorted(removed)]
+        self.changes += [f"  + {words(after[each])}" for each in sorted(added)]
+        self.changes += [f"  - {words(self.before[each])}" for each in sorted(removed)]
+
+    def counts(self) -> dict[str, int]:
+        """The numbers of the table, by their names in it; places are counted once."""
+        findings = [each for check in self.checks for each in check.findings]
+        own = {each.identity for each in findings if each.own}
+        return {
+            "checks": len(self.checks),
+            "new": len({(each.identity, each.place.line) for each in findings if each.new}),
+            "known": len(own & self.before.keys()),
+            "resolved": len(self.resolved),
+            "in other packages": len({each.identity for each in findings if not each.own}),
+            "recompilations": sum(check.recompilations for check in self.checks),
+        }
 
     def lines(self) -> Iterator[str]:
         """The table at the end of a session, and what changed or is resolved."""
-        own = {known.identity for breaks in self.met.values() for known in breaks}
-        others = {place for check in self.checks for place in check["third_party"]}
-        counts = {
-            "checks": len(self.checks),
-            "new": sum(check["new"] for check in self.checks),
-            "known": len(own & self.before.keys()),
-            "resolved": len(self.resolved),
-            "in other packages": len(others),
-            "recompilations": sum(check["recompilations"] for check in self.checks),
-        }
-        yield "  ".join(f"{name}: {count}" for name, count in counts.items())
+        yield "  ".join(f"{name}: {count}" for name, count in self.counts().items())
         if self.changes:
             yield from self.changes
             return
         for known in self.resolved:
-            yield f"resolved: {_words(known)}"
+            yield f"resolved: {words(known)}"
         if self.resolved:
-            yield f"renew {self.name} with: pytest --compilewatch-update"
+            yield f"renew {self.name} with: {self.update}"
+
+    def _met(self) -> dict[str, list[KnownBreak]]:
+        """What each check met. One that did not end has also met what it is known to meet."""
+        met: dict[str, list[KnownBreak]] = {}
+        for name, reports in self.reports.items():
+            found = [known for each in reports for known in known_breaks(each.findings)]
+            if name in self.partial or not all(each.status in _COMPLETE for each in reports):
+                found += [known for known in self.before.values() if name in known.checks]
+            met[name] = found
+        return met
 
 
-def _words(known: KnownBreak) -> str:
+def words(known: KnownBreak) -> str:
+    """A known break in one line."""
     return f"{known.reason} in {known.function}, {known.file}"

@@ -11,7 +11,22 @@ from compilewatch.errors import ConfigError, UsageError, did_you_mean
 from compilewatch.extras.gate.baseline import NAME
 from compilewatch.extras.gate.judgement import Rules
 
-RULES = ("own", "third_party", "recompilations", "captured_share", "fullgraph")
+RULES = ("own", "third_party", "recompilations", "captured_share", "fullgraph", "numerics")
+
+SETTINGS = (*RULES, "baseline", "models", "manifest")
+
+_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "own": ("a name or a list of names", (str, list, tuple, set, frozenset)),
+    "third_party": ("'report' or 'fail'", (str,)),
+    "recompilations": ("a whole number", (int,)),
+    "captured_share": ("a number from 0 to 1", (int, float)),
+    "fullgraph": ("true or false", (bool,)),
+    "numerics": ("true or false", (bool,)),
+    "baseline": ("a path", (str,)),
+    "models": ("a list of models", (list,)),
+    "manifest": ("a path", (str,)),
+}
+"""What each setting may be, in words and as types."""
 
 
 def project_settings(root: Path) -> dict[str, Any]:
@@ -24,11 +39,35 @@ def project_settings(root: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from None
     table = content.get("tool", {}).get("compilewatch", {})
-    for name in table:
-        if name not in (*RULES, "baseline"):
-            hint = did_you_mean(name, (*RULES, "baseline"))
+    for name, value in table.items():
+        if name not in SETTINGS:
+            hint = did_you_mean(name, SETTINGS)
             raise ConfigError(f"{path}: [tool.compilewatch] has no setting {name!r}{hint}")
+        if problem := _problem(name, value):
+            raise ConfigError(f"{path}: [tool.compilewatch] {problem}")
     return dict(table)
+
+
+def project_root(folder: Path) -> Path:
+    """Return the repository that a folder is in: the nearest one above with a pyproject.toml.
+
+    Without one, it is the nearest with a `.git`, otherwise the folder itself.
+    """
+    folder = folder.resolve()
+    for mark in ("pyproject.toml", ".git"):
+        for each in (folder, *folder.parents):
+            if (each / mark).exists():
+                return each
+    return folder
+
+
+def _problem(name: str, value: Any) -> str:
+    """Say what is wrong with the value of a setting, otherwise ""."""
+    wanted, types = _TYPES[name]
+    wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
+    if name == "third_party":
+        wrong = value not in ("report", "fail")
+    return f"{name} is {wanted}, not {value!r}" if wrong else ""
 
 
 def baseline_path(root: Path, settings: Mapping[str, Any], option: str | None) -> Path:
@@ -41,8 +80,9 @@ def rules_of(root: Path, *levels: Mapping[str, Any]) -> Rules:
     values: dict[str, Any] = {}
     for level in levels:
         values |= {k: v for k, v in level.items() if k in RULES and v is not None}
+    for name, value in values.items():
+        if problem := _problem(name, value):
+            raise UsageError(problem)
     own = values.get("own", ())
     values["own"] = (own,) if isinstance(own, str) else tuple(own)
-    if values.get("third_party", "report") not in ("report", "fail"):
-        raise UsageError(f"third_party is 'report' or 'fail', not {values['third_party']!r}")
     return Rules(root=root, **values)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -30,6 +32,7 @@ from compilewatch.records import (
     GraphBreak,
     Mode,
     ModelSpec,
+    Numerics,
     Phase,
     Recompilation,
     Request,
@@ -38,6 +41,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
+from compilewatch.worker.caller.comparison import INDUCTOR, compared
 from compilewatch.worker.caller.dynamo_state import apart
 from compilewatch.worker.caller.recompilations import Recompilations
 from compilewatch.worker.caller.snapshot import kept
@@ -93,16 +97,19 @@ def evaluate(
     mode: Mode,
     backend: str | None,
     dynamic: bool,
+    numerics: bool = False,
 ) -> Evaluation:
     """Compile a model, make all calls, and return what Dynamo reports.
 
     `calls` has at least one. After a single one, a call with equal inputs follows, as in other
     evaluations. `backend` None is that of the target: `eager`, and AOTAutograd in train mode.
+    `numerics` also compares the results with eager mode, compiled with `backend` or Inductor.
     Whatever the model's code raises becomes the result. Raises UsageError inside of a function that
     is being compiled.
     """
     if torch.compiler.is_compiling():
         raise UsageError("check cannot be called from code that is being compiled")
+    _refuse(model, calls)
     module = _as_module(model)
     first, *later = (ExampleInputs(strategy=STRATEGY, args=a, kwargs=k) for a, k in calls)
     request = _request(module, first, mode, backend, dynamic)
@@ -114,7 +121,7 @@ def evaluate(
         forgotten = stack.enter_context(apart())
         stack.enter_context(recompilations.listening())
         stack.enter_context(torch._dynamo.config.patch(error_on_recompile=False))
-        module.train(mode is Mode.TRAIN)
+        _set_mode(module, mode)
         subject = CallerSubject(
             request=request,
             module=module,
@@ -127,6 +134,8 @@ def evaluate(
             recompilations=recompilations,
         )
         outcome = _outcome(subject)
+        if numerics and outcome.status in (Status.PASS, Status.GRAPH_BREAK):
+            outcome = _with_numerics(subject, outcome, backend or INDUCTOR)
     failed = outcome.status in (Status.ERROR, Status.OOM)
     result = Result(
         request=request,
@@ -141,13 +150,33 @@ def evaluate(
     )
     if later:
         result = _over_all_calls(result)
-    frames = {each.file for each in result.breaks}
-    frames |= {frame.file for each in result.breaks for frame in each.user_stack}
+    second = result.second_call.breaks if result.second_call is not None else ()
+    breaks = (*result.breaks, *second)
+    frames = {each.file for each in breaks}
+    frames |= {frame.file for each in breaks for frame in each.user_stack}
     return Evaluation(
         result=result,
         recompilations=recompilations.found(),
         files={file: path for file in sorted(frames) if (path := path_of(file)) is not None},
     )
+
+
+def _refuse(model: Callable[..., Any], calls: Sequence[Call]) -> None:
+    """Raises UsageError for what torch.compile takes and what yet says nothing."""
+    called = model.forward if isinstance(model, nn.Module) else model
+    if inspect.iscoroutinefunction(called):
+        raise UsageError("an async function only makes a coroutine: check what it calls")
+    if any(isinstance(leaf, types.GeneratorType) for leaf in tree_leaves(calls)):
+        raise UsageError("a generator can be read only once, and check calls often: pass a list")
+
+
+def _set_mode(module: nn.Module, mode: Mode) -> None:
+    try:
+        module.train(mode is Mode.TRAIN)
+    except NotImplementedError as error:  # of an exported program
+        raise UsageError(
+            f"{type(module).__name__} has no modes ({error}): check the module that it was made of"
+        ) from None
 
 
 def _as_module(model: Callable[..., Any]) -> nn.Module:
@@ -211,9 +240,30 @@ def _outcome(subject: CallerSubject) -> Outcome:
     return alone
 
 
+def _with_numerics(subject: CallerSubject, outcome: Outcome, backend: str) -> Outcome:
+    """Return the outcome with a comparison; a graph break stays the status of a mismatch."""
+    found: list[Numerics] = []
+
+    def compare() -> Outcome:
+        found.append(compared(subject, backend))
+        return outcome
+
+    failed = _caught(compare)
+    if not found:
+        detail = f"with the backend {backend}: {failed.detail}"
+        return replace(outcome, status=failed.status, detail=detail, error=failed.error)
+    differs = found[0].deterministic and not found[0].matches
+    if not differs or outcome.status is Status.GRAPH_BREAK:
+        return replace(outcome, numerics=found[0])
+    detail = f"differs from eager in {found[0].mismatches[0]}"
+    return replace(outcome, status=Status.MISMATCH, detail=detail, numerics=found[0])
+
+
 def _caught(function: Callable[[], Outcome]) -> Outcome:
     try:
         return function()
+    except UsageError:
+        raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the edge to the model's code)
         record = error_record(error)
         status = Status.OOM if record.code == "out_of_memory" else Status.ERROR
@@ -245,6 +295,8 @@ def _over_all_calls(result: Result) -> Result:
     if breaks and not later.error:
         total = sum(each.occurrences for each in breaks)
         detail += f", breaks {total} ({len(breaks)} distinct)"
+    if status is Status.MISMATCH:
+        detail = f"{result.detail}; {detail}"
     return msgspec.structs.replace(
         result,
         status=status,

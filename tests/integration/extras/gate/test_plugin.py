@@ -150,8 +150,15 @@ def test_a_new_break_fails_until_it_is_accepted_and_resolved_ones_are_told(
     assert f"  > 14 |         {BRANCH}" in broken.stdout
     assert "src/mypkg/net.py:11 in forward" in broken.stdout
     assert "Explanation" not in broken.stdout  # Dynamo's own text comes with -v
-    properties = ET.parse(repository.root / "junit.xml").iterfind(".//property")
-    assert {each.get("name") for each in properties} == {"compilewatch"}
+    first = ET.parse(repository.root / "junit.xml").find(".//testcase[@name='test_function']")
+    assert first is not None
+    assert {p.get("name"): p.get("value") for p in first.iterfind(".//property")} == {
+        "compilewatch_checks": "1",
+        "compilewatch_new": "1",
+        "compilewatch_known": "0",
+        "compilewatch_third_party": "0",
+        "compilewatch_recompilations": "0",
+    }
 
     assert accepted.returncode == 0, accepted.stdout
     assert "+ GB0170 Data-dependent branching in Net.scaled, src/mypkg/net.py" in accepted.stdout
@@ -172,7 +179,7 @@ def test_the_controller_of_xdist_collects_what_its_workers_met(repository: Repos
     repository.net(BRANCH)
     parallel = repository.pytest("-n", "2", "--compilewatch-update")
     assert parallel.returncode == 0, parallel.stdout
-    assert "checks: 4  new: 4" in parallel.stdout
+    assert "checks: 4  new: 1" in parallel.stdout
     (entry,) = json.loads((repository.root / "compilewatch.baseline.json").read_text())["breaks"]
     assert len(entry["checks"]) == 4
 

@@ -1,0 +1,192 @@
+"""Tests with checks, each in a process of its own: a crash of the compiler fails one test.
+
+A model of a test cannot be sent to another process, and a process whose libraries have started
+threads cannot be forked. So the child is pytest itself: it collects the one test, sets up its
+fixtures, runs it, and writes its reports as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilewatch.contract.processes import tree_peak_bytes
+
+CHILD_OPTION = "compilewatch_child"
+ORDER, OUTPUT, REPORTS, STACKS = "order.json", "output", "reports.jsonl", "stacks"
+
+POLL_SECONDS = 0.05
+_TAIL_CHARACTERS = 4000
+_GRACE_SECONDS = 2.0
+"""The time for a child to write its stacks."""
+
+_FRAME_OF_PYTEST = re.compile(
+    r'  File "(.*/(_pytest|pluggy)/.*|<string>|.*/extras/gate/child\.py)", line '
+    "|Extension modules: "
+)
+
+_PROGRAM = (
+    "import json, sys; order = json.load(open(sys.argv[1])); sys.path[:] = order['path']; "
+    "from compilewatch.extras.gate.child import main; main(sys.argv[1])"
+)
+
+_NOT_IN_CHILD: dict[str, Any] = {
+    "collectonly": False,
+    "compilewatch_code_quality": None,
+    "compilewatch_isolate": False,
+    "compilewatch_sarif": None,
+    "compilewatch_summary": None,
+    "cov_source": [],
+    "dist": "no",
+    "failedfirst": False,
+    "lf": False,
+    "maxfail": 0,
+    "newfirst": False,
+    "no_cov": True,
+    "numprocesses": None,
+    "stepwise": False,
+    "tx": [],
+    "usepdb": False,
+    "xmlpath": None,
+}
+"""Options of pytest and its plug-ins that are about the complete session."""
+
+
+def isolated_reports(item: pytest.Item) -> Iterator[pytest.TestReport]:
+    """Run a test in a child, and yield its reports; a child that ends early is one failure.
+
+    The limits are those of `--compilewatch-timeout` and `--compilewatch-memory`.
+    """
+    with tempfile.TemporaryDirectory(prefix="compilewatch-") as name:
+        folder = Path(name)
+        (folder / ORDER).write_text(json.dumps(_order(item)), encoding="utf-8")
+        ended = _run(folder, item)
+        reports = list(_written(folder, item.config))
+        yield from reports
+        phases = {report.when for report in reports}
+        if "teardown" in phases:
+            return  # the test was over; how its process ends says nothing about it
+        if "setup" not in phases:
+            yield _report(item, "setup", "")
+        yield _report(item, "call", f"compilewatch: {ended}\n\n{_said(folder)}".strip())
+        yield _report(item, "teardown", "")
+
+
+def _order(item: pytest.Item) -> dict[str, Any]:
+    config = item.config
+    path, separator, inside = str(item.path), "::", item.nodeid.partition("::")[2]
+    options = {name: value for name, value in vars(config.option).items() if _is_plain(value)}
+    test = f"{path}{separator}{inside}"
+    own = {
+        "rootdir": str(config.rootpath),
+        "inifilename": str(config.inipath) if config.inipath is not None else None,
+        "basetemp": None,
+        "file_or_dir": [test],
+        "plugins": [*options.get("plugins", []), "no:terminal", "no:cacheprovider"],
+        CHILD_OPTION: True,
+    }
+    return {
+        "options": options | {k: v for k, v in _NOT_IN_CHILD.items() if k in options} | own,
+        "test": test,
+        "path": sys.path,
+    }
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float)
+
+
+def _run(folder: Path, item: pytest.Item) -> str:
+    """Run the child until its end or a limit; return how it ended."""
+    timeout: float = item.config.getoption("--compilewatch-timeout")
+    memory = int(item.config.getoption("--compilewatch-memory") * 2**30)
+    with (folder / OUTPUT).open("wb") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, str(folder / ORDER)],
+            cwd=item.config.invocation_params.dir,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + timeout
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(POLL_SECONDS)
+                return _ending(child.returncode)
+            if time.monotonic() > deadline:
+                return f"timeout: the test took longer than {timeout:g} seconds"
+            if (tree_peak_bytes(child.pid) or 0) > memory:
+                return f"memory: the test needed more than {memory / 2**30:.3g} GiB"
+    finally:
+        _end(child)
+
+
+def _ending(status: int) -> str:
+    if status < 0:
+        name = signal.Signals(-status).name
+        return f"crashed: the process of the test was ended by {name}"
+    return f"the process of the test ended early, with the exit status {status}"
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a child and what it has started, after it wrote Python's stacks."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGUSR1)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_SECONDS)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _said(folder: Path) -> str:
+    """What a child printed, and its stacks, without the frames of pytest itself."""
+    text = ""
+    for name in (OUTPUT, STACKS):
+        with suppress(FileNotFoundError):
+            text += (folder / name).read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in text.splitlines() if not _FRAME_OF_PYTEST.match(line)]
+    return "\n".join(lines).strip()[-_TAIL_CHARACTERS:]
+
+
+def _written(folder: Path, config: pytest.Config) -> Iterator[pytest.TestReport]:
+    """The reports that a child wrote; one that was cut off is left out."""
+    with suppress(FileNotFoundError):
+        for line in (folder / REPORTS).read_text(encoding="utf-8").splitlines():
+            try:
+                data = json.loads(line)
+            except ValueError:
+                return
+            report = config.hook.pytest_report_from_serializable(config=config, data=data)
+            report.location = tuple(report.location)
+            report.user_properties = [tuple(pair) for pair in report.user_properties]
+            if isinstance(report.longrepr, list):  # of a skipped test
+                report.longrepr = tuple(report.longrepr)
+            yield report
+
+
+def _report(item: pytest.Item, when: Any, failed: str) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="failed" if failed else "passed",
+        longrepr=failed or None,
+        when=when,
+    )

@@ -1,0 +1,114 @@
+"""Checks of models by name: each is built and called in a process of its own, on example inputs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compilewatch.api.check import CheckResult, with_numerics
+from compilewatch.api.launching import local_launcher
+from compilewatch.api.selection import Selection, choose_models, described, environments_for
+from compilewatch.config.settings import Settings, load_settings
+from compilewatch.extras.gate.places import located, source_folders
+from compilewatch.plan.placement import place
+from compilewatch.plan.requests import check_targets, options_of, plan, targets_of
+from compilewatch.records import FactoryBuild, Mode, ModelSpec, Request, Result, Status
+from compilewatch.records.plans import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedChecks:
+    """Which models are checked, and how. Names are those of `compilewatch explain`.
+
+    With `manifest`, all models of that file are checked, too.
+    """
+
+    root: Path
+    names: Sequence[str] = ()
+    manifest: Path | None = None
+    mode: Mode = Mode.EVAL
+    backend: str = "eager"
+    dynamic: bool = False
+    numerics: bool = False
+    jobs: int | None = None
+
+    def run(self) -> Iterator[tuple[str, CheckResult]]:
+        """Yield each model with its result, as they come. Raises errors of names and settings."""
+        settings = load_settings(
+            {"jobs": self.jobs, "models_file": str(self.manifest) if self.manifest else None}
+        )
+        planned = self._plan(settings)
+        folders = {request.model.name: self._folders(request.model) for request in planned.requests}
+        waiting: dict[str, dict[str, Result]] = {}
+        for result in _results(planned, settings):
+            name = result.request.model.name
+            found = waiting.setdefault(name, {})
+            found[result.request.target.name] = result
+            captured = found.get("dynamo")
+            if captured is None or (self.numerics and len(found) < 2):
+                continue
+            compared = captured.status in (Status.PASS, Status.GRAPH_BREAK)
+            if self.numerics and compared:
+                captured = with_numerics(captured, found["inductor"])
+            where = folders.get(name, source_folders(self.root))
+            yield name, CheckResult(result=captured, files=located(_files(captured), where))
+
+    def _plan(self, settings: Settings) -> Plan:
+        backend = "" if self.backend == "eager" else f":{self.backend}"
+        labels = [f"dynamo{backend}", *([f"inductor{backend}"] if self.numerics else ())]
+        targets = targets_of(
+            labels,
+            [self.mode],
+            self.dynamic,
+            settings.nested_graph_breaks,
+            devices=settings.devices,
+            dtype=settings.named_dtype,
+        )
+        check_targets(targets)
+        known = described([target.name for target in targets], settings)
+        placed = place(targets, settings.environments, known)
+        return plan(self._models(settings), placed, options_of(settings, known))
+
+    def _models(self, settings: Settings) -> tuple[ModelSpec, ...]:
+        found: list[ModelSpec] = []
+        if self.names:
+            chosen = Selection(names=list(self.names))
+            specs, _ = choose_models(settings, chosen, python_path=self._own_folders())
+            found += specs
+        if self.manifest is not None:
+            listed = load_settings({"source": "manifest", "models_file": str(self.manifest)})
+            specs, _ = choose_models(listed, Selection(every=True))
+            found += specs
+        return tuple({spec.name: spec for spec in found}.values())
+
+    def _own_folders(self) -> tuple[Path, ...]:
+        return tuple(folder for folder in source_folders(self.root) if folder.is_dir())
+
+    def _folders(self, model: ModelSpec) -> tuple[Path, ...]:
+        build = model.build
+        further = build.python_path if isinstance(build, FactoryBuild) else ()
+        return source_folders(self.root, further)
+
+
+def _results(planned: Plan, settings: Settings) -> Iterator[Result]:
+    yield from planned.skipped
+    names = environments_for({r.target.name for r in planned.requests}, settings)
+    requests: list[Request] = list(planned.requests)
+    if not requests:
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
+        local_launcher(settings, names, single=len(requests) == 1) as launcher,
+    ):
+        for completed in launcher.run(requests, Path(scratch)):
+            yield completed.result
+
+
+def _files(result: Result) -> set[str]:
+    """The files that the breaks of a result name."""
+    second = result.second_call.breaks if result.second_call is not None else ()
+    breaks = (*result.breaks, *second)
+    files = {each.file for each in breaks}
+    return files | {frame.file for each in breaks for frame in each.user_stack}

@@ -1,0 +1,59 @@
+"""The suite of twenty models in a repository of its own, checked as a test of an author does."""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import compilewatch
+from compilewatch.extras.gate.baseline import Identity, KnownBreak
+from compilewatch.extras.gate.findings import CheckReport, known_breaks
+from compilewatch.extras.gate.judgement import Rules, judge
+from tests.cases import suite
+
+SOURCE = Path(suite.__file__).read_text(encoding="utf-8")
+
+Baseline = Mapping[Identity, KnownBreak]
+
+
+def imported(root: Path, source: str) -> ModuleType:
+    """Write the suite's file with this source, and import it anew."""
+    path = root / "src" / "models.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(source.encode())
+    linecache.clearcache()
+    sys.modules.pop("models", None)
+    spec = importlib.util.spec_from_file_location("models", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["models"] = module
+    exec(compile(source, str(path), "exec"), module.__dict__)  # a cached .pyc could be an older one
+    return module
+
+
+def checked(
+    root: Path, models: Sequence[Any], inputs: Sequence[Any], baseline: Baseline
+) -> list[CheckReport]:
+    """Check models as tests do, each with its inputs."""
+    rules = Rules(root=root)
+    return [
+        judge(compilewatch.check(model, *args), baseline, rules, name=type(model).__name__)
+        for model, args in zip(models, inputs, strict=True)
+    ]
+
+
+def baseline_of(reports: Sequence[CheckReport]) -> dict[Identity, KnownBreak]:
+    """What `--compilewatch-update` makes of reports."""
+    found: dict[Identity, KnownBreak] = {}
+    for report in reports:
+        for known in known_breaks(report.findings):
+            old = found.get(known.identity)
+            if old is None or old.places < known.places:
+                found[known.identity] = known
+    return found

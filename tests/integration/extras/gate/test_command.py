@@ -1,0 +1,159 @@
+"""`compilewatch gate` in a repository of an author, with real workers."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilewatch.extras.gate.baseline import load
+from tests.integration.cli.conftest import Compilewatch, run_here
+from tests.schemas import sarif_errors
+from tests.warm import WarmLauncher
+
+NET = """
+import os, sys
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.scaled(self.linear(x))
+
+    def scaled(self, y):
+        {line}
+        return y + 1
+
+class Different(nn.Module):
+    def forward(self, x):
+        return x * 2 if torch.compiler.is_compiling() else x
+
+class Exits(nn.Module):
+    def forward(self, x):
+        sys.exit(3)
+
+class Crashes(nn.Module):
+    def forward(self, x):
+        if torch.compiler.is_compiling():
+            return x
+        os.abort()
+
+def inputs():
+    return {{"x": torch.ones(2, 4)}}
+"""
+BRANCH = "y = y * 2 if y.sum() > 0 else y"
+WHERE = "y = torch.where(y.sum() > 0, y * 2, y)"
+
+MANIFEST = """
+schema_version = 1
+[[model]]
+name = "zoo/net"
+factory = "mypkg.net:Net"
+python_path = "src"
+inputs = "mypkg.net:inputs"
+"""
+
+
+@pytest.fixture
+def gate(tmp_path: Path, warm_launcher: WarmLauncher) -> Compilewatch:
+    (tmp_path / "src" / "mypkg").mkdir(parents=True)
+    (tmp_path / "src" / "mypkg" / "__init__.py").touch()
+    (tmp_path / "pyproject.toml").write_text('[tool.compilewatch]\nmodels = ["mypkg.net:Net"]\n')
+    return partial(run_here, tmp_path, {"NO_COLOR": "1", "COMPILEWATCH_JOBS": "1"}, "gate")
+
+
+def net(root: Path, line: str = WHERE) -> None:
+    (root / "src" / "mypkg" / "net.py").write_text(NET.format(line=line))
+
+
+def test_a_new_break_fails_until_it_is_accepted_and_a_resolved_one_is_told(
+    tmp_path: Path, gate: Compilewatch
+) -> None:
+    net(tmp_path, BRANCH)
+    broken = gate("--sarif", "found.sarif", "--summary", "found.md")
+    assert broken.returncode == 1, broken.stderr
+    assert "src/mypkg/net.py:15 in Net.scaled: GB0170 Data-dependent branching" in broken.stdout
+    assert "reproduce:  compilewatch gate mypkg.net:Net" in broken.stdout
+    log = json.loads((tmp_path / "found.sarif").read_text())
+    assert sarif_errors(log) == []
+    (result,) = log["runs"][0]["results"]
+    location = result["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "src/mypkg/net.py"
+    assert location["region"]["startLine"] == 15
+    assert "**New:** `src/mypkg/net.py:15`" in (tmp_path / "found.md").read_text()
+
+    assert gate("--update").returncode == 0
+    known = gate("--json")
+    assert known.returncode == 0
+    said = json.loads(known.stdout)
+    assert (said["counts"]["known"], said["counts"]["new"]) == (1, 0)
+    assert said["checks"][0]["findings"][0]["place"]["line"] == 15
+
+    net(tmp_path)
+    assert gate().returncode == 0
+    strict = gate("--strict")
+    assert strict.returncode == 1
+    assert "resolved: GB0170 Data-dependent branching in Net.scaled" in strict.stdout
+    assert gate("--update").returncode == 0
+    assert load(tmp_path / "compilewatch.baseline.json") == {}
+
+
+def test_models_of_a_list_and_what_their_results_are(tmp_path: Path, gate: Compilewatch) -> None:
+    net(tmp_path)
+    (tmp_path / "models.toml").write_text(MANIFEST)
+    listed = gate("--manifest", "models.toml", "--backend", "aot_eager", "--numerics")
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    assert "passed zoo/net" in listed.stdout
+    differs = gate("mypkg.net:Different", "--backend", "aot_eager", "--numerics")
+    assert differs.returncode == 1
+    assert "differs from eager mode" in differs.stdout
+
+
+def test_a_model_that_ends_its_process_is_no_pass_and_ends_nothing_else(
+    tmp_path: Path, gate: Compilewatch
+) -> None:
+    net(tmp_path)
+    done = gate("mypkg.net:Exits", "mypkg.net:Crashes", "mypkg.net:Net")
+    assert done.returncode == 3, done.stdout
+    assert "passed mypkg.net:Net" in done.stdout
+    assert "FAILED mypkg.net:Exits\nerror in the phase " in done.stdout
+    assert "FAILED mypkg.net:Crashes\ncrashed in the phase " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "arguments", "said"),
+    [
+        ("", (), "name a model (./FILE.py:NAME, MODULE:FACTORY)"),
+        ("[tool.compilewatch]\nstrict = 1\n", ("x:y",), "has no setting 'strict'"),
+        ("[tool.compilewatch", ("x:y",), "pyproject.toml: "),
+        ("", ("./none.py:build",), "the file none.py does not exist"),
+        ("", ("./src/mypkg/net.py:Net", "--sarif", "pyproject.toml/x"), "cannot be written"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    tmp_path: Path, gate: Compilewatch, pyproject: str, arguments: tuple[Any, ...], said: str
+) -> None:
+    net(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(pyproject)
+    done = gate(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_damaged_baseline_is_kept(tmp_path: Path, gate: Compilewatch) -> None:
+    net(tmp_path)
+    path = tmp_path / "compilewatch.baseline.json"
+    for content, said in (("{", "cannot be read"), ('{"schema": 9}', "newer compilewatch")):
+        path.write_text(content)
+        done = gate("--update")
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert path.read_text() == content

@@ -1,0 +1,99 @@
+"""action.yml: valid, documented, and its step runs the command that its inputs describe."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.schemas import vendor_errors, workflow
+
+ROOT = Path(__file__).parents[4]
+ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
+PAGE = (ROOT / "docs" / "gate.md").read_text()
+
+STUB = """#!/bin/sh
+printf '%s\\n' "$@"
+for last; do case "$before" in *sarif) echo '{}' >"$last" ;; esac; before=$last; done
+exit "$STATUS"
+"""
+
+
+def test_the_action_is_valid_and_its_inputs_are_documented() -> None:
+    assert vendor_errors("github-actions", ACTION) == []
+    section = PAGE[PAGE.index("## GitHub") : PAGE.index("## GitLab")]
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \| .* \|$", section, re.MULTILINE))
+    assert rows == {name: given["description"] for name, given in ACTION["inputs"].items()}
+    defaults = dict(re.findall(r"^\| `([\w-]+)` \| .+ \| (?:`(.*)`|–) \|$", section, re.MULTILINE))
+    assert defaults == {name: given["default"] for name, given in ACTION["inputs"].items()}
+
+
+def test_examples_of_other_systems_are_valid() -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    kinds = {"github-workflows": 0, "gitlab-ci": 0}
+    for block in blocks:
+        content = workflow(block)
+        kind = "github-workflows" if "jobs" in content else "gitlab-ci"
+        assert vendor_errors(kind, content) == []
+        kinds[kind] += 1
+    assert all(kinds.values())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("given", "wanted", "status"),
+    [
+        ({}, ["-m", "pytest", "--compilewatch-sarif", "SARIF"], 0),
+        (
+            {"ARGUMENTS": "tests -k 'a or b'", "STRICT": "true"},
+            [
+                "-m",
+                "pytest",
+                "tests",
+                "-k",
+                "a or b",
+                "--compilewatch-sarif",
+                "SARIF",
+                "--compilewatch-strict",
+            ],
+            1,
+        ),
+        (
+            {"COMMAND": "gate", "ARGUMENTS": "mypkg:build"},
+            ["-m", "compilewatch", "gate", "mypkg:build", "--sarif", "SARIF"],
+            3,
+        ),
+    ],
+)
+def test_the_step_runs_the_command_and_keeps_its_status(
+    tmp_path: Path, given: dict[str, str], wanted: list[str], status: int
+) -> None:
+    program, sarif, outputs = tmp_path / "python", tmp_path / "x.sarif", tmp_path / "outputs"
+    program.write_text(STUB)
+    program.chmod(0o755)
+    (step,) = (each for each in ACTION["runs"]["steps"] if each.get("id") == "gate")
+    variables = {
+        "PYTHON": str(program),
+        "COMMAND": "pytest",
+        "ARGUMENTS": "",
+        "STRICT": "false",
+        "SARIF": str(sarif),
+        "GITHUB_OUTPUT": str(outputs),
+        "STATUS": str(status),
+    }
+    assert set(step["env"]) <= variables.keys()
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+        env=os.environ | variables | given,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stdout.splitlines() == [w if w != "SARIF" else str(sarif) for w in wanted]
+    assert outputs.read_text() == f"sarif={sarif}\n"

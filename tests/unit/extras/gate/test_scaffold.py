@@ -1,0 +1,114 @@
+"""`compilewatch init`: what it proposes, shows, writes, and leaves as it is."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from compilewatch.extras.gate.init import command
+from compilewatch.extras.gate.scaffold import TEST, WORKFLOW, proposed_models
+from tests.schemas import vendor_errors
+from tests.schemas import workflow as workflow_of
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=4): ...
+
+class Sized(nn.Module):
+    def __init__(self, width): ...
+"""
+ZOO = """
+from torch import nn
+
+class Sized(nn.Module):
+    def __init__(self, width): ...
+
+def build_small():
+    return Sized(3)
+
+def get_activation():
+    return "relu"
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    package = tmp_path / "src" / "mypkg"
+    (package / "sub").mkdir(parents=True)
+    for path, text in {
+        "__init__.py": "",
+        "net.py": NET,
+        "sub/zoo.py": ZOO,
+        "old.py": "print 'Python 2'",
+        "words.py": "def build_words():\n    return 'no module'\n",
+    }.items():
+        (package / path).write_text(text)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "mypkg"')
+    monkeypatch.chdir(package)
+    return tmp_path
+
+
+def init(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, standalone_mode=False)
+
+
+def test_models_without_arguments_are_found_in_the_source(root: Path) -> None:
+    assert proposed_models(root) == ["mypkg.net:Net", "mypkg.sub.zoo:build_small"]
+
+
+def test_it_shows_first_and_writes_nothing_unasked(root: Path) -> None:
+    done = init()
+    assert "add --yes" in str(done.exception)
+    assert '"mypkg.net:Net",' in done.output
+    assert not (root / TEST).exists()
+    assert "compilewatch" not in (root / "pyproject.toml").read_text()
+
+
+def test_test_settings_and_workflow_are_written_and_valid(root: Path) -> None:
+    (root / ".git").mkdir()
+    (root / ".git" / "HEAD").write_text("ref: refs/heads/develop\n")
+    done = init("--yes")
+    assert done.exception is None
+    compile((root / TEST).read_text(), TEST, "exec")
+    settings = tomllib.loads((root / "pyproject.toml").read_text())
+    assert settings["project"] == {"name": "mypkg"}
+    assert settings["tool"]["compilewatch"] == {
+        "models": ["mypkg.net:Net", "mypkg.sub.zoo:build_small"]
+    }
+    workflow = workflow_of((root / WORKFLOW).read_text())
+    assert vendor_errors("github-workflows", workflow) == []
+    assert workflow["on"]["push"] == {"branches": ["develop"]}
+    assert "pytest tests/test_compile.py --compilewatch-update" in done.output
+
+
+def test_nothing_is_overwritten(root: Path) -> None:
+    init("--yes")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    again = init("--yes", "--model", "other:build")
+    assert again.exception is None
+    assert "left as it is: tests/test_compile.py exists" in again.output
+    assert "left as it is: pyproject.toml has a table [tool.compilewatch]" in again.output
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_a_workflow_can_use_the_action(root: Path) -> None:
+    assert init("--yes", "--action", "team/compilewatch@v1").exception is None
+    steps = yaml.safe_load((root / WORKFLOW).read_text())["jobs"]["graph-breaks"]["steps"]
+    assert steps[-1] == {"uses": "team/compilewatch@v1", "with": {"arguments": TEST}}
+    assert "name OWNER/REPOSITORY@REF" in str(init("--action", "x; rm").exception)
+
+
+def test_without_models_it_says_what_to_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "--model MODULE:FACTORY" in str(init("--yes").exception)
+    done = init("--yes", "--model", "mypkg:build")
+    assert "there is no pyproject.toml" in done.output
+    assert not (tmp_path / "pyproject.toml").exists()

@@ -1,0 +1,107 @@
+"""SARIF files: valid by the official schema, and within what GitHub accepts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilewatch.report import sarif
+from compilewatch.report.sarif import Location, SarifResult
+from tests.schemas import sarif_errors
+
+LINE = Location(file="src/my pkg/net.py", line=12, text="        if y > 0:", function="Net.f")
+
+
+def found(code: str = "GB0170", **fields: Any) -> SarifResult:
+    given: dict[str, Any] = {
+        "reason": f"{code} Data-dependent branching",
+        "level": "error",
+        "state": "new",
+        "fingerprint": "0123456789ab",
+        "location": LINE,
+        "explanation": "Detected data-dependent branching.",
+        "hints": ("Use torch.where.",),
+        "path": (Location(file="src/my pkg/net.py", line=9, function="forward"), LINE),
+        "checks": ("tests/test_net.py::test_forward",),
+    }
+    return SarifResult(code=code, **{**given, **fields})
+
+
+def content(*results: SarifResult, problems: tuple[str, ...] = ()) -> dict[str, Any]:
+    log: dict[str, Any] = json.loads(sarif.encoded(results, problems))
+    assert sarif_errors(log) == []
+    (run,) = log["runs"]  # GitHub refuses a file without one
+    return dict(run)
+
+
+def test_a_result_has_rule_place_path_fingerprint_and_state() -> None:
+    run = content(found(), found(location=Location(file="src/my pkg/net.py", line=14)))
+    (rule,) = run["tool"]["driver"]["rules"]
+    assert rule["id"] == "GB0170"
+    assert rule["helpUri"].endswith("/gb/gb0170.html")
+    assert "Use torch.where." in rule["help"]["text"]
+    first, second = run["results"]
+    assert first["baselineState"] == "new"
+    (location,) = first["locations"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == "src/my%20pkg/net.py"
+    region = location["physicalLocation"]["region"]
+    assert (region["startLine"], region["startColumn"], region["endColumn"]) == (12, 9, 18)
+    (flow,) = first["codeFlows"][0]["threadFlows"]
+    lines = [each["location"]["physicalLocation"]["region"] for each in flow["locations"]]
+    assert [each["startLine"] for each in lines] == [9, 12]
+    # GitHub takes results with one fingerprint for one alert.
+    hashes = [each["partialFingerprints"]["primaryLocationLineHash"] for each in (first, second)]
+    assert hashes == ["0123456789ab:1", "0123456789ab:2"]
+
+
+def test_resolved_breaks_and_those_of_packages_are_no_faults_of_the_repository() -> None:
+    packaged = Location(file="timm/layers/a.py", line=3, installed=True)
+    run = content(
+        found(level="none", state="absent", location=Location(file="old.py"), path=()),
+        found("unbacked_symint", level="note", state=None, location=packaged, path=()),
+    )
+    note, gone = run["results"]
+    assert note["locations"][0]["physicalLocation"]["artifactLocation"] == {
+        "uri": "timm/layers/a.py",
+        "uriBaseId": "SITEPACKAGES",
+    }
+    assert (note["level"], gone["level"], gone["kind"]) == ("note", "none", "pass")
+    assert "baselineState" not in note
+    assert "helpUri" not in run["tool"]["driver"]["rules"][0]
+    assert all(each["locations"] for each in run["results"])
+
+
+def test_problems_without_a_line_are_notifications() -> None:
+    run = content(problems=("t::a: error in the phase compile: it failed",))
+    assert run["results"] == []
+    (note,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert note["message"]["text"] == "t::a: error in the phase compile: it failed"
+
+
+def test_a_file_is_at_most_what_github_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sarif, "MOST_RESULTS", 30)
+    long = "x" * 100_000
+    many = [found(level="note", fingerprint=f"{n:012x}") for n in range(40)]
+    run = content(*many, found(reason=long, explanation=long))
+    assert len(run["results"]) == 30
+    assert run["results"][0]["level"] == "error"  # the gravest are kept
+    (rule,) = run["tool"]["driver"]["rules"]
+    assert len(rule["name"]) <= 255
+    assert len(rule["shortDescription"]["text"]) <= 1024
+    assert len(rule["fullDescription"]["text"]) <= 1024
+    (note,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert note["message"]["text"].startswith("11 results left out")
+    monkeypatch.setattr(sarif, "MOST_BYTES", 1500)
+    small = sarif.encoded(many)
+    assert len(gzip.compress(small)) <= 1600
+    assert "left out" in small.decode()
+
+
+def test_a_file_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "found.sarif"
+    sarif.write(path, [found()])
+    assert sarif_errors(json.loads(path.read_text())) == []
