@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from compilewatch.extras.gate.baseline import load
-from tests.integration.cli.conftest import Compilewatch, run_here
 from tests.schemas import sarif_errors
+from tests.team import Compilewatch, run_here
 from tests.warm import WarmLauncher
 
 NET = """
