@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from compilewatch.extras.papers.analysis import summarise_paper
 from compilewatch.extras.papers.records import (
     Finding,
     FindingClass,
+    Generation,
     PaperSummary,
     Stage,
     StageOutcome,
     StageResult,
 )
+from compilewatch.extras.papers.store import PaperStore
 
 FULL = {
     "training_loss": 1.5,
@@ -57,3 +60,34 @@ def summary(number: int, numbers: Mapping[str, float], *, unfaithful: bool = Fal
             )
         )
     return summarise_paper(journal, ())
+
+
+def store_code(outputs: Path) -> None:
+    """One version of the code of one paper."""
+    made = Generation(
+        id="0" * 64,
+        paper="gated-residual",
+        source="def model(): ...",
+        number=0,
+        model="m",
+        call="c",
+        prompt_sha256="p",
+        rules_sha256="r",
+        paper_sha256="s",
+    )
+    folder = PaperStore(outputs).folder(made.paper)
+    files = (
+        folder.write(Stage.GENERATE, made.source.encode(), ".py"),
+        folder.write_record(Stage.GENERATE, made),
+    )
+    folder.append(
+        StageResult(
+            paper=made.paper,
+            stage=Stage.GENERATE,
+            key="k",
+            outcome=StageOutcome.PASSED,
+            at="2026-01-02T03:04:05.000000000Z",
+            generation=made.id,
+            files=files,
+        )
+    )

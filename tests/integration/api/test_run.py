@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,7 +16,6 @@ import pytest
 from compilewatch.api import run as pipeline
 from compilewatch.api.run import resume
 from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
-from compilewatch.extras.cluster.losses import Flight
 from compilewatch.launchers import Completed
 from compilewatch.records import Mode, Phase, Request, Result, Status, Target
 from compilewatch.records.plans import Shard
@@ -135,27 +133,6 @@ def test_what_did_not_last_is_asked_again(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     run_sweep(tmp_path, launcher)
     assert seen(launcher) == ["A"]
-
-
-def test_what_a_cluster_lost_is_said_once_for_each_kind_of_loss(tmp_path: Path) -> None:
-    def troubled(request: Request) -> Result:
-        flight = Flight(request=request).cut_off()
-        if request.model.name == "A":
-            kinds = SimpleNamespace(
-                OutOfMemoryError=MemoryError, NodeDiedError=OSError, ObjectLostError=KeyError
-            )
-            again = flight.lost(OSError(), kinds)
-            assert again is not None
-            flight = again
-        return factories.result(request=request, attempts=flight.attempts)
-
-    view = run_sweep(tmp_path, FakeLauncher(answers=troubled))
-    assert view.notes == (
-        "1 request was evaluated again because a node of the cluster was lost",
-        f"{len(ASKED)} requests were evaluated again because "
-        "the connection to the cluster was lost",
-    )
-    assert run_sweep(tmp_path).notes == ()
 
 
 def test_another_environment_is_another_question(tmp_path: Path) -> None:
@@ -581,7 +558,6 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from tests.fake_launcher import FakeLauncher, passing
-from compilewatch.extras.cluster.losses import Flight
 from tests import factories
 from tests.sweeping import run_sweep
 

@@ -10,8 +10,6 @@ import msgspec
 import pytest
 
 from compilewatch.errors import ConfigError, SourceError
-from compilewatch.extras.papers.records import Generation, Stage, StageOutcome, StageResult
-from compilewatch.extras.papers.store import PaperStore
 from compilewatch.records import ModelSpec
 from compilewatch.sources import SOURCES
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
@@ -43,38 +41,10 @@ def places(tmp_path: Path, scans: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("models.toml", "examples"):
         (inputs / name).symlink_to(EXAMPLE / name)
     monkeypatch.chdir(tmp_path)
-    _store_code(tmp_path / "outputs")
+    if "papers" in SOURCES:
+        from tests.paper_summaries import store_code
 
-
-def _store_code(outputs: Path) -> None:
-    """One version of the code of one paper."""
-    made = Generation(
-        id="0" * 64,
-        paper="gated-residual",
-        source="def model(): ...",
-        number=0,
-        model="m",
-        call="c",
-        prompt_sha256="p",
-        rules_sha256="r",
-        paper_sha256="s",
-    )
-    folder = PaperStore(outputs).folder(made.paper)
-    files = (
-        folder.write(Stage.GENERATE, made.source.encode(), ".py"),
-        folder.write_record(Stage.GENERATE, made),
-    )
-    folder.append(
-        StageResult(
-            paper=made.paper,
-            stage=Stage.GENERATE,
-            key="k",
-            outcome=StageOutcome.PASSED,
-            at="2026-01-02T03:04:05.000000000Z",
-            generation=made.id,
-            files=files,
-        )
-    )
+        store_code(tmp_path / "outputs")
 
 
 @pytest.mark.parametrize("name", HERE)

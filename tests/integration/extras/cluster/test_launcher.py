@@ -28,8 +28,9 @@ from compilewatch.extras.cluster.protocol import Connect, Done
 from compilewatch.records import FactoryBuild, ModelSpec, Phase, Status, Target
 from compilewatch.store import Store
 from tests import factories
-from tests.integration.launchers.conftest import SOON_DEAD, bare_request, hurried
+from tests.integration.launchers.conftest import bare_request, hurried
 from tests.integration.launchers.local.test_server import gone
+from tests.ray_nodes import SOON_DEAD
 from tests.sharing import free_port
 
 Make = Callable[..., RayLauncher]
