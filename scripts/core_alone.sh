@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What works without extras: a copy of the tree without their folders passes the tests of the core and
-# a sweep. `scripts/core_alone.sh NAME` leaves out one extra only, and runs the tests of the others.
+# a sweep. `scripts/core_alone.sh NAME` leaves out one extra only, with those that need it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -10,11 +10,18 @@ copy=$(mktemp -d "${TMPDIR:-/tmp}/compilewatch-alone.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z | tar --null -T - -cf - | tar -xf - -C "$copy"
 cd "$copy"
-for folder in src/compilewatch/extras/${name:-*}/; do
+case $name in  # an extra that another needs goes with it
+  executor) names=(executor papers) ;;
+  profiles) names=(profiles monitor) ;;
+  *) names=("${name:-*}") ;;
+esac
+for folder in $(printf 'src/compilewatch/extras/%s/ ' "${names[@]}"); do
   extra=$(basename "$folder")
   rm -rf "$folder" "tests/unit/extras/$extra" "tests/integration/extras/$extra"
+  # Its public name goes with it.
+  if [ "$extra" = profiles ]; then rm src/compilewatch/profiling.py; fi
 done
-left_out=${name:-all extras}
+left_out=$([ -n "$name" ] && echo "${names[*]}" || echo 'all extras')
 
 # The copy uses the environment of the checkout, with its own sources first.
 export PYTHONPATH=$copy/src:$copy PYTHONDONTWRITEBYTECODE=1

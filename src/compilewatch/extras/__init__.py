@@ -197,6 +197,16 @@ def of_run(folder: Path, place: str) -> Iterator[tuple[str, str]]:
             yield name, reference
 
 
+def folders() -> tuple[str, ...]:
+    """Return the folders of all extras of the table, whether they are here or not."""
+    found = {}
+    for extra in EXTRAS.values():
+        references = [each.implementation for each in extra.commands.values()]
+        references += [*extra.launchers.values(), *extra.provides.values()]
+        found |= dict.fromkeys(filter(None, map(extra_of, references)))
+    return tuple(found)
+
+
 def is_here(reference: str) -> bool:
     """Whether the folder of the extra is there that a reference leads into."""
     folder = extra_of(reference)
