@@ -27,6 +27,7 @@ from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
 from compilewatch.plan.expectations import Expectations
 from compilewatch.sinks.metrics_page import metrics_page
 from compilewatch.sources.hub.pulled import PulledList
+from compilewatch.sources.hub.reviewed import ReviewedRepositories
 from compilewatch.sources.hub.source import RemoteCode
 from compilewatch.sources.manifest import Manifest
 from compilewatch.worker.model.overrides import Overrides
@@ -57,6 +58,7 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "pulled": (PulledList, "inputs/pulled/models.toml"),
     "remote_code": (RemoteCode, "inputs/remote_code.toml"),
     "model_prices": (ModelPrices, "papers/prices.toml"),
+    "repositories": (ReviewedRepositories, "repositories.toml"),
     "paper_rules": (Rules, "papers/rules.toml"),
     "trainium_prices": (Prices, "trainium_prices.toml"),
 }

@@ -197,7 +197,9 @@ PART_WORDS: dict[Part, str] = {
     Part.TRANSFORMERS: "Transformers part only",
     Part.BASE: "base model without the adapter, which needs peft: "
     "compilewatch env create libraries",
+    Part.BASE_COMPONENT: "base pipeline without the adapter, component",
     Part.ORIGINAL: "class of Transformers for its original files",
+    Part.PORT: "the same architecture in another library than its own",
 }
 
 

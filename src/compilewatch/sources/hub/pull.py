@@ -40,6 +40,7 @@ from compilewatch.sources.hub.configurations import (
     CONFIG_FILES,
     MAX_FILE_BYTES,
     base_model,
+    base_pipeline,
     fetch_configurations,
 )
 from compilewatch.sources.hub.formats import kept_files, kept_tags
@@ -53,7 +54,7 @@ from compilewatch.sources.hub.pulled import (
     read_pulled,
     write_pulled,
 )
-from compilewatch.sources.hub.repositories import BASE_CONFIG
+from compilewatch.sources.hub.repositories import BASE, BASE_CONFIG
 from compilewatch.sources.hub.retry import HubUnavailableError, Notice, RetryLimits, retrying_client
 from compilewatch.sources.popularity import figures_of, popularity_csv
 
@@ -226,7 +227,8 @@ class _Puller:
             names, lambda name: self._config_text(info.id, revision, name), folder
         )
         if main is None:
-            return listed
+            pipeline = base_pipeline(info.library_name, info.tags or ())
+            return self._of_base_pipeline(listed, pipeline, where) if pipeline else listed
         base = base_model(folder)
         if base is not None and not (folder / "config.json").exists():
             problem = self._fetch_base(base, folder)
@@ -258,6 +260,25 @@ class _Puller:
             return _problem(exc)
         write_atomically(folder / BASE_CONFIG, text.encode())
         return None
+
+    def _of_base_pipeline(self, listed: PulledModel, base: str, where: Path) -> PulledModel:
+        """Fetch the configurations of the pipeline that an adapter of diffusers is for."""
+        try:
+            info = self.api.model_info(base, expand=["sha", "siblings"])
+            names = [sibling.rfilename for sibling in info.siblings or ()]
+            main = fetch_configurations(
+                names,
+                lambda name: self._config_text(base, info.sha or "main", name),
+                self.folder / where / BASE,
+            )
+        except HubUnavailableError:
+            raise
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
+            problem = f"adapter of diffusers: its base pipeline {base}: {_problem(exc)}"
+            return msgspec.structs.replace(listed, problem=problem)
+        if main is None:
+            return listed
+        return msgspec.structs.replace(listed, config=(where / BASE / main).as_posix())
 
     def _config_text(self, repository: str, revision: str, name: str) -> str:
         fetched = self.download(repository, revision, name)

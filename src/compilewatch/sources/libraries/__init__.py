@@ -108,6 +108,55 @@ LIBRARIES: dict[str, LibraryRow] = {
         module="open_clip",
         hub="open_clip",
     ),
+    "flair": LibraryRow(
+        implementation=f"{_FOLDER}.published:Flair",
+        source="flair",
+        package="flair",
+        module="flair",
+        hub="flair",
+    ),
+    "gliner": LibraryRow(
+        implementation=f"{_FOLDER}.published:Gliner",
+        source="gliner",
+        package="gliner",
+        module="gliner",
+        hub="gliner",
+    ),
+    "pyannote-audio": LibraryRow(
+        implementation=f"{_FOLDER}.published:Pyannote",
+        source="pyannote-audio",
+        package="pyannote-audio",
+        module="pyannote",
+        hub="pyannote-audio",
+    ),
+    "speechbrain": LibraryRow(
+        implementation=f"{_FOLDER}.published:SpeechBrain",
+        source="speechbrain",
+        package="speechbrain",
+        module="speechbrain",
+        hub="speechbrain",
+    ),
+    "ultralytics": LibraryRow(
+        implementation=f"{_FOLDER}.published:Ultralytics",
+        source="ultralytics",
+        package="ultralytics",
+        module="ultralytics",
+        hub="ultralytics",
+    ),
+    "vocos": LibraryRow(
+        implementation=f"{_FOLDER}.published:Vocos",
+        source="vocos",
+        package="vocos",
+        module="vocos",
+        hub="vocos",
+    ),
+    "wtpsplit": LibraryRow(
+        implementation=f"{_FOLDER}.published:Wtpsplit",
+        source="wtpsplit",
+        package="wtpsplit",
+        module="wtpsplit",
+        hub="wtpsplit",
+    ),
 }
 """All libraries, in the order in which their models are listed."""
 

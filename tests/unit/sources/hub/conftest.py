@@ -24,7 +24,11 @@ COMMIT = "0123456789" * 4
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A repository. `files` maps names to content (JSON, text), None for weights and the like."""
+    """A repository. `files` maps names to content (JSON, text), None for weights and the like.
+
+    `base` is the configuration of an adapter's base model, and `base_pipeline` the files of the
+    pipeline that an adapter of diffusers is for.
+    """
 
     files: Mapping[str, Any]
     library: str | None = None
@@ -32,6 +36,7 @@ class Kind:
     problem: str | None = None
     gated: bool = False
     base: dict[str, Any] | None = None
+    base_pipeline: Mapping[str, Any] | None = None
     trusted: bool = False
     name: str = NAME
 
@@ -62,6 +67,10 @@ def read(tmp_path: Path, miniature: Path) -> Read:
         if kind.base is not None:
             (folder / "base").mkdir()
             (folder / "base" / "config.json").write_text(json.dumps(kind.base))
+        if kind.base_pipeline is not None:
+            of_base = {name: json.dumps(content) for name, content in kind.base_pipeline.items()}
+            index = fetch_configurations(of_base, of_base.__getitem__, folder / "base")
+            main = f"base/{index}"
         model = PulledModel(
             repository=kind.name,
             revision=COMMIT,
