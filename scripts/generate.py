@@ -22,7 +22,7 @@ from compilewatch.events import LABELS, all_events, all_meanings
 from compilewatch.extras import EXTRAS
 from compilewatch.extras.executor.trainium.prices import Prices
 from compilewatch.extras.papers.prices import ModelPrices
-from compilewatch.extras.papers.rules import Rules
+from compilewatch.extras.papers.rules import PaperRules
 from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
 from compilewatch.plan.expectations import Expectations
 from compilewatch.sinks.metrics_page import metrics_page
@@ -59,7 +59,7 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "remote_code": (RemoteCode, "inputs/remote_code.toml"),
     "model_prices": (ModelPrices, "papers/prices.toml"),
     "repositories": (ReviewedRepositories, "repositories.toml"),
-    "paper_rules": (Rules, "papers/rules.toml"),
+    "paper_rules": (PaperRules, "papers/rules.toml"),
     "trainium_prices": (Prices, "trainium_prices.toml"),
 }
 """Name of the schema -> the struct that reads the file, and the file."""

@@ -34,11 +34,11 @@ from compilewatch.data import SENTENCE_TRANSFORMERS
 from compilewatch.records import LibraryBuild, ModelSpec, Part
 from compilewatch.sources.hub.configurations import fetch_configurations
 from compilewatch.sources.hub.formats import kept_files
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
 from compilewatch.sources.hub.repositories import BASE
 from compilewatch.sources.hub.source import HubSource
 from compilewatch.sources.overrides import read_overrides
-from compilewatch.sources.transformers.scan import Library, read_library
+from compilewatch.sources.transformers.scan import ScannedLibrary, read_library
 
 Files = dict[str, Any]
 """Name of a file -> its content, None for one that no pull would fetch."""
@@ -217,7 +217,7 @@ OPEN_CLIP = {
 Row = Mapping[str, str]
 
 
-def files_of(row: Row, library: Library) -> tuple[str | None, Files]:
+def files_of(row: Row, library: ScannedLibrary) -> tuple[str | None, Files]:
     """Return the library and the files of a repository like the one in a row of the list."""
     name = row["model_id"].lower()
     named = row["library"] or None
@@ -243,7 +243,7 @@ def files_of(row: Row, library: Library) -> tuple[str | None, Files]:
     return named, {**({"config.json": config} if config else {}), **WEIGHTS}
 
 
-def configuration(row: Row, library: Library) -> dict[str, Any] | None:
+def configuration(row: Row, library: ScannedLibrary) -> dict[str, Any] | None:
     """Return a `config.json` with the class that model type and task name; None without either."""
     kind, own = row["model_type"], row["custom_code"] == "yes"
     if not kind and not own:
@@ -365,7 +365,7 @@ def make(rows: Iterable[Row], output: Path, top: int) -> Path:
     made = PulledList(
         endpoint="made locally, not fetched from the Hub",
         pulled_at="never",
-        query=Query(top=top),
+        query=PulledQuery(top=top),
         model=models,
     )
     write_pulled(path, made)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from compilewatch.extras.papers.analysis import summarise_paper
 from compilewatch.extras.papers.records import (
-    Finding,
+    CodeVersion,
     FindingClass,
-    Generation,
+    PaperFinding,
     PaperSummary,
-    Stage,
+    PipelineStage,
     StageOutcome,
     StageResult,
 )
@@ -37,24 +37,28 @@ def summary(number: int, numbers: Mapping[str, float], *, unfaithful: bool = Fal
             key=f"{stage} {number}",
             outcome=StageOutcome.PASSED,
             at=f"2026-11-22T10:{number % 60:02}:00.000000000Z",
-            generation=version if stage not in (Stage.FIND, Stage.READ, Stage.PLAN) else None,
-            numbers=dict(numbers) if stage is Stage.EXECUTE else {},
-            labels={"dynamo": "pass", "export": "error"} if stage is Stage.SWEEP else {},
+            generation=version
+            if stage not in (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
+            else None,
+            numbers=dict(numbers) if stage is PipelineStage.EXECUTE else {},
+            labels={"dynamo": "pass", "export": "error"} if stage is PipelineStage.SWEEP else {},
             scripted=number % 2 == 0,
         )
-        for stage in Stage
+        for stage in PipelineStage
     ]
     if unfaithful:
         journal.append(
             StageResult(
                 paper=paper,
-                stage=Stage.FAITHFUL,
+                stage=PipelineStage.FAITHFUL,
                 key=f"unfaithful {number}",
                 outcome=StageOutcome.FAILED,
                 at="2026-11-22T11:00:00.000000000Z",
                 generation=version,
                 findings=(
-                    Finding(kind=FindingClass.UNFAITHFUL, stage=Stage.FAITHFUL, evidence="stock"),
+                    PaperFinding(
+                        kind=FindingClass.UNFAITHFUL, stage=PipelineStage.FAITHFUL, evidence="stock"
+                    ),
                 ),
                 scripted=number % 2 == 0,
             )
@@ -64,7 +68,7 @@ def summary(number: int, numbers: Mapping[str, float], *, unfaithful: bool = Fal
 
 def store_code(outputs: Path) -> None:
     """One version of the code of one paper."""
-    made = Generation(
+    made = CodeVersion(
         id="0" * 64,
         paper="gated-residual",
         source="def model(): ...",
@@ -77,13 +81,13 @@ def store_code(outputs: Path) -> None:
     )
     folder = PaperStore(outputs).folder(made.paper)
     files = (
-        folder.write(Stage.GENERATE, made.source.encode(), ".py"),
-        folder.write_record(Stage.GENERATE, made),
+        folder.write(PipelineStage.GENERATE, made.source.encode(), ".py"),
+        folder.write_record(PipelineStage.GENERATE, made),
     )
     folder.append(
         StageResult(
             paper=made.paper,
-            stage=Stage.GENERATE,
+            stage=PipelineStage.GENERATE,
             key="k",
             outcome=StageOutcome.PASSED,
             at="2026-01-02T03:04:05.000000000Z",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from compilewatch.contract.targets import TARGETS
-from compilewatch.launchers.local.batch import Batch
+from compilewatch.launchers.local.batch import LocalExecution
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.launchers.local.server import ServerProcess
 from compilewatch.records import DeclaredDevice
@@ -43,7 +43,7 @@ class WarmLauncher(LocalLauncher):
         )
         return self._kept[key]
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: LocalExecution) -> None:
         """Start nothing in advance: the server may be there already."""
 
     @classmethod

@@ -8,13 +8,13 @@ from typing import ClassVar
 from compilewatch.contract.targets import CPU
 from compilewatch.environments import Environments
 from compilewatch.extras.profiles.infer.parts import Profilers, environment_of
-from compilewatch.extras.profiles.infer.server_client import Profiler
+from compilewatch.extras.profiles.infer.server_client import ProfileServerClient
 
 
 class WarmProfilers(Profilers):
     """Profiling servers that outlive the command which started them."""
 
-    _kept: ClassVar[dict[tuple[str, Environments, str], Profiler]] = {}
+    _kept: ClassVar[dict[tuple[str, Environments, str], ProfileServerClient]] = {}
 
     def __init__(
         self, targets: Sequence[str], environments: Environments, device: str = CPU
@@ -24,7 +24,7 @@ class WarmProfilers(Profilers):
             name = environment_of(target)
             key = (name, environments, device)
             if key not in self._kept:
-                self._kept[key] = Profiler(name, ("inductor",), environments, device)
+                self._kept[key] = ProfileServerClient(name, ("inductor",), environments, device)
             self._of[name] = self._kept[key]
 
     @classmethod

@@ -79,7 +79,7 @@ def report_health(store: Store, settings: Settings, published: Published) -> Non
     """Report the state of publication to the Pushgateway, if one is set and it is available."""
     if not settings.pushgateway.url:
         return
-    from compilewatch.sinks.pushgateway import Health, push_health
+    from compilewatch.sinks.pushgateway import PublicationHealth, push_health
 
     failed = Counter(sink for sink, _ in published.failures)
     spool = store.spool
@@ -87,7 +87,7 @@ def report_health(store: Store, settings: Settings, published: Published) -> Non
         push_health(
             settings,
             {
-                sink: Health(
+                sink: PublicationHealth(
                     spooled=len(spool.waiting(sink)),
                     failed=failed[sink],
                     last=last.at if (last := spool.last(sink)) else None,

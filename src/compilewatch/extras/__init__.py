@@ -199,7 +199,7 @@ def of_run(folder: Path, place: str) -> Iterator[tuple[str, str]]:
 
 def folders() -> tuple[str, ...]:
     """Return the folders of all extras of the table, whether they are here or not."""
-    found = {}
+    found: dict[str, None] = {}
     for extra in EXTRAS.values():
         references = [each.implementation for each in extra.commands.values()]
         references += [*extra.launchers.values(), *extra.provides.values()]

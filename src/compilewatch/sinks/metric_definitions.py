@@ -7,7 +7,7 @@ from typing import NamedTuple
 from compilewatch import extras, plugins
 
 
-class Group(NamedTuple):
+class MetricGroup(NamedTuple):
     """What a metric describes: with which Pushgateway group it is replaced.
 
     `labels` are those of the group's grouping key, which come first in every sample.
@@ -17,9 +17,9 @@ class Group(NamedTuple):
     labels: tuple[str, ...]
 
 
-TARGET = Group("target", ("source", "target"))
-RUN = Group("run", ("source",))
-PUBLISHER = Group("publisher", ())
+TARGET = MetricGroup("target", ("source", "target"))
+RUN = MetricGroup("run", ("source",))
+PUBLISHER = MetricGroup("publisher", ())
 
 
 class Definition(NamedTuple):
@@ -32,7 +32,7 @@ class Definition(NamedTuple):
     name: str
     help: str
     own_labels: tuple[str, ...] = ()
-    group: Group = TARGET
+    group: MetricGroup = TARGET
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ MESSAGE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Health:
+class PublicationHealth:
     """The state of publication to a sink; `last` is RFC 3339, None if it never accepted a run."""
 
     spooled: int
@@ -88,7 +88,7 @@ class PushgatewaySink:
                 )
 
 
-def push_health(settings: Settings, health: Mapping[str, Health]) -> None:
+def push_health(settings: Settings, health: Mapping[str, PublicationHealth]) -> None:
     """Publish the state of publication by sink, without retries. Raises SinkError."""
     samples: list[Sample] = []
     for sink, one in health.items():

@@ -93,7 +93,7 @@ class Location(NamedTuple):
     size: int
 
 
-class Found(NamedTuple):
+class StoredOutcome(NamedTuple):
     """What a run found for one model on one target, which goes by its label."""
 
     run: str
@@ -128,17 +128,17 @@ class Index:
 
         return self._with_database(look)
 
-    def outcomes(self, runs: Sequence[str]) -> list[Found]:
+    def outcomes(self, runs: Sequence[str]) -> list[StoredOutcome]:
         """What these runs found, in the order of their ids. Raises StoreError."""
 
-        def look(database: sqlite3.Connection) -> list[Found]:
+        def look(database: sqlite3.Connection) -> list[StoredOutcome]:
             self._catch_up(database)
             rows = database.execute(
                 "SELECT run, model, target, status, phase FROM outcomes"
                 " WHERE run IN (SELECT value FROM json_each(?)) ORDER BY run",
                 (msgspec.json.encode(list(runs)).decode(),),
             )
-            return [Found(*row) for row in rows]
+            return [StoredOutcome(*row) for row in rows]
 
         return self._with_database(look)
 
@@ -221,7 +221,7 @@ class Index:
 
     def _read_on(self, database: sqlite3.Connection, run: str, inode: str, start: int) -> None:
         rows: list[Location] = []
-        found: list[Found] = []
+        found: list[StoredOutcome] = []
         end = start
         for offset, line in result_lines(self._root / run / RESULTS_FILE, start):
             end = offset + len(line)
@@ -229,7 +229,7 @@ class Index:
                 result = decode(line, Result)
                 label = target_label(result.request.target)
                 status, phase = result.status.value, result.phase.value
-                found.append(Found(run, result.request.model.name, label, status, phase))
+                found.append(StoredOutcome(run, result.request.model.name, label, status, phase))
                 if is_reusable(result):
                     rows.append(Location(result.request.key, run, offset, len(line)))
         database.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", rows)

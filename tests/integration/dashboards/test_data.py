@@ -18,7 +18,7 @@ import pytest
 from compilewatch.extras.papers.publication import push_papers
 from compilewatch.records import Mode, Part, Performance, Target
 from compilewatch.records.views import RunView
-from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
+from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from dashboards.queries import FAILED, STALE_SECONDS
 from dashboards.states import STATES
@@ -91,7 +91,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         ]
         push_papers(settings, papers)
         last = factories.run().started_at
-        push_health(settings, {"pushgateway": Health(spooled=0, failed=0, last=last)})
+        push_health(settings, {"pushgateway": PublicationHealth(spooled=0, failed=0, last=last)})
         config = folder / "prometheus.yml"
         config.write_text(
             "scrape_configs:\n- job_name: pushgateway\n  honor_labels: true\n"

@@ -18,7 +18,7 @@ from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import Status, Target
 from compilewatch.records.views import RunView
 from compilewatch.sinks.prometheus import exposition, groups
-from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health
+from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from tests import example_run, factories, services
 from tests.services import Service
@@ -165,8 +165,8 @@ def test_prometheus_keeps_the_labels_and_names_no_instance(
 
 @pytest.mark.services
 def test_how_publishing_went_is_a_group_of_its_own(gateway: Service) -> None:
-    well = Health(spooled=0, failed=0, last="2026-01-02T03:04:05Z")
-    badly = Health(spooled=2, failed=1, last=None)
+    well = PublicationHealth(spooled=0, failed=0, last="2026-01-02T03:04:05Z")
+    badly = PublicationHealth(spooled=2, failed=1, last=None)
     push_health(settings(gateway.url), {"pushgateway": well, "loki": badly})
     found = {
         (name, dict(labels)["sink"]): value

@@ -12,7 +12,7 @@ import pytest
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.records import ModelSpec
 from compilewatch.sources import SOURCES
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
 from compilewatch.sources.libraries import ALL, LIBRARIES
 from compilewatch.sources.loading import source_class
 
@@ -36,7 +36,7 @@ def places(tmp_path: Path, scans: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ]
     write_pulled(
         inputs / "pulled" / "models.toml",
-        PulledList(endpoint="e", pulled_at="t", query=Query(top=3), model=models),
+        PulledList(endpoint="e", pulled_at="t", query=PulledQuery(top=3), model=models),
     )
     for name in ("models.toml", "examples"):
         (inputs / name).symlink_to(EXAMPLE / name)

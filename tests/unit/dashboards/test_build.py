@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.extras.papers.records import Stage
+from compilewatch.extras.papers.records import PipelineStage
 from compilewatch.records import Status
 from dashboards import build, frame, states
 from dashboards.panels import NO_DATA, TARGETS, tiles
@@ -194,7 +194,7 @@ def test_units_are_english_and_shares_near_one_are_not_rounded_to_it() -> None:
 def test_the_funnel_is_in_the_order_of_the_stages() -> None:
     (funnel,) = (p for p in panels(DASHBOARDS["compilewatch-papers"]) if p["title"] == "Funnel")
     stages = re.findall(r'stage=\\?"(\w+)\\?", outcome', json.dumps(funnel["targets"]))
-    assert stages == [stage.value for stage in Stage]
+    assert stages == [stage.value for stage in PipelineStage]
 
 
 def test_no_query_makes_a_zero_of_nothing() -> None:

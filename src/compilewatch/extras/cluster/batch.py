@@ -21,8 +21,15 @@ from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster.cluster import NEURON_CORES, Cluster
 from compilewatch.extras.cluster.files import Content, own_files, read, shared_files, write
 from compilewatch.extras.cluster.losses import Flight, lost_result
-from compilewatch.extras.cluster.node import Order, Parcel, evaluated
-from compilewatch.extras.cluster.protocol import Landed, Lost, Pulse, Report, Run, Submitted
+from compilewatch.extras.cluster.node import NodeTask, Parcel, evaluated
+from compilewatch.extras.cluster.protocol import (
+    ClusterBatch,
+    Landed,
+    Lost,
+    Pulse,
+    Report,
+    Submitted,
+)
 from compilewatch.records import AttemptCode, Request, Result
 
 QUEUED_PER_SLOT = 2
@@ -39,14 +46,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _folders = count(1)
 
 
-class Batch:
+class ClusterExecution:
     """One run. `cache` is the folder in which nodes look for created environments.
 
     `node_timeout_seconds` limits the time during which no node can take a request.
     """
 
     def __init__(
-        self, cluster: Cluster, run: Run, cache: str | None, node_timeout_seconds: float
+        self, cluster: Cluster, run: ClusterBatch, cache: str | None, node_timeout_seconds: float
     ) -> None:
         self.cluster = cluster
         self.ray = cluster.ray
@@ -121,7 +128,7 @@ class Batch:
         resources = {}
         if self.cores and request.target.name == "neuron":
             resources[NEURON_CORES] = 1
-        order = Order(
+        order = NodeTask(
             request=request,
             digest=self.digests[request.target.environment],
             files={path: read(path) for path in own_files(request)},

@@ -22,21 +22,21 @@ import msgspec
 from compilewatch.contract.messages import Lines
 from compilewatch.contract.targets import default_environment
 from compilewatch.errors import LauncherError
-from compilewatch.extras.cluster.batch import Batch, line_of
+from compilewatch.extras.cluster.batch import ClusterExecution, line_of
 from compilewatch.extras.cluster.cluster import Cluster, Node
 from compilewatch.extras.cluster.node import Description, described
 from compilewatch.extras.cluster.protocol import (
     OUR_OWN_FAULT,
+    ClusterBatch,
+    ClusterFailed,
     Connect,
     Count,
     Counted,
     Describe,
     Described,
     Done,
-    Failed,
     Order,
     Report,
-    Run,
 )
 from compilewatch.records import Environment
 
@@ -77,12 +77,12 @@ class Driver:
                 limit = self.wanted.memory_limit_bytes
                 slots = sum(node.slots(limit) for node in self.cluster.nodes())
                 yield Counted(jobs=max(1, slots))
-            elif isinstance(order, Run):
+            elif isinstance(order, ClusterBatch):
                 timeout = self.wanted.node_timeout_seconds
-                yield from Batch(self.cluster, order, self.cache, timeout).run()
+                yield from ClusterExecution(self.cluster, order, self.cache, timeout).run()
                 yield Done()
         except LauncherError as error:
-            yield Failed(reason=str(error))
+            yield ClusterFailed(reason=str(error))
 
     def agreed(self) -> tuple[Environment, ...]:
         """Return the environments of the nodes. Raises LauncherError if nodes differ."""

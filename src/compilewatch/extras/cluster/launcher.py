@@ -17,18 +17,18 @@ from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster.losses import Flight, lost_result
 from compilewatch.extras.cluster.protocol import (
     OUR_OWN_FAULT,
+    ClusterBatch,
+    ClusterFailed,
     Connect,
     Count,
     Counted,
     Describe,
     Described,
     Done,
-    Failed,
     Landed,
     Lost,
     Order,
     Report,
-    Run,
     Submitted,
 )
 from compilewatch.launchers import Completed, by_environment
@@ -132,7 +132,9 @@ class RayLauncher:
         waiting = [Flight(request=request) for queue in queues for request in queue]
         lost_drivers = 0
         while waiting:
-            order = Run(flights=tuple(waiting), digests=digests, scratch=str(scratch.resolve()))
+            order = ClusterBatch(
+                flights=tuple(waiting), digests=digests, scratch=str(scratch.resolve())
+            )
             before = len(waiting)
             waiting = yield from self._run(order)
             lost_drivers = 1 if len(waiting) < before else lost_drivers + 1
@@ -142,7 +144,7 @@ class RayLauncher:
                     f"result in between; {WHERE_RAY_SAYS_WHY}, then sweep --resume"
                 )
 
-    def _run(self, order: Run) -> Generator[Completed, None, list[Flight]]:
+    def _run(self, order: ClusterBatch) -> Generator[Completed, None, list[Flight]]:
         """Yield results; return the requests without one, because their driver was lost."""
         waiting = dict(enumerate(order.flights))
         under_way: set[int] = set()
@@ -161,13 +163,13 @@ class RayLauncher:
                     del waiting[report.number]
                     kept = Path(report.artifacts) if report.artifacts is not None else None
                     yield Completed(result=report.result, artifacts=kept)
-                elif isinstance(report, Done | Failed):
+                elif isinstance(report, Done | ClusterFailed):
                     idle = True
                     break
         finally:
             if not idle:
                 self.close()
-        if isinstance(report, Failed):
+        if isinstance(report, ClusterFailed):
             raise LauncherError(report.reason)
         left = []
         for number, flight in waiting.items():
@@ -183,7 +185,7 @@ class RayLauncher:
         """Return the single report of this order. Raises LauncherError."""
         self._send(order)
         for report in self._received():
-            if isinstance(report, Failed):
+            if isinstance(report, ClusterFailed):
                 raise LauncherError(report.reason)
             return report
         raise LauncherError(f"the connection to the Ray cluster was lost; {WHERE_RAY_SAYS_WHY}")

@@ -25,7 +25,7 @@ from compilewatch.records import Environment, Record, Request, Result
 from compilewatch.store import condense
 
 
-class Order(Record, frozen=True, kw_only=True):
+class NodeTask(Record, frozen=True, kw_only=True):
     """One request for a slot. `files` is the content of the files that only it names, by path.
 
     `digest` is the digest that the environment must have; `cache` is the folder of environments,
@@ -55,7 +55,7 @@ class Description(Record, frozen=True, kw_only=True):
     problem: str = ""
 
 
-_orders = msgspec.msgpack.Decoder(Order)
+_orders = msgspec.msgpack.Decoder(NodeTask)
 _shared = msgspec.msgpack.Decoder(dict[str, Content])
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -72,7 +72,7 @@ def described(names: tuple[str, ...], cache: str | None) -> bytes:
 
 
 def evaluated(order: bytes, shared: bytes) -> bytes:
-    """Return an encoded `Parcel` for one `Order`.
+    """Return an encoded `Parcel` for one `NodeTask`.
 
     `shared` is the content, by path, of the files that all orders share. A problem of the node (no
     environment, a full disk) is in the parcel.
@@ -96,7 +96,7 @@ class _Slot:
         self._launcher: LocalLauncher | None = None
         self._name = ""
 
-    def evaluate(self, order: Order, sent: dict[str, Content]) -> Parcel:
+    def evaluate(self, order: NodeTask, sent: dict[str, Content]) -> Parcel:
         request = at_node(order.request, sent, self._root / "files")
         scratch = self._root / "scratch"
         scratch.mkdir(exist_ok=True)

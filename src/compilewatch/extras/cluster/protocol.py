@@ -26,14 +26,14 @@ class Connect(Record, frozen=True, kw_only=True, tag="connect"):
 
 
 class Describe(Record, frozen=True, kw_only=True, tag="describe"):
-    """The response is `Described` or `Failed`."""
+    """The response is `Described` or `ClusterFailed`."""
 
 
 class Count(Record, frozen=True, kw_only=True, tag="count"):
-    """The response is `Counted` or `Failed`."""
+    """The response is `Counted` or `ClusterFailed`."""
 
 
-class Run(Record, frozen=True, kw_only=True, tag="run"):
+class ClusterBatch(Record, frozen=True, kw_only=True, tag="run"):
     """The response is a `Landed` for each flight, numbered by its position, and then `Done`.
 
     `digests` maps the name of each environment to the digest that it must have.
@@ -44,7 +44,7 @@ class Run(Record, frozen=True, kw_only=True, tag="run"):
     scratch: str
 
 
-Order = Connect | Describe | Count | Run
+Order = Connect | Describe | Count | ClusterBatch
 
 
 # --- driver to launcher --------------------------------------------------------------------------
@@ -87,10 +87,10 @@ class Pulse(Record, frozen=True, kw_only=True, tag="pulse"):
     """Nothing new; sent regularly so that silence means that the driver hangs."""
 
 
-class Failed(Record, frozen=True, kw_only=True, tag="failed"):
+class ClusterFailed(Record, frozen=True, kw_only=True, tag="failed"):
     """A LauncherError, which ends the order."""
 
     reason: str
 
 
-Report = Described | Counted | Submitted | Lost | Landed | Done | Pulse | Failed
+Report = Described | Counted | Submitted | Lost | Landed | Done | Pulse | ClusterFailed

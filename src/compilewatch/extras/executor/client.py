@@ -18,12 +18,12 @@ from compilewatch.extras.executor.protocol import (
     SERVICE,
     Artifact,
     ErrorCode,
-    Health,
     JobRequest,
     JobState,
     Key,
     LogPart,
     Problem,
+    ServiceHealth,
 )
 from compilewatch.files import write_atomically
 from compilewatch.retry import TransientError, retrying
@@ -85,9 +85,9 @@ class ExecutorClient:
         """Close the connections."""
         self._http.close()
 
-    def health(self) -> Health:
+    def health(self) -> ServiceHealth:
         """The service's state; verifies that it is an executor of this protocol."""
-        health = self._decoded(self._call("GET", "/health", known=False), Health)
+        health = self._decoded(self._call("GET", "/health", known=False), ServiceHealth)
         if health.service != SERVICE:
             raise self._foreign()
         if health.protocol != PROTOCOL_VERSION:
@@ -214,16 +214,16 @@ class ExecutorClient:
             raise ExecutorError(f"{artifact.name} of job {key} arrived damaged: fetch it again")
         return content
 
-    def drain(self) -> Health:
+    def drain(self) -> ServiceHealth:
         """Let the service take no more jobs. Raises ExecutorError (`code` conflict) if any is left.
 
         After it, the instance can be stopped without harm to anybody's job.
         """
-        return self._decoded(self._call("PUT", "/drain"), Health)
+        return self._decoded(self._call("PUT", "/drain"), ServiceHealth)
 
-    def undrain(self) -> Health:
+    def undrain(self) -> ServiceHealth:
         """Let a service that was drained take jobs again."""
-        return self._decoded(self._call("DELETE", "/drain"), Health)
+        return self._decoded(self._call("DELETE", "/drain"), ServiceHealth)
 
     def _state(self, method: str, key: str, body: bytes | None = None) -> JobState:
         return self._decoded(self._call(method, _path(key), body), JobState)

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, State
-from compilewatch.extras.executor.runner import PROFILE, Profiler
-from compilewatch.extras.executor.sandbox.policy import Limits
+from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, JobStatus
+from compilewatch.extras.executor.runner import PROFILE, NeuronInspect
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.executor.training_output import summary
 from compilewatch.records import Record
 
@@ -39,17 +39,17 @@ class ExecuteBatch(Record, frozen=True, kw_only=True):
     timeout: Annotated[float, Meta(gt=0)] | None = None
 
 
-def job_of(asked: Execute, timeout: float | None, ceiling: Limits) -> tuple[str, JobRequest]:
+def job_of(asked: Execute, timeout: float | None, ceiling: SandboxLimits) -> tuple[str, JobRequest]:
     """The key and the request of a script."""
     seconds = min(timeout or DEFAULT_TIMEOUT_SECONDS, ceiling.deadline_seconds)
-    default = Limits()
+    default = SandboxLimits()
     smaller = {
         field.name: min(getattr(default, field.name), getattr(ceiling, field.name))
-        for field in msgspec.structs.fields(Limits)
+        for field in msgspec.structs.fields(SandboxLimits)
     }
     request = JobRequest(
         files={"main.py": asked.code},
-        limits=Limits(**{**smaller, "deadline_seconds": seconds}),
+        limits=SandboxLimits(**{**smaller, "deadline_seconds": seconds}),
         paper_id=asked.paper_id,
         title=asked.paper_title or "",
         profile=True,
@@ -59,7 +59,7 @@ def job_of(asked: Execute, timeout: float | None, ceiling: Limits) -> tuple[str,
 
 
 def answer(
-    asked: Execute, state: JobState, stdout: bytes, stderr: bytes, profiler: Profiler | None
+    asked: Execute, state: JobState, stdout: bytes, stderr: bytes, profiler: NeuronInspect | None
 ) -> dict[str, Any]:
     """The response for one script that has ended."""
     result = state.result
@@ -67,7 +67,7 @@ def answer(
     names = [each.name for each in result.artifacts] if result is not None else []
     profile = [name for name in names if name.startswith(f"{PROFILE}/")]
     made: dict[str, Any] = {
-        "success": state.state is State.DONE,
+        "success": state.state is JobStatus.DONE,
         "paper_id": asked.paper_id,
         "job": state.key,
         "execution_time": result.duration_seconds if result is not None else 0.0,
@@ -89,7 +89,7 @@ def answer(
         "has_evaluation": ".eval(" in asked.code,
         "uses_distributed_training": "torch.distributed" in asked.code,
     }
-    if state.state is not State.DONE:
+    if state.state is not JobStatus.DONE:
         timed_out = state.failure is FailureCode.DEADLINE
         made["error_type"] = "timeout" if timed_out else "execution_error"
         made["error_message"] = state.message or (state.failure or state.state).value

@@ -20,7 +20,7 @@ from compilewatch.extras.executor.protocol import (
     JobRequest,
     JobResult,
     JobState,
-    State,
+    JobStatus,
 )
 from compilewatch.files import lock
 from compilewatch.records.clock import now
@@ -48,7 +48,7 @@ CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, number);
 """
 
 
-class RejectedError(Exception):
+class JobRejectedError(Exception):
     """A call that the service rejects."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -105,22 +105,24 @@ class JobStore:
         return self.folder / "jobs" / state.key / str(state.attempt)
 
     def submit(self, key: str, request: JobRequest) -> tuple[JobState, bool]:
-        """Store a job durably; False if it was stored before. Raises RejectedError."""
+        """Store a job durably; False if it was stored before. Raises JobRejectedError."""
         encoded = msgspec.json.encode(request, order="deterministic")
         digest = hashlib.sha256(encoded).hexdigest()
         with self._transaction() as base:
             row = base.execute("SELECT digest, value FROM jobs WHERE key = ?", (key,)).fetchone()
             if row is not None:
                 if row[0] != digest:
-                    raise RejectedError(
+                    raise JobRejectedError(
                         ErrorCode.CONFLICT, f"job {key} is another request: choose another key"
                     )
                 return msgspec.json.decode(row[1], type=JobState), False
-            queued = self._count(State.QUEUED)
+            queued = self._count(JobStatus.QUEUED)
             if queued >= MOST_QUEUED:
-                raise RejectedError(ErrorCode.BUSY, f"{queued} jobs are waiting: try again later")
+                raise JobRejectedError(
+                    ErrorCode.BUSY, f"{queued} jobs are waiting: try again later"
+                )
             state = JobState(
-                key=key, state=State.QUEUED, submitted_at=now(), paper_id=request.paper_id
+                key=key, state=JobStatus.QUEUED, submitted_at=now(), paper_id=request.paper_id
             )
             base.execute(
                 "INSERT INTO jobs (key, digest, state, request, value) VALUES (?, ?, ?, ?, ?)",
@@ -129,11 +131,11 @@ class JobStore:
             return state, True
 
     def get(self, key: str) -> JobState:
-        """A job. Raises RejectedError if there is none."""
+        """A job. Raises JobRejectedError if there is none."""
         with self._lock:
             row = self._base.execute("SELECT value FROM jobs WHERE key = ?", (key,)).fetchone()
         if row is None:
-            raise RejectedError(ErrorCode.NOT_FOUND, f"no job {key!r}")
+            raise JobRejectedError(ErrorCode.NOT_FOUND, f"no job {key!r}")
         return msgspec.json.decode(row[0], type=JobState)
 
     def newest(self, most: int) -> tuple[JobState, ...]:
@@ -160,24 +162,24 @@ class JobStore:
     def counts(self) -> tuple[int, int]:
         """How many jobs run and how many wait."""
         with self._lock:
-            return self._count(State.RUNNING), self._count(State.QUEUED)
+            return self._count(JobStatus.RUNNING), self._count(JobStatus.QUEUED)
 
     def running(self) -> tuple[JobState, ...]:
         """The jobs that are marked as running."""
-        return self._all(State.RUNNING)
+        return self._all(JobStatus.RUNNING)
 
     def claim(self) -> tuple[JobState, JobRequest] | None:
         """Mark the oldest waiting job as running, as its next attempt; None if none waits."""
         with self._transaction() as base:
             row = base.execute(
                 "SELECT value, request FROM jobs WHERE state = ? ORDER BY number LIMIT 1",
-                (State.QUEUED,),
+                (JobStatus.QUEUED,),
             ).fetchone()
             if row is None:
                 return None
             state = msgspec.json.decode(row[0], type=JobState)
             state = msgspec.structs.replace(
-                state, state=State.RUNNING, attempt=state.attempt + 1, started_at=now()
+                state, state=JobStatus.RUNNING, attempt=state.attempt + 1, started_at=now()
             )
             self._put(state)
             return state, msgspec.json.decode(row[1], type=JobRequest)
@@ -186,10 +188,10 @@ class JobStore:
         """End a waiting job, and record for a running one that it is to be cancelled."""
         with self._transaction() as base:
             state = self.get(key)
-            if state.state is State.QUEUED:
-                state = _ended(state, State.CANCELLED, FailureCode.CANCELLED, "before it began")
+            if state.state is JobStatus.QUEUED:
+                state = _ended(state, JobStatus.CANCELLED, FailureCode.CANCELLED, "before it began")
                 self._put(state)
-            elif state.state is State.RUNNING:
+            elif state.state is JobStatus.RUNNING:
                 base.execute("UPDATE jobs SET cancel = 1 WHERE key = ?", (key,))
             return state
 
@@ -200,7 +202,11 @@ class JobStore:
             return bool(row and row[0])
 
     def finish(
-        self, state: JobState, final: State, failure: FailureCode | None, result: JobResult | None
+        self,
+        state: JobState,
+        final: JobStatus,
+        failure: FailureCode | None,
+        result: JobResult | None,
     ) -> JobState:
         """Store the end of a job's attempt, unless it has ended already."""
         with self._transaction():
@@ -217,26 +223,26 @@ class JobStore:
         """Let a job wait again whose sandbox ended with the service, or give it up as lost."""
         with self._transaction():
             known = self.get(state.key)
-            if known.state is not State.RUNNING or known.attempt != state.attempt:
+            if known.state is not JobStatus.RUNNING or known.attempt != state.attempt:
                 return known
             if self.cancelled(state.key):
-                again = _ended(known, State.CANCELLED, FailureCode.CANCELLED, "while it ran")
+                again = _ended(known, JobStatus.CANCELLED, FailureCode.CANCELLED, "while it ran")
             elif known.attempt >= MOST_ATTEMPTS:
                 message = f"the service ended during each of its {known.attempt} attempts"
-                again = _ended(known, State.LOST, FailureCode.INTERRUPTED, message)
+                again = _ended(known, JobStatus.LOST, FailureCode.INTERRUPTED, message)
             else:
-                again = msgspec.structs.replace(known, state=State.QUEUED, started_at=None)
+                again = msgspec.structs.replace(known, state=JobStatus.QUEUED, started_at=None)
             self._put(again)
             return again
 
-    def _all(self, *states: State) -> tuple[JobState, ...]:
+    def _all(self, *states: JobStatus) -> tuple[JobState, ...]:
         marks = ", ".join("?" * len(states))
         query = f"SELECT value FROM jobs WHERE state IN ({marks}) ORDER BY number"
         with self._lock:
             rows = self._base.execute(query, states).fetchall()
         return tuple(msgspec.json.decode(row[0], type=JobState) for row in rows)
 
-    def _count(self, state: State) -> int:
+    def _count(self, state: JobStatus) -> int:
         found = self._base.execute("SELECT count(*) FROM jobs WHERE state = ?", (state,))
         return int(found.fetchone()[0])
 
@@ -263,7 +269,9 @@ class JobStore:
                 self._base.rollback()
 
 
-def _ended(state: JobState, final: State, failure: FailureCode | None, message: str) -> JobState:
+def _ended(
+    state: JobState, final: JobStatus, failure: FailureCode | None, message: str
+) -> JobState:
     return msgspec.structs.replace(
         state, state=final, failure=failure, message=message, ended_at=now()
     )

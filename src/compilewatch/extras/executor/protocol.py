@@ -7,7 +7,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from compilewatch.extras.executor.sandbox.policy import Ending, Limits, MemoryGuard, Name
+from compilewatch.extras.executor.sandbox.policy import (
+    MemoryGuard,
+    Name,
+    SandboxEnding,
+    SandboxLimits,
+)
 from compilewatch.records import Record
 
 PROTOCOL_VERSION = 1
@@ -21,7 +26,7 @@ Key = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
 """The name of a job, chosen by its client. Equal submissions under one key are one job."""
 
 
-class State(StrEnum):
+class JobStatus(StrEnum):
     """The states of a job; it ends in exactly one of the last four.
 
     `lost`: the service ended while the job ran, as often as a job is tried.
@@ -35,7 +40,7 @@ class State(StrEnum):
     LOST = "lost"
 
 
-ENDED = frozenset({State.DONE, State.FAILED, State.CANCELLED, State.LOST})
+ENDED = frozenset({JobStatus.DONE, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.LOST})
 
 
 class FailureCode(StrEnum):
@@ -97,7 +102,7 @@ class JobRequest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     files: Annotated[dict[Name, str], Meta(min_length=1, max_length=256)]
     entry: Name = "main.py"
     arguments: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
-    limits: Limits = Limits()
+    limits: SandboxLimits = SandboxLimits()
     profile: bool = False
     paper_id: Annotated[str, Meta(max_length=200)] = ""
     title: Annotated[str, Meta(max_length=500)] = ""
@@ -123,7 +128,7 @@ class JobResult(Record, frozen=True, kw_only=True):
     `exit_code`, `metrics` and everything in logs and artifacts are claims of the code that ran.
     """
 
-    ending: Ending
+    ending: SandboxEnding
     detail: str = ""
     exit_code: int | None = None
     signal: int | None = None
@@ -149,7 +154,7 @@ class JobState(Record, frozen=True, kw_only=True):
     """
 
     key: str
-    state: State
+    state: JobStatus
     attempt: int = 0
     submitted_at: str
     started_at: str | None = None
@@ -173,7 +178,7 @@ class LogPart(Record, frozen=True, kw_only=True):
     ended: bool
 
 
-class Health(Record, frozen=True, kw_only=True):
+class ServiceHealth(Record, frozen=True, kw_only=True):
     """`GET /health`, which needs no token.
 
     `running` and `queued` count the jobs of all clients: the instance must not be stopped before

@@ -23,9 +23,14 @@ from compilewatch.extras.executor.protocol import (
     JobRequest,
     JobResult,
     JobState,
-    State,
+    JobStatus,
 )
-from compilewatch.extras.executor.sandbox.policy import Ending, Limits, Run, SandboxResult
+from compilewatch.extras.executor.sandbox.policy import (
+    SandboxEnding,
+    SandboxLimits,
+    SandboxResult,
+    SandboxSpec,
+)
 from compilewatch.extras.executor.sandbox.supervised import Supervised
 from compilewatch.extras.executor.training_output import read_points
 from compilewatch.files import lock, write_atomically
@@ -44,15 +49,15 @@ PRUNE_SECONDS = 3600.0
 _log = logging.getLogger(__name__)
 
 _FAILURES = {
-    Ending.DEADLINE: FailureCode.DEADLINE,
-    Ending.MEMORY: FailureCode.MEMORY,
-    Ending.DISK_FILES: FailureCode.DISK_FILES,
-    Ending.NOT_STARTED: FailureCode.NOT_STARTED,
+    SandboxEnding.DEADLINE: FailureCode.DEADLINE,
+    SandboxEnding.MEMORY: FailureCode.MEMORY,
+    SandboxEnding.DISK_FILES: FailureCode.DISK_FILES,
+    SandboxEnding.NOT_STARTED: FailureCode.NOT_STARTED,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profiler:
+class NeuronInspect:
     """Takes Neuron profiles of jobs with `program`; their files are also put below `folder`."""
 
     program: Path
@@ -68,12 +73,12 @@ class Setup:
     devices: tuple[str, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
     concurrency: int = 1
-    ceiling: Limits = field(default_factory=Limits)
-    profiler: Profiler | None = None
+    ceiling: SandboxLimits = field(default_factory=SandboxLimits)
+    profiler: NeuronInspect | None = None
     keep_days: float = 30.0
 
 
-class Runner:
+class JobRunner:
     """Runs waiting jobs in threads, oldest first. What an earlier service left is settled first."""
 
     def __init__(self, store: JobStore, setup: Setup) -> None:
@@ -170,7 +175,7 @@ class Runner:
                 del self._active[state.key]
         self._settle(state, result)
 
-    def _planned(self, request: JobRequest, folder: Path) -> Run:
+    def _planned(self, request: JobRequest, folder: Path) -> SandboxSpec:
         setup = self._setup
         command = ["python", request.entry, *request.arguments]
         visible = list(setup.visible)
@@ -221,7 +226,7 @@ class Runner:
 
     def _settle(self, state: JobState, result: SandboxResult) -> None:
         """Store the outcome of an attempt; done again after a crash, it gives the same."""
-        if result.ending is Ending.CANCELLED and not self._store.cancelled(state.key):
+        if result.ending is SandboxEnding.CANCELLED and not self._store.cancelled(state.key):
             self._store.interrupted(state)
             return
         folder = self._store.attempt_folder(state)
@@ -270,17 +275,17 @@ class Runner:
         return tuple(kept)
 
     def _not_started(self, state: JobState, message: str) -> None:
-        result = SandboxResult(ending=Ending.NOT_STARTED, detail=message)
-        self._store.finish(state, State.FAILED, FailureCode.NOT_STARTED, self._result(result))
+        result = SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=message)
+        self._store.finish(state, JobStatus.FAILED, FailureCode.NOT_STARTED, self._result(result))
 
 
-def verdict(result: SandboxResult) -> tuple[State, FailureCode | None]:
+def verdict(result: SandboxResult) -> tuple[JobStatus, FailureCode | None]:
     """The final state of a job with this result."""
-    if result.ending is Ending.CANCELLED:
-        return State.CANCELLED, FailureCode.CANCELLED
+    if result.ending is SandboxEnding.CANCELLED:
+        return JobStatus.CANCELLED, FailureCode.CANCELLED
     if result.ending in _FAILURES:
-        return State.FAILED, _FAILURES[result.ending]
+        return JobStatus.FAILED, _FAILURES[result.ending]
     if result.exit_code == 0:
-        return State.DONE, None
+        return JobStatus.DONE, None
     failed_by = FailureCode.SIGNAL if result.exit_code is None else FailureCode.EXIT_STATUS
-    return State.FAILED, failed_by
+    return JobStatus.FAILED, failed_by

@@ -33,7 +33,7 @@ class Address:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Service:
+class ServiceOptions:
     """One service: address, token (empty: none), folder of its state, and how it runs jobs."""
 
     address: Address = field(default_factory=Address)
@@ -43,7 +43,7 @@ class Service:
 
 
 def serve(
-    service: Service, on_listening: Callable[[int], None], on_wait: Callable[[], None]
+    service: ServiceOptions, on_listening: Callable[[int], None], on_wait: Callable[[], None]
 ) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises ExecutorError or SandboxError before it listens.
 
@@ -98,7 +98,7 @@ def read_token(file: Path | None) -> str:
         raise ExecutorError(f"{file} is not text: it must hold the token only") from None
 
 
-def _verify(service: Service) -> None:
+def _verify(service: ServiceOptions) -> None:
     host, token = service.address.host, service.token
     if not token and not _is_loopback(host):
         raise ExecutorError(

@@ -20,21 +20,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from compilewatch import __version__
 from compilewatch.extras.executor import founding
-from compilewatch.extras.executor.jobs import JobStore, RejectedError
+from compilewatch.extras.executor.jobs import JobRejectedError, JobStore
 from compilewatch.extras.executor.protocol import (
     MAX_BODY_BYTES,
     PROTOCOL_VERSION,
     SERVICE,
     STATUSES,
     ErrorCode,
-    Health,
     JobRequest,
     JobState,
     Key,
     Problem,
+    ServiceHealth,
 )
-from compilewatch.extras.executor.runner import OUTPUT, STDERR, STDOUT, Runner, Setup
-from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, Limits
+from compilewatch.extras.executor.runner import OUTPUT, STDERR, STDOUT, JobRunner, Setup
+from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, SandboxLimits
 from compilewatch.records.clock import now
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Service:
 
     def __init__(self, store: JobStore, setup: Setup) -> None:
         self.store, self.setup = store, setup
-        self.runner = Runner(store, setup)
+        self.runner = JobRunner(store, setup)
         self.draining = False
         self._accepting = threading.Lock()
 
@@ -58,7 +58,7 @@ class Service:
         """`GET /health`: the state of the service, without a token."""
         running, queued = await run_in_threadpool(self.store.counts)
         return _answer(
-            Health(
+            ServiceHealth(
                 service=SERVICE,
                 protocol=PROTOCOL_VERSION,
                 version=__version__,
@@ -83,11 +83,11 @@ class Service:
         return _answer(state, 201 if new else 200)
 
     def accept(self, key: str, wanted: JobRequest) -> tuple[JobState, bool]:
-        """Store a job if the service takes it. Raises RejectedError."""
+        """Store a job if the service takes it. Raises JobRejectedError."""
         _verify(wanted, self.setup.ceiling)
         with self._accepting:
             if self.draining:
-                raise RejectedError(
+                raise JobRejectedError(
                     ErrorCode.DRAINING, "the service takes no more jobs: it is to stop"
                 )
             state, new = self.store.submit(key, wanted)
@@ -116,7 +116,7 @@ class Service:
         stream = request.query_params.get("stream", "stdout")
         offset = request.query_params.get("offset", "0")
         if stream not in ("stdout", "stderr") or not offset.isascii() or not offset.isdecimal():
-            raise RejectedError(
+            raise JobRejectedError(
                 ErrorCode.INVALID, "stream must be stdout or stderr, and offset a number of bytes"
             )
         # The state first: what is written after it is read next time.
@@ -138,7 +138,9 @@ class Service:
         name = request.path_params["name"]
         known = state.result.artifacts if state.result is not None else ()
         if name not in {each.name for each in known}:
-            raise RejectedError(ErrorCode.NOT_FOUND, f"job {state.key} left no file {name[:100]!r}")
+            raise JobRejectedError(
+                ErrorCode.NOT_FOUND, f"job {state.key} left no file {name[:100]!r}"
+            )
         file = self.store.attempt_folder(state) / OUTPUT / name
         return _bytes(await run_in_threadpool(file.read_bytes), {})
 
@@ -157,7 +159,7 @@ class Service:
         with self._accepting:
             running, queued = self.store.counts()
             if running or queued:
-                raise RejectedError(ErrorCode.CONFLICT, f"{running} jobs run and {queued} wait")
+                raise JobRejectedError(ErrorCode.CONFLICT, f"{running} jobs run and {queued} wait")
             self.draining = True
 
     async def execute(self, request: Request) -> Response:
@@ -245,7 +247,7 @@ def application(store: JobStore, setup: Setup, token: str) -> Starlette:
     app = Starlette(
         routes=routes,
         lifespan=lifespan,
-        exception_handlers={RejectedError: _rejected, 404: _unknown, 405: _unknown},
+        exception_handlers={JobRejectedError: _rejected, 404: _unknown, 405: _unknown},
     )
     app.add_middleware(Gate, token=token)
     return app
@@ -255,7 +257,7 @@ def _key(request: Request) -> str:
     try:
         return msgspec.convert(request.path_params["key"], Key)
     except msgspec.ValidationError:
-        raise RejectedError(
+        raise JobRejectedError(
             ErrorCode.INVALID,
             "a key has 1 to 128 letters, digits, dots, dashes and underscores, and begins with a "
             "letter or digit",
@@ -263,44 +265,46 @@ def _key(request: Request) -> str:
 
 
 async def _body(request: Request, kind: type[T]) -> T:
-    """The JSON body of a call. Raises RejectedError if it is anything else, or too large."""
+    """The JSON body of a call. Raises JobRejectedError if it is anything else, or too large."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
-        raise RejectedError(ErrorCode.MEDIA_TYPE, "the body must be application/json")
+        raise JobRejectedError(ErrorCode.MEDIA_TYPE, "the body must be application/json")
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for part in request.stream():
                 data += part
                 if len(data) > MAX_BODY_BYTES:
-                    raise RejectedError(
+                    raise JobRejectedError(
                         ErrorCode.TOO_LARGE, f"a request may have {MAX_BODY_BYTES} bytes"
                     )
         return msgspec.json.decode(data, type=kind)
     except TimeoutError:
-        raise RejectedError(
+        raise JobRejectedError(
             ErrorCode.INVALID, f"the body did not arrive within {BODY_SECONDS:g} s"
         ) from None
     except ClientDisconnect:
-        raise RejectedError(ErrorCode.INVALID, "the caller ended") from None
+        raise JobRejectedError(ErrorCode.INVALID, "the caller ended") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RejectedError(ErrorCode.INVALID, f"not a valid request: {error}") from None
+        raise JobRejectedError(ErrorCode.INVALID, f"not a valid request: {error}") from None
 
 
-def _verify(wanted: JobRequest, ceiling: Limits) -> None:
-    """Raise RejectedError for a request that contradicts itself or wants too much."""
+def _verify(wanted: JobRequest, ceiling: SandboxLimits) -> None:
+    """Raise JobRejectedError for a request that contradicts itself or wants too much."""
     if wanted.entry not in wanted.files:
-        raise RejectedError(ErrorCode.INVALID, f"files has no {wanted.entry!r}, which is the entry")
+        raise JobRejectedError(
+            ErrorCode.INVALID, f"files has no {wanted.entry!r}, which is the entry"
+        )
     for name in wanted.files:
         above = name.rpartition("/")[0]
         while above:
             if above in wanted.files:
-                raise RejectedError(ErrorCode.INVALID, f"{above!r} is a file and a folder")
+                raise JobRejectedError(ErrorCode.INVALID, f"{above!r} is a file and a folder")
             above = above.rpartition("/")[0]
-    for field in msgspec.structs.fields(Limits):
+    for field in msgspec.structs.fields(SandboxLimits):
         most = getattr(ceiling, field.name)
         if getattr(wanted.limits, field.name) > most:
-            raise RejectedError(
+            raise JobRejectedError(
                 ErrorCode.INVALID, f"limits.{field.name} may be at most {most} here"
             )
 
@@ -334,7 +338,7 @@ def _problem_response(code: ErrorCode, message: str) -> Response:
 
 
 def _rejected(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RejectedError)
+    assert isinstance(error, JobRejectedError)
     return _problem_response(error.code, str(error))
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from compilewatch.environments.versions import release_of
 from compilewatch.errors import InterpreterError, UsageError
-from compilewatch.extras.history.attribution import Attribution, Cause, Versions, attribute
+from compilewatch.extras.history.attribution import Attribution, ChangeCause, Versions, attribute
 from compilewatch.extras.history.bisect import Prepare
 from compilewatch.extras.history.versions import Evaluator
 from compilewatch.plan.keys import target_sha256
@@ -199,11 +199,11 @@ def _evaluate(
 def _attribution(case: _Case, by_place: bool) -> Attribution:
     change = case.change
     if case.problem or case.ends is None:
-        cause, detail = Cause.NOT_DETERMINED, case.problem
+        cause, detail = ChangeCause.NOT_DETERMINED, case.problem
     else:
         cause, detail = attribute(*case.ends, case.corners, by_place=by_place)
-        if cause is Cause.HARNESS and case.others:
-            cause = Cause.NOT_DETERMINED
+        if cause is ChangeCause.HARNESS and case.others:
+            cause = ChangeCause.NOT_DETERMINED
             detail = f"the environments of the runs differ otherwise, too: {', '.join(case.others)}"
     return Attribution(
         model=change.model,

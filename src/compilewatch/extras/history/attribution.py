@@ -15,7 +15,7 @@ from compilewatch.analysis.judgement import judge
 from compilewatch.records import Record, Result, Status, Target
 
 
-class Cause(StrEnum):
+class ChangeCause(StrEnum):
     """`harness` is compilewatch itself; `not_determined` is never a guess at one of the others."""
 
     TORCH = "torch"
@@ -42,7 +42,7 @@ class Attribution(Record, frozen=True, kw_only=True):
     target: Target
     before: Status | None
     after: Status | None
-    cause: Cause
+    cause: ChangeCause
     detail: str
     corners: dict[str, str]
 
@@ -53,7 +53,7 @@ Corners = Mapping[Versions, Result | None]
 
 def attribute(
     old: Versions, new: Versions, corners: Corners, *, by_place: bool = False
-) -> tuple[Cause, str]:
+) -> tuple[ChangeCause, str]:
     """Return the cause of a change from `old` to `new`, and a sentence.
 
     `corners` has the results of the two ends and, if both packages differ, of the two mixtures.
@@ -71,33 +71,39 @@ def attribute(
         found = corners.get(corner)
         if found is None or not found.is_verdict:
             why = "there is no result" if found is None else f"{found.status} in {found.phase}"
-            return Cause.NOT_DETERMINED, f"no verdict of {corner}: {why}"
+            return ChangeCause.NOT_DETERMINED, f"no verdict of {corner}: {why}"
     if same(old, new):
-        return Cause.HARNESS, "with today's compilewatch the two versions have the same result"
+        return (
+            ChangeCause.HARNESS,
+            "with today's compilewatch the two versions have the same result",
+        )
     if old.transformers == new.transformers:
-        return Cause.TORCH, "only torch differs"
+        return ChangeCause.TORCH, "only torch differs"
     if old.torch == new.torch:
-        return Cause.TRANSFORMERS, "only Transformers differs"
+        return ChangeCause.TRANSFORMERS, "only Transformers differs"
     return _of_square(old, new, same)
 
 
 def _of_square(
     old: Versions, new: Versions, same: Callable[[Versions, Versions], bool]
-) -> tuple[Cause, str]:
+) -> tuple[ChangeCause, str]:
     torch_only = Versions(new.torch, old.transformers)
     transformers_only = Versions(old.torch, new.transformers)
     torch_changes = not same(old, torch_only)
     transformers_changes = not same(old, transformers_only)
     if not torch_changes and not transformers_changes:
-        return Cause.INTERACTION, "neither of the two alone changes the result, only both together"
+        return (
+            ChangeCause.INTERACTION,
+            "neither of the two alone changes the result, only both together",
+        )
     if torch_changes and transformers_changes:
         alike = same(torch_only, new) and same(transformers_only, new)
         how = "each of the two alone does it" if alike else "each of the two alone changes it"
-        return Cause.INTERACTION, how
+        return ChangeCause.INTERACTION, how
     changed = torch_only if torch_changes else transformers_only
     name = "torch" if torch_changes else "Transformers"
     if not same(changed, new):
-        return Cause.INTERACTION, f"{name} alone changes the result, but to another one"
+        return ChangeCause.INTERACTION, f"{name} alone changes the result, but to another one"
     return (
-        Cause.TORCH if torch_changes else Cause.TRANSFORMERS
+        ChangeCause.TORCH if torch_changes else ChangeCause.TRANSFORMERS
     ), f"{name} alone changes the result"

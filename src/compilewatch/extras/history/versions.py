@@ -29,7 +29,7 @@ Launch = Callable[[Settings, Sequence[str]], AbstractContextManager[Launcher]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class EvaluatedVersion:
     """A result, and the run that has it; `reused` if that run was there before."""
 
     result: Result
@@ -48,7 +48,7 @@ class Evaluator:
 
     def evaluate(
         self, specs: Sequence[ModelSpec], target: Target, environment: Environment
-    ) -> dict[str, Found]:
+    ) -> dict[str, EvaluatedVersion]:
         """Return the results by model name, stored ones first; `target` names no environment.
 
         KeyboardInterrupt, LauncherError and StoreError propagate; all finished results are stored.
@@ -59,7 +59,7 @@ class Evaluator:
         options = options_of(settings, [environment])
         made = plan(specs, placed, options, expectations=expectations, named=True)
         answers = {
-            skipped.request.model.name: Found(result=skipped, run="", reused=False)
+            skipped.request.model.name: EvaluatedVersion(result=skipped, run="", reused=False)
             for skipped in made.skipped
         }
         stored = self.store.lookup_many([request.key for request in made.requests])
@@ -67,7 +67,9 @@ class Evaluator:
         for request in made.requests:
             if found := stored.get(request.key):
                 result = msgspec.structs.replace(found.result, request=request)
-                answers[request.model.name] = Found(result=result, run=found.run, reused=True)
+                answers[request.model.name] = EvaluatedVersion(
+                    result=result, run=found.run, reused=True
+                )
             else:
                 waiting.append(request.model)
         if waiting:
@@ -86,7 +88,7 @@ class Evaluator:
                 )
             for result in view.results:
                 name = result.request.model.name
-                answers[name] = Found(result=result, run=view.run.id, reused=False)
+                answers[name] = EvaluatedVersion(result=result, run=view.run.id, reused=False)
         return answers
 
 

@@ -8,7 +8,7 @@ Row = dict[str, str | float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class MonitorEntry:
     """A run, or a profile of training or inference: one line of the overview.
 
     `key` is its folder relative to `outputs/`. `done` of `total` requests or steps are there; of
@@ -48,7 +48,7 @@ class Details:
     those of each graph break, in milliseconds.
     """
 
-    entry: Entry
+    entry: MonitorEntry
     figures: tuple[tuple[str, str], ...] = ()
     alerts: tuple[Alert, ...] = ()
     statuses: dict[str, int] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compilewatch.errors import StoreError
-from compilewatch.extras.monitor.entries import Alert, Details, Entry, Row
+from compilewatch.extras.monitor.entries import Alert, Details, MonitorEntry, Row
 from compilewatch.extras.profiles.infer import analysis
 from compilewatch.extras.profiles.infer import words as words
 from compilewatch.extras.profiles.infer.records import (
@@ -53,12 +53,12 @@ class InferenceReader:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._read: dict[Path, tuple[_Stamp, tuple[Entry, ...]]] = {}
+        self._read: dict[Path, tuple[_Stamp, tuple[MonitorEntry, ...]]] = {}
         self._profiles: dict[str, InferenceProfile] = {}
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MonitorEntry]:
         """Return every profile; one that cannot be read has the state `damaged`."""
-        found: list[Entry] = []
+        found: list[MonitorEntry] = []
         with contextlib.suppress(OSError):
             for folder in self._root.iterdir():
                 own = folder.name.startswith(PREFIX)
@@ -66,7 +66,7 @@ class InferenceReader:
                     found += self._of_folder(folder, own=own)
         return found
 
-    def details(self, entry: Entry) -> Details:
+    def details(self, entry: MonitorEntry) -> Details:
         """Return what the tabs show of a profile. Raises StoreError if it cannot be read."""
         profile = self._profiles.get(entry.key)
         if profile is not None:
@@ -76,7 +76,7 @@ class InferenceReader:
             raise StoreError(damaged[0] if damaged else f"{entry.key} has no profile")
         return Details(entry=entry, alerts=tuple(_unfinished(entry)))
 
-    def _of_folder(self, folder: Path, *, own: bool) -> tuple[Entry, ...]:
+    def _of_folder(self, folder: Path, *, own: bool) -> tuple[MonitorEntry, ...]:
         try:
             status = (folder / PROFILES_FILE).stat()
         except OSError:
@@ -95,7 +95,7 @@ class InferenceReader:
         self._read[folder] = stamp, entries
         return entries
 
-    def _without_record(self, folder: Path) -> Entry:
+    def _without_record(self, folder: Path) -> MonitorEntry:
         """A profile that is being measured, or whose process has ended before its end."""
         running = any(
             Path("/proc", scratch.name.rpartition("-")[2]).exists()
@@ -103,12 +103,12 @@ class InferenceReader:
         )
         return _plain_entry(folder, "running" if running else "interrupted")
 
-    def _entry(self, stored: StoredProfile) -> Entry:
+    def _entry(self, stored: StoredProfile) -> MonitorEntry:
         profile = stored.profile
         key = stored.folder.relative_to(self._root).as_posix()
         points = (point for target in profile.targets for point in target.points)
         self._profiles[key] = profile
-        return Entry(
+        return MonitorEntry(
             key=key,
             kind="inference",
             title=f"{profile.model} on {', '.join(profile.options.targets)}",
@@ -118,7 +118,7 @@ class InferenceReader:
         )
 
 
-def details_of(profile: InferenceProfile, entry: Entry) -> Details:
+def details_of(profile: InferenceProfile, entry: MonitorEntry) -> Details:
     """Return what the tabs show of a profile."""
     points = [(target, point) for target in profile.targets for point in target.points]
     measured = [(target, point) for target, point in points if point.latency is not None]
@@ -185,7 +185,7 @@ def _alerts(profile: InferenceProfile) -> Iterator[Alert]:
         yield Alert(level="info", found=note, advice="see the report of the profile")
 
 
-def _unfinished(entry: Entry) -> Iterator[Alert]:
+def _unfinished(entry: MonitorEntry) -> Iterator[Alert]:
     if entry.state == "interrupted":
         yield Alert(
             level="error",
@@ -233,9 +233,9 @@ def _break_rows(point: BatchPoint) -> Iterator[Row]:
         }
 
 
-def _plain_entry(folder: Path, state: str) -> Entry:
+def _plain_entry(folder: Path, state: str) -> MonitorEntry:
     begun = folder.name.removeprefix(PREFIX)
-    return Entry(
+    return MonitorEntry(
         key=folder.name,
         kind="inference",
         title=begun,

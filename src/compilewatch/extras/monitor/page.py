@@ -8,7 +8,7 @@ from typing import Any
 
 from compilewatch.errors import StoreError
 from compilewatch.extras.monitor import inference
-from compilewatch.extras.monitor.entries import Details, Entry, Row
+from compilewatch.extras.monitor.entries import Details, MonitorEntry, Row
 from compilewatch.extras.monitor.view import TEXT_BYTES, Monitor
 from compilewatch.report.charts import MID_TONES
 
@@ -276,7 +276,7 @@ def _memory(st: Any, details: Details | None) -> None:
         st.info("No memory was measured.")
 
 
-def _artifacts(st: Any, monitor: Monitor, entry: Entry) -> None:
+def _artifacts(st: Any, monitor: Monitor, entry: MonitorEntry) -> None:
     artifacts = monitor.artifacts(entry)
     if not artifacts:
         st.info("No files yet.")
@@ -298,7 +298,7 @@ def _artifacts(st: Any, monitor: Monitor, entry: Entry) -> None:
         st.error(str(error))
 
 
-def _preview(st: Any, monitor: Monitor, entry: Entry, name: str, size: int) -> None:
+def _preview(st: Any, monitor: Monitor, entry: MonitorEntry, name: str, size: int) -> None:
     suffix = PurePosixPath(name).suffix.lower()
     if suffix in PICTURES:
         picture = monitor.read(entry, name)

@@ -14,7 +14,7 @@ from pathlib import Path
 from compilewatch.analysis.comparison import compare
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
-from compilewatch.extras.monitor.entries import Alert, Details, Entry, Row
+from compilewatch.extras.monitor.entries import Alert, Details, MonitorEntry, Row
 from compilewatch.extras.monitor.inference import InferenceReader
 from compilewatch.extras.monitor.sweeps import SweepFigures, SweepReader
 from compilewatch.extras.profiles.train import analysis
@@ -51,7 +51,7 @@ ENDED = ("finished", "failed", "incomplete", "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Artifact:
+class ShownFile:
     """One file to look at or download, by its path below the entry's folder."""
 
     name: str
@@ -64,22 +64,22 @@ class Monitor:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self._store = Store(self.root)
-        self._runs: dict[str, tuple[Run, Entry]] = {}
+        self._runs: dict[str, tuple[Run, MonitorEntry]] = {}
         self._sweeps: dict[str, SweepReader] = {}
         self._configs: dict[Path, TrainingConfig] = {}
-        self._ended: dict[Path, Entry] = {}
+        self._ended: dict[Path, MonitorEntry] = {}
         self._profiles: dict[Path, TrainingProfile] = {}
         self._changed: dict[str, tuple[Row, ...]] = {}
         self._inference = InferenceReader(self.root)
 
     # --- the list ---
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[MonitorEntry, ...]:
         """Return everything, newest first; what cannot be read is left out."""
         found = [*self._run_entries(), *self._training_entries(), *self._inference.entries()]
         return tuple(sorted(found, key=lambda entry: entry.started_at, reverse=True))
 
-    def _run_entries(self) -> list[Entry]:
+    def _run_entries(self) -> list[MonitorEntry]:
         entries = []
         with contextlib.suppress(OSError):
             for path in self.root.iterdir():
@@ -88,12 +88,12 @@ class Monitor:
                         entries.append(self._run_entry(path))
         return entries
 
-    def _run_entry(self, path: Path) -> Entry:
+    def _run_entry(self, path: Path) -> MonitorEntry:
         known = self._runs.get(path.name)
         if known is not None and known[0].state in ("finished", "incomplete"):
             return known[1]
         run = StoredRun(path).run
-        entry = Entry(
+        entry = MonitorEntry(
             key=path.name,
             kind="sweep",
             title=f"{run.source}, {plural(run.planned, 'request')}",
@@ -108,7 +108,7 @@ class Monitor:
         self._runs[path.name] = run, entry
         return entry
 
-    def _training_entries(self) -> list[Entry]:
+    def _training_entries(self) -> list[MonitorEntry]:
         entries = []
         for path in find_training(self.root / PROFILES):
             if path not in self._ended:
@@ -121,12 +121,12 @@ class Monitor:
                 entries.append(self._ended[path])
         return entries
 
-    def _training_entry(self, path: Path) -> Entry:
+    def _training_entry(self, path: Path) -> MonitorEntry:
         if path not in self._configs:
             self._configs[path] = read_config(path)
         config, state = self._configs[path], state_of(path)
         newest = tail(path)[-1:]
-        return Entry(
+        return MonitorEntry(
             key=path.relative_to(self.root).as_posix(),
             kind="training",
             title=" on ".join(filter(None, (config.model or config.id, config.target))),
@@ -137,7 +137,7 @@ class Monitor:
 
     # --- one entry ---
 
-    def details(self, entry: Entry) -> Details:
+    def details(self, entry: MonitorEntry) -> Details:
         """Return what the tabs show of an entry."""
         if entry.kind == "sweep":
             return self._sweep_details(entry)
@@ -148,7 +148,7 @@ class Monitor:
     def _sweep(self, path: Path) -> SweepReader:
         return self._sweeps.setdefault(path.name, SweepReader(path))
 
-    def _sweep_details(self, entry: Entry) -> Details:
+    def _sweep_details(self, entry: MonitorEntry) -> Details:
         figures = self._sweep(self.root / entry.key).read()
         passed = figures.statuses[Status.PASS.value]
         entry = replace(entry, done=figures.results, passed=passed)
@@ -171,7 +171,7 @@ class Monitor:
             largest=figures.largest(),
         )
 
-    def _changes(self, entry: Entry) -> tuple[Row, ...]:
+    def _changes(self, entry: MonitorEntry) -> tuple[Row, ...]:
         """What differs from the baseline, of a run that has ended; read once."""
         if entry.state not in ENDED:
             return ()
@@ -186,7 +186,7 @@ class Monitor:
             self._changed[entry.key] = rows
         return self._changed[entry.key]
 
-    def _training_details(self, entry: Entry) -> Details:
+    def _training_details(self, entry: MonitorEntry) -> Details:
         profile = self._profile(self.root / entry.key)
         times, figures = analysis.times_of(profile), analysis.metrics_of(profile)
         step, steps = times.step, profile.steps[-STEPS_SHOWN:]
@@ -236,20 +236,20 @@ class Monitor:
 
     # --- files ---
 
-    def artifacts(self, entry: Entry) -> tuple[Artifact, ...]:
+    def artifacts(self, entry: MonitorEntry) -> tuple[ShownFile, ...]:
         """Return the files of an entry, by name; at most `FILES_LISTED`."""
         folder = self.root / entry.key
-        found: list[Artifact] = []
+        found: list[ShownFile] = []
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()
             if len(found) == FILES_LISTED:
                 break
             if not any(part.startswith(".") for part in name.split("/")) and path.is_file():
                 with contextlib.suppress(OSError):
-                    found.append(Artifact(name=name, bytes=path.stat().st_size))
+                    found.append(ShownFile(name=name, bytes=path.stat().st_size))
         return tuple(found)
 
-    def read(self, entry: Entry, name: str, most: int | None = None) -> bytes:
+    def read(self, entry: MonitorEntry, name: str, most: int | None = None) -> bytes:
         """Return a file of an entry, or its beginning.
 
         Raises StoreError for a file that cannot be read, and for one outside of the entry's folder.
@@ -293,7 +293,7 @@ def _stage_row(step: Step) -> dict[str, float]:
     return {"step": step.index, **milliseconds}
 
 
-def _sweep_alerts(entry: Entry, figures: SweepFigures) -> Sequence[Alert]:
+def _sweep_alerts(entry: MonitorEntry, figures: SweepFigures) -> Sequence[Alert]:
     alerts = []
     if entry.state == "interrupted":
         alerts.append(

@@ -22,7 +22,7 @@ PROVIDERS: dict[str, str] = {
 }
 
 
-class Query(Record, frozen=True, kw_only=True):
+class PaperQuery(Record, frozen=True, kw_only=True):
     """Which papers to find. Exactly one of `paper_id`, `recent_days` and `text` or `dsl` is set.
 
     `dsl` is a query of OpenSearch's query language. `random` draws instead of ordering.
@@ -36,12 +36,12 @@ class Query(Record, frozen=True, kw_only=True):
     max_papers: int = 1
 
 
-class Library(Protocol):
+class PaperLibrary(Protocol):
     """Where papers come from. Raises SourceError or UsageError, each one line."""
 
     name: str
 
-    def find(self, query: Query) -> tuple[Paper, ...]:
+    def find(self, query: PaperQuery) -> tuple[Paper, ...]:
         """Return at most `query.max_papers` papers, the best or newest first."""
         ...
 

@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from compilewatch.extras.papers.records import (
-    Call,
     CallState,
-    Finding,
+    ModelCall,
+    PaperFinding,
     PaperSummary,
+    PipelineStage,
     Spent,
-    Stage,
     StageOutcome,
     StageResult,
 )
 from compilewatch.records import Record
 
 
-def spent(entries: Iterable[Call], *, papers: Iterable[str] | None = None) -> Spent:
+def spent(entries: Iterable[ModelCall], *, papers: Iterable[str] | None = None) -> Spent:
     """Sums over entries, of some papers if they are named.
 
     A request that has not ended may have been paid for: it counts with the most that it can cost.
@@ -36,21 +36,23 @@ def spent(entries: Iterable[Call], *, papers: Iterable[str] | None = None) -> Sp
     )
 
 
-def summarise_paper(journal: Sequence[StageResult], entries: Iterable[Call]) -> PaperSummary:
+def summarise_paper(journal: Sequence[StageResult], entries: Iterable[ModelCall]) -> PaperSummary:
     """The summary of a paper whose journal has at least one line.
 
     Only results of the last version of the code count; a stage without one was not run.
     """
-    last: dict[Stage, StageResult] = {result.stage: result for result in journal}
-    generated = last.get(Stage.GENERATE)
+    last: dict[PipelineStage, StageResult] = {result.stage: result for result in journal}
+    generated = last.get(PipelineStage.GENERATE)
     generation = generated.generation if generated else None
-    stages = tuple(_of_stage(stage, last, generation) for stage in Stage)
+    stages = tuple(_of_stage(stage, last, generation) for stage in PipelineStage)
     findings = tuple(finding for stage in stages for finding in stage.findings)
     paper = journal[0].paper
     mine = [entry for entry in entries if entry.paper == paper]
     return PaperSummary(
         paper=paper,
-        title=last[Stage.FIND].labels.get("title", paper) if Stage.FIND in last else paper,
+        title=last[PipelineStage.FIND].labels.get("title", paper)
+        if PipelineStage.FIND in last
+        else paper,
         state=_state(stages),
         stages=stages,
         findings=findings,
@@ -59,25 +61,27 @@ def summarise_paper(journal: Sequence[StageResult], entries: Iterable[Call]) -> 
         spent=spent(mine),
         scripted=any(result.scripted for result in journal),
         model=next((entry.model for entry in reversed(mine)), ""),
-        dataset=last[Stage.PLAN].labels.get("dataset", "") if Stage.PLAN in last else "",
+        dataset=last[PipelineStage.PLAN].labels.get("dataset", "")
+        if PipelineStage.PLAN in last
+        else "",
         repaired=_repaired(journal, generation),
     )
 
 
-def _repaired(journal: Sequence[StageResult], generation: str | None) -> tuple[Finding, ...]:
+def _repaired(journal: Sequence[StageResult], generation: str | None) -> tuple[PaperFinding, ...]:
     """What was found in earlier versions, each finding once."""
     earlier = (one for one in journal if one.generation not in (None, generation))
     return tuple(dict.fromkeys(finding for one in earlier for finding in one.findings))
 
 
 def _of_stage(
-    stage: Stage, last: Mapping[Stage, StageResult], generation: str | None
+    stage: PipelineStage, last: Mapping[PipelineStage, StageResult], generation: str | None
 ) -> StageResult:
     found = last.get(stage)
     if found is not None and found.generation in (None, generation):
         return found
-    failed = [s for s in Stage if s in last and last[s].outcome is StageOutcome.FAILED]
-    earlier = [s for s in failed if list(Stage).index(s) < list(Stage).index(stage)]
+    failed = [s for s in PipelineStage if s in last and last[s].outcome is StageOutcome.FAILED]
+    earlier = [s for s in failed if list(PipelineStage).index(s) < list(PipelineStage).index(stage)]
     why = f"not reached: {earlier[-1]} failed" if earlier else "not reached"
     paper = next(iter(last.values())).paper
     return StageResult(
@@ -90,7 +94,7 @@ def _repairs(journal: Sequence[StageResult], generation: str | None) -> int:
     numbers = [
         result.numbers.get("version", 0.0)
         for result in journal
-        if result.stage is Stage.GENERATE and result.generation == generation
+        if result.stage is PipelineStage.GENERATE and result.generation == generation
     ]
     return int(numbers[-1]) if numbers else 0
 
@@ -106,7 +110,7 @@ class Funnel(Record, frozen=True, kw_only=True):
     """How many papers passed each stage, and what was wrong with the others."""
 
     papers: int
-    passed: dict[Stage, int]
+    passed: dict[PipelineStage, int]
     findings: dict[str, int]
     states: dict[str, int]
     spent: Spent
@@ -123,7 +127,7 @@ def funnel(summaries: Sequence[PaperSummary]) -> Funnel:
     """The funnel from found to executed."""
     passed = {
         stage: sum(one.stages[number].outcome is StageOutcome.PASSED for one in summaries)
-        for number, stage in enumerate(Stage)
+        for number, stage in enumerate(PipelineStage)
     }
     kinds = Counter(kind for one in summaries for kind in {f.kind.value for f in one.findings})
     return Funnel(
@@ -144,6 +148,6 @@ def funnel(summaries: Sequence[PaperSummary]) -> Funnel:
     )
 
 
-def first_finding(summary: PaperSummary) -> Finding | None:
+def first_finding(summary: PaperSummary) -> PaperFinding | None:
     """The finding that stopped a paper first."""
     return summary.findings[0] if summary.findings else None

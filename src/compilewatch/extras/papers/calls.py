@@ -18,8 +18,14 @@ from compilewatch.errors import ProviderError, UsageError
 from compilewatch.extras.papers import CallError, Prompt, Provider, Reply
 from compilewatch.extras.papers.prices import ModelPrice
 from compilewatch.extras.papers.prompts import call_key
-from compilewatch.extras.papers.records import Call, CallState, Finding, FindingClass, Stage
-from compilewatch.extras.papers.rules import Rules
+from compilewatch.extras.papers.records import (
+    CallState,
+    FindingClass,
+    ModelCall,
+    PaperFinding,
+    PipelineStage,
+)
+from compilewatch.extras.papers.rules import PaperRules
 from compilewatch.extras.papers.text import estimate_tokens
 from compilewatch.records.clock import now
 from compilewatch.retry import retrying
@@ -35,13 +41,13 @@ OVERHEAD_TOKENS = 1_000
 class Recorder(Protocol):
     """The ledger; see `extras.papers.store.Ledger`."""
 
-    def finished(self, key: str) -> Call | None: ...
+    def finished(self, key: str) -> ModelCall | None: ...
 
-    def entries(self) -> tuple[Call, ...]: ...
+    def entries(self) -> tuple[ModelCall, ...]: ...
 
-    def begin(self, call: Call) -> Call: ...
+    def begin(self, call: ModelCall) -> ModelCall: ...
 
-    def end(self, call: Call) -> Call: ...
+    def end(self, call: ModelCall) -> ModelCall: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +67,7 @@ class Budget:
 class NoReplyError(Exception):
     """There is no reply, for a reason that is not in the reply; `finding` says why."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: PaperFinding) -> None:
         super().__init__(finding.evidence)
         self.finding = finding
 
@@ -80,7 +86,7 @@ class Caller:
 
     ledger: Recorder
     provider: Provider
-    rules: Rules
+    rules: PaperRules
     price: ModelPrice | None
     budget: Budget
     papers: frozenset[str]
@@ -90,7 +96,7 @@ class Caller:
     sleep: Callable[[float], None] = time.sleep
     requests: int = field(default=0, init=False)
     _settled: threading.Condition = field(default_factory=threading.Condition, init=False)
-    _open: dict[int, Call] = field(default_factory=dict, init=False)
+    _open: dict[int, ModelCall] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Raises UsageError for a limit in dollars on a model without a price."""
@@ -105,7 +111,7 @@ class Caller:
         """The key of a call in the ledger."""
         return call_key(prompt, self.provider.model, self.provider.name, self.rules, parent)
 
-    def call(self, prompt: Prompt, *, stage: Stage, parent: str = "") -> Call:
+    def call(self, prompt: Prompt, *, stage: PipelineStage, parent: str = "") -> ModelCall:
         """The finished call for a prompt, from the ledger or new.
 
         Raises NoReplyError, or ProviderError if the model cannot be used at all.
@@ -127,9 +133,9 @@ class Caller:
             code = cause.code if isinstance(cause, CallError) else ""
             kind = FindingClass.THROTTLED if "Throttl" in code else FindingClass.UNAVAILABLE
             said = f"no reply after {self.attempts} requests: {error}"
-            raise NoReplyError(Finding(kind=kind, stage=stage, evidence=said)) from None
+            raise NoReplyError(PaperFinding(kind=kind, stage=stage, evidence=said)) from None
 
-    def _request(self, prompt: Prompt, key: str, stage: Stage) -> Call:
+    def _request(self, prompt: Prompt, key: str, stage: PipelineStage) -> ModelCall:
         tokens = estimate_tokens(prompt.system + prompt.text) + OVERHEAD_TOKENS
         tokens += estimate_tokens(msgspec.json.encode(prompt.schema).decode())
         most = self.price.most(tokens, prompt.max_tokens) if self.price else None
@@ -155,9 +161,9 @@ class Caller:
                 del self._open[entry.entry]
                 self._settled.notify_all()
 
-    def _entry(self, prompt: Prompt, key: str, usd: float | None, input_tokens: int) -> Call:
+    def _entry(self, prompt: Prompt, key: str, usd: float | None, input_tokens: int) -> ModelCall:
         """The line `started`, with the most that the request can use."""
-        return Call(
+        return ModelCall(
             entry=0,
             key=key,
             state=CallState.STARTED,
@@ -173,7 +179,7 @@ class Caller:
             scripted=self.provider.scripted,
         )
 
-    def _finished(self, entry: Call, reply: Reply) -> Call:
+    def _finished(self, entry: ModelCall, reply: Reply) -> ModelCall:
         return msgspec.structs.replace(
             entry,
             state=CallState.FINISHED,
@@ -189,11 +195,11 @@ class Caller:
             reply=reply.text,
         )
 
-    def _ended(self) -> list[Call]:
+    def _ended(self) -> list[ModelCall]:
         return [entry for entry in self.ledger.entries() if entry.entry not in self._open]
 
     def _over(
-        self, wanted: Call, stage: Stage, *, among: list[Call] | None = None
+        self, wanted: ModelCall, stage: PipelineStage, *, among: list[ModelCall] | None = None
     ) -> NoReplyError | None:
         """Why a request could exceed a budget, with what is used `among` some entries (all)."""
         entries = self.ledger.entries() if among is None else among
@@ -219,7 +225,7 @@ class Caller:
         return None
 
 
-def _failed(entry: Call, error: CallError) -> Call:
+def _failed(entry: ModelCall, error: CallError) -> ModelCall:
     """A request that may have been charged keeps the most that it can use."""
     ended = msgspec.structs.replace(
         entry,
@@ -233,16 +239,16 @@ def _failed(entry: Call, error: CallError) -> Call:
     return msgspec.structs.replace(ended, usd=0.0, input_tokens=0, output_tokens=0)
 
 
-def _usd(entries: Iterable[Call]) -> float:
+def _usd(entries: Iterable[ModelCall]) -> float:
     return sum(entry.usd or 0.0 for entry in entries)
 
 
-def _tokens(entries: Iterable[Call]) -> int:
+def _tokens(entries: Iterable[ModelCall]) -> int:
     return sum(
         e.input_tokens + e.output_tokens + e.cache_read_tokens + e.cache_write_tokens
         for e in entries
     )
 
 
-def _over(stage: Stage, evidence: str) -> NoReplyError:
-    return NoReplyError(Finding(kind=FindingClass.BUDGET, stage=stage, evidence=evidence))
+def _over(stage: PipelineStage, evidence: str) -> NoReplyError:
+    return NoReplyError(PaperFinding(kind=FindingClass.BUDGET, stage=stage, evidence=evidence))

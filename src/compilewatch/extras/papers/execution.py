@@ -17,14 +17,19 @@ from msgspec import Meta
 
 from compilewatch.errors import SandboxError
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox.policy import MIB, Ending, Limits, SandboxResult
+from compilewatch.extras.executor.sandbox.policy import (
+    MIB,
+    SandboxEnding,
+    SandboxLimits,
+    SandboxResult,
+)
 from compilewatch.extras.executor.training_output import read_points, summary
 from compilewatch.extras.papers.records import (
-    Finding,
+    CodeVersion,
     FindingClass,
-    Generation,
+    PaperFinding,
     PaperPlan,
-    Stage,
+    PipelineStage,
 )
 from compilewatch.records import Record
 
@@ -33,7 +38,7 @@ SCRIPT = "main.py"
 MODULE = "generated.py"
 SHARED = "challenge.py"
 
-EAGER_LIMITS = Limits(
+EAGER_LIMITS = SandboxLimits(
     deadline_seconds=120.0,
     memory_bytes=4 * 2**30,
     disk_bytes=64 * MIB,
@@ -52,14 +57,14 @@ MEASURED = frozenset(
 """Numbers of an execution that the code that ran cannot set."""
 
 
-class Runner(Protocol):
+class CodeRunner(Protocol):
     """Runs `python main.py` beside some files, confined."""
 
     def check(self) -> None:
         """Raises SandboxError if code cannot be confined here, or has no torch there."""
         ...
 
-    def run(self, files: Mapping[str, str | bytes], limits: Limits) -> SandboxResult:
+    def run(self, files: Mapping[str, str | bytes], limits: SandboxLimits) -> SandboxResult:
         """Run it and wait for its end. Raises SandboxError; whatever the code does is a result."""
         ...
 
@@ -74,7 +79,7 @@ class SandboxRunner:
         sandbox.check(self._python)
         _import_torch(self._python)
 
-    def run(self, files: Mapping[str, str | bytes], limits: Limits) -> SandboxResult:
+    def run(self, files: Mapping[str, str | bytes], limits: SandboxLimits) -> SandboxResult:
         return sandbox.run(
             ["python", SCRIPT],
             files=files,
@@ -100,7 +105,7 @@ def _import_torch(python: str | None) -> None:
 class Ran(Record, frozen=True, kw_only=True):
     """What a run in the sandbox showed. `not_run` says why there was none."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[PaperFinding, ...] = ()
     numbers: dict[str, float] = {}
     labels: dict[str, str] = {}
     files: tuple[str, ...] = ()
@@ -147,7 +152,10 @@ class _Compared(msgspec.Struct, frozen=True):
 
 
 def run_eager(
-    runner: Runner, generation: Generation, plan: PaperPlan, limits: Limits = EAGER_LIMITS
+    runner: CodeRunner,
+    generation: CodeVersion,
+    plan: PaperPlan,
+    limits: SandboxLimits = EAGER_LIMITS,
 ) -> tuple[Ran, Ran]:
     """Run the code in eager mode; returns what eager mode and what the formulas showed."""
     formulas = {claim.id: claim.formula for claim in plan.claims if claim.formula}
@@ -158,7 +166,7 @@ def run_eager(
     try:
         runner.check()
         result = runner.run(files, limits)
-        if result.ending is Ending.NOT_STARTED:
+        if result.ending is SandboxEnding.NOT_STARTED:
             return Ran(not_run=result.detail), Ran(not_run=result.detail)
         state = _decoded(result, _State)
         eager = Ran(
@@ -178,7 +186,7 @@ def run_eager(
 
 
 def compare(
-    runner: Runner, asked: dict[str, Any], returned: Mapping[str, bytes], limits: Limits
+    runner: CodeRunner, asked: dict[str, Any], returned: Mapping[str, bytes], limits: SandboxLimits
 ) -> Ran:
     """Compare what submodules returned with the formulas, in a sandbox without generated code.
 
@@ -187,7 +195,7 @@ def compare(
     formulas = asked["formulas"]
     files = {**returned, **_scripts("reference.py"), "request.json": _json(asked)}
     result = runner.run(files, limits)
-    if result.ending is Ending.NOT_STARTED:
+    if result.ending is SandboxEnding.NOT_STARTED:
         return Ran(not_run=result.detail)
     return Ran(
         findings=tuple(_formula_findings(result, formulas)),
@@ -204,7 +212,7 @@ def _json(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def run_training(runner: Runner, generation: Generation, limits: Limits) -> Ran:
+def run_training(runner: CodeRunner, generation: CodeVersion, limits: SandboxLimits) -> Ran:
     """Train briefly in the sandbox of this machine."""
     files = training_files(generation)
     try:
@@ -212,12 +220,12 @@ def run_training(runner: Runner, generation: Generation, limits: Limits) -> Ran:
         result = runner.run(files, limits)
     except SandboxError as error:
         return Ran(not_run=str(error))
-    if result.ending is Ending.NOT_STARTED:
+    if result.ending is SandboxEnding.NOT_STARTED:
         return Ran(not_run=result.detail)
     return trained(result)
 
 
-def training_files(generation: Generation) -> dict[str, str]:
+def training_files(generation: CodeVersion) -> dict[str, str]:
     """The files of a training job, whose entry is `main.py`."""
     return {
         SCRIPT: (SCRIPTS / "train.py").read_text(encoding="utf-8"),
@@ -228,10 +236,14 @@ def training_files(generation: Generation) -> dict[str, str]:
 def trained(result: SandboxResult) -> Ran:
     """The numbers and findings of a training. An exit status of 0 without numbers is no success."""
     numbers = trained_numbers(result.stdout)
-    finding = ending_of(result, Stage.EXECUTE) or _failed_exit(result, Stage.EXECUTE)
+    finding = ending_of(result, PipelineStage.EXECUTE) or _failed_exit(
+        result, PipelineStage.EXECUTE
+    )
     if finding is None and "training_loss" not in numbers:
         said = "it ended with status 0 and reported no training_loss"
-        finding = Finding(kind=FindingClass.CRASHED, stage=Stage.EXECUTE, evidence=said)
+        finding = PaperFinding(
+            kind=FindingClass.CRASHED, stage=PipelineStage.EXECUTE, evidence=said
+        )
     numbers["execution_time_seconds"] = result.duration_seconds
     numbers["execution_success"] = float(finding is None)
     if result.peak_memory_bytes is not None:
@@ -255,22 +267,22 @@ def trained_numbers(stdout: bytes) -> dict[str, float]:
     return numbers
 
 
-def ending_of(result: SandboxResult, stage: Stage) -> Finding | None:
+def ending_of(result: SandboxResult, stage: PipelineStage) -> PaperFinding | None:
     """The finding of a run that did not end by itself."""
     kinds = {
-        Ending.DEADLINE: FindingClass.TIMED_OUT,
-        Ending.MEMORY: FindingClass.OOM,
-        Ending.DISK_FILES: FindingClass.CRASHED,
-        Ending.CANCELLED: FindingClass.LOST,
+        SandboxEnding.DEADLINE: FindingClass.TIMED_OUT,
+        SandboxEnding.MEMORY: FindingClass.OOM,
+        SandboxEnding.DISK_FILES: FindingClass.CRASHED,
+        SandboxEnding.CANCELLED: FindingClass.LOST,
     }
     if result.ending in kinds:
         kind = kinds[result.ending]
-        return Finding(kind=kind, stage=stage, evidence=result.detail or result.ending.value)
+        return PaperFinding(kind=kind, stage=stage, evidence=result.detail or result.ending.value)
     if any(sign.encode() in result.stderr[-4000:] for sign in OUT_OF_MEMORY):
-        return Finding(kind=FindingClass.OOM, stage=stage, evidence=last_line(result.stderr))
+        return PaperFinding(kind=FindingClass.OOM, stage=stage, evidence=last_line(result.stderr))
     if result.signal is not None:
         said = f"it ended by signal {result.signal}"
-        return Finding(kind=FindingClass.CRASHED, stage=stage, evidence=said)
+        return PaperFinding(kind=FindingClass.CRASHED, stage=stage, evidence=said)
     return None
 
 
@@ -285,11 +297,11 @@ def one_line(text: str) -> str:
     return "".join(c for c in " ".join(text.split()) if c.isprintable())[:MAX_EVIDENCE]
 
 
-def _failed_exit(result: SandboxResult, stage: Stage) -> Finding | None:
+def _failed_exit(result: SandboxResult, stage: PipelineStage) -> PaperFinding | None:
     if result.exit_code == 0:
         return None
     said = last_line(result.stderr)
-    return Finding(kind=FindingClass.WRONG_IN_EAGER, stage=stage, evidence=said)
+    return PaperFinding(kind=FindingClass.WRONG_IN_EAGER, stage=stage, evidence=said)
 
 
 def _decoded(result: SandboxResult, kind: type[_Kind]) -> _Kind:
@@ -299,8 +311,8 @@ def _decoded(result: SandboxResult, kind: type[_Kind]) -> _Kind:
         return kind()
 
 
-def _eager_findings(result: SandboxResult, state: _State) -> list[Finding]:
-    if (ending := ending_of(result, Stage.EAGER)) is not None:
+def _eager_findings(result: SandboxResult, state: _State) -> list[PaperFinding]:
+    if (ending := ending_of(result, PipelineStage.EAGER)) is not None:
         where = f" in {state.phase}" if state.phase else ""
         return [msgspec.structs.replace(ending, evidence=one_line(ending.evidence + where))]
     if state.error is not None:
@@ -308,14 +320,16 @@ def _eager_findings(result: SandboxResult, state: _State) -> list[Finding]:
         if any(sign in state.error.message for sign in OUT_OF_MEMORY):
             kind = FindingClass.OOM
         said = one_line(f"{state.phase}: {state.error.message}")
-        return [Finding(kind=kind, stage=Stage.EAGER, evidence=said, line=state.error.line)]
+        return [
+            PaperFinding(kind=kind, stage=PipelineStage.EAGER, evidence=said, line=state.error.line)
+        ]
     if state.phase != "done" or result.exit_code != 0:
         said = f"it ended with status {result.exit_code}: {last_line(result.stderr)}"
-        return [Finding(kind=FindingClass.CRASHED, stage=Stage.EAGER, evidence=said)]
+        return [PaperFinding(kind=FindingClass.CRASHED, stage=PipelineStage.EAGER, evidence=said)]
     return []
 
 
-def _formula_findings(result: SandboxResult, formulas: Mapping[str, str]) -> list[Finding]:
+def _formula_findings(result: SandboxResult, formulas: Mapping[str, str]) -> list[PaperFinding]:
     """Each formula needs a check that holds; what was not compared does not count as held."""
     checks = _decoded(result, _Compared).checks
     ended = "it was not compared" if result.succeeded else f"not compared: {result.ending}"
@@ -326,7 +340,9 @@ def _formula_findings(result: SandboxResult, formulas: Mapping[str, str]) -> lis
             continue
         why = next((check.why for check in mine if not check.ok), ended)
         said = one_line(f"claim {claim}: {why}")
-        found.append(Finding(kind=FindingClass.UNFAITHFUL, stage=Stage.FAITHFUL, evidence=said))
+        found.append(
+            PaperFinding(kind=FindingClass.UNFAITHFUL, stage=PipelineStage.FAITHFUL, evidence=said)
+        )
     return found
 
 

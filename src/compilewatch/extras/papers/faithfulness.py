@@ -14,11 +14,11 @@ from compilewatch.extras.papers.operations import operations_in
 from compilewatch.extras.papers.records import (
     Claim,
     Evidence,
-    Finding,
     FindingClass,
+    PaperFinding,
     PaperPlan,
+    PipelineStage,
     Review,
-    Stage,
 )
 
 VERSION = 1
@@ -28,14 +28,14 @@ LINES_AROUND = 2
 """A reviewer may miss the line of a quotation by this much."""
 
 
-def check_structure(source: str, plan: PaperPlan) -> tuple[Finding, ...]:
+def check_structure(source: str, plan: PaperPlan) -> tuple[PaperFinding, ...]:
     """A finding for each claim that no live part of the code can implement."""
     parts = live_parts(ast.parse(source))
     found = {part.name: _operations(part) for part in parts}
     return tuple(finding for claim in plan.claims for finding in _check_claim(claim, parts, found))
 
 
-def check_rubric(source: str, plan: PaperPlan, review: Review) -> tuple[Finding, ...]:
+def check_rubric(source: str, plan: PaperPlan, review: Review) -> tuple[PaperFinding, ...]:
     """A finding for each claim that the reviewer does not confirm with a line of the code."""
     said = {one.claim: one for one in review.claims}
     found = []
@@ -52,10 +52,13 @@ def check_rubric(source: str, plan: PaperPlan, review: Review) -> tuple[Finding,
     return tuple(found)
 
 
-def _finding(evidence: str, line: int | None = None) -> Finding:
+def _finding(evidence: str, line: int | None = None) -> PaperFinding:
     one_line = " ".join(evidence.split())
-    return Finding(
-        kind=FindingClass.UNFAITHFUL, stage=Stage.FAITHFUL, evidence=one_line[:400], line=line
+    return PaperFinding(
+        kind=FindingClass.UNFAITHFUL,
+        stage=PipelineStage.FAITHFUL,
+        evidence=one_line[:400],
+        line=line,
     )
 
 
@@ -65,7 +68,7 @@ def _operations(part: LivePart) -> set[str]:
 
 def _check_claim(
     claim: Claim, parts: tuple[LivePart, ...], found: dict[str, set[str]]
-) -> Iterator[Finding]:
+) -> Iterator[PaperFinding]:
     """The operations of a claim must meet in one class, else they may belong to something else."""
     wanted = set(claim.operations)
     if not parts:

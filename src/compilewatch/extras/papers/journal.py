@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from compilewatch.extras.papers.execution import Ran
-from compilewatch.extras.papers.records import Finding, Generation, Stage, StageOutcome, StageResult
+from compilewatch.extras.papers.records import (
+    CodeVersion,
+    PaperFinding,
+    PipelineStage,
+    StageOutcome,
+    StageResult,
+)
 from compilewatch.extras.papers.store import PaperFolder
 from compilewatch.records.clock import now
 
@@ -20,7 +26,7 @@ Observer = Callable[[StageResult], None]
 class Made:
     """What a stage made, before it is stored."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[PaperFinding, ...] = ()
     files: tuple[str, ...] = ()
     detail: str = ""
     numbers: dict[str, float] = field(default_factory=dict)
@@ -29,11 +35,11 @@ class Made:
     scripted: bool = False
 
 
-def failed(finding: Finding) -> Made:
+def failed(finding: PaperFinding) -> Made:
     return Made(findings=(finding,))
 
 
-def listed(findings: Iterable[Finding], detail: str) -> Made:
+def listed(findings: Iterable[PaperFinding], detail: str) -> Made:
     found = tuple(findings)
     return Made(findings=found, detail="" if found else detail)
 
@@ -57,9 +63,9 @@ class Journal:
     folder: PaperFolder
     observer: Observer
     lines: list[StageResult]
-    version: Generation | None = None
+    version: CodeVersion | None = None
 
-    def stage(self, stage: Stage, key: str, make: Callable[[], Made]) -> StageResult:
+    def stage(self, stage: PipelineStage, key: str, make: Callable[[], Made]) -> StageResult:
         """The result of a stage from the journal, or a new one, stored."""
         for known in reversed(self.lines):
             if known.stage is stage and known.key == key and known.is_lasting:
@@ -76,15 +82,15 @@ class Journal:
         self.observer(result)
         return result
 
-    def not_run(self, stage: Stage, generation: Generation, why: str) -> None:
+    def not_run(self, stage: PipelineStage, generation: CodeVersion, why: str) -> None:
         """Store why a stage of a version was not run."""
         self.stage(stage, f"{generation.id}-not-run", lambda: Made(not_run=why))
 
-    def _result(self, stage: Stage, key: str, new: Made) -> StageResult:
+    def _result(self, stage: PipelineStage, key: str, new: Made) -> StageResult:
         outcome = StageOutcome.FAILED if new.findings else StageOutcome.PASSED
         if new.not_run:
             outcome = StageOutcome.NOT_RUN
-        of_code = stage not in (Stage.FIND, Stage.READ, Stage.PLAN)
+        of_code = stage not in (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
         version = self.version if of_code else None
         return StageResult(
             paper=self.paper,

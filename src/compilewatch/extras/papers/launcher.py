@@ -29,8 +29,8 @@ from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.sandbox.policy import (
     MIB,
     OUTPUT_FOLDER,
-    Ending,
-    Limits,
+    SandboxEnding,
+    SandboxLimits,
     SandboxResult,
 )
 from compilewatch.extras.papers.records import GENERATED_MODULE, SOURCE_FILE
@@ -53,12 +53,12 @@ _LAST_LINE = 300
 MOST_RESULT_BYTES = 8 * MIB
 """Of what a request returns: a result is stored, and read by every page about it."""
 
-_STATUSES: dict[Ending, Status] = {
-    Ending.DEADLINE: Status.TIMEOUT,
-    Ending.MEMORY: Status.OOM,
-    Ending.EXITED: Status.CRASHED,
-    Ending.DISK_FILES: Status.CRASHED,
-    Ending.CANCELLED: Status.CRASHED,
+_STATUSES: dict[SandboxEnding, Status] = {
+    SandboxEnding.DEADLINE: Status.TIMEOUT,
+    SandboxEnding.MEMORY: Status.OOM,
+    SandboxEnding.EXITED: Status.CRASHED,
+    SandboxEnding.DISK_FILES: Status.CRASHED,
+    SandboxEnding.CANCELLED: Status.CRASHED,
 }
 
 
@@ -119,7 +119,7 @@ def evaluate(request: Request, used: Interpreter) -> Result:
             START_FILE: msgspec.json.encode(start),
             f"{GENERATED_MODULE}.py": Path(request.model.provenance[SOURCE_FILE]).read_bytes(),
         },
-        limits=Limits(
+        limits=SandboxLimits(
             deadline_seconds=request.deadlines.total_seconds,
             memory_bytes=max(request.memory_limit_bytes, 64 * MIB),
             disk_bytes=512 * MIB,
@@ -129,7 +129,7 @@ def evaluate(request: Request, used: Interpreter) -> Result:
         variables=dict(used.variables),
         python=used.path,
     )
-    if ran.ending is Ending.NOT_STARTED:
+    if ran.ending is SandboxEnding.NOT_STARTED:
         raise LauncherError(f"the sandbox could not start a worker: {ran.detail}")
     found = _decoded(ran)
     return msgspec.structs.replace(

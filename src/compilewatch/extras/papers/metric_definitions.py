@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compilewatch.extras.papers.records import FindingClass, Stage, StageOutcome
-from compilewatch.sinks.metric_definitions import Definition, Group
+from compilewatch.extras.papers.records import FindingClass, PipelineStage, StageOutcome
+from compilewatch.sinks.metric_definitions import Definition, MetricGroup
 
-PAPERS = Group("papers", ("replies",))
+PAPERS = MetricGroup("papers", ("replies",))
 
 DEFINITIONS: tuple[Definition, ...] = (
     Definition(
@@ -73,7 +73,8 @@ DEFINITIONS: tuple[Definition, ...] = (
 
 LABELS: dict[str, str] = {
     "replies": "where the code of papers comes from: `model`, or `scripted` (prepared replies)",
-    "stage": "a stage of the papers pipeline: " + ", ".join(f"`{stage}`" for stage in Stage),
+    "stage": "a stage of the papers pipeline: "
+    + ", ".join(f"`{stage}`" for stage in PipelineStage),
     "outcome": ", ".join(f"`{outcome}`" for outcome in StageOutcome),
     "state": "`passed`, `failed`, `incomplete`",
     "finding": ", ".join(f"`{kind}`" for kind in FindingClass),

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from compilewatch.extras.papers.analysis import funnel
-from compilewatch.extras.papers.records import PaperSummary, Stage, StageOutcome
+from compilewatch.extras.papers.records import PaperSummary, PipelineStage, StageOutcome
 from compilewatch.records import Record
 from compilewatch.sinks.prometheus import Sample
 
@@ -35,7 +35,7 @@ def _samples(replies: str, summaries: Sequence[PaperSummary]) -> list[Sample]:
         (target, status)
         for one in summaries
         for stage in one.stages
-        if stage.stage is Stage.SWEEP
+        if stage.stage is PipelineStage.SWEEP
         for target, status in stage.labels.items()
     )
     repairs = Counter(str(one.repairs) for one in summaries)
@@ -127,7 +127,7 @@ def execution_data(
     values: dict[tuple[str, tuple[tuple[str, str], ...], str], list[float]] = {}
     keys = []
     for one in summaries:
-        stage = next(s for s in one.stages if s.stage is Stage.EXECUTE)
+        stage = next(s for s in one.stages if s.stage is PipelineStage.EXECUTE)
         key = f"{one.paper}/{stage.key}/{stage.at}"
         if stage.outcome is StageOutcome.NOT_RUN or key in known:
             continue

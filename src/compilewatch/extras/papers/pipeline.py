@@ -15,25 +15,25 @@ from typing import Protocol
 import msgspec
 
 from compilewatch.errors import SourceError
-from compilewatch.extras.papers import Library, Prompt, prompts, replies, static
+from compilewatch.extras.papers import PaperLibrary, Prompt, prompts, replies, static
 from compilewatch.extras.papers import faithfulness as faithful
 from compilewatch.extras.papers.analysis import summarise_paper
 from compilewatch.extras.papers.calls import Caller, NoReplyError
 from compilewatch.extras.papers.datasets import offline
-from compilewatch.extras.papers.execution import Ran, Runner, run_eager
+from compilewatch.extras.papers.execution import CodeRunner, Ran, run_eager
 from compilewatch.extras.papers.journal import Journal, Made, Observer, failed, listed, made
 from compilewatch.extras.papers.records import (
     REPAIRABLE,
-    Call,
-    Finding,
+    CodeVersion,
     FindingClass,
-    Generation,
+    ModelCall,
     Paper,
+    PaperFinding,
     PaperPlan,
     PaperSummary,
     PaperText,
+    PipelineStage,
     Review,
-    Stage,
     StageOutcome,
     StageResult,
 )
@@ -53,7 +53,7 @@ class Checker(Protocol):
         """What can change the outcome beside the code: environment, targets, limits."""
         ...
 
-    def run(self, generation: Generation, folder: PaperFolder) -> Ran: ...
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran: ...
 
 
 class _StoppedError(Exception):
@@ -65,14 +65,14 @@ class Pipeline:
     """What all papers of a run share. With `until` = `generate`, no code is run or reviewed."""
 
     store: PaperStore
-    library: Library
+    library: PaperLibrary
     caller: Caller
-    runner: Runner
+    runner: CodeRunner
     sweeper: Checker
     executor: Checker
     max_paper_tokens: int
     observer: Observer = lambda _: None
-    until: Stage = Stage.EXECUTE
+    until: PipelineStage = PipelineStage.EXECUTE
 
     def run(self, papers: Sequence[Paper], jobs: int = 1) -> tuple[PaperSummary, ...]:
         """Process papers, so many at a time, and return their summaries in the same order."""
@@ -106,7 +106,7 @@ class _Work:
         rules = self.pipeline.caller.rules
         prompt = prompts.generate_prompt(self.paper, text, plan, rules)
         generation = self._generated(prompt, text, parent, None)
-        if self.pipeline.until is Stage.GENERATE:
+        if self.pipeline.until is PipelineStage.GENERATE:
             return
         repairs = self.pipeline.caller.budget.max_repairs
         while True:
@@ -119,7 +119,7 @@ class _Work:
             if repaired.id == generation.id:
                 break  # the model has nothing better
             generation = repaired
-        blocking = [f for f in findings if f.stage is not Stage.SWEEP]
+        blocking = [f for f in findings if f.stage is not PipelineStage.SWEEP]
         if not blocking:
             self._executed(generation)
 
@@ -130,24 +130,28 @@ class _Work:
         labels = {"title": self.paper.title[:200], "library": self.paper.library}
 
         def make() -> Made:
-            name = self.folder.write_record(Stage.FIND, self.paper, what="paper")
+            name = self.folder.write_record(PipelineStage.FIND, self.paper, what="paper")
             return Made(files=(name,), labels=labels, detail=self.paper.location)
 
-        self.journal.stage(Stage.FIND, digest(about), make)
+        self.journal.stage(PipelineStage.FIND, digest(about), make)
 
     def _read(self) -> PaperText:
         limit = self.pipeline.max_paper_tokens
         try:
             text = read_text(self.pipeline.library.fetch(self.paper), max_tokens=limit)
         except (UnreadableError, SourceError) as error:
-            finding = Finding(kind=FindingClass.UNREADABLE, stage=Stage.READ, evidence=str(error))
+            finding = PaperFinding(
+                kind=FindingClass.UNREADABLE, stage=PipelineStage.READ, evidence=str(error)
+            )
             self.journal.stage(
-                Stage.READ, digest([self.paper.location, str(error)]), lambda: failed(finding)
+                PipelineStage.READ,
+                digest([self.paper.location, str(error)]),
+                lambda: failed(finding),
             )
             raise _StoppedError from None
 
         def make() -> Made:
-            name = self.folder.write(Stage.READ, text.text.encode(), ".txt", what="text")
+            name = self.folder.write(PipelineStage.READ, text.text.encode(), ".txt", what="text")
             left = text.left_out_characters
             detail = f"{text.format}, {text.tokens:,} tokens"
             detail += f", {left:,} characters left out" if left else ""
@@ -155,21 +159,21 @@ class _Work:
             labels = {"format": text.format, "raw_sha256": text.raw_sha256, "sha256": text.sha256}
             return Made(files=(name,), detail=detail, numbers=numbers, labels=labels)
 
-        self.journal.stage(Stage.READ, digest([text.raw_sha256, text.sha256]), make)
+        self.journal.stage(PipelineStage.READ, digest([text.raw_sha256, text.sha256]), make)
         return text
 
     def _planned(self, text: PaperText) -> tuple[PaperPlan, str]:
         prompt = prompts.plan_prompt(self.paper, text, self.pipeline.caller.rules)
-        call, key = self._called(prompt, Stage.PLAN, text.raw_sha256)
+        call, key = self._called(prompt, PipelineStage.PLAN, text.raw_sha256)
         try:
             plan = replies.plan_of(call)
         except replies.InvalidReplyError as error:
             finding = error.finding
-            self.journal.stage(Stage.PLAN, key, lambda: failed(finding))
+            self.journal.stage(PipelineStage.PLAN, key, lambda: failed(finding))
             raise _StoppedError from None
 
         def make() -> Made:
-            name = self.folder.write_record(Stage.PLAN, plan, what="plan")
+            name = self.folder.write_record(PipelineStage.PLAN, plan, what="plan")
             used, said = offline(plan.dataset)
             return Made(
                 files=(name,),
@@ -178,20 +182,20 @@ class _Work:
                 scripted=call.scripted,
             )
 
-        self.journal.stage(Stage.PLAN, key, make)
+        self.journal.stage(PipelineStage.PLAN, key, make)
         return plan, digest(plan)
 
     def _generated(
-        self, prompt: Prompt, text: PaperText, parent: str, earlier: Generation | None
-    ) -> Generation:
-        call, key = self._called(prompt, Stage.GENERATE, parent)
+        self, prompt: Prompt, text: PaperText, parent: str, earlier: CodeVersion | None
+    ) -> CodeVersion:
+        call, key = self._called(prompt, PipelineStage.GENERATE, parent)
         try:
             code = replies.code_of(call)
         except replies.InvalidReplyError as error:
             finding = error.finding
-            self.journal.stage(Stage.GENERATE, key, lambda: failed(finding))
+            self.journal.stage(PipelineStage.GENERATE, key, lambda: failed(finding))
             raise _StoppedError from None
-        generation = Generation(
+        generation = CodeVersion(
             id=digest(code.source),
             paper=self.paper.id,
             source=code.source,
@@ -209,8 +213,10 @@ class _Work:
 
         def make() -> Made:
             short = f"v{generation.number}_{generation.id[:12]}"
-            module = self.folder.write(Stage.GENERATE, code.source.encode(), ".py", what=short)
-            about = self.folder.write_record(Stage.GENERATE, generation, what=short)
+            module = self.folder.write(
+                PipelineStage.GENERATE, code.source.encode(), ".py", what=short
+            )
+            about = self.folder.write_record(PipelineStage.GENERATE, generation, what=short)
             lines = len(code.source.splitlines())
             return Made(
                 files=(module, about),
@@ -219,15 +225,15 @@ class _Work:
             )
 
         self.journal.version = generation
-        self.journal.stage(Stage.GENERATE, key, make)
+        self.journal.stage(PipelineStage.GENERATE, key, make)
         return generation
 
     # --- the checks of one version ---
 
-    def _checked(self, generation: Generation, plan: PaperPlan) -> tuple[Finding, ...]:
+    def _checked(self, generation: CodeVersion, plan: PaperPlan) -> tuple[PaperFinding, ...]:
         """The findings of a version. A stage that fails keeps the later ones from running."""
         found = self.journal.stage(
-            Stage.STATIC,
+            PipelineStage.STATIC,
             digest([generation.id, static.VERSION]),
             lambda: listed(static.check_source(generation.source), "no finding"),
         )
@@ -242,28 +248,28 @@ class _Work:
         faithfulness = self._faithful(generation, plan, review, formulas)
         if faithfulness.findings or eager.not_run:
             if eager.not_run:
-                self.journal.not_run(Stage.SWEEP, generation, eager.not_run)
+                self.journal.not_run(PipelineStage.SWEEP, generation, eager.not_run)
             return faithfulness.findings
         return self._swept(generation).findings
 
     def _reviewed(
-        self, generation: Generation, plan: PaperPlan
+        self, generation: CodeVersion, plan: PaperPlan
     ) -> tuple[Review | None, StageResult]:
         """The review of a version. Without a valid review nothing is approved."""
         prompt = prompts.review_prompt(self.paper, plan, self.pipeline.caller.rules, generation)
-        call, key = self._called(prompt, Stage.REVIEW, generation.id)
+        call, key = self._called(prompt, PipelineStage.REVIEW, generation.id)
         try:
             review = replies.review_of(call)
         except replies.InvalidReplyError as error:
             finding = error.finding
-            return None, self.journal.stage(Stage.REVIEW, key, lambda: failed(finding))
+            return None, self.journal.stage(PipelineStage.REVIEW, key, lambda: failed(finding))
 
         def make() -> Made:
-            name = self.folder.write_record(Stage.REVIEW, review, what="review")
+            name = self.folder.write_record(PipelineStage.REVIEW, review, what="review")
             found = [
-                Finding(
+                PaperFinding(
                     kind=FindingClass.NOT_APPROVED,
-                    stage=Stage.REVIEW,
+                    stage=PipelineStage.REVIEW,
                     evidence=" ".join(issue.statement.split())[:400],
                     line=issue.line,
                 )
@@ -273,7 +279,9 @@ class _Work:
             if not review.approved and not found:
                 said = "the review does not approve this version"
                 found.append(
-                    Finding(kind=FindingClass.NOT_APPROVED, stage=Stage.REVIEW, evidence=said)
+                    PaperFinding(
+                        kind=FindingClass.NOT_APPROVED, stage=PipelineStage.REVIEW, evidence=said
+                    )
                 )
             minor = len(review.issues) - len(found)
             return Made(
@@ -282,11 +290,11 @@ class _Work:
                 detail=f"approved, {plural(minor, 'minor issue')}" if not found else "",
             )
 
-        return review, self.journal.stage(Stage.REVIEW, key, make)
+        return review, self.journal.stage(PipelineStage.REVIEW, key, make)
 
     def _ran_eager(
-        self, generation: Generation, plan: PaperPlan
-    ) -> tuple[Ran, Ran, tuple[Finding, ...]]:
+        self, generation: CodeVersion, plan: PaperPlan
+    ) -> tuple[Ran, Ran, tuple[PaperFinding, ...]]:
         """Run the code, which the formulas need too, unless both results are in the journal."""
         key = digest([generation.id, digest(plan), "eager", 2])
         ran: list[tuple[Ran, Ran]] = []
@@ -297,18 +305,18 @@ class _Work:
             if eager.not_run:
                 return made(eager)
             name = self.folder.write_record(
-                Stage.EAGER, _EagerFile(eager=eager, formulas=formulas), what="eager"
+                PipelineStage.EAGER, _EagerFile(eager=eager, formulas=formulas), what="eager"
             )
             return made(eager, files=(name,))
 
-        stage = self.journal.stage(Stage.EAGER, key, make)
+        stage = self.journal.stage(PipelineStage.EAGER, key, make)
         if ran:
             return *ran[0], stage.findings
         stored = msgspec.json.decode(self.folder.read(stage.files[0]), type=_EagerFile)
         return stored.eager, stored.formulas, stage.findings
 
     def _faithful(
-        self, generation: Generation, plan: PaperPlan, review: Review, formulas: Ran
+        self, generation: CodeVersion, plan: PaperPlan, review: Review, formulas: Ran
     ) -> StageResult:
         key = digest([generation.id, digest(plan), digest(review), faithful.VERSION])
 
@@ -326,33 +334,33 @@ class _Work:
                 findings=found, detail=f"{claims}; {formulas.detail}", numbers=formulas.numbers
             )
 
-        return self.journal.stage(Stage.FAITHFUL, key, make)
+        return self.journal.stage(PipelineStage.FAITHFUL, key, make)
 
-    def _swept(self, generation: Generation) -> StageResult:
+    def _swept(self, generation: CodeVersion) -> StageResult:
         sweeper = self.pipeline.sweeper
         return self.journal.stage(
-            Stage.SWEEP,
+            PipelineStage.SWEEP,
             digest([generation.id, sweeper.identity]),
             lambda: made(sweeper.run(generation, self.folder)),
         )
 
-    def _executed(self, generation: Generation) -> None:
+    def _executed(self, generation: CodeVersion) -> None:
         last = {result.stage: result for result in self.journal.lines}
-        eager = last.get(Stage.EAGER)
+        eager = last.get(PipelineStage.EAGER)
         if eager is None or eager.outcome is not StageOutcome.PASSED:
             why = eager.detail if eager is not None else "the code was not run in eager mode"
-            self.journal.not_run(Stage.EXECUTE, generation, why)
+            self.journal.not_run(PipelineStage.EXECUTE, generation, why)
             return
         executor = self.pipeline.executor
         self.journal.stage(
-            Stage.EXECUTE,
+            PipelineStage.EXECUTE,
             digest([generation.id, executor.identity]),
             lambda: made(executor.run(generation, self.folder)),
         )
 
     # --- storing ---
 
-    def _called(self, prompt: Prompt, stage: Stage, parent: str) -> tuple[Call, str]:
+    def _called(self, prompt: Prompt, stage: PipelineStage, parent: str) -> tuple[ModelCall, str]:
         caller = self.pipeline.caller
         key = caller.key(prompt, parent)
         try:

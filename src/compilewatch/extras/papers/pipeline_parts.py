@@ -12,15 +12,15 @@ from pathlib import Path
 from compilewatch.config.settings import Settings
 from compilewatch.errors import UsageError
 from compilewatch.extras.executor.instance import OnDemand, instance_of
-from compilewatch.extras.executor.sandbox.policy import MIB, Limits
-from compilewatch.extras.papers import Library, Provider
+from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
+from compilewatch.extras.papers import PaperLibrary, Provider
 from compilewatch.extras.papers.calls import Budget, Caller
-from compilewatch.extras.papers.execution import Runner, SandboxRunner
+from compilewatch.extras.papers.execution import CodeRunner, SandboxRunner
 from compilewatch.extras.papers.journal import Observer
 from compilewatch.extras.papers.launcher import ConfinedLauncher
 from compilewatch.extras.papers.pipeline import Pipeline
 from compilewatch.extras.papers.prices import price_of
-from compilewatch.extras.papers.records import Paper, PaperSummary, Stage
+from compilewatch.extras.papers.records import Paper, PaperSummary, PipelineStage
 from compilewatch.extras.papers.rules import load_rules
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.extras.papers.sweep import Sweeper
@@ -57,19 +57,19 @@ class PaperOptions:
     jobs: int = 1
     trainium: bool = False
     state: Path | None = None
-    until: Stage = Stage.EXECUTE
+    until: PipelineStage = PipelineStage.EXECUTE
 
 
 def run_papers(
     settings: Settings,
-    library: Library,
+    library: PaperLibrary,
     provider: Provider,
     papers: Sequence[Paper],
     options: PaperOptions = PaperOptions(),
     *,
     observer: Observer = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
-    runner: Runner | None = None,
+    runner: CodeRunner | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[PaperSummary, ...]:
     """Process papers and return their summaries. Only one run writes to a folder at a time.
@@ -128,12 +128,12 @@ def _instance(
 
 
 def _training(
-    settings: Settings, runner: Runner, options: PaperOptions, instance: OnDemand | None
+    settings: Settings, runner: CodeRunner, options: PaperOptions, instance: OnDemand | None
 ) -> Training:
     seconds = settings.papers.device_seconds
     if options.max_device_seconds is not None:
         seconds = min(seconds, options.max_device_seconds)
-    limits = Limits(
+    limits = SandboxLimits(
         deadline_seconds=seconds,
         memory_bytes=settings.memory_limit_bytes,
         disk_bytes=256 * MIB,

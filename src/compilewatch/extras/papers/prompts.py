@@ -8,8 +8,14 @@ from typing import Any
 from compilewatch.extras.papers import Prompt
 from compilewatch.extras.papers.datasets import DATASETS
 from compilewatch.extras.papers.operations import OPERATIONS
-from compilewatch.extras.papers.records import Finding, Generation, Paper, PaperPlan, PaperText
-from compilewatch.extras.papers.rules import Rules
+from compilewatch.extras.papers.records import (
+    CodeVersion,
+    Paper,
+    PaperFinding,
+    PaperPlan,
+    PaperText,
+)
+from compilewatch.extras.papers.rules import PaperRules
 from compilewatch.extras.papers.text import without_binary
 from compilewatch.records.digests import digest
 
@@ -129,12 +135,12 @@ serious
 and every claim is present."""
 
 
-def plan_prompt(paper: Paper, text: PaperText, rules: Rules) -> Prompt:
+def plan_prompt(paper: Paper, text: PaperText, rules: PaperRules) -> Prompt:
     parts = [_rules(rules, "plan"), _about(paper), _paper(text)]
     return _prompt("plan", paper, _PLAN, parts, PLAN_SCHEMA, PLAN_TOKENS, number=0)
 
 
-def generate_prompt(paper: Paper, text: PaperText, plan: PaperPlan, rules: Rules) -> Prompt:
+def generate_prompt(paper: Paper, text: PaperText, plan: PaperPlan, rules: PaperRules) -> Prompt:
     parts = [_rules(rules, "generate"), _about(paper), _plan_text(plan), _paper(text)]
     return _prompt("generate", paper, _GENERATE, parts, CODE_SCHEMA, CODE_TOKENS, number=0)
 
@@ -142,9 +148,9 @@ def generate_prompt(paper: Paper, text: PaperText, plan: PaperPlan, rules: Rules
 def repair_prompt(
     paper: Paper,
     plan: PaperPlan,
-    rules: Rules,
-    generation: Generation,
-    findings: Iterable[Finding],
+    rules: PaperRules,
+    generation: CodeVersion,
+    findings: Iterable[PaperFinding],
 ) -> Prompt:
     """The prompt of a repair: the code, and what checks and compilers said, with lines."""
     said = "\n".join(
@@ -164,7 +170,9 @@ def repair_prompt(
     return _prompt("generate", paper, _GENERATE, parts, CODE_SCHEMA, CODE_TOKENS, number=number)
 
 
-def review_prompt(paper: Paper, plan: PaperPlan, rules: Rules, generation: Generation) -> Prompt:
+def review_prompt(
+    paper: Paper, plan: PaperPlan, rules: PaperRules, generation: CodeVersion
+) -> Prompt:
     numbered = "\n".join(
         f"{number}: {line}" for number, line in enumerate(generation.source.splitlines(), 1)
     )
@@ -178,7 +186,7 @@ def review_prompt(paper: Paper, plan: PaperPlan, rules: Rules, generation: Gener
     return _prompt("review", paper, _REVIEW, parts, REVIEW_SCHEMA, REVIEW_TOKENS, number=number)
 
 
-def call_key(prompt: Prompt, model: str, provider: str, rules: Rules, parent: str) -> str:
+def call_key(prompt: Prompt, model: str, provider: str, rules: PaperRules, parent: str) -> str:
     """The key of a call: everything that can change its reply."""
     fields = {"prompt": prompt, "model": model, "provider": provider}
     return digest({**fields, "rules": rules.sha256, "parent": parent})
@@ -205,7 +213,7 @@ def _prompt(
     )
 
 
-def _rules(rules: Rules, role: str) -> str:
+def _rules(rules: PaperRules, role: str) -> str:
     text = rules.text(role)
     return f"Rules (version {rules.version}):\n{text}" if text else ""
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from compilewatch.records.base import SCHEMA_VERSION, Record
 
 
-class Stage(StrEnum):
+class PipelineStage(StrEnum):
     """The stages of a paper, in order."""
 
     FIND = "find"
@@ -33,7 +33,7 @@ class StageOutcome(StrEnum):
 
 
 class FindingClass(StrEnum):
-    """What is wrong with a paper, its code, or the run; `Finding.stage` says where.
+    """What is wrong with a paper, its code, or the run; `PaperFinding.stage` says where.
 
     `unreadable`: the paper has no text. `declined`, `guardrail`, `truncated`, `malformed`: the
     model's reply is no code. `budget`, `throttled`, `unavailable`: there is no reply.
@@ -169,7 +169,7 @@ class Binding(Record, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
 
 
-class Generation(Record, frozen=True, kw_only=True):
+class CodeVersion(Record, frozen=True, kw_only=True):
     """One version of the code for a paper. `id` is the SHA-256 of its source.
 
     `parent` is the version that this one repairs; `number` counts from 0. `scripted` versions come
@@ -216,11 +216,11 @@ class Review(Record, frozen=True, kw_only=True):
     issues: tuple[ReviewIssue, ...] = ()
 
 
-class Finding(Record, frozen=True, kw_only=True):
+class PaperFinding(Record, frozen=True, kw_only=True):
     """One thing that is wrong. `evidence` is one line for users; `line` is a line of the code."""
 
     kind: FindingClass
-    stage: Stage
+    stage: PipelineStage
     evidence: str
     line: int | None = None
 
@@ -234,13 +234,13 @@ class StageResult(Record, frozen=True, kw_only=True):
     """
 
     paper: str
-    stage: Stage
+    stage: PipelineStage
     key: str
     outcome: StageOutcome
     at: str
     generation: str | None = None
     detail: str = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[PaperFinding, ...] = ()
     files: tuple[str, ...] = ()
     numbers: dict[str, float] = {}
     labels: dict[str, str] = {}
@@ -263,7 +263,7 @@ class CallState(StrEnum):
     FAILED = "failed"
 
 
-class Call(Record, frozen=True, kw_only=True):
+class ModelCall(Record, frozen=True, kw_only=True):
     """A line of the ledger: each HTTP request is a line `started` and a line that ends it.
 
     `entry` counts requests from 1 and joins the two lines. `usd` is the cost, None if the price is
@@ -317,11 +317,11 @@ class PaperSummary(Record, frozen=True, kw_only=True):
     title: str
     state: str
     stages: tuple[StageResult, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[PaperFinding, ...]
     generation: str | None
     repairs: int
     spent: Spent
     scripted: bool
     model: str = ""
     dataset: str = ""
-    repaired: tuple[Finding, ...] = ()
+    repaired: tuple[PaperFinding, ...] = ()

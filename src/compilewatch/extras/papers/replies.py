@@ -9,13 +9,13 @@ import msgspec
 from compilewatch.extras.papers.operations import OPERATIONS
 from compilewatch.extras.papers.records import (
     Binding,
-    Call,
     Claim,
-    Finding,
     FindingClass,
+    ModelCall,
+    PaperFinding,
     PaperPlan,
+    PipelineStage,
     Review,
-    Stage,
 )
 from compilewatch.extras.papers.text import without_binary
 
@@ -36,7 +36,7 @@ STOP_REASONS: dict[str, FindingClass] = {
 class InvalidReplyError(Exception):
     """The reply cannot be used; `finding` says why."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: PaperFinding) -> None:
         super().__init__(finding.evidence)
         self.finding = finding
 
@@ -71,27 +71,29 @@ class Code(msgspec.Struct, frozen=True):
     bindings: tuple[Binding, ...]
 
 
-def plan_of(call: Call) -> PaperPlan:
+def plan_of(call: ModelCall) -> PaperPlan:
     """Raises InvalidReplyError, also for a plan without claims to check."""
-    plan = _decoded(call, PaperPlan, Stage.PLAN)
+    plan = _decoded(call, PaperPlan, PipelineStage.PLAN)
     known = [_known(claim) for claim in plan.claims]
     kept = tuple(claim for claim in known if claim.operations)
     if not kept:
-        raise _invalid(Stage.PLAN, FindingClass.MALFORMED, "the plan has no claim to check")
+        raise _invalid(PipelineStage.PLAN, FindingClass.MALFORMED, "the plan has no claim to check")
     ids = [claim.id for claim in kept]
     if len(set(ids)) < len(ids):
-        raise _invalid(Stage.PLAN, FindingClass.MALFORMED, "two claims of the plan have one id")
+        raise _invalid(
+            PipelineStage.PLAN, FindingClass.MALFORMED, "two claims of the plan have one id"
+        )
     return msgspec.structs.replace(plan, claims=kept)
 
 
-def code_of(call: Call) -> Code:
+def code_of(call: ModelCall) -> Code:
     """Raises InvalidReplyError for a truncated, declined or empty reply."""
-    reply = _decoded(call, _Code, Stage.GENERATE)
+    reply = _decoded(call, _Code, PipelineStage.GENERATE)
     if reply.declined.strip() and not reply.source.strip():
         said = f"the model declines: {' '.join(reply.declined.split())[:300]}"
-        raise _invalid(Stage.GENERATE, FindingClass.DECLINED, said)
+        raise _invalid(PipelineStage.GENERATE, FindingClass.DECLINED, said)
     if not reply.source.strip():
-        raise _invalid(Stage.GENERATE, FindingClass.MALFORMED, "the reply contains no code")
+        raise _invalid(PipelineStage.GENERATE, FindingClass.MALFORMED, "the reply contains no code")
     bindings = tuple(
         Binding(
             claim=each.claim,
@@ -104,9 +106,9 @@ def code_of(call: Call) -> Code:
     return Code(source=without_binary(reply.source).rstrip() + "\n", bindings=bindings)
 
 
-def review_of(call: Call) -> Review:
+def review_of(call: ModelCall) -> Review:
     """Raises InvalidReplyError: without a valid review, nothing is approved."""
-    return _decoded(call, Review, Stage.REVIEW)
+    return _decoded(call, Review, PipelineStage.REVIEW)
 
 
 def _known(claim: Claim) -> Claim:
@@ -114,7 +116,7 @@ def _known(claim: Claim) -> Claim:
     return msgspec.structs.replace(claim, operations=operations)
 
 
-def _decoded(call: Call, kind: type[_Kind], stage: Stage) -> _Kind:
+def _decoded(call: ModelCall, kind: type[_Kind], stage: PipelineStage) -> _Kind:
     if call.stop_reason not in COMPLETE:
         found = STOP_REASONS.get(call.stop_reason, FindingClass.MALFORMED)
         raise _invalid(stage, found, f"the reply is incomplete: {call.stop_reason or 'no reason'}")
@@ -125,5 +127,5 @@ def _decoded(call: Call, kind: type[_Kind], stage: Stage) -> _Kind:
         raise _invalid(stage, FindingClass.MALFORMED, said) from None
 
 
-def _invalid(stage: Stage, kind: FindingClass, evidence: str) -> InvalidReplyError:
-    return InvalidReplyError(Finding(kind=kind, stage=stage, evidence=evidence))
+def _invalid(stage: PipelineStage, kind: FindingClass, evidence: str) -> InvalidReplyError:
+    return InvalidReplyError(PaperFinding(kind=kind, stage=stage, evidence=evidence))

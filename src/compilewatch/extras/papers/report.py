@@ -9,7 +9,7 @@ import jinja2
 
 import compilewatch
 from compilewatch.extras.papers.analysis import first_finding, funnel
-from compilewatch.extras.papers.records import Call, PaperSummary, Stage
+from compilewatch.extras.papers.records import ModelCall, PaperSummary, PipelineStage
 from compilewatch.report.wording import printable
 
 FINDING_WORDS = {
@@ -22,7 +22,7 @@ FINDING_WORDS = {
 
 
 def render(
-    summaries: Sequence[PaperSummary], entries: Iterable[Call]
+    summaries: Sequence[PaperSummary], entries: Iterable[ModelCall]
 ) -> Iterator[tuple[str, bytes]]:
     """Every file of the page as (path, content); the page comes last."""
     yield "report.css", resources.files("compilewatch.report").joinpath("report.css").read_bytes()
@@ -39,7 +39,7 @@ def render(
         version=compilewatch.__version__,
         papers=summaries,
         funnel=funnel(summaries),
-        stages=list(Stage),
+        stages=list(PipelineStage),
         first_finding=first_finding,
         requests=len(tuple(entries)),
     )

@@ -23,7 +23,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     roles: Annotated[tuple[str, ...], Meta(min_length=1)] = ("generate", "review")
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PaperRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`papers/rules.toml`. `version` is raised with each change of a rule."""
 
     schema_version: Annotated[int, Meta(ge=1, le=1)]
@@ -39,12 +39,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return "\n".join(f"- [{r.id}] {r.text}" for r in self.rule if role in r.roles)
 
 
-def load_rules(path: Path | None = None) -> Rules:
+def load_rules(path: Path | None = None) -> PaperRules:
     """The rules of a project's own file, which also states the version, and then the shipped ones.
 
     A shipped rule is left out if an own one has its id. Raises ConfigError for a malformed file.
     """
-    first, *others = data.read(path, data.RULES, Rules)
+    first, *others = data.read(path, data.RULES, PaperRules)
     ids = {rule.id for rule in first.rule}
     further = (rule for file in others for rule in file.rule if rule.id not in ids)
     return msgspec.structs.replace(first, rule=(*first.rule, *further))

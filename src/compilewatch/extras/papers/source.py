@@ -16,15 +16,15 @@ from compilewatch.extras.papers.records import (
     GENERATED_MODULE,
     SOURCE_FILE,
     UNREVIEWED,
-    Generation,
-    Stage,
+    CodeVersion,
+    PipelineStage,
     StageOutcome,
     StageResult,
 )
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from compilewatch.records import FactoryBuild, ModelSpec
 
-CHECKED = (Stage.STATIC, Stage.REVIEW, Stage.EAGER, Stage.FAITHFUL)
+CHECKED = (PipelineStage.STATIC, PipelineStage.REVIEW, PipelineStage.EAGER, PipelineStage.FAITHFUL)
 """The stages that a version must have passed before it is compiled."""
 
 
@@ -50,17 +50,17 @@ class PapersSource:
 def spec_of(folder: PaperFolder) -> ModelSpec | None:
     """The model of a paper's last version of the code; None if none was written."""
     journal = folder.journal()
-    made = [r for r in journal if r.stage is Stage.GENERATE and r.generation and r.files]
+    made = [r for r in journal if r.stage is PipelineStage.GENERATE and r.generation and r.files]
     if not made:
         return None
     module, about = sorted(made[-1].files, key=lambda name: not name.endswith(".py"))
-    generation = msgspec.json.decode(folder.read(about), type=Generation)
+    generation = msgspec.json.decode(folder.read(about), type=CodeVersion)
     last = {r.stage: r for r in journal if r.generation == generation.id}
     return generated_spec(generation, folder.path / module, skip_reason=_why_not(last))
 
 
 def generated_spec(
-    generation: Generation, file: Path, *, skip_reason: str | None = None
+    generation: CodeVersion, file: Path, *, skip_reason: str | None = None
 ) -> ModelSpec:
     """The model of a version of the code, with its provenance."""
     return ModelSpec(
@@ -94,7 +94,7 @@ def generated_spec(
     )
 
 
-def _why_not(last: dict[Stage, StageResult]) -> str | None:
+def _why_not(last: dict[PipelineStage, StageResult]) -> str | None:
     for stage in CHECKED:
         result = last.get(stage)
         if result is None:

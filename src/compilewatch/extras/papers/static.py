@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from compilewatch.extras.papers.records import Finding, FindingClass, Stage
+from compilewatch.extras.papers.records import FindingClass, PaperFinding, PipelineStage
 
 VERSION = 1
 """Raised when a change of this module can change a finding; it is part of a stage's key."""
@@ -51,7 +51,7 @@ REQUIRED = {"model": 0, "inputs": 0, "loss": 2}
 """Function -> the number of its arguments: `loss(output, inputs)` returns a scalar."""
 
 
-def check_source(source: str) -> tuple[Finding, ...]:
+def check_source(source: str) -> tuple[PaperFinding, ...]:
     """The findings of a version of the code, in the order of its lines."""
     if len(source.encode()) > MAX_SOURCE_BYTES:
         return (_finding(FindingClass.INVALID_CODE, f"more than {MAX_SOURCE_BYTES:,} bytes"),)
@@ -64,12 +64,12 @@ def check_source(source: str) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: finding.line or 0))
 
 
-def _finding(kind: FindingClass, evidence: str, line: int | None = None) -> Finding:
+def _finding(kind: FindingClass, evidence: str, line: int | None = None) -> PaperFinding:
     one_line = " ".join(evidence.split())
-    return Finding(kind=kind, stage=Stage.STATIC, evidence=one_line[:400], line=line)
+    return PaperFinding(kind=kind, stage=PipelineStage.STATIC, evidence=one_line[:400], line=line)
 
 
-def _missing(tree: ast.Module) -> Iterator[Finding]:
+def _missing(tree: ast.Module) -> Iterator[PaperFinding]:
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for name, count in REQUIRED.items():
         if name not in functions:
@@ -85,7 +85,7 @@ def _missing(tree: ast.Module) -> Iterator[Finding]:
             yield _finding(FindingClass.INVALID_CODE, said, line)
 
 
-def _at_import(body: list[ast.stmt]) -> Iterator[Finding]:
+def _at_import(body: list[ast.stmt]) -> Iterator[PaperFinding]:
     """What would run when the module is imported."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -111,7 +111,7 @@ def _at_import(body: list[ast.stmt]) -> Iterator[Finding]:
             yield _finding(FindingClass.DISALLOWED, said, node.lineno)
 
 
-def _decorated(node: ast.FunctionDef | ast.ClassDef) -> Iterator[Finding]:
+def _decorated(node: ast.FunctionDef | ast.ClassDef) -> Iterator[PaperFinding]:
     for decorator in node.decorator_list:
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
@@ -120,7 +120,7 @@ def _decorated(node: ast.FunctionDef | ast.ClassDef) -> Iterator[Finding]:
             yield _finding(FindingClass.DISALLOWED, said, decorator.lineno)
 
 
-def _banned(tree: ast.Module) -> Iterator[Finding]:
+def _banned(tree: ast.Module) -> Iterator[PaperFinding]:
     for node in ast.walk(tree):
         said = _import_of(node) or _name_of(node) or _attribute_of(node) or _constant_of(node)
         if said:

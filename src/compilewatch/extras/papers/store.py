@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from compilewatch.errors import StoreError, UsageError, did_you_mean
-from compilewatch.extras.papers.records import Call, CallState, Stage, StageResult
+from compilewatch.extras.papers.records import CallState, ModelCall, PipelineStage, StageResult
 from compilewatch.files import (
     append_all,
     failed,
@@ -31,17 +31,17 @@ from compilewatch.files import (
 )
 from compilewatch.records.base import SCHEMA_VERSION, Record
 
-FOLDERS: dict[Stage, str] = {
-    Stage.FIND: "paper-retrieval",
-    Stage.READ: "paper-retrieval",
-    Stage.PLAN: "code-generation",
-    Stage.GENERATE: "code-generation",
-    Stage.STATIC: "code-review",
-    Stage.REVIEW: "code-review",
-    Stage.FAITHFUL: "code-review",
-    Stage.EAGER: "trn-execution",
-    Stage.SWEEP: "metrics",
-    Stage.EXECUTE: "trn-execution",
+FOLDERS: dict[PipelineStage, str] = {
+    PipelineStage.FIND: "paper-retrieval",
+    PipelineStage.READ: "paper-retrieval",
+    PipelineStage.PLAN: "code-generation",
+    PipelineStage.GENERATE: "code-generation",
+    PipelineStage.STATIC: "code-review",
+    PipelineStage.REVIEW: "code-review",
+    PipelineStage.FAITHFUL: "code-review",
+    PipelineStage.EAGER: "trn-execution",
+    PipelineStage.SWEEP: "metrics",
+    PipelineStage.EXECUTE: "trn-execution",
 }
 """Stage -> the folder of its files below the paper's folder."""
 
@@ -49,7 +49,7 @@ PROFILER_FOLDER = "profiler_results"
 JOURNAL = "journal.jsonl"
 LEDGER = "ledger.jsonl"
 
-_Line = TypeVar("_Line", StageResult, Call)
+_Line = TypeVar("_Line", StageResult, ModelCall)
 
 
 class PaperStore:
@@ -133,7 +133,7 @@ class PaperFolder:
         self.path = path
         self.paper = paper
 
-    def write(self, stage: Stage, data: bytes, suffix: str, *, what: str = "") -> str:
+    def write(self, stage: PipelineStage, data: bytes, suffix: str, *, what: str = "") -> str:
         """Write a new file of a stage and return its path relative to the folder.
 
         The file is complete and on disk before the name exists, and is read-only.
@@ -162,7 +162,7 @@ class PaperFolder:
                 temporary.unlink()
         return name
 
-    def write_record(self, stage: Stage, record: Record, *, what: str = "") -> str:
+    def write_record(self, stage: PipelineStage, record: Record, *, what: str = "") -> str:
         """Write a record as a JSON file of a stage."""
         fields = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(record)}
         data = msgspec.json.format(msgspec.json.encode(fields), indent=2)
@@ -183,10 +183,10 @@ class PaperFolder:
         """Append a stage result, durably."""
         _append(self.path / JOURNAL, result)
 
-    def last(self) -> dict[Stage, StageResult]:
+    def last(self) -> dict[PipelineStage, StageResult]:
         """The newest result of each stage, in the order of the stages."""
         found = {result.stage: result for result in self.journal()}
-        return {stage: found[stage] for stage in Stage if stage in found}
+        return {stage: found[stage] for stage in PipelineStage if stage in found}
 
 
 class Ledger:
@@ -197,34 +197,34 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines = _lines(path, Call)
+        self._lines = _lines(path, ModelCall)
         self._lock = threading.Lock()
 
-    def entries(self) -> tuple[Call, ...]:
+    def entries(self) -> tuple[ModelCall, ...]:
         """The newest line of each entry, in order."""
         with self._lock:
             return tuple({line.entry: line for line in self._lines}.values())
 
-    def finished(self, key: str) -> Call | None:
+    def finished(self, key: str) -> ModelCall | None:
         """The finished call with this key, which need not be made again."""
         for line in reversed(self.entries()):
             if line.key == key and line.state is CallState.FINISHED:
                 return line
         return None
 
-    def begin(self, call: Call) -> Call:
+    def begin(self, call: ModelCall) -> ModelCall:
         """Append a line `started` and return it with its number; then the request may be sent."""
         with self._lock:
             number = max((line.entry for line in self._lines), default=0) + 1
             begun = msgspec.structs.replace(call, entry=number, state=CallState.STARTED)
             return self._written(begun)
 
-    def end(self, call: Call) -> Call:
+    def end(self, call: ModelCall) -> ModelCall:
         """Append the line that ends an entry."""
         with self._lock:
             return self._written(call)
 
-    def _written(self, call: Call) -> Call:
+    def _written(self, call: ModelCall) -> ModelCall:
         _append(self.path, call)
         self._lines.append(call)
         return call

@@ -12,7 +12,12 @@ import msgspec
 from compilewatch.config.settings import Settings
 from compilewatch.errors import LauncherError, SandboxError
 from compilewatch.extras.papers.execution import Ran, one_line
-from compilewatch.extras.papers.records import Finding, FindingClass, Generation, Stage
+from compilewatch.extras.papers.records import (
+    CodeVersion,
+    FindingClass,
+    PaperFinding,
+    PipelineStage,
+)
 from compilewatch.extras.papers.source import generated_spec
 from compilewatch.extras.papers.store import PaperFolder
 from compilewatch.launchers import Completed
@@ -54,7 +59,7 @@ class Sweeper:
         code = {name: target_sha256(name.partition(":")[0]) for name in sorted(self.targets)}
         return digest([code, known])
 
-    def run(self, generation: Generation, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
         file = _file_of(generation, folder)
         try:
             known = self.launcher.environments()
@@ -67,7 +72,9 @@ class Sweeper:
             ]
         except (SandboxError, LauncherError) as error:
             return Ran(not_run=str(error))
-        stored = folder.write(Stage.SWEEP, msgspec.json.encode(results), ".json", what="results")
+        stored = folder.write(
+            PipelineStage.SWEEP, msgspec.json.encode(results), ".json", what="results"
+        )
         findings = tuple(finding for result in results for finding in findings_of(result))
         missing = [r for r in results if not r.is_verdict and not findings_of(r)]
         return Ran(
@@ -89,10 +96,10 @@ def _not_run(missing: Iterable[Result]) -> str:
     return "; ".join(f"{r.request.target.name} was not run: {r.detail}" for r in missing)
 
 
-def _file_of(generation: Generation, folder: PaperFolder) -> Path:
+def _file_of(generation: CodeVersion, folder: PaperFolder) -> Path:
     """The stored file of a version."""
     for result in reversed(folder.journal()):
-        if result.stage is Stage.GENERATE and result.generation == generation.id:
+        if result.stage is PipelineStage.GENERATE and result.generation == generation.id:
             return folder.path / next(name for name in result.files if name.endswith(".py"))
     raise LauncherError(f"the code {generation.id[:12]} of {generation.paper} is not stored")
 
@@ -101,7 +108,7 @@ MOST_FINDINGS = 20
 """Of one result: they go into a prompt, and generated code decides how many breaks it has."""
 
 
-def findings_of(result: Result) -> list[Finding]:
+def findings_of(result: Result) -> list[PaperFinding]:
     """What a result of the sweep says about the code, the first findings if there are many."""
     target = result.request.target.name
     if result.status is Status.GRAPH_BREAK:
@@ -130,5 +137,7 @@ def findings_of(result: Result) -> list[Finding]:
     return [_finding(kind, f"{target}, {result.phase}: {said}")]
 
 
-def _finding(kind: FindingClass, evidence: str, line: int | None = None) -> Finding:
-    return Finding(kind=kind, stage=Stage.SWEEP, evidence=one_line(evidence), line=line)
+def _finding(kind: FindingClass, evidence: str, line: int | None = None) -> PaperFinding:
+    return PaperFinding(
+        kind=kind, stage=PipelineStage.SWEEP, evidence=one_line(evidence), line=line
+    )

@@ -152,7 +152,7 @@ def latex_text(source: str) -> str:
     return f"{title[1]}\n\n{body}" if title else body
 
 
-class _Text(HTMLParser):
+class _PageText(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
@@ -176,7 +176,7 @@ class _Text(HTMLParser):
 
 def html_text(source: str) -> str:
     """The visible text of a page, one line for each block."""
-    parser = _Text()
+    parser = _PageText()
     parser.feed(source)
     parser.close()
     return "".join(parser.parts)

@@ -14,18 +14,24 @@ from compilewatch.config.settings import Settings
 from compilewatch.errors import ExecutorError, TrainiumError
 from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.instance import OnDemand
-from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, State
-from compilewatch.extras.executor.sandbox.policy import MIB, Limits
+from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, JobStatus
+from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.papers.execution import (
+    CodeRunner,
     Ran,
-    Runner,
     last_line,
     one_line,
     run_training,
     trained_numbers,
     training_files,
 )
-from compilewatch.extras.papers.records import Finding, FindingClass, Generation, Stage, StageResult
+from compilewatch.extras.papers.records import (
+    CodeVersion,
+    FindingClass,
+    PaperFinding,
+    PipelineStage,
+    StageResult,
+)
 from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder
 from compilewatch.records.digests import digest
 
@@ -36,12 +42,12 @@ WAIT_SECONDS = 1800.0
 class Training(Protocol):
     """Trains a version within limits."""
 
-    limits: Limits
+    limits: SandboxLimits
 
     @property
     def identity(self) -> str: ...
 
-    def run(self, generation: Generation, folder: PaperFolder) -> Ran: ...
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran: ...
 
 
 @dataclass(kw_only=True)
@@ -80,7 +86,7 @@ class DeviceTime:
 
 def seconds_of(results: Iterable[StageResult]) -> float:
     """The time of all trainings in a journal."""
-    executed = (result for result in results if result.stage is Stage.EXECUTE)
+    executed = (result for result in results if result.stage is PipelineStage.EXECUTE)
     return sum(result.numbers.get("execution_time_seconds", 0.0) for result in executed)
 
 
@@ -95,11 +101,13 @@ class LimitedTraining:
     def identity(self) -> str:
         return self.training.identity
 
-    def run(self, generation: Generation, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
         most = self.training.limits.deadline_seconds
         if over := self.time.reserve(most):
             kind = FindingClass.BUDGET
-            return Ran(findings=(Finding(kind=kind, stage=Stage.EXECUTE, evidence=over),))
+            return Ran(
+                findings=(PaperFinding(kind=kind, stage=PipelineStage.EXECUTE, evidence=over),)
+            )
         used = most  # if it is interrupted
         try:
             ran = self.training.run(generation, folder)
@@ -113,14 +121,14 @@ class LimitedTraining:
 class LocalTraining:
     """Trains briefly on the CPU, in the sandbox of this machine."""
 
-    runner: Runner
-    limits: Limits
+    runner: CodeRunner
+    limits: SandboxLimits
 
     @property
     def identity(self) -> str:
         return digest(["local", self.limits.deadline_seconds, 1])
 
-    def run(self, generation: Generation, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
         ran = run_training(self.runner, generation, self.limits)
         return _stored(ran, folder)
 
@@ -133,14 +141,14 @@ class RemoteTraining:
     """
 
     settings: Settings
-    limits: Limits
+    limits: SandboxLimits
     instance: OnDemand | None = None
 
     @property
     def identity(self) -> str:
         return digest([self.settings.executor.endpoint, self.limits, 1])
 
-    def run(self, generation: Generation, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
         request = JobRequest(
             files=training_files(generation),
             limits=self.limits,
@@ -164,19 +172,19 @@ class RemoteTraining:
         if self.settings.papers.usd_per_hour:
             ran.numbers["estimated_cost_usd"] = hours * self.settings.papers.usd_per_hour
         logs = tuple(
-            folder.write(Stage.EXECUTE, data, ".log", what=what)
+            folder.write(PipelineStage.EXECUTE, data, ".log", what=what)
             for what, data in (("stdout", stdout), ("stderr", stderr))
             if data
         )
         return _stored(msgspec.structs.replace(ran, files=(*files, *logs)), folder)
 
 
-def _attempts(generation: Generation, folder: PaperFolder) -> int:
+def _attempts(generation: CodeVersion, folder: PaperFolder) -> int:
     """How often a limit or a fault has ended the training of this version.
 
     Each time is a new job: an executor never runs a job again that has ended.
     """
-    lines = [r for r in folder.journal() if r.stage is Stage.EXECUTE and r.findings]
+    lines = [r for r in folder.journal() if r.stage is PipelineStage.EXECUTE and r.findings]
     return sum(line.generation == generation.id and not line.is_lasting for line in lines)
 
 
@@ -213,7 +221,9 @@ def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> Ran:
     finding = _job_finding(state, stderr)
     if finding is None and "training_loss" not in numbers:
         said = "the job is done and reported no training_loss"
-        finding = Finding(kind=FindingClass.CRASHED, stage=Stage.EXECUTE, evidence=said)
+        finding = PaperFinding(
+            kind=FindingClass.CRASHED, stage=PipelineStage.EXECUTE, evidence=said
+        )
     numbers["execution_success"] = float(finding is None)
     if result is not None:
         numbers["execution_time_seconds"] = result.duration_seconds
@@ -225,8 +235,8 @@ def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> Ran:
     return Ran(findings=found, numbers=numbers, detail=where, labels=labels)
 
 
-def _job_finding(state: JobState, stderr: bytes) -> Finding | None:
-    if state.state is State.DONE:
+def _job_finding(state: JobState, stderr: bytes) -> PaperFinding | None:
+    if state.state is JobStatus.DONE:
         return None
     kinds = {
         FailureCode.DEADLINE: FindingClass.TIMED_OUT,
@@ -238,13 +248,15 @@ def _job_finding(state: JobState, stderr: bytes) -> Finding | None:
     }
     kind = kinds.get(state.failure, FindingClass.CRASHED) if state.failure else FindingClass.LOST
     said = state.message or last_line(stderr)
-    return Finding(kind=kind, stage=Stage.EXECUTE, evidence=one_line(f"{state.state}: {said}"))
+    return PaperFinding(
+        kind=kind, stage=PipelineStage.EXECUTE, evidence=one_line(f"{state.state}: {said}")
+    )
 
 
 class _Execution(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int
     detail: str
-    findings: tuple[Finding, ...]
+    findings: tuple[PaperFinding, ...]
     metrics: dict[str, float]
 
 
@@ -256,5 +268,5 @@ def _stored(ran: Ran, folder: PaperFolder) -> Ran:
         schema_version=1, detail=ran.detail, findings=ran.findings, metrics=ran.numbers
     )
     data = msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
-    name = folder.write(Stage.EXECUTE, data, ".json", what="execution")
+    name = folder.write(PipelineStage.EXECUTE, data, ".json", what="execution")
     return msgspec.structs.replace(ran, files=(*ran.files, name))

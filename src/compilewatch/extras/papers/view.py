@@ -12,7 +12,12 @@ from compilewatch.extras.papers import Availability, CallError
 from compilewatch.extras.papers.analysis import summarise_paper
 from compilewatch.extras.papers.execution import SandboxRunner
 from compilewatch.extras.papers.prices import price_of
-from compilewatch.extras.papers.records import Finding, Generation, PaperSummary, Stage
+from compilewatch.extras.papers.records import (
+    CodeVersion,
+    PaperFinding,
+    PaperSummary,
+    PipelineStage,
+)
 from compilewatch.extras.papers.rules import load_rules
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.records import Record
@@ -34,11 +39,11 @@ def summary_of(outputs: Path, paper: str) -> tuple[PaperSummary, Path]:
 
 def generation_of(
     outputs: Path, paper: str, number: int | None = None
-) -> tuple[Generation, tuple[Finding, ...]]:
+) -> tuple[CodeVersion, tuple[PaperFinding, ...]]:
     """A version of a paper's code (the last one by default) and the findings about it."""
     folder = PaperStore(outputs).known(paper)
     journal = folder.journal()
-    made = [r for r in journal if r.stage is Stage.GENERATE and r.generation and r.files]
+    made = [r for r in journal if r.stage is PipelineStage.GENERATE and r.generation and r.files]
     if not made:
         raise UsageError(f"no code was written for {paper}; see `compilewatch papers check`")
     if number is not None:
@@ -46,7 +51,7 @@ def generation_of(
         if not made:
             raise UsageError(f"{paper} has no version {number}; see `compilewatch papers show`")
     about = next(name for name in made[-1].files if name.endswith(".json"))
-    generation = msgspec.json.decode(folder.read(about), type=Generation)
+    generation = msgspec.json.decode(folder.read(about), type=CodeVersion)
     last = {r.stage: r for r in journal if r.generation == generation.id}
     return generation, tuple(finding for r in last.values() for finding in r.findings)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.extras.profiles.infer.files import check_inference, is_inference
 from compilewatch.extras.profiles.train import analysis
-from compilewatch.extras.profiles.train.records import Finding, TrainingProfile
+from compilewatch.extras.profiles.train.records import ProfileFinding, TrainingProfile
 from compilewatch.extras.profiles.train.store import is_training, read_training
 from compilewatch.files import write_atomically
 
@@ -21,13 +21,13 @@ FOUND, BROKEN = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckedProfile:
     """One checked profile. `broken` says why it cannot be used, None if it can."""
 
     path: Path
     kind: str
     state: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ProfileFinding, ...] = ()
     broken: str | None = None
     training: TrainingProfile | None = None
 
@@ -38,7 +38,7 @@ class Checked:
         return FOUND if self.findings else 0
 
 
-def check_profiles(root: Path) -> tuple[Checked, ...]:
+def check_profiles(root: Path) -> tuple[CheckedProfile, ...]:
     """Check every profile in and below a folder. Raises UsageError if there is none."""
     if not root.is_dir():
         raise UsageError(f"there is no folder {root}")
@@ -48,7 +48,7 @@ def check_profiles(root: Path) -> tuple[Checked, ...]:
     return found
 
 
-def check_outputs(root: Path) -> tuple[Checked, ...]:
+def check_outputs(root: Path) -> tuple[CheckedProfile, ...]:
     """Check the profiles in a folder of outputs, not the runs. Raises UsageError without any."""
     folders = [root / "profiles", *sorted(root.glob("profile-*"))]
     found = tuple(each for folder in folders if folder.is_dir() for each in _checked(folder))
@@ -57,7 +57,7 @@ def check_outputs(root: Path) -> tuple[Checked, ...]:
     return found
 
 
-def _checked(root: Path) -> Iterator[Checked]:
+def _checked(root: Path) -> Iterator[CheckedProfile]:
     for folder, names, _ in os.walk(root):
         names[:] = sorted(name for name in names if not name.startswith("."))
         path = Path(folder)
@@ -69,13 +69,13 @@ def _checked(root: Path) -> Iterator[Checked]:
             yield _inference(path)
 
 
-def check_training(path: Path) -> Checked:
+def check_training(path: Path) -> CheckedProfile:
     """Check one training profile."""
     try:
         profile = read_training(path)
     except StoreError as error:
-        return Checked(path=path, kind="training", state="broken", broken=str(error))
-    return Checked(
+        return CheckedProfile(path=path, kind="training", state="broken", broken=str(error))
+    return CheckedProfile(
         path=path,
         kind="training",
         state=profile.state,
@@ -84,24 +84,24 @@ def check_training(path: Path) -> Checked:
     )
 
 
-def _inference(path: Path) -> Checked:
+def _inference(path: Path) -> CheckedProfile:
     try:
         found = check_inference(path)
     except StoreError as error:
-        return Checked(path=path, kind="inference", state="broken", broken=str(error))
+        return CheckedProfile(path=path, kind="inference", state="broken", broken=str(error))
     incomplete = any(each.code == "incomplete" for each in found)
     state = "incomplete" if incomplete else "finished"
-    return Checked(path=path, kind="inference", state=state, findings=found)
+    return CheckedProfile(path=path, kind="inference", state=state, findings=found)
 
 
-def write_report(checked: Checked) -> Path:
+def write_report(checked: CheckedProfile) -> Path:
     """Write `check_report.md` into the folder of a profile and return its path."""
     path = checked.path / REPORT_FILE
     write_atomically(path, "\n".join([*_report(checked), ""]).encode(), durable=False)
     return path
 
 
-def _report(checked: Checked) -> Iterator[str]:
+def _report(checked: CheckedProfile) -> Iterator[str]:
     yield f"# Check of {checked.path.name}\n"
     yield f"A profile of {checked.kind}, {checked.state}.\n"
     if checked.broken is not None:

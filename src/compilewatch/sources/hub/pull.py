@@ -48,8 +48,8 @@ from compilewatch.sources.hub.pulled import (
     SORTS,
     PulledList,
     PulledModel,
+    PulledQuery,
     PullReport,
-    Query,
     pulled_path,
     read_pulled,
     write_pulled,
@@ -99,7 +99,7 @@ def pull(
     if top < 1:
         raise UsageError(f"top must be 1 or more, not {top}")
     path = output or pulled_path()
-    query = Query(top=top, sort=sort, task=task, family=family, library=library)
+    query = PulledQuery(top=top, sort=sort, task=task, family=family, library=library)
     earlier = read_pulled(path) if path.exists() else None
     disable_progress_bars()
     logging.set_verbosity_error()
@@ -144,7 +144,7 @@ class _Puller:
         self.done: dict[str, PulledModel] = {}
         self.message: str | None = None
 
-    def list_models(self, query: Query) -> None:
+    def list_models(self, query: PulledQuery) -> None:
         """Fill `listed`, up to the first page that fails. Raises SourceError if none succeeds."""
         tags = [tag for tag in (query.family, query.library) if tag]
         try:
@@ -354,7 +354,7 @@ def _one_line(exc: BaseException) -> str:
     return " ".join(str(exc).split()) or type(exc).__name__
 
 
-def _write(path: Path, query: Query, api: HfApi, puller: _Puller) -> PullReport:
+def _write(path: Path, query: PulledQuery, api: HfApi, puller: _Puller) -> PullReport:
     """Write list and figures; an interrupted pull keeps the other models of the earlier list."""
     models = [puller.done[i.id] for i in puller.listed if i.id in puller.done]
     if not models:

@@ -15,13 +15,13 @@ import pytest
 from compilewatch.errors import ExecutorError, ExecutorUnavailableError
 from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.protocol import JobRequest
-from compilewatch.extras.executor.sandbox.policy import Limits
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from tests.integration.extras.executor.conftest import PROGRAM, TOKEN, Executor
 from tests.serving import serving
 from tests.sharing import free_port
 from tests.team import run_here
 
-REQUEST = JobRequest(files={"main.py": "print(1)"}, limits=Limits(deadline_seconds=20.0))
+REQUEST = JobRequest(files={"main.py": "print(1)"}, limits=SandboxLimits(deadline_seconds=20.0))
 
 
 class _Other(http.server.BaseHTTPRequestHandler):

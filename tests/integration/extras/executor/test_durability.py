@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.extras.executor.protocol import FailureCode, JobRequest, State
+from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobStatus
 from compilewatch.extras.executor.runner import RESULT_FILE
-from compilewatch.extras.executor.sandbox.policy import Ending, Limits, SandboxResult
+from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
 from tests.integration.extras.executor.conftest import PROGRAM, TOKEN, Executor
 from tests.team import run_here
 
@@ -20,13 +20,15 @@ SHORT = "import time; time.sleep(0.1); print('done')"
 
 
 def request(source: str, title: str = "") -> JobRequest:
-    return JobRequest(files={"main.py": source}, title=title, limits=Limits(deadline_seconds=20.0))
+    return JobRequest(
+        files={"main.py": source}, title=title, limits=SandboxLimits(deadline_seconds=20.0)
+    )
 
 
 def cancelled(file: Path) -> bool:
     """Whether a sandbox was ended: maybe after the last line of its script, but before its end."""
     result = msgspec.msgpack.decode(file.read_bytes(), type=SandboxResult)
-    return result.ending is Ending.CANCELLED
+    return result.ending is SandboxEnding.CANCELLED
 
 
 def test_every_job_ends_once_however_often_the_service_is_killed(own: Executor) -> None:
@@ -41,8 +43,8 @@ def test_every_job_ends_once_however_often_the_service_is_killed(own: Executor) 
         own.kill()
         own.start()
     states = {key: client.wait(key, timeout_seconds=60) for key in keys}
-    assert [s for s in states.values() if s.state not in (State.DONE, State.LOST)] == []
-    done = [state for state in states.values() if state.state is State.DONE]
+    assert [s for s in states.values() if s.state not in (JobStatus.DONE, JobStatus.LOST)] == []
+    done = [state for state in states.values() if state.state is JobStatus.DONE]
     assert len(done) > 6
     for state in done:
         assert client.log(state.key).data == b"done\n"
@@ -66,7 +68,7 @@ def test_a_stopped_service_lets_its_jobs_wait_and_the_next_goes_on(own: Executor
     assert own.kill(signal.SIGTERM) == 0
     own.start()
     state = client.wait("goes-on")
-    assert (state.state, state.attempt) == (State.DONE, 2)
+    assert (state.state, state.attempt) == (JobStatus.DONE, 2)
 
 
 def test_a_job_that_each_service_dies_with_is_lost_after_three(own: Executor) -> None:
@@ -75,24 +77,24 @@ def test_a_job_that_each_service_dies_with_is_lost_after_three(own: Executor) ->
         own.start()
         if attempt == 0:
             client.submit("doomed", request("import time; time.sleep(60)"))
-        while client.status("doomed").state is not State.RUNNING:
+        while client.status("doomed").state is not JobStatus.RUNNING:
             time.sleep(0.02)
         own.kill()
     own.start()
     state = client.status("doomed")
-    assert (state.state, state.failure) == (State.LOST, FailureCode.INTERRUPTED)
+    assert (state.state, state.failure) == (JobStatus.LOST, FailureCode.INTERRUPTED)
 
 
 def test_what_was_cancelled_before_a_kill_stays_cancelled(own: Executor) -> None:
     own.start()
     client = own.client()
     client.submit("unwanted", request("import time; time.sleep(60)"))
-    while client.status("unwanted").state is not State.RUNNING:
+    while client.status("unwanted").state is not JobStatus.RUNNING:
         time.sleep(0.02)
     client.cancel("unwanted")
     own.kill()
     own.start()
-    assert client.wait("unwanted").state is State.CANCELLED
+    assert client.wait("unwanted").state is JobStatus.CANCELLED
 
 
 def serve(folder: Path, *options: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:

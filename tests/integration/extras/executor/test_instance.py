@@ -11,12 +11,12 @@ import pytest
 from compilewatch.errors import ExecutorError, TrainiumError
 from compilewatch.extras.executor.instance import hold, running
 from compilewatch.extras.executor.protocol import JobRequest
-from compilewatch.extras.executor.sandbox.policy import Limits
-from compilewatch.extras.executor.trainium.operation import Operation, Report
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
+from compilewatch.extras.executor.trainium.operation import InstanceReport, Operation
 from tests.integration.extras.executor.conftest import Executor
 
 SLOW = JobRequest(
-    files={"main.py": "import time; time.sleep(60)"}, limits=Limits(deadline_seconds=60.0)
+    files={"main.py": "import time; time.sleep(60)"}, limits=SandboxLimits(deadline_seconds=60.0)
 )
 
 
@@ -27,15 +27,15 @@ class Instance(Operation):
         self.ours, self.fails = ours, fails
         self.calls: list[str] = []
 
-    def up(self) -> Report:
+    def up(self) -> InstanceReport:
         self.calls.append("up")
-        return Report(action="started" if self.ours else "joined", started_by_run=self.ours)
+        return InstanceReport(action="started" if self.ours else "joined", started_by_run=self.ours)
 
-    def down(self, *, force: bool = False, wait: bool = True) -> Report:
+    def down(self, *, force: bool = False, wait: bool = True) -> InstanceReport:
         self.calls.append("down")
         if self.fails:
             raise TrainiumError("not today")
-        return Report(action="stopped" if self.ours else "left")
+        return InstanceReport(action="stopped" if self.ours else "left")
 
 
 @pytest.fixture

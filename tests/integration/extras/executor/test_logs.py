@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 
 from compilewatch.extras.executor.protocol import JobRequest
-from compilewatch.extras.executor.sandbox.policy import Limits
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.executor.service import LOG_BYTES
 from compilewatch.extras.papers.records import FindingClass
 from compilewatch.extras.papers.training import job_ran
@@ -24,7 +24,7 @@ sys.stderr.write("e" * (2**20 + 5) + "\\nthe last line\\n")
 
 def test_three_megabytes_of_output_arrive_and_the_last_line_counts(executor: Executor) -> None:
     client = executor.client()
-    request = JobRequest(files={"main.py": PRINTED}, limits=Limits(deadline_seconds=30.0))
+    request = JobRequest(files={"main.py": PRINTED}, limits=SandboxLimits(deadline_seconds=30.0))
     client.submit("chatty", request)
     state = client.wait("chatty")
     stdout = client.whole_log("chatty")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.extras.executor.protocol import JobRequest
-from compilewatch.extras.executor.sandbox.policy import Limits
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from tests.integration.extras.executor.conftest import Executor
 
 DOUBLE = """#!/bin/sh
@@ -36,7 +36,7 @@ def test_the_profile_of_a_job_is_collected_where_profiles_go(tmp_path: Path) -> 
         made.start()
         assert made.health()["profiler_enabled"] is True
         client = made.client()
-        limits = Limits(deadline_seconds=20.0)
+        limits = SandboxLimits(deadline_seconds=20.0)
         files = {"main.py": "print('trained')"}
         client.submit("profiled", JobRequest(files=files, limits=limits, profile=True))
         client.submit("plain", JobRequest(files=files, limits=limits))

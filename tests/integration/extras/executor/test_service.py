@@ -16,14 +16,14 @@ from compilewatch.extras.executor.protocol import (
     FailureCode,
     JobRequest,
     JobState,
-    State,
+    JobStatus,
 )
-from compilewatch.extras.executor.sandbox.policy import Limits
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from tests.integration.extras.executor.conftest import TOKEN, Executor
 
 
 def request(source: str, **values: Any) -> JobRequest:
-    values.setdefault("limits", Limits(deadline_seconds=20.0))
+    values.setdefault("limits", SandboxLimits(deadline_seconds=20.0))
     return JobRequest(files={"main.py": source}, **values)
 
 
@@ -62,7 +62,7 @@ with open("out/model.txt", "w") as file:
     client = executor.client()
     client.submit("a-job", request(source, arguments=("one",), paper_id="p"))
     state = client.wait("a-job")
-    assert (state.state, state.failure, state.paper_id) == (State.DONE, None, "p")
+    assert (state.state, state.failure, state.paper_id) == (JobStatus.DONE, None, "p")
     assert state.result is not None
     assert [(point.step, point.values) for point in state.result.metrics] == [
         (1, {"training_loss": 0.5})
@@ -91,18 +91,18 @@ def test_a_log_can_be_followed_while_the_job_runs(executor: Executor) -> None:
 @pytest.mark.parametrize(
     ("source", "limits", "failure"),
     [
-        ("raise SystemExit(3)", Limits(deadline_seconds=20.0), FailureCode.EXIT_STATUS),
-        ("import os; os.abort()", Limits(deadline_seconds=20.0), FailureCode.SIGNAL),
-        ("while True: pass", Limits(deadline_seconds=1.0), FailureCode.DEADLINE),
+        ("raise SystemExit(3)", SandboxLimits(deadline_seconds=20.0), FailureCode.EXIT_STATUS),
+        ("import os; os.abort()", SandboxLimits(deadline_seconds=20.0), FailureCode.SIGNAL),
+        ("while True: pass", SandboxLimits(deadline_seconds=1.0), FailureCode.DEADLINE),
     ],
 )
 def test_a_job_that_fails_says_how(
-    source: str, limits: Limits, failure: FailureCode, executor: Executor
+    source: str, limits: SandboxLimits, failure: FailureCode, executor: Executor
 ) -> None:
     client = executor.client()
     client.submit(f"fails-{failure}", request(source, limits=limits))
     state = client.wait(f"fails-{failure}")
-    assert (state.state, state.failure) == (State.FAILED, failure)
+    assert (state.state, state.failure) == (JobStatus.FAILED, failure)
 
 
 def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
@@ -115,7 +115,7 @@ def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
         states = list(pool.map(submit, range(50)))
     assert len({state.submitted_at for state in states}) == 1
     state = executor.client().wait("fifty")
-    assert (state.state, state.attempt) == (State.DONE, 1)
+    assert (state.state, state.attempt) == (JobStatus.DONE, 1)
     assert [job.key for job in executor.client().jobs()].count("fifty") == 1
     with pytest.raises(ExecutorError) as caught:
         executor.client().submit("fifty", request("print('another')"))
@@ -203,11 +203,11 @@ def test_a_running_job_is_cancelled_and_a_waiting_one_never_begins(executor: Exe
     while executor.health()["running"] < 2:
         time.sleep(0.05)
     waiting = client.cancel(keys[2])
-    assert (waiting.state, waiting.attempt) == (State.CANCELLED, 0)
+    assert (waiting.state, waiting.attempt) == (JobStatus.CANCELLED, 0)
     for key in keys[:2]:
         client.cancel(key)
-    assert {client.wait(key).state for key in keys} == {State.CANCELLED}
-    assert client.cancel(keys[0]).state is State.CANCELLED
+    assert {client.wait(key).state for key in keys} == {JobStatus.CANCELLED}
+    assert client.cancel(keys[0]).state is JobStatus.CANCELLED
 
 
 def test_a_drained_service_takes_no_jobs_and_one_with_jobs_is_not_drained(
@@ -257,7 +257,7 @@ while True:
     print("x" * 10000)
 """
     client = executor.client()
-    limits = Limits(deadline_seconds=1.0)
+    limits = SandboxLimits(deadline_seconds=1.0)
     for number in range(2):
         client.submit(f"busy-{number}", request(source, limits=limits, title=str(number)))
     slowest = 0.0

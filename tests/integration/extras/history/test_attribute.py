@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.extras.history.attribution import Cause
+from compilewatch.extras.history.attribution import ChangeCause
 from tests.team import Compilewatch
 
 # Starts a worker in each of four environments: only real ones evaluate the corners that two runs
@@ -72,13 +72,13 @@ def inputs():
 """
 
 EXPECTED = {
-    "by_torch": (Cause.TORCH, "torch alone changes the result"),
-    "by_transformers": (Cause.TRANSFORMERS, "Transformers alone changes the result"),
+    "by_torch": (ChangeCause.TORCH, "torch alone changes the result"),
+    "by_transformers": (ChangeCause.TRANSFORMERS, "Transformers alone changes the result"),
     "by_both": (
-        Cause.INTERACTION,
+        ChangeCause.INTERACTION,
         "neither of the two alone changes the result, only both together",
     ),
-    "by_either": (Cause.INTERACTION, "each of the two alone does it"),
+    "by_either": (ChangeCause.INTERACTION, "each of the two alone does it"),
 }
 """`by_none` is not there: nothing changed it."""
 

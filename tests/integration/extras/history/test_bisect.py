@@ -14,7 +14,7 @@ from compilewatch.api.view import view
 from compilewatch.config.settings import Settings
 from compilewatch.errors import InterpreterError, UnknownModelError
 from compilewatch.extras.history.attribute import Side, attribute_changes
-from compilewatch.extras.history.attribution import Attribution, Cause
+from compilewatch.extras.history.attribution import Attribution, ChangeCause
 from compilewatch.extras.history.bisect import Question, bisect
 from compilewatch.extras.history.bisection import Bisection, Evaluated, Kind
 from compilewatch.extras.history.versions import Evaluator
@@ -194,13 +194,13 @@ def _attribute(
 @pytest.mark.parametrize(
     ("breaks", "cause"),
     [
-        (("2.15.0/5.5.4", "2.15.0/5.6.0"), Cause.TORCH),
-        (("2.13.0/5.6.0", "2.15.0/5.6.0"), Cause.TRANSFORMERS),
-        (("2.15.0/5.6.0",), Cause.INTERACTION),
+        (("2.15.0/5.5.4", "2.15.0/5.6.0"), ChangeCause.TORCH),
+        (("2.13.0/5.6.0", "2.15.0/5.6.0"), ChangeCause.TRANSFORMERS),
+        (("2.15.0/5.6.0",), ChangeCause.INTERACTION),
     ],
 )
 def test_only_the_missing_corners_are_evaluated(
-    tmp_path: Path, breaks: tuple[str, ...], cause: Cause
+    tmp_path: Path, breaks: tuple[str, ...], cause: ChangeCause
 ) -> None:
     world = World(tmp_path, lambda v, r: broken(r) if v in breaks else passing(r))
     (found,) = _attribute(world)
@@ -214,7 +214,7 @@ def test_only_the_missing_corners_are_evaluated(
 def test_one_package_that_differs_needs_no_evaluation(tmp_path: Path) -> None:
     world = World(tmp_path, breaking_from("5.6.0"))
     (found,) = _attribute(world, (OLD, ("2.13.0", "5.6.0")))
-    assert found.cause is Cause.TRANSFORMERS
+    assert found.cause is ChangeCause.TRANSFORMERS
     assert world.evaluated == []
 
 
@@ -227,11 +227,11 @@ def test_a_corner_without_a_verdict_or_environment_is_not_determined(tmp_path: P
 
     world = World(tmp_path, answer)
     (found,) = _attribute(world)
-    assert found.cause is Cause.NOT_DETERMINED
+    assert found.cause is ChangeCause.NOT_DETERMINED
     assert "timeout in compile" in found.detail
     world = World(tmp_path / "two", breaking_from("5.6.0"), broken=("5.5.4",))
     (found,) = _attribute(world)
-    assert found.cause is Cause.NOT_DETERMINED
+    assert found.cause is ChangeCause.NOT_DETERMINED
     assert "no environment with transformers 5.5.4" in found.detail
 
 
@@ -249,12 +249,12 @@ def test_ends_of_another_compilewatch_are_evaluated_again(
 
     world.answer = passes
     (found,) = _attribute(world)
-    assert found.cause is Cause.HARNESS
+    assert found.cause is ChangeCause.HARNESS
     assert len(world.evaluated) == 4
 
 
 def test_what_is_beyond_the_limit_is_not_determined(tmp_path: Path) -> None:
     world = World(tmp_path, breaking_from("5.6.0"))
     (found,) = _attribute(world, limit=0)
-    assert found.cause is Cause.NOT_DETERMINED
+    assert found.cause is ChangeCause.NOT_DETERMINED
     assert "--limit" in found.detail

@@ -12,14 +12,14 @@ import pytest
 from compilewatch.errors import ProviderError, SandboxError
 from compilewatch.extras.papers import Reply
 from compilewatch.extras.papers.calls import Budget
-from compilewatch.extras.papers.providers.wire import Dropped, Failure, Response
-from compilewatch.extras.papers.records import CallState, FindingClass, Stage, StageOutcome
+from compilewatch.extras.papers.providers.wire import Dropped, ErrorResponse, Response
+from compilewatch.extras.papers.records import CallState, FindingClass, PipelineStage, StageOutcome
 from compilewatch.extras.papers.store import PaperStore
 from tests import papers as world
 from tests.papers import FakeChecker, FakeRunner
 
-THROTTLED = Failure(status=429, code="ThrottlingException", message="Too many requests")
-UNAVAILABLE = Failure(status=503, code="ServiceUnavailableException")
+THROTTLED = ErrorResponse(status=429, code="ThrottlingException", message="Too many requests")
+UNAVAILABLE = ErrorResponse(status=503, code="ServiceUnavailableException")
 
 
 class Faulty:
@@ -143,7 +143,9 @@ def test_an_incomplete_reply_is_never_run(
         )
     assert runner.runs == 0
     assert [finding.kind for finding in one.findings] == [kind]
-    assert one.stages[list(Stage).index(Stage.EAGER)].outcome is StageOutcome.NOT_RUN
+    assert (
+        one.stages[list(PipelineStage).index(PipelineStage.EAGER)].outcome is StageOutcome.NOT_RUN
+    )
     assert list((tmp_path / "papers").rglob("*.py")) == []
 
 
@@ -163,12 +165,12 @@ def test_a_review_that_is_not_valid_approves_nothing(tmp_path: Path, text: str) 
         )
     assert runner.runs == 0
     assert one.state == "failed"
-    assert one.findings[0].stage is Stage.REVIEW
+    assert one.findings[0].stage is PipelineStage.REVIEW
 
 
 def test_a_model_that_does_not_exist_is_said_in_one_line(tmp_path: Path) -> None:
     def respond(model: str, body: dict[str, Any]) -> Response:
-        return Failure(status=404, code="ResourceNotFoundException", message="no such model")
+        return ErrorResponse(status=404, code="ResourceNotFoundException", message="no such model")
 
     world.write_papers(tmp_path / "papers", 1)
     papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
@@ -218,7 +220,12 @@ def test_without_a_sandbox_nothing_runs_and_nothing_is_passed(tmp_path: Path) ->
         assert (runner.runs, sweeper.runs, executor.runs) == (0, 0, 0)
         assert (one.state, one.findings) == ("incomplete", ())
         outcomes = {stage.stage: stage for stage in one.stages}
-        for stage in (Stage.EAGER, Stage.FAITHFUL, Stage.SWEEP, Stage.EXECUTE):
+        for stage in (
+            PipelineStage.EAGER,
+            PipelineStage.FAITHFUL,
+            PipelineStage.SWEEP,
+            PipelineStage.EXECUTE,
+        ):
             assert outcomes[stage].outcome is StageOutcome.NOT_RUN
             assert "bubblewrap" in outcomes[stage].detail
         # Once the machine can confine code, the run continues without a request.

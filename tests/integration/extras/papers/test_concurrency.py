@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from compilewatch.errors import ProviderError
-from compilewatch.extras.executor.sandbox.policy import Limits
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.papers.calls import Budget
 from compilewatch.extras.papers.execution import Ran
-from compilewatch.extras.papers.providers.wire import Dropped, Failure, Response
-from compilewatch.extras.papers.records import Call, CallState, FindingClass, Generation
+from compilewatch.extras.papers.providers.wire import Dropped, ErrorResponse, Response
+from compilewatch.extras.papers.records import CallState, CodeVersion, FindingClass, ModelCall
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from compilewatch.extras.papers.training import DeviceTime, LimitedTraining, seconds_of
 from tests import papers as world
@@ -37,7 +37,7 @@ class Slow(Faulty):
         return super().__call__(model, body)
 
 
-def used(entries: tuple[Call, ...]) -> tuple[float, int]:
+def used(entries: tuple[ModelCall, ...]) -> tuple[float, int]:
     usd = sum(entry.usd or 0.0 for entry in entries)
     return usd, sum(entry.input_tokens + entry.output_tokens for entry in entries)
 
@@ -129,7 +129,7 @@ def test_a_request_whose_process_was_killed_counts_with_all_its_tokens(tmp_path:
 
 def test_a_model_that_cannot_be_used_ends_the_run_once(tmp_path: Path) -> None:
     def respond(model: str, body: dict[str, Any]) -> Response:
-        return Failure(status=404, code="ResourceNotFoundException", message="no such model")
+        return ErrorResponse(status=404, code="ResourceNotFoundException", message="no such model")
 
     world.write_papers(tmp_path / "papers", 20)
     papers = world.papers_of(tmp_path / "papers", tmp_path, 20)
@@ -144,13 +144,13 @@ class Training:
     """A training that takes some of its deadline, by its own account."""
 
     identity = "training"
-    limits = Limits(deadline_seconds=100.0)
+    limits = SandboxLimits(deadline_seconds=100.0)
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.runs = 0
 
-    def run(self, generation: Generation, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
         self.runs += 1
         time.sleep(0.01)
         return Ran(numbers={"execution_time_seconds": self.seconds, "training_loss": 1.0})

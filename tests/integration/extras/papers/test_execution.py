@@ -15,10 +15,10 @@ import pytest
 from prometheus_client import generate_latest
 
 from compilewatch.config.settings import Settings, load_settings
-from compilewatch.extras.executor.protocol import FailureCode, JobState, State
-from compilewatch.extras.executor.sandbox.policy import MIB, Limits
+from compilewatch.extras.executor.protocol import FailureCode, JobState, JobStatus
+from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.papers.metrics import paper_groups
-from compilewatch.extras.papers.records import FindingClass, Generation
+from compilewatch.extras.papers.records import CodeVersion, FindingClass
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.extras.papers.training import RemoteTraining, job_ran
 from compilewatch.sinks.prometheus import registry
@@ -30,7 +30,7 @@ from tests.unit.extras.papers.test_publishing import PAPERS
 
 __all__ = ["_often"]
 
-LIMITS = Limits(deadline_seconds=200.0, memory_bytes=4 * 2**30, disk_bytes=256 * MIB)
+LIMITS = SandboxLimits(deadline_seconds=200.0, memory_bytes=4 * 2**30, disk_bytes=256 * MIB)
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def training(tmp_path: Path, url: str, token: str = TOKEN) -> RemoteTraining:
     return RemoteTraining(settings=changed, limits=LIMITS)
 
 
-def generation() -> Generation:
+def generation() -> CodeVersion:
     source = (world.REPLIES / "gated-residual" / "code.0.py").read_text()
-    return Generation(
+    return CodeVersion(
         id="a" * 64,
         paper="gated-residual",
         source=source,
@@ -91,17 +91,17 @@ def test_an_executor_that_rejects_the_token_means_not_run(
 @pytest.mark.parametrize(
     ("state", "failure", "kind"),
     [
-        (State.FAILED, FailureCode.DEADLINE, FindingClass.TIMED_OUT),
-        (State.FAILED, FailureCode.MEMORY, FindingClass.OOM),
-        (State.FAILED, FailureCode.EXIT_STATUS, FindingClass.WRONG_IN_EAGER),
-        (State.FAILED, FailureCode.SIGNAL, FindingClass.CRASHED),
-        (State.LOST, FailureCode.INTERRUPTED, FindingClass.LOST),
-        (State.CANCELLED, FailureCode.CANCELLED, FindingClass.LOST),
-        (State.DONE, None, FindingClass.CRASHED),
+        (JobStatus.FAILED, FailureCode.DEADLINE, FindingClass.TIMED_OUT),
+        (JobStatus.FAILED, FailureCode.MEMORY, FindingClass.OOM),
+        (JobStatus.FAILED, FailureCode.EXIT_STATUS, FindingClass.WRONG_IN_EAGER),
+        (JobStatus.FAILED, FailureCode.SIGNAL, FindingClass.CRASHED),
+        (JobStatus.LOST, FailureCode.INTERRUPTED, FindingClass.LOST),
+        (JobStatus.CANCELLED, FailureCode.CANCELLED, FindingClass.LOST),
+        (JobStatus.DONE, None, FindingClass.CRASHED),
     ],
 )
 def test_a_job_without_numbers_is_no_success(
-    state: State, failure: FailureCode | None, kind: FindingClass
+    state: JobStatus, failure: FailureCode | None, kind: FindingClass
 ) -> None:
     job = JobState(key="k", state=state, submitted_at="", failure=failure)
     ran = job_ran(job, b"done\n", b"ValueError: no")

@@ -10,7 +10,7 @@ import pytest
 
 from compilewatch.config.sections import PapersSettings
 from compilewatch.errors import SourceError
-from compilewatch.extras.papers import Query
+from compilewatch.extras.papers import PaperQuery
 from compilewatch.extras.papers.libraries.opensearch import OpenSearchLibrary
 from tests.serving import serving
 
@@ -36,7 +36,7 @@ def test_a_web_page_is_not_repeated(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     settings = PapersSettings(opensearch_endpoint=url, region="us-east-1")
     with pytest.raises(SourceError) as error:
-        OpenSearchLibrary(settings, cache=tmp_path).find(Query(text="gates"))
+        OpenSearchLibrary(settings, cache=tmp_path).find(PaperQuery(text="gates"))
     assert "correct OPENSEARCH_ENDPOINT" in str(error.value)
     assert "<" not in str(error.value)
     assert "\n" not in str(error.value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from compilewatch.extras.papers.execution import SandboxRunner, run_eager
-from compilewatch.extras.papers.records import Binding, Claim, FindingClass, Generation, PaperPlan
+from compilewatch.extras.papers.records import Binding, Claim, CodeVersion, FindingClass, PaperPlan
 from tests.confinement import need_sandbox
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
@@ -86,7 +86,7 @@ def unfaithful(results: dict[str, str], attack: str = "") -> list[str]:
         Binding(claim=claim, module=str(number), inputs={"x": (3, 4)}, attributes=attributes)
         for number, claim in enumerate(results)
     )
-    made = Generation(
+    made = CodeVersion(
         id="a" * 64,
         paper="planted",
         source=source.replace("LIST", ", ".join(f"{name}()" for name in results)),

@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 
 from compilewatch.extras.papers.providers.scripted import ScriptedProvider
-from compilewatch.extras.papers.records import CallState, Stage
+from compilewatch.extras.papers.records import CallState, PipelineStage
 from compilewatch.extras.papers.store import PaperStore
 from tests import papers as world
 
-BORDERS = list(Stage)[:9]
+BORDERS = list(PipelineStage)[:9]
 
 
 @pytest.mark.parametrize(
     ("stage", "when"), [(s, "after" if n % 2 else "before") for n, s in enumerate(BORDERS)]
 )
 def test_a_run_that_is_killed_continues_where_it_was(
-    tmp_path: Path, stage: Stage, when: str
+    tmp_path: Path, stage: PipelineStage, when: str
 ) -> None:
     script = "tests.integration.extras.papers.killed"
     command = [sys.executable, "-m", script, str(tmp_path), stage, when]

@@ -12,7 +12,7 @@ import pytest
 
 from compilewatch.config.sections import PapersSettings
 from compilewatch.errors import CompilewatchError, SourceError, UsageError
-from compilewatch.extras.papers import LIBRARIES, Library, Query
+from compilewatch.extras.papers import LIBRARIES, PaperLibrary, PaperQuery
 from compilewatch.extras.papers.libraries import open_library
 from tests.aws import no_configuration
 from tests.integration.extras.papers import opensearch_server
@@ -46,7 +46,7 @@ def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=sorted(LIBRARIES))
 def library(
     request: pytest.FixtureRequest, folder: Path, tmp_path: Path, credentials: None
-) -> Iterator[Library]:
+) -> Iterator[PaperLibrary]:
     if request.param == "folder":
         yield open_library(PapersSettings(folder=str(folder)), cache=tmp_path / "cache")
         return
@@ -59,12 +59,12 @@ def library(
         assert all("AWS4-HMAC-SHA256" in each and "/us-west-2/es/" in each for each in signed)
 
 
-def ids(library: Library, **query: object) -> list[str]:
-    return [paper.id for paper in library.find(Query(**query))]  # type: ignore[arg-type]
+def ids(library: PaperLibrary, **query: object) -> list[str]:
+    return [paper.id for paper in library.find(PaperQuery(**query))]  # type: ignore[arg-type]
 
 
-def test_a_paper_is_found_by_its_id_with_all_that_is_known_of_it(library: Library) -> None:
-    (paper,) = library.find(Query(paper_id="low-rank-mixing"))
+def test_a_paper_is_found_by_its_id_with_all_that_is_known_of_it(library: PaperLibrary) -> None:
+    (paper,) = library.find(PaperQuery(paper_id="low-rank-mixing"))
     assert paper.title == "Token Mixing through a Bottleneck of Low Rank"
     assert paper.authors == ("The compilewatch authors",)
     assert paper.date == "2026-11-02"
@@ -72,16 +72,16 @@ def test_a_paper_is_found_by_its_id_with_all_that_is_known_of_it(library: Librar
     assert paper.library == library.name
 
 
-def test_an_unknown_id_finds_nothing(library: Library) -> None:
+def test_an_unknown_id_finds_nothing(library: PaperLibrary) -> None:
     assert ids(library, paper_id="unknown") == []
 
 
-def test_recent_papers_come_newest_first(library: Library) -> None:
+def test_recent_papers_come_newest_first(library: PaperLibrary) -> None:
     assert ids(library, recent_days=7.0, max_papers=9) == ["gated-residual", "low-rank-mixing"]
     assert ids(library, recent_days=0.5, max_papers=9) == ["gated-residual"]
 
 
-def test_words_are_searched_in_title_abstract_and_authors(library: Library) -> None:
+def test_words_are_searched_in_title_abstract_and_authors(library: PaperLibrary) -> None:
     assert ids(library, text="temperature", max_papers=9) == ["cosine-attention"]
     assert sorted(ids(library, text="bottleneck gates", max_papers=9)) == [
         "gated-residual",
@@ -90,20 +90,20 @@ def test_words_are_searched_in_title_abstract_and_authors(library: Library) -> N
     assert ids(library, text="compilewatch", max_papers=2) != []
 
 
-def test_a_query_in_the_language_of_opensearch(library: Library) -> None:
+def test_a_query_in_the_language_of_opensearch(library: PaperLibrary) -> None:
     assert ids(library, dsl={"match": {"title": "bottleneck"}}, max_papers=9) == ["low-rank-mixing"]
     multi = {"multi_match": {"query": "temperature", "fields": ["title", "abstract"]}}
     assert ids(library, dsl=multi, max_papers=9) == ["cosine-attention"]
     assert len(ids(library, dsl={"match_all": {}}, max_papers=9)) == 3
 
 
-def test_a_query_that_is_not_known_is_rejected_in_one_line(library: Library) -> None:
+def test_a_query_that_is_not_known_is_rejected_in_one_line(library: PaperLibrary) -> None:
     with pytest.raises(UsageError) as error:
-        library.find(Query(dsl={"nonsense": {}}))
+        library.find(PaperQuery(dsl={"nonsense": {}}))
     assert "\n" not in str(error.value)
 
 
-def test_at_most_so_many_and_at_random(library: Library) -> None:
+def test_at_most_so_many_and_at_random(library: PaperLibrary) -> None:
     assert len(ids(library, random=True, max_papers=2)) == 2
     assert sorted(ids(library, random=True, max_papers=9)) == [
         "cosine-attention",
@@ -112,8 +112,8 @@ def test_at_most_so_many_and_at_random(library: Library) -> None:
     ]
 
 
-def test_the_file_of_a_paper_is_fetched(library: Library) -> None:
-    (paper,) = library.find(Query(paper_id="gated-residual"))
+def test_the_file_of_a_paper_is_fetched(library: PaperLibrary) -> None:
+    (paper,) = library.find(PaperQuery(paper_id="gated-residual"))
     assert library.fetch(paper) == (INPUTS / "library" / "gated-residual.tex").read_bytes()
 
 
@@ -140,13 +140,13 @@ def test_an_index_that_does_not_fit(
             opensearch_endpoint=url, opensearch_index=index, region="us-east-1"
         )
         with pytest.raises(kind, match=said):
-            open_library(settings, cache=tmp_path).find(Query(dsl={"match_all": {}}))
+            open_library(settings, cache=tmp_path).find(PaperQuery(dsl={"match_all": {}}))
 
 
 def test_an_endpoint_that_does_not_respond(tmp_path: Path, credentials: None) -> None:
     settings = PapersSettings(opensearch_endpoint="http://127.0.0.1:9", region="us-east-1")
     with pytest.raises(SourceError, match="does not respond"):
-        open_library(settings, cache=tmp_path).find(Query(text="x"))
+        open_library(settings, cache=tmp_path).find(PaperQuery(text="x"))
 
 
 def test_opensearch_without_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_opensearch_without_credentials(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     settings = PapersSettings(opensearch_endpoint="http://127.0.0.1:9", region="us-east-1")
     with pytest.raises(UsageError, match="no AWS credentials found"):
-        open_library(settings, cache=tmp_path).find(Query(text="x"))
+        open_library(settings, cache=tmp_path).find(PaperQuery(text="x"))
 
 
 def test_a_folder_is_indexed_again_where_it_changed(folder: Path, tmp_path: Path) -> None:

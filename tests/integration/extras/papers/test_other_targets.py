@@ -20,9 +20,9 @@ from compilewatch.environments import Environments
 from compilewatch.extras.papers.execution import Ran
 from compilewatch.extras.papers.launcher import ConfinedLauncher
 from compilewatch.extras.papers.records import (
+    CodeVersion,
     FindingClass,
-    Generation,
-    Stage,
+    PipelineStage,
     StageOutcome,
     StageResult,
 )
@@ -61,13 +61,13 @@ def cache() -> Iterator[Path]:
 
 def swept(tmp_path: Path, cache: Path, source: str, target: str) -> Ran:
     """The sweep of a stored version, as `papers run --targets` does it."""
-    made: Generation = generation(source)
+    made: CodeVersion = generation(source)
     folder: PaperFolder = PaperStore(tmp_path).folder(made.paper)
-    name = folder.write(Stage.GENERATE, source.encode(), ".py")
+    name = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
     folder.append(
         StageResult(
             paper=made.paper,
-            stage=Stage.GENERATE,
+            stage=PipelineStage.GENERATE,
             key="k",
             outcome=StageOutcome.PASSED,
             at=now(),

@@ -15,7 +15,7 @@ import pytest
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox.policy import MIB, Limits
+from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.papers.execution import (
     EAGER_LIMITS,
     Ran,
@@ -27,10 +27,10 @@ from compilewatch.extras.papers.launcher import ConfinedLauncher
 from compilewatch.extras.papers.records import (
     Binding,
     Claim,
+    CodeVersion,
     FindingClass,
-    Generation,
     PaperPlan,
-    Stage,
+    PipelineStage,
 )
 from compilewatch.extras.papers.source import PapersSource, generated_spec
 from compilewatch.extras.papers.static import check_source
@@ -78,8 +78,8 @@ def loss(output, inputs):
 
 def generation(
     source: str, paper: str = "planted", bindings: tuple[Binding, ...] = ()
-) -> Generation:
-    return Generation(
+) -> CodeVersion:
+    return CodeVersion(
         id=msgspec.json.encode(source).hex()[:8] + str(hash(source)),
         paper=paper,
         source=source,
@@ -96,14 +96,14 @@ def generation(
 PLAN = PaperPlan(contribution="", claims=(Claim(id="C1", statement="", operations=("relu",)),))
 
 
-def eager(source: str, limits: Limits = EAGER_LIMITS) -> Ran:
+def eager(source: str, limits: SandboxLimits = EAGER_LIMITS) -> Ran:
     return run_eager(SandboxRunner(), generation(source), PLAN, limits)[0]
 
 
 def swept(tmp_path: Path, source: str, *targets: str) -> Ran:
     made = generation(source)
     folder = PaperStore(tmp_path).folder(made.paper)
-    file = folder.write(Stage.GENERATE, source.encode(), ".py")
+    file = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
     settings = load_settings({"output_dir": str(tmp_path)})
     launcher = ConfinedLauncher(1)
     known = launcher.environments()
@@ -191,7 +191,9 @@ def test_the_source_papers_says_why_a_model_is_not_compiled(tmp_path: Path) -> N
     papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
 
     class Wrong(world.FakeRunner):
-        def run(self, files: Mapping[str, str | bytes], limits: Limits) -> sandbox.SandboxResult:
+        def run(
+            self, files: Mapping[str, str | bytes], limits: SandboxLimits
+        ) -> sandbox.SandboxResult:
             done = super().run(files, limits)
             state = {"phase": "eager", "error": {"message": "ValueError: no", "line": 3}}
             found = {"result.json": msgspec.json.encode(state)}

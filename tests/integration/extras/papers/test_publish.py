@@ -22,7 +22,7 @@ from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import SinkError
 from compilewatch.extras.papers import cloudwatch, publication
 from compilewatch.extras.papers.publication import EXECUTIONS, publish_papers
-from compilewatch.extras.papers.records import Stage, StageOutcome
+from compilewatch.extras.papers.records import PipelineStage, StageOutcome
 from compilewatch.extras.papers.store import JOURNAL, PaperStore
 from compilewatch.sinks.loki_client import BATCH_LINES
 from tests import aws, services
@@ -138,7 +138,7 @@ def test_many_papers_are_published_and_publishing_again_changes_nothing(
     for name in FULL:
         of_name = [found for (metric, _), found in metrics.items() if metric == name]
         assert sum(count for count, _ in of_name) == COUNT
-    assert len(events) == COUNT * len(Stage)
+    assert len(events) == COUNT * len(PipelineStage)
     found = {dict(labels).get("state"): value for (name, labels), value in groups.items()
              if name == "compilewatch_papers"}  # fmt: skip
     assert found == {"passed": COUNT / 2}
@@ -185,7 +185,7 @@ def test_a_number_that_is_none_spoils_neither_the_journal_nor_other_numbers(tmp_
     folder = PaperStore(tmp_path).folder("nan")
     journal = Journal(paper="nan", folder=folder, observer=lambda _: None, lines=[])
     numbers = FULL | {"training_loss": math.nan, "peak_memory_mb": math.inf}
-    journal.stage(Stage.EXECUTE, "key", lambda: Made(numbers=numbers))
+    journal.stage(PipelineStage.EXECUTE, "key", lambda: Made(numbers=numbers))
     (line,) = folder.journal()
     assert line.outcome is StageOutcome.PASSED
     assert line.numbers.keys() == FULL.keys() - {"training_loss", "peak_memory_mb"}

@@ -17,10 +17,10 @@ from compilewatch.config.settings import Settings
 from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.instance import OnDemand, running
 from compilewatch.extras.executor.protocol import JobRequest
-from compilewatch.extras.executor.sandbox.policy import Limits
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.papers import training
 from compilewatch.extras.papers.execution import SCRIPT
-from compilewatch.extras.papers.records import Generation, PaperSummary, Stage
+from compilewatch.extras.papers.records import CodeVersion, PaperSummary, PipelineStage
 from compilewatch.extras.papers.training import RemoteTraining
 from tests import papers
 from tests.integration.extras.executor.conftest import TOKEN, Executor, _confining, _often
@@ -37,13 +37,13 @@ __all__ = ["_confining", "_often", "client", "moto_endpoint", "sshd", "world"]
 TRAINED = """print('METRICS: {"training_loss": 0.5}')"""
 SLOW = JobRequest(
     files={"main.py": "import time; time.sleep(60)"},
-    limits=Limits(deadline_seconds=60.0, memory_bytes=2**29),
+    limits=SandboxLimits(deadline_seconds=60.0, memory_bytes=2**29),
 )
 
 
 @pytest.fixture
 def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
-    def files(generation: Generation) -> dict[str, str]:
+    def files(generation: CodeVersion) -> dict[str, str]:
         return {SCRIPT: TRAINED + f"  # {generation.paper}"}
 
     monkeypatch.setattr(training, "training_files", files)
@@ -63,7 +63,7 @@ def run(
     folder = tmp_path / "papers"
     papers.write_papers(folder, 2)
     found = papers.papers_of(folder, tmp_path, 2)
-    limits = Limits(deadline_seconds=60.0, memory_bytes=2**29)
+    limits = SandboxLimits(deadline_seconds=60.0, memory_bytes=2**29)
     with ExecutorClient(executor.url, TOKEN) as mine, papers.served() as (_, provider):
 
         def make() -> object:
@@ -81,7 +81,7 @@ def test_it_runs_for_the_trainings_and_never_for_nothing(
     """Takes seconds: a real service, so that a job is drained and not only said to be."""
     summaries = run(tmp_path, world, executor, [])
     assert [one.state for one in summaries] == ["passed"] * 2
-    assert [one.stages[-1].stage for one in summaries] == [Stage.EXECUTE] * 2
+    assert [one.stages[-1].stage for one in summaries] == [PipelineStage.EXECUTE] * 2
     assert world.state() == "stopped"
     assert sum("is starting" in line for line in world.said) == 1
     # The same papers again: nothing is to be trained, so nothing is started.

@@ -9,8 +9,8 @@ import pytest
 
 from compilewatch.errors import ExecutorError
 from compilewatch.extras.executor import jobs
-from compilewatch.extras.executor.jobs import MOST_ATTEMPTS, JobStore, RejectedError
-from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, State
+from compilewatch.extras.executor.jobs import MOST_ATTEMPTS, JobRejectedError, JobStore
+from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, JobStatus
 
 
 def request(text: str = "pass") -> JobRequest:
@@ -35,7 +35,7 @@ def test_equal_submissions_are_one_job_and_others_are_rejected(store: JobStore) 
     again, new_again = store.submit("a", request())
     assert (new, new_again) == (True, False)
     assert first == again
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(JobRejectedError) as caught:
         store.submit("a", request("other"))
     assert caught.value.code == "conflict"
 
@@ -72,10 +72,10 @@ def test_two_services_cannot_share_a_folder(
 def test_a_job_ends_once(store: JobStore) -> None:
     store.submit("a", request())
     state = claimed(store)
-    assert store.finish(state, State.DONE, None, None).state is State.DONE
-    assert store.finish(state, State.FAILED, FailureCode.SIGNAL, None).state is State.DONE
-    assert store.interrupted(state).state is State.DONE
-    assert store.cancel("a").state is State.DONE
+    assert store.finish(state, JobStatus.DONE, None, None).state is JobStatus.DONE
+    assert store.finish(state, JobStatus.FAILED, FailureCode.SIGNAL, None).state is JobStatus.DONE
+    assert store.interrupted(state).state is JobStatus.DONE
+    assert store.cancel("a").state is JobStatus.DONE
 
 
 def test_an_interrupted_job_waits_again_until_it_is_lost(store: JobStore) -> None:
@@ -83,9 +83,9 @@ def test_an_interrupted_job_waits_again_until_it_is_lost(store: JobStore) -> Non
     for attempt in range(1, MOST_ATTEMPTS):
         state = claimed(store)
         assert state.attempt == attempt
-        assert store.interrupted(state).state is State.QUEUED
+        assert store.interrupted(state).state is JobStatus.QUEUED
     lost = store.interrupted(claimed(store))
-    assert (lost.state, lost.failure) == (State.LOST, FailureCode.INTERRUPTED)
+    assert (lost.state, lost.failure) == (JobStatus.LOST, FailureCode.INTERRUPTED)
 
 
 def test_the_end_of_an_older_attempt_changes_nothing(store: JobStore) -> None:
@@ -93,15 +93,15 @@ def test_the_end_of_an_older_attempt_changes_nothing(store: JobStore) -> None:
     first = claimed(store)
     store.interrupted(first)
     second = claimed(store)
-    assert store.finish(first, State.DONE, None, None) == second
+    assert store.finish(first, JobStatus.DONE, None, None) == second
     assert store.interrupted(first) == second
 
 
 def test_a_cancelled_job_that_is_interrupted_does_not_run_again(store: JobStore) -> None:
     store.submit("a", request())
     state = claimed(store)
-    assert store.cancel("a").state is State.RUNNING
-    assert store.interrupted(state).state is State.CANCELLED
+    assert store.cancel("a").state is JobStatus.RUNNING
+    assert store.interrupted(state).state is JobStatus.CANCELLED
 
 
 def test_jobs_that_ended_long_ago_are_forgotten_with_their_files(store: JobStore) -> None:
@@ -110,7 +110,7 @@ def test_jobs_that_ended_long_ago_are_forgotten_with_their_files(store: JobStore
     state = claimed(store)
     store.attempt_folder(state).mkdir(parents=True)
     assert store.prune("9999") == ()
-    store.finish(state, State.DONE, None, None)
+    store.finish(state, JobStatus.DONE, None, None)
     assert store.prune("2000") == ()
     assert store.prune("9999") == ("old",)
     assert not store.attempt_folder(state).parent.exists()
@@ -122,7 +122,7 @@ def test_too_many_waiting_jobs_are_rejected(
 ) -> None:
     monkeypatch.setattr(jobs, "MOST_QUEUED", 1)
     store.submit("a", request())
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(JobRejectedError) as caught:
         store.submit("b", request("b"))
     assert caught.value.code == "busy"
 

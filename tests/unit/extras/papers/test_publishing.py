@@ -13,9 +13,9 @@ from compilewatch.extras.papers.analysis import summarise_paper
 from compilewatch.extras.papers.execution import trained_numbers
 from compilewatch.extras.papers.metrics import execution_data, paper_groups
 from compilewatch.extras.papers.records import (
-    Finding,
     FindingClass,
-    Stage,
+    PaperFinding,
+    PipelineStage,
     StageOutcome,
     StageResult,
 )
@@ -83,17 +83,19 @@ def test_an_earlier_version_does_not_count_for_the_last_one() -> None:
     stages = {stage.stage: stage for stage in PAPERS[1].stages}
     newer = StageResult(
         paper="paper 1",
-        stage=Stage.GENERATE,
+        stage=PipelineStage.GENERATE,
         key="newer",
         outcome=StageOutcome.PASSED,
         at="",
         generation="newer",
         numbers={"version": 1.0},
     )
-    found = Finding(kind=FindingClass.DISALLOWED, stage=Stage.STATIC, evidence="import os")
+    found = PaperFinding(
+        kind=FindingClass.DISALLOWED, stage=PipelineStage.STATIC, evidence="import os"
+    )
     static = StageResult(
         paper="paper 1",
-        stage=Stage.STATIC,
+        stage=PipelineStage.STATIC,
         key="newer",
         outcome=StageOutcome.FAILED,
         at="",
@@ -103,22 +105,26 @@ def test_an_earlier_version_does_not_count_for_the_last_one() -> None:
     one = summarise_paper([*stages.values(), newer, static], ())
     assert (one.state, one.repairs) == ("failed", 1)
     assert one.findings == (found,)
-    assert one.stages[list(Stage).index(Stage.SWEEP)].outcome is StageOutcome.NOT_RUN
+    assert (
+        one.stages[list(PipelineStage).index(PipelineStage.SWEEP)].outcome is StageOutcome.NOT_RUN
+    )
 
 
 def test_the_page_shows_each_paper_and_escapes_what_models_wrote() -> None:
-    finding = Finding(
-        kind=FindingClass.UNFAITHFUL, stage=Stage.FAITHFUL, evidence="<script>alert(1)</script>"
+    finding = PaperFinding(
+        kind=FindingClass.UNFAITHFUL,
+        stage=PipelineStage.FAITHFUL,
+        evidence="<script>alert(1)</script>",
     )
     stages = [
         StageResult(
             paper="p",
             stage=s.stage,
             key=s.key,
-            outcome=StageOutcome.FAILED if s.stage is Stage.FAITHFUL else s.outcome,
+            outcome=StageOutcome.FAILED if s.stage is PipelineStage.FAITHFUL else s.outcome,
             at=s.at,
             generation=s.generation,
-            findings=(finding,) if s.stage is Stage.FAITHFUL else (),
+            findings=(finding,) if s.stage is PipelineStage.FAITHFUL else (),
         )
         for s in PAPERS[1].stages
     ]
@@ -154,12 +160,15 @@ def test_a_value_that_cloudwatch_would_reject_loses_itself_only(value: float) ->
 
 def test_the_page_says_what_was_repaired_and_how_the_training_went() -> None:
     one = summary(1, {"initial_training_loss": 2.5, "final_training_loss": 1.25})
-    finding = Finding(
-        kind=FindingClass.GRAPH_BREAK, stage=Stage.SWEEP, evidence="dynamo: <item()>", line=18
+    finding = PaperFinding(
+        kind=FindingClass.GRAPH_BREAK,
+        stage=PipelineStage.SWEEP,
+        evidence="dynamo: <item()>",
+        line=18,
     )
     earlier = StageResult(
         paper=one.paper,
-        stage=Stage.SWEEP,
+        stage=PipelineStage.SWEEP,
         key="version 0",
         outcome=StageOutcome.FAILED,
         at="2026-11-22T09:00:00.000000000Z",

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compilewatch.extras.executor.sandbox.policy import Ending, Limits, SandboxResult
+from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
 from compilewatch.extras.papers.execution import run_eager
-from compilewatch.extras.papers.records import Claim, FindingClass, Generation, PaperPlan
+from compilewatch.extras.papers.records import Claim, CodeVersion, FindingClass, PaperPlan
 from tests import papers as world
 
 PLAN = PaperPlan(
     contribution="", claims=(Claim(id="C1", statement="", operations=("exp",), formula="exp(x)"),)
 )
-MADE = Generation(
+MADE = CodeVersion(
     id="a" * 64,
     paper="planted",
     source="",
@@ -36,10 +36,13 @@ class Returning(world.FakeRunner):
         super().__init__()
         self.data = data
 
-    def run(self, files: Mapping[str, str | bytes], limits: Limits) -> SandboxResult:
+    def run(self, files: Mapping[str, str | bytes], limits: SandboxLimits) -> SandboxResult:
         self.runs += 1
         return SandboxResult(
-            ending=Ending.EXITED, exit_code=0, files={"result.json": self.data}, stdout=self.data
+            ending=SandboxEnding.EXITED,
+            exit_code=0,
+            files={"result.json": self.data},
+            stdout=self.data,
         )
 
 

@@ -15,7 +15,7 @@ from compilewatch.errors import ConfigError
 from compilewatch.records import ModelSpec
 from compilewatch.sources.hub.configurations import fetch_configurations
 from compilewatch.sources.hub.formats import kept_files
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
 from compilewatch.sources.hub.source import HubSource
 
 NAME = "org/model"
@@ -83,7 +83,7 @@ def read(tmp_path: Path, miniature: Path) -> Read:
             downloads=7,
         )
         path = tmp_path / "models.toml"
-        query = Query(top=1)
+        query = PulledQuery(top=1)
         write_pulled(path, PulledList(endpoint="e", pulled_at="t", query=query, model=[model]))
         reviewed = tmp_path / "remote_code.toml"
         if kind.trusted:

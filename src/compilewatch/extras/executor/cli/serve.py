@@ -15,7 +15,7 @@ from compilewatch.errors import UsageError
 from compilewatch.extras.executor.cli.options import token_file, token_of
 
 if TYPE_CHECKING:
-    from compilewatch.extras.executor.runner import Profiler, Setup
+    from compilewatch.extras.executor.runner import NeuronInspect, Setup
 
 TRUE = ("1", "true", "yes", "on")
 
@@ -60,7 +60,7 @@ def serve_verb(
     it cannot confine what it is to run, and says which command changes that. MAX_EXECUTION_TIME,
     NEURON_PROFILER_ENABLED and PROFILER_OUTPUT_DIR are read as well.
     """
-    from compilewatch.extras.executor.server import Address, Service, serve
+    from compilewatch.extras.executor.server import Address, ServiceOptions, serve
 
     if (certificate is None) != (key is None):
         raise UsageError("TLS needs both --certificate and --key")
@@ -70,7 +70,7 @@ def serve_verb(
         raise UsageError("jobs that get a device run one at a time: use --jobs 1")
     address = Address(host=own.host, port=own.port, certificate=certificate, key=key)
     setup = _setup(settings, devices)
-    service = Service(
+    service = ServiceOptions(
         address=address, token=token_of(settings), state=_state(settings), setup=setup
     )
 
@@ -90,7 +90,7 @@ def serve_verb(
 def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
     from compilewatch.environments import Environments
     from compilewatch.extras.executor.runner import Setup
-    from compilewatch.extras.executor.sandbox.policy import Limits
+    from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 
     own = settings.executor
     chosen = Environments(settings.cache_folder).interpreter(own.environment)
@@ -108,7 +108,7 @@ def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
         variables=tuple(chosen.variables.items()),
         concurrency=own.concurrency,
         keep_days=own.keep_days,
-        ceiling=Limits(
+        ceiling=SandboxLimits(
             deadline_seconds=seconds,
             memory_bytes=memory,
             processes=1024,
@@ -123,8 +123,8 @@ def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
     )
 
 
-def _profiler(settings: Settings) -> Profiler | None:
-    from compilewatch.extras.executor.runner import Profiler
+def _profiler(settings: Settings) -> NeuronInspect | None:
+    from compilewatch.extras.executor.runner import NeuronInspect
 
     if os.environ.get("NEURON_PROFILER_ENABLED", "").lower() not in TRUE:
         return None
@@ -136,7 +136,7 @@ def _profiler(settings: Settings) -> Profiler | None:
             "aws-neuronx-tools, or unset it"
         )
     folder = os.environ.get("PROFILER_OUTPUT_DIR") or str(_state(settings) / "profiles")
-    return Profiler(program=Path(program).absolute(), folder=Path(folder).absolute())
+    return NeuronInspect(program=Path(program).absolute(), folder=Path(folder).absolute())
 
 
 def _state(settings: Settings) -> Path:

@@ -14,7 +14,7 @@ from compilewatch.config.settings import load_settings
 from compilewatch.errors import TrainiumUnavailableError
 
 if TYPE_CHECKING:
-    from compilewatch.extras.executor.trainium.operation import Operation, Report
+    from compilewatch.extras.executor.trainium.operation import InstanceReport, Operation
 
 
 def _which(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,7 +105,7 @@ def _operation(state: Path | None, flags: dict[str, Any]) -> Operation:
     return Operation(settings, place, lambda line: click.echo(line, err=True))
 
 
-def _show(report: Report, as_json: bool) -> int:
+def _show(report: InstanceReport, as_json: bool) -> int:
     if as_json:
         options.print_json(report)
         return 0
@@ -113,7 +113,7 @@ def _show(report: Report, as_json: bool) -> int:
     return 0
 
 
-def _sentences(report: Report) -> list[str]:
+def _sentences(report: InstanceReport) -> list[str]:
     if report.action == "nothing" and not report.instance:
         return ["This run started no instance, so there is nothing to stop. (--force stops it.)"]
     if report.action == "left":
@@ -140,7 +140,7 @@ def _sentences(report: Report) -> list[str]:
     return said
 
 
-def _money(report: Report) -> str:
+def _money(report: InstanceReport) -> str:
     """The price and the cost. An instance that was stopped before `down` cost less than shown."""
     if report.price is None:
         return "Its cost is unknown: add a row for this type to inputs/trainium_prices.toml."

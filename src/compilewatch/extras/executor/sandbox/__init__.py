@@ -1,9 +1,9 @@
 """Runs code that nobody has reviewed: each command in a sandbox of its own, which leaves nothing.
 
-    from compilewatch import sandbox
+    from compilewatch.extras.executor import sandbox
     sandbox.check()  # raises SandboxError where code cannot be confined: what is missing
     result = sandbox.run(
-        [python, "main.py"], files={"main.py": source}, limits=Limits(deadline_seconds=60)
+        [python, "main.py"], files={"main.py": source}, limits=SandboxLimits(deadline_seconds=60)
     )
 
 The code sees /usr, the interpreter's own folders and `visible`, all read-only, and writes to
@@ -24,18 +24,18 @@ import msgspec
 from compilewatch.errors import SandboxError, UsageError
 from compilewatch.extras.executor.sandbox.policy import (
     OUTPUT_FOLDER,
-    Ending,
-    Limits,
     MemoryGuard,
-    Run,
+    SandboxEnding,
+    SandboxLimits,
     SandboxResult,
+    SandboxSpec,
 )
 
 __all__ = [
     "OUTPUT_FOLDER",
-    "Ending",
-    "Limits",
     "MemoryGuard",
+    "SandboxEnding",
+    "SandboxLimits",
     "SandboxResult",
     "check",
     "planned",
@@ -62,7 +62,7 @@ def run(
     command: Sequence[str],
     *,
     files: Mapping[str, bytes | str] | None = None,
-    limits: Limits | None = None,
+    limits: SandboxLimits | None = None,
     variables: Mapping[str, str] | None = None,
     visible: Sequence[Path | str] = (),
     python: str | None = None,
@@ -74,7 +74,7 @@ def run(
         command: the program and its arguments. `command[0]` is an absolute path, or "python" for
             the interpreter. It starts in `/job`, beside `files`.
         files: relative path -> content, written below `/job`.
-        limits: defaults to `Limits()`.
+        limits: defaults to `SandboxLimits()`.
         variables: its whole environment, beside a few harmless ones (PATH, HOME, USER, TMPDIR).
         visible: absolute paths outside that it may read, at the same place.
         python: the interpreter, whose installation is visible; None: the one that runs this.
@@ -96,7 +96,7 @@ def run(
     )
     check(wanted.python)
     result = Supervised(wanted).wait()
-    if result.ending is Ending.NOT_STARTED:
+    if result.ending is SandboxEnding.NOT_STARTED:
         raise SandboxError(result.detail)
     return result
 
@@ -105,13 +105,13 @@ def planned(
     command: Sequence[str],
     *,
     files: Mapping[str, bytes | str] | None = None,
-    limits: Limits | None = None,
+    limits: SandboxLimits | None = None,
     variables: Mapping[str, str] | None = None,
     visible: Sequence[Path | str] = (),
     python: str | None = None,
     log_folder: Path | None = None,
-) -> Run:
-    """The `Run` of these arguments, which are those of `run`. Raises UsageError for a bad name."""
+) -> SandboxSpec:
+    """The `SandboxSpec` of the arguments of `run`. Raises UsageError for a bad name."""
     python = os.path.abspath(python or sys.executable)
     program, *arguments = command
     contents = {n: c.encode() if isinstance(c, str) else bytes(c) for n, c in (files or {}).items()}
@@ -128,16 +128,16 @@ def planned(
         "OMP_NUM_THREADS": threads,
         **(variables or {}),
     }
-    made = Run(
+    made = SandboxSpec(
         command=(python if program == "python" else program, *arguments),
         python=python,
         files=contents,
         variables=given,
         visible=tuple(os.path.abspath(path) for path in visible),
-        limits=limits or Limits(),
+        limits=limits or SandboxLimits(),
         log_folder=str(log_folder) if log_folder is not None else None,
     )
     try:
-        return msgspec.convert(msgspec.to_builtins(made), Run)
+        return msgspec.convert(msgspec.to_builtins(made), SandboxSpec)
     except msgspec.ValidationError as error:
         raise UsageError(f"cannot be run in a sandbox: {error}") from None

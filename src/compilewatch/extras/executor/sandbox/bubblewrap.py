@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compilewatch.errors import SandboxError
-from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, Run
+from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, SandboxSpec
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 
@@ -82,7 +82,7 @@ def advice(message: str) -> str:
 
 
 def arguments(
-    run: Run, inner: Sequence[str], *, seccomp_fd: int, info_fd: int, block_fd: int
+    run: SandboxSpec, inner: Sequence[str], *, seccomp_fd: int, info_fd: int, block_fd: int
 ) -> list[str]:
     """The arguments of bwrap for one run, whose first program is `inner`.
 
@@ -109,7 +109,7 @@ def arguments(
     return [*made, "--", *inner]
 
 
-def visible_paths(run: Run) -> tuple[str, ...]:
+def visible_paths(run: SandboxSpec) -> tuple[str, ...]:
     """The paths to make visible, without those that lie below another or below /usr."""
     wanted = sorted({os.path.abspath(p) for p in (*interpreter_paths(run.python), *run.visible)})
     kept: list[str] = []

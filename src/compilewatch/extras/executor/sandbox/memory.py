@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from compilewatch.contract.processes import descendants
-from compilewatch.extras.executor.sandbox.policy import Limits, MemoryGuard
+from compilewatch.extras.executor.sandbox.policy import MemoryGuard, SandboxLimits
 
 DELEGATED = "service"
 """The name of the service's own cgroup in a unit with `DelegateSubgroup=service`: only below such a
@@ -55,7 +55,7 @@ class Guard(Protocol):
     def close(self) -> None: ...
 
 
-def guard(limits: Limits) -> Guard:
+def guard(limits: SandboxLimits) -> Guard:
     """The strongest guard that this machine allows."""
     for kind in (CgroupV2, CgroupV1):
         with contextlib.suppress(OSError, LookupError):
@@ -70,7 +70,7 @@ class CgroupV2:
 
     kind = MemoryGuard.CGROUP_V2
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SandboxLimits) -> None:
         place = CGROUPS / dict(_memberships())[""].lstrip("/")
         if place.name != DELEGATED:
             raise LookupError(place.name)
@@ -116,7 +116,7 @@ class CgroupV1:
 
     kind = MemoryGuard.CGROUP_V1
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SandboxLimits) -> None:
         name = _new_name()
         paths = dict(_memberships())
         self.memory, self.tasks = (CGROUPS / each / paths[each].lstrip("/") / name for each in _V1)
@@ -163,7 +163,7 @@ class SystemdScope:
 
     kind = MemoryGuard.SYSTEMD_RUN
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SandboxLimits) -> None:
         self.limits = limits
         self.folder: Path | None = None
 
@@ -206,7 +206,7 @@ class Watcher:
 
     kind = MemoryGuard.WATCHER
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SandboxLimits) -> None:
         self.limit = limits.memory_bytes
         self.pid: int | None = None
         self.highest: int | None = None

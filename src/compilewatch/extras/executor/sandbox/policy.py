@@ -27,7 +27,7 @@ OUTPUT_FOLDER = "/job/out"
 MIB = 2**20
 
 
-class Limits(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SandboxLimits(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one run may use at most.
 
     `disk_bytes` limits each of the three folders in memory that can be written (/job, /tmp,
@@ -47,7 +47,7 @@ class Limits(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     output_files: Annotated[int, Meta(ge=0, le=10_000)] = 256
 
 
-class Ending(StrEnum):
+class SandboxEnding(StrEnum):
     """How a run ended. Only `exited` was the command's own doing; the others ended it.
 
     `not_started`: bubblewrap or the command could not be started, which is our failure, not the
@@ -80,7 +80,7 @@ class SandboxResult(Record, frozen=True, kw_only=True):
     treat them as hostile data. `detail` is one line about the ending.
     """
 
-    ending: Ending
+    ending: SandboxEnding
     detail: str = ""
     exit_code: int | None = None
     signal: int | None = None
@@ -98,10 +98,10 @@ class SandboxResult(Record, frozen=True, kw_only=True):
     @property
     def succeeded(self) -> bool:
         """Whether the command exited with 0, which says nothing about what it did."""
-        return self.ending is Ending.EXITED and self.exit_code == 0
+        return self.ending is SandboxEnding.EXITED and self.exit_code == 0
 
 
-class Run(Record, frozen=True, kw_only=True):
+class SandboxSpec(Record, frozen=True, kw_only=True):
     """One command and all that it gets; what is not named here does not exist inside.
 
     `command[0]` is an absolute path that `visible` (or /usr) contains. `files` are written below
@@ -117,7 +117,7 @@ class Run(Record, frozen=True, kw_only=True):
     variables: dict[str, str] = {}
     visible: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
-    limits: Limits = Limits()
+    limits: SandboxLimits = SandboxLimits()
     log_folder: str | None = None
     result_file: str | None = None
     lock_file: str | None = None

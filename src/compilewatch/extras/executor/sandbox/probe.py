@@ -8,7 +8,7 @@ import msgspec
 
 from compilewatch.errors import SandboxError
 from compilewatch.extras.executor.sandbox import bubblewrap, seccomp
-from compilewatch.extras.executor.sandbox.policy import Ending, Limits, Run
+from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxSpec
 from compilewatch.extras.executor.sandbox.supervised import Supervised
 
 ATTACKS = """
@@ -60,7 +60,7 @@ with open("out/succeeded.json", "w") as file:
     json.dump(succeeded, file)
 """
 
-LIMITS = Limits(
+LIMITS = SandboxLimits(
     deadline_seconds=30.0, memory_bytes=512 * 2**20, disk_bytes=2**20, output_bytes=2**16
 )
 
@@ -70,7 +70,7 @@ def check(python: str) -> None:
     """Raise SandboxError unless code of this interpreter is confined here."""
     bubblewrap.program()
     seccomp.load()
-    run = Run(
+    run = SandboxSpec(
         command=(python, "-I", "-S", "probe.py"),
         python=python,
         files={"probe.py": ATTACKS.encode()},
@@ -78,9 +78,9 @@ def check(python: str) -> None:
         limits=LIMITS,
     )
     result = Supervised(run).wait()
-    if result.ending is Ending.NOT_STARTED:
+    if result.ending is SandboxEnding.NOT_STARTED:
         raise SandboxError(f"unreviewed code cannot be confined: {result.detail}")
-    if result.ending is not Ending.EXITED or result.exit_code != 0:
+    if result.ending is not SandboxEnding.EXITED or result.exit_code != 0:
         said = result.stderr.decode(errors="replace").strip().splitlines() or [result.detail]
         raise SandboxError(f"the sandbox's own test does not run here: {said[-1]}")
     try:

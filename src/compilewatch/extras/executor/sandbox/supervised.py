@@ -13,7 +13,7 @@ import msgspec
 from compilewatch.errors import SandboxError
 from compilewatch.extras.executor.sandbox import memory
 from compilewatch.extras.executor.sandbox.frames import receive_frame, send_frame
-from compilewatch.extras.executor.sandbox.policy import Run, SandboxResult
+from compilewatch.extras.executor.sandbox.policy import SandboxResult, SandboxSpec
 
 _PACKAGES = str(Path(__file__).parents[4])
 _START = (
@@ -25,7 +25,7 @@ _START = (
 class Supervised:
     """One run that has been started. It ends with this process, or when it is cancelled."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SandboxSpec) -> None:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _START],

@@ -1,7 +1,7 @@
 """Starts one sandbox, holds it to its limits, and ends it; run with `python -m`.
 
 A process of its own because bubblewrap dies with the thread that started it, and single-threaded
-with an empty environment because bubblewrap's own can be read inside. It reads a `Run` from
+with an empty environment because bubblewrap's own can be read inside. It reads a `SandboxSpec` from
 standard input and writes the `SandboxResult` to standard output, each as a frame (8 bytes of
 length, then msgpack). The end of standard input cancels the run, so that nothing survives the
 process that wanted it.
@@ -42,9 +42,9 @@ from compilewatch.extras.executor.sandbox.memory import TICK_SECONDS
 from compilewatch.extras.executor.sandbox.policy import (
     JOB_FOLDER,
     OUTPUT_FOLDER,
-    Ending,
-    Run,
+    SandboxEnding,
     SandboxResult,
+    SandboxSpec,
 )
 from compilewatch.files import write_atomically
 
@@ -81,7 +81,7 @@ class Collected:
 def main() -> None:
     """Run what standard input asks for."""
     lock_down()
-    run = msgspec.msgpack.decode(receive_frame(sys.stdin.buffer), type=Run)
+    run = msgspec.msgpack.decode(receive_frame(sys.stdin.buffer), type=SandboxSpec)
     with contextlib.ExitStack() as held:
         if run.lock_file is not None:
             lock = held.enter_context(open(run.lock_file, "w"))
@@ -89,12 +89,12 @@ def main() -> None:
         try:
             result = Supervisor(run).supervise()
         except (SandboxError, OSError) as error:
-            result = SandboxResult(ending=Ending.NOT_STARTED, detail=str(error))
+            result = SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=str(error))
         if run.result_file is not None:
             try:
                 write_atomically(Path(run.result_file), msgspec.msgpack.encode(result))
             except StoreError as error:  # an outcome that is not stored is none
-                result = SandboxResult(ending=Ending.NOT_STARTED, detail=str(error))
+                result = SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=str(error))
         with contextlib.suppress(BrokenPipeError):
             send_frame(sys.stdout.buffer, msgspec.msgpack.encode(result))
 
@@ -119,7 +119,7 @@ def end_with_parent(libc: ctypes.CDLL, parent: int) -> None:
 class Supervisor:
     """One run from its start to the proof that nothing of it is left."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SandboxSpec) -> None:
         self.run = run
         self.limits = run.limits
         self.uid = bubblewrap.dropped_uid()
@@ -128,7 +128,7 @@ class Supervisor:
         self.guard = memory.guard(run.limits)
         self.pidfd: int | None = None
         self.first_pid: int | None = None
-        self.ending = Ending.EXITED
+        self.ending = SandboxEnding.EXITED
         self.detail = ""
         self.deadline = 0.0
         self.hard_deadline = 0.0
@@ -148,7 +148,7 @@ class Supervisor:
         seconds_to_return = GRACE_SECONDS + self.limits.output_bytes / (64 * 2**20)
         self.hard_deadline = self.deadline + seconds_to_return
         if select.select([0], [], [], 0)[0]:  # the caller ended: nothing has run, nothing will
-            self._end(Ending.CANCELLED, "its caller ended before it began")
+            self._end(SandboxEnding.CANCELLED, "its caller ended before it began")
         else:
             os.write(go, b"1")
         logs = Path(self.run.log_folder) if self.run.log_folder is not None else None
@@ -261,7 +261,7 @@ class Supervisor:
                             open_streams -= 1
                     elif key.data == "caller":
                         selector.unregister(0)
-                        self._end(Ending.CANCELLED, "its caller cancelled it or ended")
+                        self._end(SandboxEnding.CANCELLED, "its caller cancelled it or ended")
                     else:
                         selector.unregister(self.pidfd)
                 now = time.monotonic()
@@ -270,18 +270,18 @@ class Supervisor:
                     self._check_limits(now)
 
     def _check_limits(self, now: float) -> None:
-        if self.ending is not Ending.EXITED or self.first_pid is None:
+        if self.ending is not SandboxEnding.EXITED or self.first_pid is None:
             return
         limits = self.limits
         if self.guard.exceeded():
-            self._end(Ending.MEMORY, f"used more than {limits.memory_bytes / 2**20:.0f} MiB")
+            self._end(SandboxEnding.MEMORY, f"used more than {limits.memory_bytes / 2**20:.0f} MiB")
         elif now > self.hard_deadline:
-            self._end(Ending.DEADLINE, f"did not end within {limits.deadline_seconds:g} s")
+            self._end(SandboxEnding.DEADLINE, f"did not end within {limits.deadline_seconds:g} s")
         elif any(n > limits.disk_files for _, n in memory.folder_use(self.first_pid)):
-            self._end(Ending.DISK_FILES, f"made more than {limits.disk_files} files")
+            self._end(SandboxEnding.DISK_FILES, f"made more than {limits.disk_files} files")
 
-    def _end(self, ending: Ending, detail: str) -> None:
-        if self.ending is Ending.EXITED:  # what ended it first is the reason
+    def _end(self, ending: SandboxEnding, detail: str) -> None:
+        if self.ending is SandboxEnding.EXITED:  # what ended it first is the reason
             self.ending, self.detail = ending, detail
         self._kill()
 
@@ -312,15 +312,19 @@ class Supervisor:
         self, status: int, seconds: float, stdout: Collected, stderr: Collected, returned: bytes
     ) -> SandboxResult:
         survivors = self._survivors()
-        if self.ending is Ending.EXITED and self.guard.exceeded():
-            self._end(Ending.MEMORY, f"used more than {self.limits.memory_bytes / 2**20:.0f} MiB")
-        if self.ending is Ending.EXITED and not returned:
+        if self.ending is SandboxEnding.EXITED and self.guard.exceeded():
+            self._end(
+                SandboxEnding.MEMORY, f"used more than {self.limits.memory_bytes / 2**20:.0f} MiB"
+            )
+        if self.ending is SandboxEnding.EXITED and not returned:
             lines = stderr.data.decode(errors="replace").strip().splitlines() or ["no message"]
             raise SandboxError(bubblewrap.advice(lines[-1].removeprefix("bwrap: ")))
         header, files = parsed(returned, self.limits.output_files, self.limits.output_bytes)
-        if self.ending is Ending.EXITED and header is not None and header.timed_out:
-            self._end(Ending.DEADLINE, f"did not end within {self.limits.deadline_seconds:g} s")
-        exited = self.ending is Ending.EXITED
+        if self.ending is SandboxEnding.EXITED and header is not None and header.timed_out:
+            self._end(
+                SandboxEnding.DEADLINE, f"did not end within {self.limits.deadline_seconds:g} s"
+            )
+        exited = self.ending is SandboxEnding.EXITED
         left_out = header.left_out + len(header.files) - len(files) if header is not None else 0
         return SandboxResult(
             ending=self.ending,

@@ -1,7 +1,7 @@
 """One EC2 instance: find it, start it, stop it. Converts errors of boto3 to ours.
 
 One retry policy applies to every call, so boto3's own is disabled: a call that EC2 rejects
-temporarily is made `Limits.attempts` times in total, with waits that double.
+temporarily is made `InstanceLimits.attempts` times in total, with waits that double.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GONE = ("shutting-down", "terminated")
 Say = Callable[[str], None]
 
 
-class Limits(Record, frozen=True, kw_only=True):
+class InstanceLimits(Record, frozen=True, kw_only=True):
     """Limits, in seconds; see the settings `trainium_*`."""
 
     attempts: int = 5
@@ -62,7 +62,7 @@ class Ec2:
     TrainiumUnavailableError if it exceeds the limits.
     """
 
-    def __init__(self, region: str, profile: str, limits: Limits, say: Say) -> None:
+    def __init__(self, region: str, profile: str, limits: InstanceLimits, say: Say) -> None:
         self._limits = limits
         self._say = say
         try:

@@ -14,14 +14,14 @@ import msgspec
 from compilewatch.config.settings import Settings
 from compilewatch.errors import TrainiumError, UsageError
 from compilewatch.extras.executor.trainium import session
-from compilewatch.extras.executor.trainium.ec2 import GONE, Ec2, Instance, Limits, Say
+from compilewatch.extras.executor.trainium.ec2 import GONE, Ec2, Instance, InstanceLimits, Say
 from compilewatch.extras.executor.trainium.prices import Price, price_of
-from compilewatch.extras.executor.trainium.session import Session
+from compilewatch.extras.executor.trainium.session import InstanceSession
 from compilewatch.extras.executor.trainium.sshd import Agent
 from compilewatch.records import Record
 
 
-class Report(Record, frozen=True, kw_only=True):
+class InstanceReport(Record, frozen=True, kw_only=True):
     """The output of `--json`.
 
     `action` is what was done: `started`, `joined` (it was running), `stopped`, `was stopped`,
@@ -57,14 +57,14 @@ class Operation:
         self._settings = settings
         self._state = state
         self._say = say
-        self._limits = Limits(
+        self._limits = InstanceLimits(
             attempts=settings.trainium.attempts,
             poll_seconds=settings.trainium.poll_seconds,
             ready_seconds=settings.trainium.ready_seconds,
             stop_seconds=settings.trainium.stop_seconds,
         )
 
-    def up(self) -> Report:
+    def up(self) -> InstanceReport:
         """Start the instance unless it runs, wait for its agent, and record who started it.
 
         If this fails or is interrupted after starting the instance, the instance is stopped again.
@@ -80,15 +80,15 @@ class Operation:
                 return self._ready(ec2, found, known, "joined")
             return self._started(ec2, found)
 
-    def down(self, *, force: bool = False, wait: bool = True) -> Report:
+    def down(self, *, force: bool = False, wait: bool = True) -> InstanceReport:
         """Stop what this run started, or with `force` the instance regardless of who started it."""
         with self._locked():
             known = session.read(self._state)
             if known is None and not force:
-                return Report(action="nothing")
+                return InstanceReport(action="nothing")
             if known is not None and not known.started and not force:
                 session.end(self._state)
-                return Report(action="left", instance=known.instance, region=known.region)
+                return InstanceReport(action="left", instance=known.instance, region=known.region)
             ec2, found = self._meant(known, force=force)
             if known is not None and known.instance != found.id:
                 known = None
@@ -113,7 +113,7 @@ class Operation:
         known = session.read(self._state)
         return known is not None and known.started
 
-    def status(self) -> Report:
+    def status(self) -> InstanceReport:
         """Report the current state. Starts and stops nothing."""
         known = session.read(self._state)
         ec2 = self._ec2(self._settings.trainium.region)
@@ -132,7 +132,7 @@ class Operation:
         problem = agent.problem() if agent.host else "no address: set trainium.host"
         return msgspec.structs.replace(report, checks=ec2.checks(found.id), problem=problem)
 
-    def _started(self, ec2: Ec2, found: Instance) -> Report:
+    def _started(self, ec2: Ec2, found: Instance) -> InstanceReport:
         # Written first, so that `down` finds the instance of a killed `up`.
         known = session.begin(found.id, found.region, started=True)
         session.write(self._state, known)
@@ -154,7 +154,9 @@ class Operation:
                 session.end(self._state)
             raise
 
-    def _ready(self, ec2: Ec2, found: Instance, known: Session, action: str) -> Report:
+    def _ready(
+        self, ec2: Ec2, found: Instance, known: InstanceSession, action: str
+    ) -> InstanceReport:
         ec2.wait_ready(found.id)
         found = ec2.by_id(found.id)
         if known.started and known.launched is None:
@@ -178,7 +180,7 @@ class Operation:
                 return
             session.end(self._state)
 
-    def _other_than(self, found: Instance, known: Session | None) -> Session | None:
+    def _other_than(self, found: Instance, known: InstanceSession | None) -> InstanceSession | None:
         """Return the existing session if it is about this start of this instance.
 
         Raises UsageError if this run has started another instance and not stopped it.
@@ -192,7 +194,7 @@ class Operation:
             )
         return known if known.launched in (None, found.launched) else None
 
-    def _meant(self, known: Session | None, *, force: bool) -> tuple[Ec2, Instance]:
+    def _meant(self, known: InstanceSession | None, *, force: bool) -> tuple[Ec2, Instance]:
         """Return the instance for `down`: this run's, or with `force` that of the settings."""
         if known is None or force:
             ec2 = self._ec2(self._settings.trainium.region)
@@ -205,7 +207,7 @@ class Operation:
                 self._end(known)
             raise
 
-    def _end(self, known: Session | None) -> None:
+    def _end(self, known: InstanceSession | None) -> None:
         if known is not None:
             session.end(self._state)
 
@@ -224,13 +226,15 @@ class Operation:
             command=self._settings.trainium.ready_command,
         )
 
-    def _report(self, action: str, found: Instance, known: Session | None) -> Report:
+    def _report(
+        self, action: str, found: Instance, known: InstanceSession | None
+    ) -> InstanceReport:
         prices = Path(self._settings.trainium.prices_file)
         price = price_of(prices, found.type, found.region)
         ours = known is not None and known.started
         seconds = known.seconds() if known else None
         agent = self._agent(found)
-        return Report(
+        return InstanceReport(
             action=action,
             instance=found.id,
             type=found.type,

@@ -17,7 +17,7 @@ from compilewatch.files import lock
 from compilewatch.records import Record
 
 
-class Session(Record, frozen=True, kw_only=True):
+class InstanceSession(Record, frozen=True, kw_only=True):
     """One `up` without its `down` so far.
 
     `started`: this run started the instance; stored before EC2 is called, so that even a killed
@@ -37,16 +37,16 @@ class Session(Record, frozen=True, kw_only=True):
         return (datetime.datetime.now(datetime.UTC) - self.since).total_seconds()
 
 
-def begin(instance: str, region: str, *, started: bool) -> Session:
+def begin(instance: str, region: str, *, started: bool) -> InstanceSession:
     """Return a new session that starts now."""
     now = datetime.datetime.now(datetime.UTC)
-    return Session(instance=instance, region=region, started=started, since=now)
+    return InstanceSession(instance=instance, region=region, started=started, since=now)
 
 
-def read(file: Path) -> Session | None:
+def read(file: Path) -> InstanceSession | None:
     """Return the stored session, if any. Raises TrainiumError for a file of another format."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Session)
+        return msgspec.json.decode(file.read_bytes(), type=InstanceSession)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -58,7 +58,7 @@ def read(file: Path) -> Session | None:
         ) from None
 
 
-def write(file: Path, session: Session) -> None:
+def write(file: Path, session: InstanceSession) -> None:
     """Replace the file atomically. Raises TrainiumError."""
     try:
         new = file.with_name(f"{file.name}.new")

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from compilewatch.contract.targets import target_label
-from compilewatch.extras.history.attribution import Attribution, Cause
+from compilewatch.extras.history.attribution import Attribution, ChangeCause
 from compilewatch.report.terminal.pieces import plain, plain_table, spaced
 
 CAUSE_LABELS = {
-    Cause.TORCH: "torch",
-    Cause.TRANSFORMERS: "Transformers",
-    Cause.INTERACTION: "both together",
-    Cause.HARNESS: "compilewatch",
-    Cause.NOT_DETERMINED: "not determined",
+    ChangeCause.TORCH: "torch",
+    ChangeCause.TRANSFORMERS: "Transformers",
+    ChangeCause.INTERACTION: "both together",
+    ChangeCause.HARNESS: "compilewatch",
+    ChangeCause.NOT_DETERMINED: "not determined",
 }
 
 
@@ -29,7 +29,8 @@ def attributions_table(found: Sequence[Attribution]) -> RenderableType:
         change = " -> ".join(side.value if side else "none" for side in (each.before, each.after))
         table.add_row(
             plain(
-                CAUSE_LABELS[each.cause], "dim" if each.cause is Cause.NOT_DETERMINED else "bold"
+                CAUSE_LABELS[each.cause],
+                "dim" if each.cause is ChangeCause.NOT_DETERMINED else "bold",
             ),
             plain(each.model),
             plain(target_label(each.target)),
@@ -37,5 +38,7 @@ def attributions_table(found: Sequence[Attribution]) -> RenderableType:
             plain(each.detail),
         )
     counts = Counter(each.cause for each in found)
-    words = ", ".join(f"{CAUSE_LABELS[cause]} {counts[cause]}" for cause in Cause if counts[cause])
+    words = ", ".join(
+        f"{CAUSE_LABELS[cause]} {counts[cause]}" for cause in ChangeCause if counts[cause]
+    )
     return spaced([table, plain(f"Changed by: {words}.")])

@@ -36,7 +36,7 @@ from compilewatch.store import Store
 INCOMPLETE = 3
 
 
-class Report(Record, frozen=True, kw_only=True):
+class BisectReport(Record, frozen=True, kw_only=True):
     """The output of `--json`. `other` is the release of the package that stayed the same."""
 
     model: str
@@ -124,7 +124,9 @@ def command(
     changes = source_changes(found, environments, lines)
     if as_json:
         options.print_json(
-            Report(model=model, package=package, other=other, bisection=found, changes=changes)
+            BisectReport(
+                model=model, package=package, other=other, bisection=found, changes=changes
+            )
         )
     else:
         console().print(bisection_table(model, package, other, found, changes))

@@ -11,7 +11,7 @@ from compilewatch.extras.history.bisect import FileChange
 from compilewatch.extras.history.bisection import Bisection, Break, Evaluated, Kind
 from compilewatch.records.views import Earlier
 from compilewatch.report.terminal.pieces import STYLES, Indented, plain, plain_table, spaced
-from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, plural
+from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
 
 DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -79,12 +79,12 @@ def _result(found: Evaluated) -> Text:
     if found.kind is Kind.ABSENT:
         return plain("no such model", "dim")
     if found.status is None or found.phase is None:
-        return plain(f"not known: {found.detail}", STYLES[Outcome.NO_VERDICT])
+        return plain(f"not known: {found.detail}", STYLES[ResultGroup.NO_VERDICT])
     found_outcome = outcome(Earlier("", found.status, found.phase))
     why = "; ".join(sorted({each.reason for each in found.breaks})) or found.code
-    if found_outcome is Outcome.PASS:
+    if found_outcome is ResultGroup.PASS:
         why = "" if found.fullgraph is not False else "fullgraph=True rejected"
-    elif found_outcome in (Outcome.NO_VERDICT, Outcome.NOT_RUN):
+    elif found_outcome in (ResultGroup.NO_VERDICT, ResultGroup.NOT_RUN):
         why = f"{found.status.value} in {found.phase.value}: {found.detail}"
     label = OUTCOME_LABELS[found_outcome] + (f": {why}" if why else "")
     return plain(label, STYLES[found_outcome])

@@ -36,8 +36,8 @@ def generate_verb(
     budget, query = shared.budget_of(flags, settings)
     wanted = shared.query_of(**query)
     from compilewatch.extras.papers.pipeline_parts import PaperOptions
-    from compilewatch.extras.papers.records import Stage
+    from compilewatch.extras.papers.records import PipelineStage
 
-    chosen = PaperOptions(budget=budget, jobs=jobs, until=Stage.GENERATE)
+    chosen = PaperOptions(budget=budget, jobs=jobs, until=PipelineStage.GENERATE)
     summaries = shared.process(settings, wanted, chosen, as_json=as_json)
     return int(any(one.generation is None for one in summaries))

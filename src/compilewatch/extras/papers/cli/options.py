@@ -16,7 +16,7 @@ from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import UsageError
 
 if TYPE_CHECKING:
-    from compilewatch.extras.papers import Library, Provider, Query
+    from compilewatch.extras.papers import PaperLibrary, PaperQuery, Provider
     from compilewatch.extras.papers.calls import Budget
     from compilewatch.extras.papers.pipeline_parts import PaperOptions
     from compilewatch.extras.papers.records import PaperSummary
@@ -126,7 +126,7 @@ def budget_of(flags: dict[str, Any], settings: Settings) -> tuple[Budget, dict[s
 
 
 def process(
-    settings: Settings, wanted: Query, chosen: PaperOptions, *, as_json: bool
+    settings: Settings, wanted: PaperQuery, chosen: PaperOptions, *, as_json: bool
 ) -> tuple[PaperSummary, ...]:
     """Find papers, process them and print what became of them. Raises UsageError."""
     from compilewatch.extras.papers.cli.tables import StageLines, print_summaries
@@ -183,9 +183,9 @@ def query_of(
     draw: bool,
     max_papers: int,
     required: bool = True,
-) -> Query:
+) -> PaperQuery:
     """The query that the options describe. Raises UsageError."""
-    from compilewatch.extras.papers import Query
+    from compilewatch.extras.papers import PaperQuery
 
     given = sum(value is not None for value in (paper_id, recent_days, text))
     if given > 1:
@@ -204,7 +204,7 @@ def query_of(
             dsl = dsl["query"]
     if text is not None and not text.strip():
         raise UsageError("--query is empty: give words or a query as JSON")
-    return Query(
+    return PaperQuery(
         paper_id=paper_id or "",
         recent_days=recent_days,
         text="" if dsl is not None else text or "",
@@ -214,7 +214,7 @@ def query_of(
     )
 
 
-def library_of(settings: Settings) -> Library:
+def library_of(settings: Settings) -> PaperLibrary:
     from compilewatch.extras.papers.libraries import open_library
 
     return open_library(settings.papers, cache=settings.cache_folder or cache_folder())

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from compilewatch.extras.papers.analysis import first_finding
 from compilewatch.extras.papers.records import (
-    Finding,
-    Generation,
+    CodeVersion,
     Paper,
+    PaperFinding,
     PaperSummary,
     StageOutcome,
     StageResult,
@@ -146,12 +146,12 @@ def print_check(summary: PaperSummary, folder: Path) -> None:
     )
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: PaperFinding) -> str:
     line = f" (line {finding.line})" if finding.line else ""
     return f"{finding.kind}: {finding.evidence}{line}"
 
 
-def print_generation(generation: Generation, findings: Sequence[Finding]) -> None:
+def print_generation(generation: CodeVersion, findings: Sequence[PaperFinding]) -> None:
     """The code with its provenance as comments."""
     scripted = ", scripted" if generation.scripted else ""
     lines = [

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from compilewatch import plugins
 from compilewatch.config.sections import PapersSettings
-from compilewatch.extras.papers import LIBRARIES, Library
+from compilewatch.extras.papers import LIBRARIES, PaperLibrary
 
 
-def open_library(settings: PapersSettings, *, cache: Path) -> Library:
+def open_library(settings: PapersSettings, *, cache: Path) -> PaperLibrary:
     """The library that the settings name; `auto` is OpenSearch if its endpoint is set.
 
     Raises UsageError for an unknown one.
@@ -17,5 +17,5 @@ def open_library(settings: PapersSettings, *, cache: Path) -> Library:
     name = settings.library
     if name == "auto":
         name = "opensearch" if settings.opensearch_endpoint else "folder"
-    made: Library = plugins.find("library", LIBRARIES, name)(settings, cache=cache)
+    made: PaperLibrary = plugins.find("library", LIBRARIES, name)(settings, cache=cache)
     return made

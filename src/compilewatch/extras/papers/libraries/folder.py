@@ -18,7 +18,7 @@ from typing import Any
 
 from compilewatch.config.sections import PapersSettings
 from compilewatch.errors import SourceError, UsageError
-from compilewatch.extras.papers import Query
+from compilewatch.extras.papers import PaperQuery
 from compilewatch.extras.papers.records import Paper
 from compilewatch.extras.papers.text import UnreadableError, format_of, read_text
 
@@ -46,7 +46,7 @@ class FolderLibrary:
         digest = hashlib.sha256(str(self._folder).encode()).hexdigest()[:16]
         self._index = cache / "papers" / f"{digest}-{VERSION}.sqlite"
 
-    def find(self, query: Query) -> tuple[Paper, ...]:
+    def find(self, query: PaperQuery) -> tuple[Paper, ...]:
         if not self._folder.is_dir():
             raise SourceError(
                 f"the folder of papers {self._folder} does not exist: create it, or name another "
@@ -126,7 +126,7 @@ class FolderLibrary:
             found[path.stem] = path
         return found
 
-    def _rows(self, database: sqlite3.Connection, query: Query) -> Iterator[sqlite3.Row]:
+    def _rows(self, database: sqlite3.Connection, query: PaperQuery) -> Iterator[sqlite3.Row]:
         if query.paper_id:
             yield from database.execute("SELECT * FROM paper WHERE id = ?", (query.paper_id,))
             return
@@ -160,7 +160,7 @@ class FolderLibrary:
         )
 
 
-def _match(query: Query) -> str:
+def _match(query: PaperQuery) -> str:
     """The FTS5 query. Empty: all papers. Raises UsageError for DSL that this does not know."""
     if query.dsl is None:
         return _words(query.text)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from compilewatch.config.sections import PapersSettings
 from compilewatch.errors import SourceError, UsageError
-from compilewatch.extras.papers import Query
+from compilewatch.extras.papers import PaperQuery
 from compilewatch.extras.papers.records import Paper
 
 TIMEOUT_SECONDS = 60.0
@@ -40,7 +40,7 @@ class OpenSearchLibrary:
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._secure else 80)
 
-    def find(self, query: Query) -> tuple[Paper, ...]:
+    def find(self, query: PaperQuery) -> tuple[Paper, ...]:
         body: dict[str, Any] = {"query": _query(query), "size": query.max_papers}
         if query.recent_days is not None and not query.random:
             body["sort"] = [{"ingested_at": {"order": "desc"}}]
@@ -155,7 +155,7 @@ class OpenSearchLibrary:
         )
 
 
-def _query(query: Query) -> dict[str, Any]:
+def _query(query: PaperQuery) -> dict[str, Any]:
     if query.paper_id:
         found: dict[str, Any] = {"ids": {"values": [query.paper_id]}}
     elif query.recent_days is not None:

@@ -14,7 +14,7 @@ import msgspec
 from compilewatch.errors import SourceError
 from compilewatch.extras.papers import Availability, Prompt, Reply
 from compilewatch.extras.papers.providers.bedrock import BedrockProvider
-from compilewatch.extras.papers.providers.wire import ConverseServer, Failure, Response
+from compilewatch.extras.papers.providers.wire import ConverseServer, ErrorResponse, Response
 from compilewatch.extras.papers.text import estimate_tokens
 from compilewatch.files import safe_name
 
@@ -62,7 +62,7 @@ class ScriptedProvider:
         text = _reply(folder, labels.get("role", ""), int(labels.get("number", "0")))
         if text is None:
             said = f"no prepared reply for {labels}"
-            return Failure(status=404, code="ResourceNotFoundException", message=said)
+            return ErrorResponse(status=404, code="ResourceNotFoundException", message=said)
         prompt = "".join(
             part["text"] for message in body["messages"] for part in message["content"]
         )

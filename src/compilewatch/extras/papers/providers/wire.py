@@ -24,7 +24,7 @@ _MODEL = re.compile(r"/foundation-models/(.+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class ErrorResponse:
     """An error response: its HTTP status and the name that AWS puts into `x-amzn-ErrorType`."""
 
     status: int
@@ -39,7 +39,7 @@ class Dropped:
     seconds: float = 0.0
 
 
-Response = Reply | Failure | Dropped
+Response = Reply | ErrorResponse | Dropped
 
 
 class ConverseServer:
@@ -96,7 +96,7 @@ class ConverseServer:
         if isinstance(said, Dropped):
             threading.Event().wait(said.seconds)
             handler.close_connection = True
-        elif isinstance(said, Failure):
+        elif isinstance(said, ErrorResponse):
             _send(handler, said.status, {"message": said.message}, said.code)
         else:
             _send(handler, 200, _body_of(said))

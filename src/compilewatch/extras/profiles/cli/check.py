@@ -15,7 +15,7 @@ from rich.text import Text
 from compilewatch.cli import options
 from compilewatch.config.settings import load_settings
 from compilewatch.extras.profiles.check import (
-    Checked,
+    CheckedProfile,
     check_outputs,
     check_profiles,
     write_report,
@@ -58,7 +58,7 @@ def command(
     return max(each.exit_status for each in found)
 
 
-def _show(checked: Checked, explained: bool) -> None:
+def _show(checked: CheckedProfile, explained: bool) -> None:
     out = console()
     style = STATUS_STYLES[checked.exit_status]
     head = Text.assemble(_text(str(checked.path)), ": ", (checked.state, style))
@@ -79,7 +79,7 @@ def _show(checked: Checked, explained: bool) -> None:
             out.print(table)
 
 
-def _size(checked: Checked) -> str:
+def _size(checked: CheckedProfile) -> str:
     if checked.training is None:
         return "inference"
     return f"training, {plural(len(checked.training.steps), 'step')}"
@@ -108,7 +108,7 @@ def _tables(profile: TrainingProfile) -> Iterator[Table]:
         yield operators
 
 
-def _as_json(checked: Checked, explained: bool) -> dict[str, Any]:
+def _as_json(checked: CheckedProfile, explained: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
         "path": str(checked.path),
         "kind": checked.kind,

@@ -14,7 +14,7 @@ import msgspec
 
 from compilewatch.errors import StoreError
 from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
-from compilewatch.extras.profiles.train.records import OPERATORS_FILE, Finding, FindingCode
+from compilewatch.extras.profiles.train.records import OPERATORS_FILE, FindingCode, ProfileFinding
 from compilewatch.extras.profiles.train.store import DamagedProfileError, check_trace
 from compilewatch.files import failed
 
@@ -35,7 +35,7 @@ def is_inference(path: Path) -> bool:
     return any((path / name).is_file() for name in (*REQUIRED[:2], TRACE))
 
 
-def check_inference(path: Path) -> tuple[Finding, ...]:
+def check_inference(path: Path) -> tuple[ProfileFinding, ...]:
     """Read every file, and return what is missing.
 
     Raises DamagedProfileError for a damaged file, and StoreError for one of a newer version.
@@ -55,19 +55,19 @@ def check_inference(path: Path) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _missing(path: Path) -> Iterator[Finding]:
+def _missing(path: Path) -> Iterator[ProfileFinding]:
     missing = [name for name in REQUIRED if not (path / name).exists()]
     if path.name.startswith(PREFIX) and not (path / LINE_FILE).exists():
         missing.append(LINE_FILE)
     if missing:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.INCOMPLETE,
             found=f"without {', '.join(missing)}",
             advice="run `compilewatch profile infer` again",
         )
     plots = [name for name in PLOTS if not (path / name).exists()]
     if plots and not missing:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.FILE_MISSING,
             found=f"without {', '.join(plots)}",
             advice="run `compilewatch profile infer` again for the pictures",

@@ -16,17 +16,17 @@ from compilewatch.records import Status
 
 if TYPE_CHECKING:
     from compilewatch.extras.profiles.infer.measurement import Inference
-    from compilewatch.extras.profiles.infer.parts import Running
+    from compilewatch.extras.profiles.infer.parts import RunningSubject
 
 SEGMENT_CALLS = 5
 TRACE_CALLS = 3
 
 INDUCTOR = "inductor"
 
-Step = Callable[["Inference", "Running"], None]
+Step = Callable[["Inference", "RunningSubject"], None]
 
 
-def inspect(profile: Inference, each: Running, *, first: bool) -> None:
+def inspect(profile: Inference, each: RunningSubject, *, first: bool) -> None:
     """Look into a subject. What fails is missing, and a note says why."""
     for what, step in _steps(profile, each, first=first):
         try:
@@ -38,7 +38,7 @@ def inspect(profile: Inference, each: Running, *, first: bool) -> None:
                 return  # its process has ended
 
 
-def _steps(profile: Inference, each: Running, *, first: bool) -> list[tuple[str, Step]]:
+def _steps(profile: Inference, each: RunningSubject, *, first: bool) -> list[tuple[str, Step]]:
     kind = target_kind(each.target)
     found: list[tuple[str, Step]] = [("memory", _memory)]
     if kind != EAGER:
@@ -54,7 +54,7 @@ def _steps(profile: Inference, each: Running, *, first: bool) -> list[tuple[str,
     return found
 
 
-def _memory(profile: Inference, each: Running) -> None:
+def _memory(profile: Inference, each: RunningSubject) -> None:
     order = orders.MeasureMemory(subject=each.number, deadline_seconds=profile.subjects.deadline)
     found = each.ask(order, orders.Used)
     each.point = msgspec.structs.replace(
@@ -64,7 +64,7 @@ def _memory(profile: Inference, each: Running) -> None:
         profile.notes.append(found.device_note)
 
 
-def _numerics(profile: Inference, each: Running) -> None:
+def _numerics(profile: Inference, each: RunningSubject) -> None:
     seconds = profile.job.request.deadlines.compare_seconds
     order = orders.Compare(subject=each.number, deadline_seconds=seconds)
     found = each.ask(order, orders.Compared)
@@ -76,8 +76,8 @@ def _numerics(profile: Inference, each: Running) -> None:
         )
 
 
-def _segments(profile: Inference, each: Running) -> None:
-    order = orders.Segment(
+def _segments(profile: Inference, each: RunningSubject) -> None:
+    order = orders.TimedSegment(
         subject=each.number, deadline_seconds=profile.subjects.deadline, calls=SEGMENT_CALLS
     )
     found = each.ask(order, orders.Segmented)
@@ -86,23 +86,23 @@ def _segments(profile: Inference, each: Running) -> None:
     )
 
 
-def _trace(profile: Inference, each: Running) -> None:
+def _trace(profile: Inference, each: RunningSubject) -> None:
     order = orders.Trace(
         subject=each.number, deadline_seconds=profile.subjects.deadline, calls=TRACE_CALLS
     )
-    found = each.ask(order, orders.Traced)
+    found = each.ask(order, orders.TracedCall)
     profile.operators[each.target] = found.operators
     folder = analysis.trace_folder(each.target, profile.options.targets)
     for name in found.files:
         profile.folder.adopt(each.folder / name, f"{folder}/{name}")
 
 
-def _generation(profile: Inference, each: Running) -> None:
+def _generation(profile: Inference, each: RunningSubject) -> None:
     found = measured_once.generation(each, profile.subjects.deadline)
     profile.extras[each.target]["generation"] = found
 
 
-def _warm(profile: Inference, each: Running) -> None:
+def _warm(profile: Inference, each: RunningSubject) -> None:
     order = orders.Recompile(subject=each.number, deadline_seconds=profile.subjects.deadline)
     found = each.ask(order, orders.Called)
     each.point = msgspec.structs.replace(each.point, warm_first_call_seconds=found.seconds)

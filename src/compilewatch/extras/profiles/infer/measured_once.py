@@ -15,7 +15,7 @@ from compilewatch.extras.profiles.infer.records import (
     EAGER,
     BreakCost,
     Cure,
-    Generation,
+    TextGeneration,
     Verdict,
     eager_of,
     target_kind,
@@ -26,7 +26,7 @@ from compilewatch.sources.labelled import LabelledTexts
 
 if TYPE_CHECKING:
     from compilewatch.extras.profiles.infer.measurement import Inference
-    from compilewatch.extras.profiles.infer.parts import Running
+    from compilewatch.extras.profiles.infer.parts import RunningSubject
     from compilewatch.extras.profiles.infer.subjects import Subjects
 
 NEW_TOKENS = 16
@@ -41,7 +41,7 @@ _SETTING = re.compile(r"\bcapture_(?:scalar_outputs|dynamic_output_shape_ops)\b"
 """Settings of `torch._dynamo.config` that torch itself suggests in the reason of a break."""
 
 
-def generation(each: Running, deadline_seconds: float) -> Generation:
+def generation(each: RunningSubject, deadline_seconds: float) -> TextGeneration:
     """Time the prompt and the tokens after it. Raises SubjectError."""
     order = orders.Generate(
         subject=each.number, deadline_seconds=deadline_seconds, tokens=NEW_TOKENS, runs=TEXTS
@@ -51,7 +51,7 @@ def generation(each: Running, deadline_seconds: float) -> Generation:
     prefill = statistics.timing(_rounds(found.prefill_wall_seconds), [found.prefill_cpu_seconds])
     decode = statistics.timing(_rounds(found.decode_wall_seconds), [found.decode_cpu_seconds])
     size = each.point.batch_size
-    return Generation(
+    return TextGeneration(
         batch_size=size,
         prompt_tokens=found.prompt_tokens,
         new_tokens=NEW_TOKENS,
@@ -67,7 +67,7 @@ def suggested(breaks: Sequence[BreakCost]) -> list[str]:
     return list(dict.fromkeys(s for cost in breaks for s in _SETTING.findall(cost.reason)))
 
 
-def cures(profile: Inference, base: Running) -> Iterator[Cure]:
+def cures(profile: Inference, base: RunningSubject) -> Iterator[Cure]:
     """Compile once more with each suggested setting, and measure it in turns with the base."""
     for setting in suggested(base.point.breaks):
         profile.subjects.step(f"what {setting} saves")
@@ -78,7 +78,9 @@ def cures(profile: Inference, base: Running) -> Iterator[Cure]:
             profile.subjects.end(cured)
 
 
-def _measured(subjects: Subjects, base: Running, cured: Running, setting: str) -> Cure:
+def _measured(
+    subjects: Subjects, base: RunningSubject, cured: RunningSubject, setting: str
+) -> Cure:
     before = base.point
     found = Cure(
         setting=setting,
@@ -95,7 +97,9 @@ def _measured(subjects: Subjects, base: Running, cured: Running, setting: str) -
     try:
         order = orders.Compare(subject=cured.number, deadline_seconds=subjects.deadline)
         matches = cured.ask(order, orders.Compared).numerics.matches
-        segment = orders.Segment(subject=cured.number, deadline_seconds=subjects.deadline, calls=1)
+        segment = orders.TimedSegment(
+            subject=cured.number, deadline_seconds=subjects.deadline, calls=1
+        )
         left = {b.fingerprint for b in cured.ask(segment, orders.Segmented).breaks}
     except SubjectError as error:
         return msgspec.structs.replace(found, detail=error.failure.detail)
@@ -140,7 +144,7 @@ def evaluate(profile: Inference, data: LabelledTexts) -> Iterator[tuple[str, Acc
         yield target, scores.accuracy_of(truth, classes, eager=eager, seconds=seconds)
 
 
-def _classified(profile: Inference, subject: Running, count: int) -> tuple[list[int], float]:
+def _classified(profile: Inference, subject: RunningSubject, count: int) -> tuple[list[int], float]:
     classes: list[int] = []
     seconds = 0.0
     for start in range(0, count, CHUNK):

@@ -15,9 +15,9 @@ from compilewatch.extras.profiles.infer.machine import busy_note, load, this_mac
 from compilewatch.extras.profiles.infer.messages import Prepared
 from compilewatch.extras.profiles.infer.parts import (
     Job,
-    Observer,
+    ProfileObserver,
     Profilers,
-    Running,
+    RunningSubject,
     profile_key,
 )
 from compilewatch.extras.profiles.infer.records import (
@@ -41,7 +41,7 @@ class Inference:
     """The profile of one job in progress."""
 
     def __init__(
-        self, job: Job, profilers: Profilers, folder: ProfileFolder, observer: Observer
+        self, job: Job, profilers: Profilers, folder: ProfileFolder, observer: ProfileObserver
     ) -> None:
         self.job = job
         self.options = job.options
@@ -127,7 +127,7 @@ class Inference:
 
     def _batch(self, size: int, *, first: bool, share: float) -> None:
         subjects, step = self.subjects, share / 10
-        running: list[Running] = []
+        running: list[RunningSubject] = []
         try:
             for target in self.options.targets:
                 refused = self._refused(target, size)
@@ -172,7 +172,7 @@ class Inference:
             return BatchPoint(batch_size=size, status=Status.SKIPPED, detail=detail)
         return None
 
-    def _finish_points(self, running: list[Running]) -> None:
+    def _finish_points(self, running: list[RunningSubject]) -> None:
         for each in running:
             if each.alive and each.wall:
                 each.point = analysis.with_latency(
@@ -190,10 +190,10 @@ class Inference:
                     )
                 )
 
-    def _compare(self, running: list[Running]) -> None:
+    def _compare(self, running: list[RunningSubject]) -> None:
         """Compare with eager mode, and with the same target of the first environment."""
         measured = {each.target: each for each in running if each.alive and each.wall}
-        first: dict[str, Running] = {}
+        first: dict[str, RunningSubject] = {}
         for name, each in measured.items():
             eager = measured.get(eager_of(name, measured) or "")
             if eager is not None and eager is not each:
@@ -206,7 +206,7 @@ class Inference:
                     each.point, each.measurement(), known.measurement()
                 )
 
-    def _cures(self, running: list[Running]) -> None:
+    def _cures(self, running: list[RunningSubject]) -> None:
         for each in running:
             if each.alive and target_kind(each.target) == INDUCTOR and each.point.breaks:
                 self.extras[each.target]["cures"] = tuple(measured_once.cures(self, each))
@@ -220,7 +220,7 @@ def profile_model(
     job: Job,
     profilers: Profilers,
     folder: ProfileFolder,
-    observer: Observer,
+    observer: ProfileObserver,
     profile_id: str,
 ) -> StoredProfile:
     """Profile one model and store everything: the files first, the record last."""

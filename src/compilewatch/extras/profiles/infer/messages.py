@@ -2,8 +2,9 @@
 
 A profile talks to one profiling server per environment. The server forks a *subject* for each
 target and batch size: a process with one built model. It passes each order on to its subject and
-sends back exactly one reply, `Failed` if the subject raised an error, ended or took too long. Only
-one subject works at a time, so that rounds of several targets are in turns; the others wait.
+sends back exactly one reply, `SubjectFailed` if the subject raised an error, ended or took too
+long. Only one subject works at a time, so that rounds of several targets are in turns; the others
+wait.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ TEXTS_FILE = "texts.json"
 # --- orders --------------------------------------------------------------------------------------
 
 
-class Order(Record, frozen=True, kw_only=True):
+class ProfileCommand(Record, frozen=True, kw_only=True):
     """Base of all orders: for the subject with this number, with a limit for the reply."""
 
     subject: int
     deadline_seconds: float = 300.0
 
 
-class Prepare(Order, frozen=True, kw_only=True, tag="prepare"):
+class Prepare(ProfileCommand, frozen=True, kw_only=True, tag="prepare"):
     """Start a subject in `folder`: build the model and its inputs, and make one call in eager mode.
 
     `target` is `eager`, `inductor` or `xla`, `device` is `cpu` or `cuda`. `full_size` builds the
@@ -51,58 +52,58 @@ class Prepare(Order, frozen=True, kw_only=True, tag="prepare"):
     settings: dict[str, bool] = {}
 
 
-class FirstCall(Order, frozen=True, kw_only=True, tag="first_call"):
+class FirstCall(ProfileCommand, frozen=True, kw_only=True, tag="first_call"):
     """Compile, make the first call, and then `warmup` more."""
 
     warmup: int = 3
 
 
-class Measure(Order, frozen=True, kw_only=True, tag="measure"):
+class Measure(ProfileCommand, frozen=True, kw_only=True, tag="measure"):
     """One round: `runs` calls, fewer if `seconds` are over; at least one."""
 
     runs: int
     seconds: float
 
 
-class MeasureMemory(Order, frozen=True, kw_only=True, tag="memory"):
+class MeasureMemory(ProfileCommand, frozen=True, kw_only=True, tag="memory"):
     """The peak memory of one call alone, and how busy calls keep a CUDA device."""
 
 
-class Compare(Order, frozen=True, kw_only=True, tag="compare"):
+class Compare(ProfileCommand, frozen=True, kw_only=True, tag="compare"):
     """Compare the numbers of compiled code with those of eager mode."""
 
 
-class Segment(Order, frozen=True, kw_only=True, tag="segment"):
+class TimedSegment(ProfileCommand, frozen=True, kw_only=True, tag="segment"):
     """Where calls spend their time, from a trace of `calls` calls."""
 
     calls: int
 
 
-class Trace(Order, frozen=True, kw_only=True, tag="trace"):
+class Trace(ProfileCommand, frozen=True, kw_only=True, tag="trace"):
     """Write `trace.json` and `stacks.txt` of `calls` calls into the folder of the subject."""
 
     calls: int
 
 
-class Recompile(Order, frozen=True, kw_only=True, tag="recompile"):
+class Recompile(ProfileCommand, frozen=True, kw_only=True, tag="recompile"):
     """Drop the compiled code and make a first call again, from caches on disk that are filled."""
 
 
-class Generate(Order, frozen=True, kw_only=True, tag="generate"):
+class Generate(ProfileCommand, frozen=True, kw_only=True, tag="generate"):
     """Generate text `runs` times: a call over the prompt, then `tokens` calls of one token each."""
 
     tokens: int
     runs: int
 
 
-class Classify(Order, frozen=True, kw_only=True, tag="classify"):
+class Classify(ProfileCommand, frozen=True, kw_only=True, tag="classify"):
     """Predict the classes of rows `start` to `stop` of the texts in `texts.json`."""
 
     start: int
     stop: int
 
 
-class End(Order, frozen=True, kw_only=True, tag="end"):
+class End(ProfileCommand, frozen=True, kw_only=True, tag="end"):
     """End the subject."""
 
 
@@ -112,7 +113,7 @@ AnyOrder = (
     | Measure
     | MeasureMemory
     | Compare
-    | Segment
+    | TimedSegment
     | Trace
     | Recompile
     | Generate
@@ -123,7 +124,7 @@ AnyOrder = (
 # --- replies -------------------------------------------------------------------------------------
 
 
-class Ready(Record, frozen=True, kw_only=True, tag="ready"):
+class ProfileServerReady(Record, frozen=True, kw_only=True, tag="ready"):
     """The server has imported torch and can start subjects."""
 
     environment: Environment
@@ -188,7 +189,7 @@ class Segmented(Record, frozen=True, kw_only=True, tag="segmented"):
     ends: dict[str, int] = {}
 
 
-class Traced(Record, frozen=True, kw_only=True, tag="traced"):
+class TracedCall(Record, frozen=True, kw_only=True, tag="traced"):
     """`wall_seconds` is the duration of the traced calls; times in `operators` are for all."""
 
     operators: tuple[OpStat, ...]
@@ -215,21 +216,21 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     pass
 
 
-class Failed(Record, frozen=True, kw_only=True, tag="failed"):
+class SubjectFailed(Record, frozen=True, kw_only=True, tag="failed"):
     failure: ProfileFailure
 
 
 Reply = (
-    Ready
+    ProfileServerReady
     | Prepared
     | Called
     | Measured
     | Used
     | Compared
     | Segmented
-    | Traced
+    | TracedCall
     | Generated
     | Classified
     | Ended
-    | Failed
+    | SubjectFailed
 )

@@ -23,7 +23,7 @@ from compilewatch.extras.profiles.infer.records import (
     Machine,
     target_kind,
 )
-from compilewatch.extras.profiles.infer.server_client import Profiler, SubjectError
+from compilewatch.extras.profiles.infer.server_client import ProfileServerClient, SubjectError
 from compilewatch.records import DEFAULT_ENVIRONMENT, ConfigBuild, Record, Request, Status
 from compilewatch.records.digests import digest
 from compilewatch.sources.labelled import LabelledTexts
@@ -34,7 +34,7 @@ TARGETS = (EAGER, "inductor", "xla")
 R = TypeVar("R", bound=Record)
 
 
-class Observer(Protocol):
+class ProfileObserver(Protocol):
     """Receives the progress of a profile."""
 
     def on_step(self, what: str, done: float) -> None:
@@ -42,7 +42,7 @@ class Observer(Protocol):
         ...
 
 
-class Silent:
+class SilentProfile:
     """An observer that ignores everything."""
 
     def on_step(self, what: str, done: float) -> None:
@@ -79,12 +79,12 @@ class Profilers:
     ) -> None:
         names = dict.fromkeys(environment_of(target) for target in targets)
         self._stack = ExitStack()
-        self._of: dict[str, Profiler] = {}
+        self._of: dict[str, ProfileServerClient] = {}
         try:
             for name in names:
                 here = (target_kind(t) for t in targets if environment_of(t) == name)
                 inside = [kind for kind in here if kind != EAGER]
-                started = Profiler(name, inside, environments, device)
+                started = ProfileServerClient(name, inside, environments, device)
                 self._of[name] = self._stack.enter_context(started)
         except BaseException:
             self._stack.close()
@@ -101,17 +101,17 @@ class Profilers:
     ) -> None:
         self._stack.close()
 
-    def of(self, target: str) -> Profiler:
+    def of(self, target: str) -> ProfileServerClient:
         return self._of[environment_of(target)]
 
 
 @dataclass(kw_only=True)
-class Running:
+class RunningSubject:
     """A subject that runs, with what is known of it so far."""
 
     number: int
     target: str
-    profiler: Profiler
+    profiler: ProfileServerClient
     folder: Path
     prepared: orders.Prepared | None = None
     point: BatchPoint
@@ -122,7 +122,7 @@ class Running:
     def alive(self) -> bool:
         return self.point.status is Status.PASS
 
-    def ask(self, order: orders.Order, kind: type[R]) -> R:
+    def ask(self, order: orders.ProfileCommand, kind: type[R]) -> R:
         return self.profiler.ask(order, kind)
 
     def failed(self, error: SubjectError) -> None:

@@ -172,7 +172,7 @@ class Verdict(StrEnum):
     UNCLEAR = "unclear"
 
 
-class Judgement(Record, frozen=True, kw_only=True):
+class SpeedJudgement(Record, frozen=True, kw_only=True):
     """What two series of rounds say about each other.
 
     `ratio` is the time after divided by the time before, with its interval at 95 %. `unclear` means
@@ -220,13 +220,13 @@ class BatchPoint(Record, frozen=True, kw_only=True):
     break_even_calls_warm: float | None = None
     graphs: int | None = None
     graph_breaks: int | None = None
-    against_first: Judgement | None = None
+    against_first: SpeedJudgement | None = None
     numerics: Numerics | None = None
     segments: Segments | None = None
     breaks: tuple[BreakCost, ...] = ()
 
 
-class Generation(Record, frozen=True, kw_only=True):
+class TextGeneration(Record, frozen=True, kw_only=True):
     """Generating text: one call over the prompt, then one call for each further token."""
 
     batch_size: int
@@ -258,7 +258,7 @@ class TargetProfile(Record, frozen=True, kw_only=True):
     points: tuple[BatchPoint, ...] = ()
     best_batch_size: int | None = None
     cures: tuple[Cure, ...] = ()
-    generation: Generation | None = None
+    generation: TextGeneration | None = None
     accuracy: Accuracy | None = None
     operators: tuple[OpStat, ...] = ()
     detail: str = ""
@@ -345,7 +345,7 @@ class PointChange(Record, frozen=True, kw_only=True):
 
     target: str
     batch_size: int
-    judgement: Judgement
+    judgement: SpeedJudgement
     measure: str
     before_seconds: float | None = None
     after_seconds: float | None = None

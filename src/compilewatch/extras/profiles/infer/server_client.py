@@ -12,7 +12,12 @@ import msgspec
 from compilewatch.contract.targets import CPU
 from compilewatch.environments import CPU_ONLY, Environments, module_command, worker_variables
 from compilewatch.errors import LauncherError
-from compilewatch.extras.profiles.infer.messages import Failed, Order, Ready, Reply
+from compilewatch.extras.profiles.infer.messages import (
+    ProfileCommand,
+    ProfileServerReady,
+    Reply,
+    SubjectFailed,
+)
 from compilewatch.extras.profiles.infer.records import ProfileFailure
 from compilewatch.launchers.peer import Peer
 from compilewatch.records import Environment, Phase, Record, Status
@@ -38,7 +43,7 @@ class SubjectError(Exception):
         self.failure = failure
 
 
-class Profiler:
+class ProfileServerClient:
     """A running profiling server of one environment. A context manager.
 
     `environment` is the server's own description of its environment.
@@ -65,7 +70,9 @@ class Profiler:
                 f"environment {name!r}: {chosen.path} cannot be started: {error.strerror}"
             ) from None
         try:
-            self.environment: Environment = self._receive(START_SECONDS, Ready).environment
+            self.environment: Environment = self._receive(
+                START_SECONDS, ProfileServerReady
+            ).environment
         except SubjectError as error:
             self._peer.close(GRACE_SECONDS)
             raise LauncherError(f"environment {name!r}: {error}") from None
@@ -76,7 +83,7 @@ class Profiler:
     def __exit__(self, *_: object) -> None:
         self._peer.close(GRACE_SECONDS)
 
-    def ask(self, order: Order, kind: type[R]) -> R:
+    def ask(self, order: ProfileCommand, kind: type[R]) -> R:
         """Send an order and return its reply.
 
         Raises SubjectError if the subject could not carry it out, and LauncherError if the server
@@ -96,7 +103,7 @@ class Profiler:
             if time.monotonic() > end:
                 raise self._lost(f"did not respond within {seconds:g} s")
         reply = _replies.decode(lines[0])
-        if isinstance(reply, Failed):
+        if isinstance(reply, SubjectFailed):
             raise SubjectError(reply.failure)
         if not isinstance(reply, kind):
             failure = ProfileFailure(

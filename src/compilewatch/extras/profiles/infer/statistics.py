@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compilewatch.extras.profiles.infer.records import Judgement, Timing, Verdict
+from compilewatch.extras.profiles.infer.records import SpeedJudgement, Timing, Verdict
 
 Rounds = Sequence[Sequence[float]]
 """Measured values by round, in the order of time."""
@@ -97,41 +97,41 @@ def is_stable(rounds: Rounds) -> bool:
     return bool(middle > 0 and (upper - lower) / middle <= UNSTABLE_RATIO)
 
 
-def in_turns(before: Rounds, after: Rounds) -> Judgement:
+def in_turns(before: Rounds, after: Rounds) -> SpeedJudgement:
     """Compare two sides that were measured in turns, round by round (Wilcoxon's signed ranks)."""
     from scipy.stats import wilcoxon
 
     pairs = list(zip(medians(before), medians(after), strict=False))
     changes = [math.log(new / old) for old, new in pairs if old > 0 and new > 0]
     if not changes:
-        return Judgement(verdict=Verdict.UNCLEAR, reason="nothing was measured on one side")
+        return SpeedJudgement(verdict=Verdict.UNCLEAR, reason="nothing was measured on one side")
     ratio, low, high = _interval(changes)
     if len(changes) < IN_TURNS_ROUNDS:
         reason = f"{len(changes)} rounds, {IN_TURNS_ROUNDS} are needed"
-        return Judgement(
+        return SpeedJudgement(
             verdict=Verdict.UNCLEAR, ratio=ratio, ratio_low=low, ratio_high=high, reason=reason
         )
     p = float(wilcoxon(changes).pvalue) if any(changes) else 1.0
     return _judged(ratio, low, high, p, IN_TURNS_CHANGE)
 
 
-def apart(before: Rounds, after: Rounds) -> Judgement:
+def apart(before: Rounds, after: Rounds) -> SpeedJudgement:
     """Compare two sides that were measured at different times (Mann and Whitney's rank sums)."""
     from scipy.stats import mannwhitneyu
 
     old, new = medians(before), medians(after)
     if not old or not new:
-        return Judgement(verdict=Verdict.UNCLEAR, reason="nothing was measured on one side")
+        return SpeedJudgement(verdict=Verdict.UNCLEAR, reason="nothing was measured on one side")
     ratios = [math.log(b / a) for a in old for b in new if a > 0 and b > 0]
     # The shift of Hodges and Lehmann: the median over all pairs.
     ratio = math.exp(middle(ratios)) if ratios else None
     fewest = min(len(old), len(new))
     if fewest < APART_ROUNDS or ratio is None:
         reason = f"{fewest} rounds on one side, {APART_ROUNDS} are needed"
-        return Judgement(verdict=Verdict.UNCLEAR, ratio=ratio, reason=reason)
+        return SpeedJudgement(verdict=Verdict.UNCLEAR, ratio=ratio, reason=reason)
     if not (is_stable(before) and is_stable(after)):
         reason = "the machine was too busy: the rounds of one side differ by more than 10 %"
-        return Judgement(verdict=Verdict.UNCLEAR, ratio=ratio, reason=reason)
+        return SpeedJudgement(verdict=Verdict.UNCLEAR, ratio=ratio, reason=reason)
     p = float(mannwhitneyu(old, new).pvalue)
     return _judged(ratio, None, None, p, APART_CHANGE)
 
@@ -152,11 +152,11 @@ def break_even_calls(
 
 def _judged(
     ratio: float, low: float | None, high: float | None, p: float, change: float
-) -> Judgement:
+) -> SpeedJudgement:
     verdict = Verdict.SAME
     if p < SIGNIFICANCE and abs(math.log(ratio)) > math.log1p(change):
         verdict = Verdict.SLOWER if ratio > 1 else Verdict.FASTER
-    return Judgement(verdict=verdict, ratio=ratio, ratio_low=low, ratio_high=high, p_value=p)
+    return SpeedJudgement(verdict=verdict, ratio=ratio, ratio_low=low, ratio_high=high, p_value=p)
 
 
 def _interval(changes: Sequence[float]) -> tuple[float, float, float]:

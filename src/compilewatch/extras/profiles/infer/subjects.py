@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from compilewatch.extras.profiles.infer import messages as orders
-from compilewatch.extras.profiles.infer.parts import Job, Observer, Profilers, Running
+from compilewatch.extras.profiles.infer.parts import Job, ProfileObserver, Profilers, RunningSubject
 from compilewatch.extras.profiles.infer.records import BatchPoint, target_kind
 from compilewatch.extras.profiles.infer.server_client import SubjectError
 from compilewatch.extras.profiles.infer.store import ProfileFolder
@@ -31,7 +31,7 @@ class Subjects:
     """
 
     def __init__(
-        self, job: Job, profilers: Profilers, folder: ProfileFolder, observer: Observer
+        self, job: Job, profilers: Profilers, folder: ProfileFolder, observer: ProfileObserver
     ) -> None:
         self.job = job
         self.prepared: dict[str, orders.Prepared] = {}
@@ -57,7 +57,7 @@ class Subjects:
         size: int,
         settings: dict[str, bool] | None = None,
         texts: Sequence[str] = (),
-    ) -> Running:
+    ) -> RunningSubject:
         """Prepare a subject and compile; a failure is in its point.
 
         With `texts`, it is prepared to classify them, and compiles when it gets the first.
@@ -67,7 +67,7 @@ class Subjects:
         folder.mkdir()
         if texts:
             (folder / orders.TEXTS_FILE).write_bytes(msgspec.json.encode(texts))
-        found = Running(
+        found = RunningSubject(
             number=self._number,
             target=target,
             profiler=self._profilers.of(target),
@@ -85,7 +85,7 @@ class Subjects:
             found.failed(error)
         return found
 
-    def _order(self, each: Running, size: int, settings: dict[str, bool]) -> orders.Prepare:
+    def _order(self, each: RunningSubject, size: int, settings: dict[str, bool]) -> orders.Prepare:
         options, limits = self.job.options, self.job.request.deadlines
         return orders.Prepare(
             subject=each.number,
@@ -102,7 +102,7 @@ class Subjects:
             settings=settings,
         )
 
-    def _compile(self, each: Running, prepared: orders.Prepared) -> None:
+    def _compile(self, each: RunningSubject, prepared: orders.Prepared) -> None:
         order = orders.FirstCall(
             subject=each.number,
             deadline_seconds=self.job.request.deadlines.compile_seconds,
@@ -119,7 +119,7 @@ class Subjects:
             graph_breaks=sum(b.occurrences for b in breaks) if breaks is not None else None,
         )
 
-    def rounds(self, size: int, running: Sequence[Running], share: float) -> None:
+    def rounds(self, size: int, running: Sequence[RunningSubject], share: float) -> None:
         """Measure in turns; every other round runs the other way around."""
         if not running:
             return
@@ -136,7 +136,7 @@ class Subjects:
             for each in running if number % 2 == 0 else reversed(running):
                 self._measure(each, each_seconds)
 
-    def _measure(self, each: Running, seconds: float) -> None:
+    def _measure(self, each: RunningSubject, seconds: float) -> None:
         if not each.alive:
             return
         order = orders.Measure(
@@ -153,7 +153,7 @@ class Subjects:
         each.wall.append(found.wall_seconds)
         each.cpu.append(found.cpu_seconds)
 
-    def end(self, each: Running) -> None:
+    def end(self, each: RunningSubject) -> None:
         """End the process of a subject, which may have ended before."""
         with suppress(SubjectError):
             each.ask(orders.End(subject=each.number, deadline_seconds=END_SECONDS), orders.Ended)

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from compilewatch.extras.profiles.train.records import (
-    Finding,
     FindingCode,
     OperatorStat,
+    ProfileFinding,
     Stage,
     StageTimes,
     Step,
@@ -66,7 +66,7 @@ def metrics_of(profile: TrainingProfile) -> TrainingMetrics:
     return metrics(profile.steps, profile.config.warm_up_steps)
 
 
-def findings(profile: TrainingProfile) -> tuple[Finding, ...]:
+def findings(profile: TrainingProfile) -> tuple[ProfileFinding, ...]:
     """Return everything that deserves attention, what concerns the profile itself first."""
     found = [*_about_profile(profile)]
     counted = steady(profile.steps, profile.config.warm_up_steps)
@@ -114,29 +114,29 @@ def _explained(profile: TrainingProfile) -> Iterator[str]:
         yield f"Operators with the most time of their own in the traced steps: {said}."
 
 
-def _about_profile(profile: TrainingProfile) -> Iterator[Finding]:
+def _about_profile(profile: TrainingProfile) -> Iterator[ProfileFinding]:
     steps = len(profile.steps)
     if profile.state == "running":
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.RUNNING,
             found=f"it is still being written: {steps} steps so far",
             advice="check it again when the training has ended",
         )
     if profile.state == "incomplete":
         torn = "; the last line was cut off" if profile.torn else ""
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.INCOMPLETE,
             found=f"its process ended without a summary, after {steps} steps{torn}",
             advice="the steps can be used; run the training again for the other files",
         )
     if profile.summary is not None and profile.summary.error is not None:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.FAILED,
             found=f"the training ended with {profile.summary.error}",
             advice="correct the training script",
         )
     if profile.state != "running" and not steps:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.NO_STEPS,
             found="no step was recorded",
             advice="call profiler.step() at the end of each step",
@@ -144,7 +144,7 @@ def _about_profile(profile: TrainingProfile) -> Iterator[Finding]:
     lost = profile.steps[-1].index + 1 - steps if steps else 0
     lost = max(lost, profile.summary.steps_lost if profile.summary is not None else 0)
     if lost > 0:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.STEPS_LOST,
             found=f"{lost} steps could not be written",
             advice="free space on the disk, and see `problems` in profiler_summary.json",
@@ -152,23 +152,23 @@ def _about_profile(profile: TrainingProfile) -> Iterator[Finding]:
     planned = profile.config.traced_from
     ended = profile.state in ("finished", "failed")
     if planned is not None and ended and steps > planned and not profile.has_trace:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.NO_TRACE,
             found="the planned trace is missing",
             advice="see `problems` in profiler_summary.json",
         )
 
 
-def _about_time(profile: TrainingProfile, counted: Sequence[Step]) -> Iterator[Finding]:
+def _about_time(profile: TrainingProfile, counted: Sequence[Step]) -> Iterator[ProfileFinding]:
     times, figures = times_of(profile), metrics_of(profile)
     if figures.losses_not_finite:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.LOSS_NOT_FINITE,
             found=f"the loss was infinite or not a number in {figures.losses_not_finite} steps",
             advice="lower the learning rate, clip gradients, or look for a division by zero",
         )
     if len(counted) < LEAST_STEPS:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.FEW_STEPS,
             found=f"only {len(counted)} steady steps, too few for shares and spreads",
             advice=f"run at least {profile.config.warm_up_steps + LEAST_STEPS + 3} steps",
@@ -182,10 +182,12 @@ def _about_time(profile: TrainingProfile, counted: Sequence[Step]) -> Iterator[F
         share = times.shares.get(stage, 0.0)
         if share > limit:
             what = "no stage covers" if stage is Stage.OTHER else f"the stage {stage} takes"
-            yield Finding(code=code, found=f"{what} {share:.0%} of a step", advice=ADVICE[stage])
+            yield ProfileFinding(
+                code=code, found=f"{what} {share:.0%} of a step", advice=ADVICE[stage]
+            )
     low, middle, high = statistics.quantiles((s.wall_seconds for s in counted), n=4)
     if middle > 0 and (high - low) / middle > SPREAD:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.UNSTABLE,
             found="step times vary: the middle half of them spreads over "
             f"{(high - low) / middle:.2g} times the median",
@@ -193,13 +195,13 @@ def _about_time(profile: TrainingProfile, counted: Sequence[Step]) -> Iterator[F
         )
     ratio = figures.cpu_ratio
     if profile.config.device == "cpu" and ratio is not None and ratio < CPU_RATIO:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.WAITING,
             found=f"the process used the CPU for only {ratio:.0%} of the time",
             advice="look for input and output, locks and other processes on this machine",
         )
     if figures.overhead_seconds > OVERHEAD_SHARE * figures.wall_seconds:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.OVERHEAD,
             found=f"the profiler itself took {figures.overhead_seconds:.3g} s between steps, for "
             f"{figures.wall_seconds:.3g} s of steps",
@@ -207,7 +209,7 @@ def _about_time(profile: TrainingProfile, counted: Sequence[Step]) -> Iterator[F
         )
 
 
-def _about_memory(counted: Sequence[Step]) -> Iterator[Finding]:
+def _about_memory(counted: Sequence[Step]) -> Iterator[ProfileFinding]:
     used = [step.resident_bytes for step in counted if step.resident_bytes is not None]
     quarter = len(used) // 4
     if quarter < 5:
@@ -215,7 +217,7 @@ def _about_memory(counted: Sequence[Step]) -> Iterator[Finding]:
     before, after = statistics.median(used[:quarter]), statistics.median(used[-quarter:])
     middle = statistics.median(used[quarter:-quarter])
     if after > (1 + GROWTH) * before and before < middle < after:
-        yield Finding(
+        yield ProfileFinding(
             code=FindingCode.MEMORY_GROWS,
             found=f"memory grows: {before / 1e6:,.0f} MB to {after / 1e6:,.0f} MB",
             advice="keep no tensors with gradients, such as losses in a list: use loss.item()",

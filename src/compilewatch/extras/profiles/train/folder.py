@@ -25,7 +25,7 @@ SYNC_SECONDS = 1.0
 """How often `steps.jsonl` is synced: a killed process loses no step, a power failure this much."""
 
 
-class ProfileFolder:
+class TrainingFolder:
     """The folder of one profile. Raises OSError.
 
     The lock of `steps.jsonl` is held until `close`, or until the process ends, so that readers know

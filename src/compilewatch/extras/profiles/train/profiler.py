@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from compilewatch.contract.processes import resident_bytes
 from compilewatch.errors import did_you_mean
 from compilewatch.extras.profiles.train.clock import StageClock
-from compilewatch.extras.profiles.train.folder import ProfileFolder
+from compilewatch.extras.profiles.train.folder import TrainingFolder
 from compilewatch.extras.profiles.train.operators import STEP_NAME, OperatorTrace
 from compilewatch.extras.profiles.train.records import (
     METRICS_FILE,
@@ -84,7 +84,7 @@ class Profiler:
         self._trace_steps = max(0, trace_steps)
         self._synchronize = synchronize
         self._about = (model, target, dict(settings or {}))
-        self._folder: ProfileFolder | None = None
+        self._folder: TrainingFolder | None = None
         self._clock = StageClock()
         self._trace: OperatorTrace | None = None
         self._index = self._lost = 0
@@ -165,7 +165,7 @@ class Profiler:
         return self._active and os.getpid() == self._pid
 
     def _start(self) -> None:
-        folder = ProfileFolder(self._out)
+        folder = TrainingFolder(self._out)
         torch: Any = sys.modules.get("torch")
         model, target, settings = self._about
         cuda = torch is not None and torch.cuda.is_available()

@@ -228,7 +228,7 @@ class FindingCode(StrEnum):
     FILE_MISSING = "file_missing"
 
 
-class Finding(Record, frozen=True, kw_only=True):
+class ProfileFinding(Record, frozen=True, kw_only=True):
     """One thing that deserves attention: what was found, and what to do."""
 
     code: FindingCode

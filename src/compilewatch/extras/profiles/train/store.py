@@ -205,13 +205,13 @@ def _record(path: Path, kind: type[T]) -> T:
     return _decoded(_read(path), kind, str(path))
 
 
-class _Version(msgspec.Struct):
+class _TrainingVersion(msgspec.Struct):
     schema_version: int
 
 
 def _decoded(data: bytes, kind: type[T], where: str) -> T:
     try:
-        version = msgspec.json.decode(data, type=_Version).schema_version
+        version = msgspec.json.decode(data, type=_TrainingVersion).schema_version
         if version > TRAINING_VERSION:
             raise StoreError(
                 f"{where}: written by a newer compilewatch (schema {version}, this one knows "

@@ -12,7 +12,7 @@ import msgspec
 from compilewatch.errors import StoreError
 from compilewatch.extras.profiles.train import analysis
 from compilewatch.extras.profiles.train.records import (
-    Finding,
+    ProfileFinding,
     StageTimes,
     TrainingMetrics,
     TrainingOptions,
@@ -42,7 +42,7 @@ class Trained:
     metrics: TrainingMetrics | None = None
     times: StageTimes | None = None
     losses: tuple[float | None, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ProfileFinding, ...] = ()
     speedup: float | None = None
     same_losses: bool | None = None
 

@@ -26,7 +26,14 @@ import msgspec
 from compilewatch.contract.failures import error_record, one_line
 from compilewatch.contract.messages import Lines
 from compilewatch.errors import CompilewatchError, UsageError
-from compilewatch.extras.profiles.infer.messages import AnyOrder, End, Ended, Failed, Prepare, Ready
+from compilewatch.extras.profiles.infer.messages import (
+    AnyOrder,
+    End,
+    Ended,
+    Prepare,
+    ProfileServerReady,
+    SubjectFailed,
+)
 from compilewatch.extras.profiles.infer.records import ProfileFailure
 from compilewatch.records import Phase, Record, Status
 from compilewatch.worker.process import child, warmup
@@ -47,7 +54,7 @@ class _Subject:
     lines: Lines
     limit: int
 
-    def ask(self, line: bytes, deadline_seconds: float) -> bytes | Failed:
+    def ask(self, line: bytes, deadline_seconds: float) -> bytes | SubjectFailed:
         """Pass on an order and return the line of the reply, or why there is none."""
         with contextlib.suppress(OSError):  # it has ended: the empty reply says so
             self.lines.channel.sendall(line + b"\n")
@@ -77,7 +84,7 @@ class _Subject:
         self.lines.channel.close()
         return os.waitpid(self.pid, 0)[1]
 
-    def _ended(self) -> Failed:
+    def _ended(self) -> SubjectFailed:
         status = os.waitpid(self.pid, 0)[1]
         self.lines.channel.close()
         if os.WIFSIGNALED(status):
@@ -132,7 +139,7 @@ class ProfilingServer:
         if subject is None:
             return _failed(Status.CRASHED, "its process has ended")
         reply = subject.ask(line, order.deadline_seconds)
-        if isinstance(reply, Failed):
+        if isinstance(reply, SubjectFailed):
             del self.subjects[order.subject]
         return reply
 
@@ -167,9 +174,9 @@ def _be_subject(order: Prepare, channel: socket.socket, parent: int) -> NoReturn
 
 
 def _obey(first: Prepare, lines: Lines) -> None:
-    from compilewatch.extras.profiles.worker.subject import Subject
+    from compilewatch.extras.profiles.worker.subject import ProfiledModel
 
-    subject = Subject(first)
+    subject = ProfiledModel(first)
     while (received := lines.receive()) is not None:
         for line in received:
             order = _orders.decode(line)
@@ -181,17 +188,17 @@ def _obey(first: Prepare, lines: Lines) -> None:
             lines.send(reply)
 
 
-def _failure_of(error: BaseException, phase: Phase) -> Failed:
+def _failure_of(error: BaseException, phase: Phase) -> SubjectFailed:
     record = error_record(error)
     detail = str(error) if isinstance(error, CompilewatchError) else one_line(error)
     status = Status.OOM if record.code == "out_of_memory" else Status.ERROR
     if record.code in ("missing_package", "unknown_architecture"):
         status = Status.UNSUPPORTED
-    return Failed(failure=ProfileFailure(status=status, phase=phase, detail=detail))
+    return SubjectFailed(failure=ProfileFailure(status=status, phase=phase, detail=detail))
 
 
-def _failed(status: Status, detail: str) -> Failed:
-    return Failed(failure=ProfileFailure(status=status, phase=Phase.PROFILE, detail=detail))
+def _failed(status: Status, detail: str) -> SubjectFailed:
+    return SubjectFailed(failure=ProfileFailure(status=status, phase=Phase.PROFILE, detail=detail))
 
 
 def _missing(device: str) -> str:
@@ -232,7 +239,9 @@ def main(arguments: list[str]) -> int:
         if missing := _missing(options.device):
             server.lines.send(_failed(Status.UNSUPPORTED, missing))
             return 0
-        server.lines.send(Ready(environment=describe(options.environment, options.device)))
+        server.lines.send(
+            ProfileServerReady(environment=describe(options.environment, options.device))
+        )
         server.serve()
     return 0
 

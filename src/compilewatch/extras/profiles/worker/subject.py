@@ -28,10 +28,10 @@ from compilewatch.extras.profiles.infer.messages import (
     Prepare,
     Prepared,
     Recompile,
-    Segment,
     Segmented,
+    TimedSegment,
     Trace,
-    Traced,
+    TracedCall,
     Used,
 )
 from compilewatch.extras.profiles.worker import batches, gpu, timer, traces
@@ -50,7 +50,7 @@ REFERENCE_PARAMETERS = 500_000_000
 """A larger model is not copied in float64 to judge numbers: eager mode is the reference then."""
 
 
-class Subject:
+class ProfiledModel:
     """The state of one subject. `phase` is where it is, for the report of a failure."""
 
     def __init__(self, order: Prepare) -> None:
@@ -63,7 +63,7 @@ class Subject:
             Measure: self._measure,
             MeasureMemory: self._memory,
             Compare: self._compare,
-            Segment: self._segment,
+            TimedSegment: self._segment,
             Trace: self._trace,
             Recompile: self._recompile,
             Generate: self._generate,
@@ -195,7 +195,7 @@ class Subject:
         self.phase = Phase.PROFILE
         return Compared(numerics=found)
 
-    def _segment(self, order: Segment) -> Segmented:
+    def _segment(self, order: TimedSegment) -> Segmented:
         found = traces.divided(self.call, order.calls)
         breaks = self.target.breaks() or ()
         return Segmented(
@@ -206,7 +206,7 @@ class Subject:
             ends=self.target.ends(breaks),
         )
 
-    def _trace(self, order: Trace) -> Traced:
+    def _trace(self, order: Trace) -> TracedCall:
         return traces.traced(self.call, order.calls, self.folder)
 
     def _recompile(self, _: Recompile) -> Called:

@@ -11,7 +11,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from compilewatch.extras.profiles.infer.messages import STACKS_FILE, TRACE_FILE, Traced
+from compilewatch.extras.profiles.infer.messages import STACKS_FILE, TRACE_FILE, TracedCall
 from compilewatch.extras.profiles.infer.records import OpStat
 from compilewatch.extras.profiles.worker.segments import Division, Slice, divide
 
@@ -45,7 +45,7 @@ def divided(call: Callable[[], object], calls: int) -> Division:
     return divide(whole, inside)
 
 
-def traced(call: Callable[[], object], calls: int, folder: Path) -> Traced:
+def traced(call: Callable[[], object], calls: int, folder: Path) -> TracedCall:
     """Write a Chrome trace and the stacks of some calls, and sum up the operators.
 
     Stacks need `verbose`, without which torch leaves the file empty; they are taken in a second
@@ -65,7 +65,7 @@ def traced(call: Callable[[], object], calls: int, folder: Path) -> Traced:
     ) as stacks:
         call()
     stacks.export_stacks(str(folder / STACKS_FILE), "self_cpu_time_total")
-    return Traced(
+    return TracedCall(
         operators=tuple(map(_operator, plain.key_averages())),
         files=(TRACE_FILE, STACKS_FILE),
         wall_seconds=seconds,

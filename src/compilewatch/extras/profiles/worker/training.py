@@ -19,7 +19,7 @@ from compilewatch.extras.profiles.train.records import Stage, TrainingOptions
 from compilewatch.extras.profiles.worker.batches import rows_of, with_rows
 from compilewatch.records import Phase, Request, Result, Status, Tier
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import Outcome
+from compilewatch.worker.targets import TargetOutcome
 from compilewatch.worker.targets.dynamo.target import loss_of
 from compilewatch.worker.targets.execution import mapped
 
@@ -43,7 +43,7 @@ def trained(content: bytes) -> Result:
         return phases.evaluate(request, Tier.REAL, Path(folder), lambda _: None).result
 
 
-def train(subject: Subject, values: dict[str, Any]) -> Outcome:
+def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     """Train for some steps and say whether that worked; `values` are `TrainingOptions`.
 
     The first step, which compiles, is in the phase `compile`, the others are in `profile`.
@@ -89,10 +89,12 @@ def train(subject: Subject, values: dict[str, Any]) -> Outcome:
         record = error_record(error)
         oom = record.code == "out_of_memory"
         detail = str(error) if isinstance(error, UntrainableError) else one_line(error)
-        return Outcome(status=Status.OOM if oom else Status.ERROR, detail=detail, error=record)
+        return TargetOutcome(
+            status=Status.OOM if oom else Status.ERROR, detail=detail, error=record
+        )
     captured = options.compiled and target.name == "inductor"
     graphs = counters["stats"]["unique_graphs"] if captured else None
-    return Outcome(
+    return TargetOutcome(
         status=Status.PASS,
         detail="; ".join(filter(None, [f"{options.steps} steps", said, *profiler.problems])),
         graphs=graphs,

@@ -51,7 +51,7 @@ import msgspec
 
 from compilewatch.contract.failures import relative_file
 from compilewatch.records import GraphBreak, StackFrame
-from compilewatch.worker.targets.dynamo.reasons import UNATTRIBUTED, Cause, classify
+from compilewatch.worker.targets.dynamo.reasons import UNATTRIBUTED, BreakCause, classify
 
 CompileId = str
 """`frame_id/frame_compile_id`, as torch writes it; `?/n` for a failed frame without one."""
@@ -165,7 +165,7 @@ def as_break(reports: Sequence[BreakReport], model: StackFrame | None = None) ->
 
 
 def graph_break(
-    cause: Cause, reason: str, place: StackFrame, stack: tuple[StackFrame, ...] = ()
+    cause: BreakCause, reason: str, place: StackFrame, stack: tuple[StackFrame, ...] = ()
 ) -> GraphBreak:
     source_start, source = _source(place)
     return GraphBreak(
@@ -199,7 +199,7 @@ def unattributed(count: int) -> GraphBreak:
     """Return the graph breaks that torch counted without a reason."""
     place = StackFrame(file=UNKNOWN, line=0, function=UNKNOWN)
     reason = "PyTorch's counters show this graph break, but PyTorch reported no reason."
-    found = graph_break(Cause(code=UNATTRIBUTED), reason, place)
+    found = graph_break(BreakCause(code=UNATTRIBUTED), reason, place)
     return _times(found, count)
 
 

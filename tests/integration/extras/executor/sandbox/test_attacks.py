@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox import Ending, Limits, SandboxResult
+from compilewatch.extras.executor.sandbox import SandboxEnding, SandboxLimits, SandboxResult
 from tests.integration.extras.executor.sandbox.attacks import ATTACKS, PRELUDE
 from tests.integration.extras.executor.sandbox.conftest import remove_segment
 
-LIMITS = Limits(
+LIMITS = SandboxLimits(
     deadline_seconds=20.0,
     memory_bytes=128 * 2**20,
     disk_bytes=16 * 2**20,
@@ -26,8 +26,8 @@ LIMITS = Limits(
 )
 
 ENDED = {
-    "take 300 MB of shared memory": Ending.MEMORY,
-    "make 5000 files": Ending.DISK_FILES,
+    "take 300 MB of shared memory": SandboxEnding.MEMORY,
+    "make 5000 files": SandboxEnding.DISK_FILES,
 }
 """The scripts that a limit ends; the others are refused and go on."""
 
@@ -106,7 +106,7 @@ def test_a_hostile_script_harms_without_the_sandbox_and_not_inside(
     leaves = name.startswith("leave")  # what such a script leaves is the harm
     result = confined(ATTACKS[name], world)
     assert leaves or b"SUCCEEDED" not in result.stdout
-    assert result.ending is ENDED.get(name, Ending.EXITED), result
+    assert result.ending is ENDED.get(name, SandboxEnding.EXITED), result
     assert result.survivors == 0
     assert left_outside(world) == []
     os.kill(world["victim"], 0)
@@ -130,9 +130,9 @@ for name in ("out/good.txt", "out/.hidden", "out/with space", "out/a/b/deep"):
 while True:
     print("x" * 4000)
 """
-    limits = Limits(deadline_seconds=1.5, log_bytes=2**16, output_bytes=2**20)
+    limits = SandboxLimits(deadline_seconds=1.5, log_bytes=2**16, output_bytes=2**20)
     result = sandbox.run(["python", "main.py"], files={"main.py": script}, limits=limits)
-    assert result.ending is Ending.DEADLINE
+    assert result.ending is SandboxEnding.DEADLINE
     assert len(result.stdout) == 2**16
     assert result.stdout_truncated
     assert sorted(result.files) == ["a/b/deep", "good.txt"]
@@ -150,16 +150,16 @@ if os.fork() == 0:
     os._exit(0)
 time.sleep(600)
 """
-    limits = Limits(deadline_seconds=2.0)
+    limits = SandboxLimits(deadline_seconds=2.0)
     result = sandbox.run(["python", "main.py"], files={"main.py": script}, limits=limits)
-    assert result.ending is Ending.DEADLINE
+    assert result.ending is SandboxEnding.DEADLINE
     assert result.duration_seconds < 300.0
     assert result.survivors == 0
 
 
 def test_who_kills_everything_inside_ends_its_own_job_only(world: dict[str, Any]) -> None:
     result = confined("os.kill(-1, signal.SIGKILL)", world)
-    assert (result.ending, result.exit_code) == (Ending.EXITED, 137)
+    assert (result.ending, result.exit_code) == (SandboxEnding.EXITED, 137)
     os.kill(world["victim"], 0)
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox import Ending, Limits, SandboxResult
+from compilewatch.extras.executor.sandbox import SandboxEnding, SandboxLimits, SandboxResult
 from tests.integration.extras.executor.sandbox.attacks import PRELUDE
 from tests.integration.extras.executor.sandbox.test_attacks import LIMITS
 
@@ -87,7 +87,7 @@ for number, arguments in ((323, (0,)), (298, (b"\\0" * 128, 0, -1, -1, 0)), (321
 """Scripts that would print SUCCEEDED: none does."""
 
 
-def confined(script: str, limits: Limits = LIMITS) -> SandboxResult:
+def confined(script: str, limits: SandboxLimits = LIMITS) -> SandboxResult:
     source = PRELUDE.replace("json.loads(sys.argv[1])", "{}") + script
     return sandbox.run(["python", "attack.py"], files={"attack.py": source}, limits=limits)
 
@@ -96,10 +96,10 @@ def confined(script: str, limits: Limits = LIMITS) -> SandboxResult:
 def test_it_is_refused(name: str) -> None:
     result = confined(REFUSED[name])
     assert b"SUCCEEDED" not in result.stdout, result.stdout
-    assert (result.ending, result.survivors) == (Ending.EXITED, 0), result
+    assert (result.ending, result.survivors) == (SandboxEnding.EXITED, 0), result
 
 
-SHORT = Limits(
+SHORT = SandboxLimits(
     deadline_seconds=2.0,
     memory_bytes=128 * 2**20,
     disk_bytes=16 * 2**20,
@@ -116,14 +116,14 @@ while True:
     except OSError:
         pass
 """,
-        {Ending.DEADLINE},
+        {SandboxEnding.DEADLINE},
     ),
     "the first process stopped": (
         """
 os.kill(os.getppid(), signal.SIGSTOP)
 time.sleep(60)
 """,
-        {Ending.DEADLINE},
+        {SandboxEnding.DEADLINE},
     ),
     "300 MB in the buffers of sockets": (
         """
@@ -144,7 +144,7 @@ while total < 300 << 20:
     held = []
 print("SUCCEEDED", total)
 """,
-        {Ending.MEMORY, Ending.DEADLINE},
+        {SandboxEnding.MEMORY, SandboxEnding.DEADLINE},
     ),
     "300 MB in extended attributes": (
         """
@@ -162,7 +162,7 @@ except OSError as error:
     print(error, total, flush=True)
 time.sleep(30)
 """,
-        {Ending.DISK_FILES, Ending.MEMORY, Ending.DEADLINE},
+        {SandboxEnding.DISK_FILES, SandboxEnding.MEMORY, SandboxEnding.DEADLINE},
     ),
 }
 
@@ -173,7 +173,7 @@ def test_it_is_ended_with_everything_it_started(name: str) -> None:
     begun = time.monotonic()
     memory = 2**30 if "processes" in name else SHORT.memory_bytes
     # What is to reach a limit of memory needs its time; what waits for the deadline does not.
-    seconds = 1.0 if endings == {Ending.DEADLINE} else SHORT.deadline_seconds
+    seconds = 1.0 if endings == {SandboxEnding.DEADLINE} else SHORT.deadline_seconds
     limits = msgspec.structs.replace(SHORT, memory_bytes=memory, deadline_seconds=seconds)
     result = confined(script, limits)
     assert result.ending in endings, result
@@ -211,7 +211,7 @@ print("\\x1b]0;title\\x07\\x1b[31mred", flush=True)
 
 def test_strange_names_and_depths_are_left_out_and_harm_nobody() -> None:
     result = confined(STRANGE)
-    assert (result.ending, result.exit_code) == (Ending.EXITED, 0), result
+    assert (result.ending, result.exit_code) == (SandboxEnding.EXITED, 0), result
     assert sorted(result.files) == ["-rf", "good.txt", "hard.py"]
     assert result.files_left_out >= 4
     assert result.survivors == 0
@@ -228,11 +228,11 @@ os.symlink("/usr/share", "out")
 
 def test_an_output_folder_that_is_a_link_returns_nothing_of_where_it_leads() -> None:
     result = confined(SWAPPED)
-    assert result.ending is Ending.EXITED
+    assert result.ending is SandboxEnding.EXITED
     assert (result.files, result.files_left_out) == ({}, 1)
 
 
 def test_a_result_that_is_not_one_is_no_result() -> None:
     result = confined("os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(60)\n")
-    assert (result.ending, result.exit_code) == (Ending.EXITED, 137)
+    assert (result.ending, result.exit_code) == (SandboxEnding.EXITED, 137)
     assert result.files == {}

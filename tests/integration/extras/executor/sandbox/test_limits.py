@@ -16,7 +16,13 @@ import pytest
 
 from compilewatch.errors import SandboxError
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox import Ending, Limits, MemoryGuard, probe, seccomp
+from compilewatch.extras.executor.sandbox import (
+    MemoryGuard,
+    SandboxEnding,
+    SandboxLimits,
+    probe,
+    seccomp,
+)
 from compilewatch.extras.executor.sandbox import bubblewrap as bwrap
 from compilewatch.extras.executor.sandbox.supervised import Supervised
 from tests.integration.extras.executor.sandbox.test_attacks import marked
@@ -50,7 +56,7 @@ RUN = """
 import json, sys
 from compilewatch.extras.executor import sandbox
 source = sys.stdin.read()
-limits = sandbox.Limits(deadline_seconds=10, memory_bytes=128 << 20, disk_files=1000)
+limits = sandbox.SandboxLimits(deadline_seconds=10, memory_bytes=128 << 20, disk_files=1000)
 result = sandbox.run(["python", "main.py"], files={"main.py": source}, limits=limits)
 print(json.dumps([result.ending, result.memory_guard, result.exit_code, result.survivors]))
 """
@@ -80,15 +86,19 @@ def as_ordinary_user(code: str, source: str = "") -> list[Any]:
 
 @pytest.mark.parametrize(
     ("source", "ending"),
-    [(SHARED, Ending.MEMORY), (FILES, Ending.DISK_FILES), (FORKS, Ending.EXITED)],
+    [
+        (SHARED, SandboxEnding.MEMORY),
+        (FILES, SandboxEnding.DISK_FILES),
+        (FORKS, SandboxEnding.EXITED),
+    ],
     ids=["memory", "files", "processes"],
 )
-def test_an_ordinary_user_is_held_to_the_same_limits(source: str, ending: Ending) -> None:
+def test_an_ordinary_user_is_held_to_the_same_limits(source: str, ending: SandboxEnding) -> None:
     """Takes about a second each: without a cgroup, other code holds the limits."""
     found, guard, exit_code, survivors = as_ordinary_user(RUN, source)
     assert (found, survivors) == (ending, 0)
     assert guard != "cgroup_v1"
-    if ending is Ending.EXITED:
+    if ending is SandboxEnding.EXITED:
         assert exit_code == 1  # BlockingIOError of fork
 
 
@@ -132,7 +142,7 @@ def test_whenever_the_supervisor_is_killed_nothing_is_left(shown: Path) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_cancelled_run_says_so_and_leaves_nothing(begun: bool, tmp_path: Path) -> None:
-    limits = Limits(deadline_seconds=20.0)
+    limits = SandboxLimits(deadline_seconds=20.0)
     command = ["python", "-c", f"print('began'); {WAITS}"]
     supervised = Supervised(sandbox.planned(command, limits=limits, log_folder=tmp_path))
     log = tmp_path / "stdout.log"
@@ -140,7 +150,7 @@ def test_a_cancelled_run_says_so_and_leaves_nothing(begun: bool, tmp_path: Path)
         time.sleep(0.02)
     supervised.cancel()
     result = supervised.wait()
-    assert (result.ending, result.survivors) == (Ending.CANCELLED, 0)
+    assert (result.ending, result.survivors) == (SandboxEnding.CANCELLED, 0)
     assert result.stdout == (b"began\n" if begun else b"")
 
 

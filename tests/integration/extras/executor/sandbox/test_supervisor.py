@@ -10,7 +10,7 @@ import msgspec
 
 from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.sandbox.frames import receive_frame, send_frame
-from compilewatch.extras.executor.sandbox.policy import Ending, SandboxResult
+from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxResult
 
 SLOW_AFTER_KILLING = """
 import sys, time
@@ -39,7 +39,7 @@ def test_a_caller_that_ends_while_the_sandbox_starts_has_cancelled_it() -> None:
         check=True,
     )
     result = msgspec.msgpack.decode(receive_frame(io.BytesIO(done.stdout)), type=SandboxResult)
-    assert result.ending is Ending.CANCELLED
+    assert result.ending is SandboxEnding.CANCELLED
     assert result.detail == "its caller ended before it began"
     assert result.stdout == b""
     assert result.survivors == 0

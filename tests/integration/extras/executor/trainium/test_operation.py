@@ -15,7 +15,7 @@ from moto.ec2.models.instances import StateReason
 from compilewatch import data
 from compilewatch.errors import ConfigError, TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.extras.executor.trainium import session
-from compilewatch.extras.executor.trainium.operation import Report
+from compilewatch.extras.executor.trainium.operation import InstanceReport
 from tests.integration.extras.executor.trainium.conftest import REGION, Refuse, World
 
 
@@ -75,7 +75,7 @@ def test_down_needs_no_aws_where_nothing_was_started(
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert world.operation().down() == Report(action="nothing")
+    assert world.operation().down() == InstanceReport(action="nothing")
 
 
 def test_up_again_is_the_same_session(world: World) -> None:
@@ -118,7 +118,7 @@ def test_of_two_at_once_one_has_started_it(world: World, monkeypatch: pytest.Mon
 
 
 def test_two_of_one_run_take_turns(world: World) -> None:
-    reports: list[Report] = []
+    reports: list[InstanceReport] = []
     threads = [
         threading.Thread(target=lambda: reports.append(world.operation().up())) for _ in range(2)
     ]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.profiler import profile
 
-from compilewatch.extras.profiles.infer.messages import Traced
+from compilewatch.extras.profiles.infer.messages import TracedCall
 from compilewatch.extras.profiles.infer.report_files import op_stats
 from compilewatch.extras.profiles.worker import traces
 
@@ -32,7 +32,7 @@ def call() -> None:
     time.sleep(IDLE_SECONDS)
 
 
-def rows_of(found: Traced) -> dict[str, dict[str, str]]:
+def rows_of(found: TracedCall) -> dict[str, dict[str, str]]:
     return {row["name"]: row for row in csv.DictReader(op_stats(found.operators).splitlines())}
 
 

@@ -13,7 +13,7 @@ from compilewatch.extras.profiles.infer import messages as orders
 from compilewatch.extras.profiles.infer.measurement import profile_model
 from compilewatch.extras.profiles.infer.parts import (
     Job,
-    Silent,
+    SilentProfile,
     canonical,
     check_targets,
     environment_of,
@@ -42,7 +42,9 @@ class Scripted:
     `fails` may raise SubjectError for an order of a target.
     """
 
-    def __init__(self, fails: Callable[[str, orders.Order], None] = lambda *_: None) -> None:
+    def __init__(
+        self, fails: Callable[[str, orders.ProfileCommand], None] = lambda *_: None
+    ) -> None:
         self.asked: list[tuple[str, str]] = []
         self.fails = fails
         self.parameters = {OLD: 100}
@@ -51,7 +53,7 @@ class Scripted:
     def of(self, target: str) -> _Server:
         return _Server(self, target)
 
-    def reply(self, target: str, order: orders.Order) -> Record:
+    def reply(self, target: str, order: orders.ProfileCommand) -> Record:
         name = self._targets.setdefault(order.subject, target)
         self.asked.append((type(order).__name__, name))
         self.fails(name, order)
@@ -67,7 +69,7 @@ class Scripted:
                 return orders.Used(memory=Memory(rss_peak_bytes=10**8))
             case orders.Compare():
                 return orders.Compared(numerics=profiled.MATCHES)
-            case orders.Segment():
+            case orders.TimedSegment():
                 return orders.Segmented(calls=5, total_seconds=0.01, seconds={"": {"graph": 0.01}})
             case orders.Trace():
                 return self._traced(name)
@@ -87,10 +89,10 @@ class Scripted:
             batch_size=order.batch_size,
         )
 
-    def _traced(self, name: str) -> orders.Traced:
+    def _traced(self, name: str) -> orders.TracedCall:
         (self._folder.parent / f"{name}-{self._number(name)}" / "trace.json").write_text(name)
         stat = OpStat(name=name, calls=1, self_cpu_seconds=1e-3, total_cpu_seconds=1e-3)
-        return orders.Traced(operators=(stat,), files=("trace.json",), wall_seconds=0.01)
+        return orders.TracedCall(operators=(stat,), files=("trace.json",), wall_seconds=0.01)
 
     def _number(self, name: str) -> int:
         return next(number for number, target in self._targets.items() if target == name)
@@ -102,7 +104,7 @@ class _Server:
         name = environment_of(target)
         self.environment = factories.environment(name=name)
 
-    def ask(self, order: orders.Order, kind: type[Any]) -> Any:
+    def ask(self, order: orders.ProfileCommand, kind: type[Any]) -> Any:
         reply = self.all_of.reply(self.target, order)
         assert isinstance(reply, kind)
         return reply
@@ -121,7 +123,7 @@ def profiled_on(
     job = Job(request=factories.result("A").request, options=options, trace=trace)
     profilers: Any = servers or Scripted()
     folder = ProfileFolder(tmp_path / "profile-20261122-100000-0001")
-    return profile_model(job, profilers, folder, Silent(), "id").profile
+    return profile_model(job, profilers, folder, SilentProfile(), "id").profile
 
 
 def test_two_environments_are_measured_in_turns_and_compared(tmp_path: Path) -> None:
@@ -180,7 +182,7 @@ def test_the_main_trace_and_the_table_of_operators_are_of_one_target(
 
 
 def test_a_target_that_runs_out_of_memory_costs_its_own_points_only(tmp_path: Path) -> None:
-    def fails(target: str, order: orders.Order) -> None:
+    def fails(target: str, order: orders.ProfileCommand) -> None:
         if target == "inductor" and isinstance(order, orders.FirstCall) and order.subject == 4:
             raise SubjectError(
                 ProfileFailure(status=Status.OOM, phase=Phase.COMPILE, detail="9 GiB of 8 GiB")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compilewatch.errors import StoreError
-from compilewatch.extras.profiles.train.folder import ProfileFolder
+from compilewatch.extras.profiles.train.folder import TrainingFolder
 from compilewatch.extras.profiles.train.records import STEPS_FILE, SUMMARY_FILE, TrainingProfile
 from compilewatch.extras.profiles.train.store import read_training, tail
 from compilewatch.profiling import Profiler, Stage
@@ -151,7 +151,7 @@ def test_a_disk_that_stays_full_leaves_an_incomplete_profile(
     profiler = Profiler(tmp_path)
     with profiler:
         profiler.step()
-        monkeypatch.setattr(ProfileFolder, "write", lambda *_: _full())
+        monkeypatch.setattr(TrainingFolder, "write", lambda *_: _full())
     assert not (folder_of(profiler) / SUMMARY_FILE).exists()
     assert stored(profiler).state == "incomplete"
 
