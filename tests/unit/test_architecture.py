@@ -323,6 +323,15 @@ def test_no_pickle_is_ever_loaded() -> None:
     assert guilty == []
 
 
+def test_no_two_classes_share_a_name() -> None:
+    found: dict[str, list[str]] = {}
+    for module in modules():
+        for node in tree_of(module).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
 def test_modules_are_nouns_of_the_domain() -> None:
     names = {module.rpartition(".")[2] for module in modules()}
     assert names & {"util", "utils", "helpers", "misc", "common"} == set()

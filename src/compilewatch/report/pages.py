@@ -98,7 +98,7 @@ class ModelPage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ReportPlace:
     """Where a reason strikes: one fingerprint, in all models that run this code."""
 
     file: str
@@ -116,7 +116,7 @@ class ReasonPage:
     page: str
     sample: GraphBreak
     models: tuple[ModelPage, ...]
-    places: tuple[Place, ...]
+    places: tuple[ReportPlace, ...]
 
     @property
     def title(self) -> str:
@@ -377,12 +377,12 @@ def _reasons(view: RunView, models: Iterable[ModelPage]) -> Iterator[ReasonPage]
         )
 
 
-def _places(hits: list[tuple[ModelPage, GraphBreak]]) -> tuple[Place, ...]:
+def _places(hits: list[tuple[ModelPage, GraphBreak]]) -> tuple[ReportPlace, ...]:
     grouped: dict[str, list[tuple[ModelPage, GraphBreak]]] = defaultdict(list)
     for model, graph_break in hits:
         grouped[graph_break.fingerprint].append((model, graph_break))
     places = [
-        Place(
+        ReportPlace(
             file=group[0][1].file,
             function=group[0][1].function,
             lines=tuple(sorted({graph_break.line for _, graph_break in group})),

@@ -84,7 +84,7 @@ class StoredResult(NamedTuple):
     run: str
 
 
-class Location(NamedTuple):
+class StoredLocation(NamedTuple):
     """The position of a line in a run's results.jsonl, in bytes."""
 
     key: str
@@ -220,7 +220,7 @@ class Index:
                 self._read_on(database, run, str(status.st_ino), size)
 
     def _read_on(self, database: sqlite3.Connection, run: str, inode: str, start: int) -> None:
-        rows: list[Location] = []
+        rows: list[StoredLocation] = []
         found: list[StoredOutcome] = []
         end = start
         for offset, line in result_lines(self._root / run / RESULTS_FILE, start):
@@ -231,12 +231,12 @@ class Index:
                 status, phase = result.status.value, result.phase.value
                 found.append(StoredOutcome(run, result.request.model.name, label, status, phase))
                 if is_reusable(result):
-                    rows.append(Location(result.request.key, run, offset, len(line)))
+                    rows.append(StoredLocation(result.request.key, run, offset, len(line)))
         database.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", rows)
         database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)", found)
         database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run, inode, end))
 
-    def _locate(self, database: sqlite3.Connection, keys: Sequence[str]) -> list[Location]:
+    def _locate(self, database: sqlite3.Connection, keys: Sequence[str]) -> list[StoredLocation]:
         # SQLite returns the other columns from the row that has the maximum (lang_select.html,
         # "bare columns in an aggregate query"). Run ids sort by time.
         rows = database.execute(
@@ -244,11 +244,13 @@ class Index:
             " WHERE key IN (SELECT value FROM json_each(?)) GROUP BY key",
             (msgspec.json.encode(list(keys)).decode(),),
         )
-        return [Location(*row) for row in rows]
+        return [StoredLocation(*row) for row in rows]
 
-    def _read(self, locations: Sequence[Location]) -> tuple[dict[str, StoredResult], set[str]]:
+    def _read(
+        self, locations: Sequence[StoredLocation]
+    ) -> tuple[dict[str, StoredResult], set[str]]:
         """Return the results, and the runs that have another line than the index expects."""
-        by_run: dict[str, list[Location]] = {}
+        by_run: dict[str, list[StoredLocation]] = {}
         for location in locations:
             by_run.setdefault(location.run, []).append(location)
         found: dict[str, StoredResult] = {}

@@ -55,37 +55,37 @@ class PublishedSource(PackageSource):
         return {path.stem: path for place in places for path in sorted(place.glob("*.json"))}
 
 
-class Pyannote(PublishedSource):
+class PyannoteSource(PublishedSource):
     name = library = "pyannote-audio"
     task = "audio"
 
 
-class SpeechBrain(PublishedSource):
+class SpeechBrainSource(PublishedSource):
     name = library = "speechbrain"
     task = "audio"
 
 
-class Vocos(PublishedSource):
+class VocosSource(PublishedSource):
     name = library = "vocos"
     task = "audio"
 
 
-class Flair(PublishedSource):
+class FlairSource(PublishedSource):
     name = library = "flair"
     task = "text"
 
 
-class Gliner(PublishedSource):
+class GlinerSource(PublishedSource):
     name = library = "gliner"
     task = "text"
 
 
-class Wtpsplit(PublishedSource):
+class WtpsplitSource(PublishedSource):
     name = library = "wtpsplit"
     task = "text"
 
 
-class Ultralytics(PublishedSource):
+class UltralyticsSource(PublishedSource):
     name = library = "ultralytics"
     task = "vision"
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from compilewatch.records import Depth
 from compilewatch.worker.model.libraries import BATCH, Call
-from compilewatch.worker.model.libraries.published import Configuration, Published
+from compilewatch.worker.model.libraries.published import Configuration, PublishedModel
 
 CHARACTERS = 48
 """Characters of a sentence in the language model."""
@@ -18,7 +18,7 @@ WORDS = (7, 5)
 """Words of each sentence of a batch, the longest first, as the tagger sorts them."""
 
 
-class Flair(Published):
+class Flair(PublishedModel):
     """`SequenceTagger` on embeddings of a known length, and the `LanguageModel` that makes such."""
 
     name = "flair"

@@ -9,7 +9,7 @@ from torch import nn
 
 from compilewatch.records import Depth
 from compilewatch.worker.model.libraries import BATCH, Call
-from compilewatch.worker.model.libraries.published import Configuration, Published
+from compilewatch.worker.model.libraries.published import Configuration, PublishedModel
 
 WORDS = 10
 ENTITIES = 2
@@ -17,7 +17,7 @@ LAYERS = 2
 """Layers of the transformer at reduced depth."""
 
 
-class Gliner(Published):
+class Gliner(PublishedModel):
     """`UniEncoderSpanModel` with its encoder's configuration, which it would download otherwise."""
 
     name = "gliner"

@@ -17,7 +17,7 @@ from compilewatch.worker.model.libraries import Call, Construct, read_configurat
 Configuration = dict[str, Any]
 
 
-class Published(ABC):
+class PublishedModel(ABC):
     """Models of a library made from the files in `data/models`; see `WorkerLibrary`.
 
     `classes` are the only ones that a file can name. Models have their published depth, since

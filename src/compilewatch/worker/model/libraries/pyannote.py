@@ -14,7 +14,7 @@ from compilewatch.records import Depth
 from compilewatch.worker.model.libraries import BATCH, Call
 from compilewatch.worker.model.libraries.published import (
     Configuration,
-    Published,
+    PublishedModel,
     import_torchaudio,
 )
 
@@ -25,7 +25,7 @@ _MODULES = {
 }
 
 
-class Pyannote(Published):
+class Pyannote(PublishedModel):
     """A class of `pyannote.audio.models` for the task that its checkpoint stores beside weights."""
 
     name = "pyannote-audio"

@@ -13,7 +13,7 @@ from compilewatch.records import Depth
 from compilewatch.worker.model.libraries import BATCH, Call
 from compilewatch.worker.model.libraries.published import (
     Configuration,
-    Published,
+    PublishedModel,
     import_torchaudio,
 )
 
@@ -27,7 +27,7 @@ _MODULES = {
 }
 
 
-class SpeechBrain(Published):
+class SpeechBrain(PublishedModel):
     """A class of `speechbrain.lobes.models`."""
 
     name = "speechbrain"

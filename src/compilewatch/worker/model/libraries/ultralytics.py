@@ -10,7 +10,7 @@ from torch import nn
 
 from compilewatch.records import Depth
 from compilewatch.worker.model.libraries import BATCH, Call
-from compilewatch.worker.model.libraries.published import Configuration, Published
+from compilewatch.worker.model.libraries.published import Configuration, PublishedModel
 
 SIDE = 640
 """Height and width of an image, as the models are published."""
@@ -18,7 +18,7 @@ SIDE = 640
 _MODULE = "ultralytics.nn.tasks"
 
 
-class Ultralytics(Published):
+class Ultralytics(PublishedModel):
     """A class of `ultralytics.nn.tasks`, which is what `YOLO(...).model` is."""
 
     name = "ultralytics"

@@ -11,12 +11,12 @@ from compilewatch.records import Depth
 from compilewatch.worker.model.libraries import BATCH, Call
 from compilewatch.worker.model.libraries.published import (
     Configuration,
-    Published,
+    PublishedModel,
     import_torchaudio,
 )
 
 
-class Vocos(Published):
+class Vocos(PublishedModel):
     """The chain that the `config.yaml` of a vocoder on mel spectrograms names."""
 
     name = "vocos"

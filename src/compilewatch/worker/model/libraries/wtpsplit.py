@@ -10,7 +10,7 @@ from torch import nn
 
 from compilewatch.records import Depth
 from compilewatch.worker.model.libraries import BATCH, Call
-from compilewatch.worker.model.libraries.published import Configuration, Published
+from compilewatch.worker.model.libraries.published import Configuration, PublishedModel
 
 LENGTH = 64
 """Tokens of XLM-RoBERTa, or characters of CANINE."""
@@ -24,7 +24,7 @@ _CONFIGURATIONS = {
 }
 
 
-class Wtpsplit(Published):
+class Wtpsplit(PublishedModel):
     """A class of `wtpsplit.models` that derives from one of Transformers."""
 
     name = "wtpsplit"
