@@ -28,6 +28,7 @@ from compilewatch.sinks.loki import LokiSink
 from compilewatch.sinks.pushgateway import PushgatewaySink
 from compilewatch.store import RunFolder, Store
 from scripts.executor_bench import executor_health, executor_kills, sandbox_cost
+from scripts.gate_bench import gate_cost, gate_false_alarms, gate_session, gate_start
 from scripts.overview_bench import overview_queries
 from tests import factories, recorded, services
 from tests.doubles.loki import loki
@@ -347,6 +348,10 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "executor_kills": executor_kills,
     "executor_health": executor_health,
     "sandbox_cost": sandbox_cost,
+    "gate_false_alarms": gate_false_alarms,
+    "gate_cost": gate_cost,
+    "gate_session": gate_session,
+    "gate_start": gate_start,
     "profile": profile,
     "monitor_500": monitor_500,
     "profile_timer": partial(profile_bench, "timer"),

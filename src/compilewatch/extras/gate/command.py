@@ -58,6 +58,11 @@ from compilewatch.records import Mode
 )
 @click.option("--fullgraph", is_flag=True, default=None, help="Fail if fullgraph=True rejects one.")
 @click.option("--numerics", is_flag=True, default=None, help="Compare the results with eager mode.")
+@click.option(
+    "--environment",
+    metavar="NAME",
+    help="The environment to run in, such as one with another torch.",
+)
 @click.option("--sarif", metavar="FILE", help="Write SARIF 2.1.0, for code scanning.")
 @click.option("--summary", metavar="FILE", help="Write a summary in Markdown.")
 @click.option("--code-quality", metavar="FILE", help="Write GitLab's code quality report.")
@@ -75,6 +80,7 @@ def command(
     dynamic: bool | None,
     backend: str,
     jobs: int | None,
+    environment: str | None,
     verbose: bool,
     as_json: bool,
     **given: Any,
@@ -103,6 +109,7 @@ def command(
         dynamic=bool(dynamic),
         numerics=rules.numerics,
         jobs=jobs,
+        environment=environment,
     )
     if not checks.names and checks.manifest is None:
         raise UsageError(

@@ -22,7 +22,8 @@ from compilewatch.records.plans import Plan
 class NamedChecks:
     """Which models are checked, and how. Names are those of `compilewatch explain`.
 
-    With `manifest`, all models of that file are checked, too.
+    With `manifest`, all models of that file are checked, too. `environment` names one with another
+    torch (None: that of the target).
     """
 
     root: Path
@@ -33,11 +34,16 @@ class NamedChecks:
     dynamic: bool = False
     numerics: bool = False
     jobs: int | None = None
+    environment: str | None = None
 
     def run(self) -> Iterator[tuple[str, CheckResult]]:
         """Yield each model with its result, as they come. Raises errors of names and settings."""
         settings = load_settings(
-            {"jobs": self.jobs, "models_file": str(self.manifest) if self.manifest else None}
+            {
+                "jobs": self.jobs,
+                "models_file": str(self.manifest) if self.manifest else None,
+                "environments": [self.environment] if self.environment else None,
+            }
         )
         planned = self._plan(settings)
         folders = {request.model.name: self._folders(request.model) for request in planned.requests}
@@ -69,7 +75,8 @@ class NamedChecks:
         check_targets(targets)
         known = described([target.name for target in targets], settings)
         placed = place(targets, settings.environments, known)
-        return plan(self._models(settings), placed, options_of(settings, known))
+        named = bool(settings.environments)
+        return plan(self._models(settings), placed, options_of(settings, known), named=named)
 
     def _models(self, settings: Settings) -> tuple[ModelSpec, ...]:
         found: list[ModelSpec] = []

@@ -11,6 +11,7 @@ from compilewatch.extras.gate.baseline import Identity, KnownBreak, load, renewe
 from compilewatch.extras.gate.findings import CheckReport, known_breaks
 from compilewatch.extras.gate.settings import baseline_path, project_settings
 from compilewatch.records import Status
+from compilewatch.report.wording import plural
 
 _COMPLETE = frozenset({Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH})
 """Statuses after which all breaks of a check are known."""
@@ -80,12 +81,12 @@ class GateSession:
     def renew(self) -> None:
         """Write the baseline, and remember what changed."""
         after = renewed(self.before, self._met())
-        if after == dict(self.before):
+        if after == dict(self.before) and self.path.exists():
             self.changes.append(f"{self.name} is up to date")
             return
         save(self.path, after.values())
         added, removed = after.keys() - self.before.keys(), self.before.keys() - after.keys()
-        self.changes.append(f"{self.name} written: {len(after)} known breaks")
+        self.changes.append(f"{self.name} written: {plural(len(after), 'known break')}")
         self.changes += [f"  + {words(after[each])}" for each in sorted(added)]
         self.changes += [f"  - {words(self.before[each])}" for each in sorted(removed)]
 

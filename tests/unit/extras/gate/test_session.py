@@ -61,13 +61,22 @@ def test_a_renewed_baseline_has_what_was_met_and_says_what_changed(root: Path) -
     (known,) = load(found.path).values()
     assert (known.function, known.places, known.checks) == ("Net.forward", 2, ("t::a",))
     assert found.changes == [
-        "compilewatch.baseline.json written: 1 known breaks",
+        "compilewatch.baseline.json written: 1 known break",
         "  + GB0170 Data-dependent branching in Net.forward, net.py",
         "  - r in Net.old, net.py",
     ]
     again = session(root, report("t::a", finding(), finding(line=4)))
     again.renew()
     assert again.changes == ["compilewatch.baseline.json is up to date"]
+
+
+def test_a_baseline_without_breaks_is_written_once(tmp_path: Path) -> None:
+    clean = session(tmp_path, report("t::a", status="pass"))
+    clean.renew()
+    assert clean.changes == ["compilewatch.baseline.json written: 0 known breaks"]
+    assert load(clean.path) == {}
+    clean.renew()
+    assert clean.changes[1:] == ["compilewatch.baseline.json is up to date"]
 
 
 @pytest.mark.parametrize("status", ["error", "oom"])
