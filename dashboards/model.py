@@ -25,6 +25,7 @@ from dashboards.queries import (
     MILLIONS,
     PASSED,
     REGISTRY,
+    SECONDS,
     breaks,
     log,
     millions,
@@ -104,7 +105,7 @@ def _now() -> list[Json]:
                     "decimals": 1,
                     "mappings": [NEARLY_ALL, *missing("–")],
                 },
-                "Compile": {"unit": "s"},
+                "Compile": {"unit": SECONDS},
                 "Memory": {"unit": "bytes"},
             },
         ),
@@ -170,7 +171,7 @@ def break_table(
                     to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
                 ],
             },
-            **{n: {"custom.width": w} for n, w in (("where", 110), ("Times", 75))},
+            **{n: {"custom.width": w} for n, w in (("where", 110), ("Times", 95))},
         },
     )
 
@@ -195,6 +196,7 @@ def _why() -> list[Json]:
             "with most breaks.",
             (9, 9),
             now(f"sort_desc({or_say(most, passed, reason='no graph breaks')})", "{{reason}}"),
+            above=True,
             color=fixed(ORANGE),
             links=[from_series(REASONS, "This reason", "reason")],
         ),
@@ -243,7 +245,7 @@ def _history() -> list[list[Json]]:
                 "Compile time",
                 "With empty caches, by targets that measure it.",
                 "compilewatch_compile_duration_seconds",
-                "s",
+                SECONDS,
                 'cache="cold"',
             ),
             _trend(
