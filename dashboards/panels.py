@@ -157,7 +157,12 @@ SERIES = [
     *(
         _like(
             rf"\b{name}\b",
-            {"color": fixed(colour), "custom.lineWidth": LINE_WIDTHS[name]},
+            {
+                "color": fixed(colour),
+                "custom.lineWidth": LINE_WIDTHS[name],
+                # A point that is not larger than its line is not drawn at all.
+                "custom.pointSize": LINE_WIDTHS[name] + 1,
+            },
         )
         for name, colour in TARGETS.items()
     ),
@@ -214,7 +219,7 @@ def bars(
         "sizing": "manual",
         "minVizHeight": 32 if above else 16,
         "maxVizHeight": 40 if above else 24,
-        "text": {"titleSize": 12, "valueSize": 12},
+        "text": {"titleSize": 11, "valueSize": 12},
     }
     # Grafana leaves out the name of the only series unless it is given here.
     name = re.sub(r"{{(\w+)}}", r"${__field.labels.\1}", targets[0]["legendFormat"])

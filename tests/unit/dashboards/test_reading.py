@@ -46,6 +46,17 @@ def test_the_age_of_data_is_that_of_each_target_and_mode() -> None:
     assert made["fieldConfig"]["defaults"]["unit"] == "dtdurations"
 
 
+def test_a_single_point_is_larger_than_its_line() -> None:
+    """Grafana draws no other one: the newest run of a new reason was invisible."""
+    made = panel("Share without graph breaks")
+    custom = made["fieldConfig"]["defaults"]["custom"]
+    assert custom["pointSize"] > custom["lineWidth"]
+    widths = [look for look in looks(made).values() if "custom.lineWidth" in look]
+    assert len(widths) == 5
+    for look in widths:
+        assert look["custom.pointSize"] > look["custom.lineWidth"]
+
+
 def test_columns_of_many_targets_keep_their_names() -> None:
     """The table scrolls to the side instead."""
     made = panel("Models by target")
