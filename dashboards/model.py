@@ -101,6 +101,7 @@ def _now() -> list[Json]:
                 "phase": {"custom.width": 80},
                 "fullgraph": {"mappings": ACCEPTED, **coloured("color-text"), "custom.width": 105},
                 "Captured": {
+                    "custom.width": 95,
                     "unit": "percentunit",
                     "decimals": 1,
                     "mappings": [NEARLY_ALL, *missing("–")],

@@ -66,7 +66,7 @@ def news() -> list[Json]:
             "Worse and better",
             "Results that are worse than in their last good state, and results that are better "
             "than in the run before. No data: there is no earlier run, which is not zero.",
-            (5, 8),
+            (4, 8),
             now(f"sum({worse})", "▼ worse"),
             now(f"sum({better})", "▲ better"),
             mappings=none,
@@ -78,7 +78,7 @@ def news() -> list[Json]:
             "Worse than in the last good state",
             "Models with a worse verdict than one of the last 20 runs, and since when; of each "
             "target the 20 most downloaded ones. What meets an expectation is not listed.",
-            (12, 8),
+            (14, 8),
             {
                 "since": or_say(
                     f"1000 * max by ({by}) ({named})", f"group({worse})", model="none is worse"
@@ -95,7 +95,7 @@ def news() -> list[Json]:
                 "downloads": {"unit": MILLIONS, "custom.width": 125},
             },
         ),
-        alerts(7, 8),
+        alerts(6, 8),
     ]
 
 
@@ -121,7 +121,7 @@ def alerts(width: int, height: int) -> Json:
         },
         labels=("alert", "alertstate", "severity", "source", "target"),
         hidden=("Value", "source", "severity") if width < COLUMNS // 2 else ("Value",),
-        looks={"alert": {"custom.minWidth": 150}, "alertstate": {"custom.width": 90}},
+        looks={"alert": {"custom.minWidth": 120}, "alertstate": {"custom.width": 90}},
     )
 
 

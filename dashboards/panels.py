@@ -328,6 +328,8 @@ def by_number(
         converted("string"),
     ]
     look = {"color": {"mode": "palette-classic"}} | look
+    # The axis would have the unit of the values: 16 s for a batch of 16.
+    look["overrides"] = [override(row, {"unit": "none"}), *look.get("overrides", ())]
     custom = {"fillOpacity": 85, "lineWidth": 0}
     return panel(
         "barchart",

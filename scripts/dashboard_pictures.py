@@ -155,7 +155,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=1680)
     parser.add_argument("--theme", choices=("dark", "light"), default="dark")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images")
-    parser.add_argument("--suffix", default="", help="added to the names of the files")
+    parser.add_argument("--label", default="", help="added to the names of the files")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a variable, from or to"
     )
@@ -167,6 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     password = os.environ.get("GRAFANA_PASSWORD") or PASSWORD.read_text()
     grafana = Grafana(given.grafana, password)
     look = Look(width=given.width, theme=given.theme, variables=tuple(given.set))
+    label = given.label and f"-{given.label}"
     wanted = set(filter(None, given.only.split(",")))
     fault = False
     with sync_playwright() as playwright:
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if wanted and name not in wanted:
                 continue
             picture, said, wrong = taken(browser, grafana, uid, look, height)
-            path = given.folder / f"dashboard-{name}{given.suffix}.webp"
+            path = given.folder / f"dashboard-{name}{label}.webp"
             print(f"{path}: {write(picture, path) / 1000:.0f} kB")
             for line in said:
                 print(f"  {line}")
