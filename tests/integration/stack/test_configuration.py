@@ -226,6 +226,8 @@ def test_grafana_asks_nobody_on_the_internet_at_its_start() -> None:
         "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
         "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
         "GF_PLUGINS_PREINSTALL_DISABLED": "true",
+        "GF_PLUGINS_PUBLIC_KEY_RETRIEVAL_DISABLED": "true",
+        "GF_NEWS_NEWS_FEED_ENABLED": "false",
         "GF_SECURITY_DISABLE_GRAVATAR": "true",
         "GF_USERS_ALLOW_SIGN_UP": "false",
     }
