@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from compilewatch.records.papers import Stage
 
+from compilewatch.extras.papers.records import PipelineStage
 from dashboards.panels import OF_PAPERS
 from dashboards.queries import MILLIONS
 from dashboards.states import GREEN
@@ -101,7 +101,7 @@ def test_the_public_page_shows_no_longer_time_than_a_young_installation_has() ->
 def test_what_passes_is_green_in_the_funnel() -> None:
     made = panel("Funnel", "compilewatch-papers")
     assert made["fieldConfig"]["defaults"]["color"] == {"mode": "fixed", "fixedColor": GREEN}
-    assert len(made["targets"]) == len(Stage) + 1
+    assert len(made["targets"]) == len(PipelineStage) + 1
 
 
 def test_series_about_papers_can_be_told_apart() -> None:
