@@ -66,7 +66,7 @@ def news() -> list[Json]:
             "Worse and better",
             "Results that are worse than in their last good state, and results that are better "
             "than in the run before. No data: there is no earlier run, which is not zero.",
-            (4, 8),
+            (5, 8),
             now(f"sum({worse})", "▼ worse"),
             now(f"sum({better})", "▲ better"),
             mappings=none,
@@ -78,7 +78,7 @@ def news() -> list[Json]:
             "Worse than in the last good state",
             "Models with a worse verdict than one of the last 20 runs, and since when; of each "
             "target the 20 most downloaded ones. What meets an expectation is not listed.",
-            (14, 8),
+            (13, 8),
             {
                 "since": or_say(
                     f"1000 * max by ({by}) ({named})", f"group({worse})", model="none is worse"
@@ -166,7 +166,6 @@ def headline() -> list[Json]:
             now(f"sort_desc({age})", "{{target}} {{mode}}"),
             unit="dtdurations",
             decimals=0,
-            max=2 * STALE_SECONDS,
             steps=[(None, "green"), (STALE_SECONDS, "red")],
             color={"mode": "thresholds"},
             links=[from_series(HEALTH, "Health of the monitor", "target")],

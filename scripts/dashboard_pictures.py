@@ -38,7 +38,7 @@ ROW_PIXELS, MARGIN_PIXELS = 38, 120
 LOAD_MILLISECONDS = 60_000
 DRAW_MILLISECONDS = 1500
 """Grafana draws charts after the last response, without an event that says so."""
-QUALITY = 82
+QUALITY = 70
 
 CUT_OFF = """
 () => [...document.querySelectorAll('section *, [role="gridcell"]')]
