@@ -4,7 +4,8 @@
 
 The repositories are made locally (`scripts.local_repositories` says what of them is assumed), in
 DIR/pulled; the run is stored in DIR/outputs. The printed table is the one of README.md. It needs
-the environment `libraries`; models whose environment does not exist have no verdict.
+the environments `libraries` and `other-libraries`; models whose environment does not exist have no
+verdict.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ HEADER = (
 )
 ORDER = (
     *("Transformers", "sentence-transformers", "timm", "diffusers", "open_clip", "PEFT"),
-    *("other libraries and forms", "code of their own", "other formats than PyTorch"),
+    *("other libraries", "not resolved", "code of their own", "other formats than PyTorch"),
 )
 PROGRAM = Path(sys.executable).with_name("compilewatch")
 SWEEP = ("sweep", "--source", "hub", "--all", "--depth", "reduced", "--modes", "eval")
@@ -42,11 +43,13 @@ def group_of(results: Sequence[Result]) -> str:
         reason = results[0].detail or ""
         if reason.startswith(NOT_PYTORCH):
             return "other formats than PyTorch"
-        return (
-            "code of their own" if reason.startswith(REMOTE_CODE) else "other libraries and forms"
-        )
+        return "code of their own" if reason.startswith(REMOTE_CODE) else "not resolved"
     model = built[0].request.model
-    if model.part is Part.COMPONENT:
+    builds = [each.request.model.build for each in built]
+    libraries = {build.library for build in builds if isinstance(build, LibraryBuild)}
+    if libraries - set(ORDER):
+        return "other libraries"
+    if model.part in (Part.COMPONENT, Part.BASE_COMPONENT):
         return "diffusers"
     if isinstance(model.build, LibraryBuild):
         return model.build.library

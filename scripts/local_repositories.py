@@ -389,12 +389,19 @@ def kind_of(parts: list[ModelSpec]) -> str:
             return reason.partition(":")[0]
         return re.sub(r"\(.*?\)|(?<=model type ).*|(?<=no class ).*", "…", reason)
     spec = resolved[0]
-    library = spec.build.library if isinstance(spec.build, LibraryBuild) else "transformers"
+    libraries = sorted(map(_library_of, resolved), key=_rank)
     part = "pipeline" if spec.part is Part.COMPONENT else str(spec.part)
     quantized = ", quantised" if any(each.quantization for each in resolved) else ""
-    if spec.part is Part.COMPONENT and library in ("transformers", "diffusers"):
-        library = "diffusers"
-    return f"evaluated: {library}, {part}{quantized}"
+    return f"evaluated: {libraries[0]}, {part}{quantized}"
+
+
+def _rank(library: str) -> tuple[int, str]:
+    """A component of another library than these two says whose the pipeline is."""
+    return {"diffusers": 1, "transformers": 2}.get(library, 0), library
+
+
+def _library_of(spec: ModelSpec) -> str:
+    return spec.build.library if isinstance(spec.build, LibraryBuild) else "transformers"
 
 
 def table(specs: Iterable[ModelSpec]) -> str:
