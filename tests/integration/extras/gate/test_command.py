@@ -15,6 +15,8 @@ from tests.integration.cli.conftest import Compilewatch, run_here
 from tests.schemas import sarif_errors
 from tests.warm import WarmLauncher
 
+pytestmark = pytest.mark.torch
+
 NET = """
 import os, sys
 import torch
@@ -161,6 +163,7 @@ def test_a_damaged_baseline_is_kept(tmp_path: Path, gate: Compilewatch) -> None:
 
 
 @pytest.mark.torch_2_13
+@pytest.mark.matrix
 def test_another_torch_has_the_same_verdicts_with_one_baseline(
     tmp_path: Path, gate: Compilewatch
 ) -> None:
