@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import resource
 import subprocess
 import sys
@@ -57,10 +59,12 @@ def gate_false_alarms(output: Path) -> dict[str, Any]:
     root = output / "gate"
     models = [model() for model in imported(root, SOURCE).MODELS]
     inputs = [(torch.ones(4, 16),)] * len(models)
-    baseline = baseline_of(checked(root, models, inputs, {}))
+    with contextlib.redirect_stdout(io.StringIO()):  # some models print
+        baseline = baseline_of(checked(root, models, inputs, {}))
     failures, started = 0, time.monotonic()
-    for _ in range(REPETITIONS):
-        failures += sum(each.failed for each in checked(root, models, inputs, baseline))
+    with contextlib.redirect_stdout(io.StringIO()):
+        for _ in range(REPETITIONS):
+            failures += sum(each.failed for each in checked(root, models, inputs, baseline))
     return {
         "checks": REPETITIONS * len(models),
         "failures": failures,

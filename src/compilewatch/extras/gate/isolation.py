@@ -113,7 +113,7 @@ def _is_plain(value: object) -> bool:
 def _run(folder: Path, item: pytest.Item) -> str:
     """Run the child until its end or a limit; return how it ended."""
     timeout: float = item.config.getoption("--compilewatch-timeout")
-    memory = int(item.config.getoption("--compilewatch-memory") * 2**30)
+    memory = int((item.config.getoption("--compilewatch-memory") or _most_memory()) * 2**30)
     with (folder / OUTPUT).open("wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, str(folder / ORDER)],
@@ -135,6 +135,11 @@ def _run(folder: Path, item: pytest.Item) -> str:
                 return f"memory: the test needed more than {memory / 2**30:.3g} GiB"
     finally:
         _end(child)
+
+
+def _most_memory() -> float:
+    """Three quarters of the memory of this machine, in GiB."""
+    return 0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 def _ending(status: int) -> str:
