@@ -94,12 +94,12 @@ def _order(item: pytest.Item) -> dict[str, Any]:
         "inifilename": str(config.inipath) if config.inipath is not None else None,
         "basetemp": None,
         "file_or_dir": [test],
-        "plugins": [*options.get("plugins", []), "no:terminal", "no:cacheprovider"],
         CHILD_OPTION: True,
     }
+    plugins = [*options.pop("plugins", []), "no:terminal", "no:cacheprovider"]
     return {
         "options": options | {k: v for k, v in _NOT_IN_CHILD.items() if k in options} | own,
-        "test": test,
+        "arguments": [*(word for name in plugins for word in ("-p", name)), test],
         "path": sys.path,
     }
 
