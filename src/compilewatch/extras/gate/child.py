@@ -35,6 +35,6 @@ def main(order_path: str) -> None:
     path = Path(order_path)
     order = json.loads(path.read_text(encoding="utf-8"))
     faulthandler.register(signal.SIGUSR1, path.with_name(STACKS).open("w"), chain=False)
-    config = pytest.Config.fromdictargs(order["options"], [order["test"]])
+    config = pytest.Config.fromdictargs(order["options"], order["arguments"])
     config.pluginmanager.register(_Reports(config, path.with_name(REPORTS)))
     sys.exit(config.hook.pytest_cmdline_main(config=config))

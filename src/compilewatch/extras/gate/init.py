@@ -57,10 +57,16 @@ def command(*, models: tuple[str, ...], action: str | None, yes: bool) -> int:
     if not made:
         return 0
     if not yes:
-        if not sys.stdin.isatty():
+        if not _on_terminal():
             raise UsageError("nothing is written without a terminal to ask: add --yes")
-        click.confirm("Write this?", abort=True)
+        if not click.confirm("Write this?"):
+            click.echo("Nothing is written.")
+            return 0
     for change in made:
         change.write()
     click.echo(f"Next: pytest {TEST} --compilewatch-update, and commit the baseline with them.")
     return 0
+
+
+def _on_terminal() -> bool:
+    return sys.stdin.isatty()

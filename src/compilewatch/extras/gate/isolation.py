@@ -94,12 +94,12 @@ def _order(item: pytest.Item) -> dict[str, Any]:
         "inifilename": str(config.inipath) if config.inipath is not None else None,
         "basetemp": None,
         "file_or_dir": [test],
-        "plugins": [*options.get("plugins", []), "no:terminal", "no:cacheprovider"],
         CHILD_OPTION: True,
     }
+    plugins = [*options.pop("plugins", []), "no:terminal", "no:cacheprovider"]
     return {
         "options": options | {k: v for k, v in _NOT_IN_CHILD.items() if k in options} | own,
-        "test": test,
+        "arguments": [*(word for name in plugins for word in ("-p", name)), test],
         "path": sys.path,
     }
 
@@ -113,7 +113,7 @@ def _is_plain(value: object) -> bool:
 def _run(folder: Path, item: pytest.Item) -> str:
     """Run the child until its end or a limit; return how it ended."""
     timeout: float = item.config.getoption("--compilewatch-timeout")
-    memory = int(item.config.getoption("--compilewatch-memory") * 2**30)
+    memory = int((item.config.getoption("--compilewatch-memory") or _most_memory()) * 2**30)
     with (folder / OUTPUT).open("wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, str(folder / ORDER)],
@@ -135,6 +135,11 @@ def _run(folder: Path, item: pytest.Item) -> str:
                 return f"memory: the test needed more than {memory / 2**30:.3g} GiB"
     finally:
         _end(child)
+
+
+def _most_memory() -> float:
+    """Three quarters of the memory of this machine, in GiB."""
+    return 0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 def _ending(status: int) -> str:

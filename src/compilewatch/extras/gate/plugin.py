@@ -6,7 +6,6 @@ the first check.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
@@ -61,7 +60,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--compilewatch-memory",
         metavar="GIB",
         type=float,
-        default=_most_memory(),
         help="how much memory an isolated test may use (default: three quarters of the machine's)",
     )
     for name, what in (
@@ -117,11 +115,6 @@ def pytest_runtest_makereport(
     if call.when == "call" and REPORTS in item.stash:
         setattr(report, _ATTRIBUTE, item.stash[REPORTS])
     return report
-
-
-def _most_memory() -> float:
-    """Three quarters of the memory of this machine, in GiB."""
-    return 0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 class _Collector:

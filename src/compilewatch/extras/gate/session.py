@@ -47,7 +47,7 @@ class GateSession:
         try:
             path = baseline_path(root, project_settings(root), baseline)
             before = load(path)
-        except CompilewatchError:  # each check has said so
+        except CompilewatchError:  # each check has said so, and nothing is written over it
             path, before = root, {}
         return cls(
             root=root, path=path, before=before, reports=reports, update=update, partial=partial
@@ -79,7 +79,9 @@ class GateSession:
         return resolved(self.before, self._met())
 
     def renew(self) -> None:
-        """Write the baseline, and remember what changed."""
+        """Write the baseline, and remember what changed. A damaged one is left as it is."""
+        if self.path.is_dir():
+            return
         after = renewed(self.before, self._met())
         if after == dict(self.before) and self.path.exists():
             self.changes.append(f"{self.name} is up to date")

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from compilewatch.extras.gate.baseline import load
+from tests.cases import suite
 from tests.schemas import sarif_errors
 from tests.team import Compilewatch, run_here
 from tests.warm import WarmLauncher
+
+pytestmark = pytest.mark.torch
 
 NET = """
 import os, sys
@@ -157,3 +160,27 @@ def test_a_damaged_baseline_is_kept(tmp_path: Path, gate: Compilewatch) -> None:
         assert done.returncode == 2
         assert said in done.stderr
         assert path.read_text() == content
+
+
+@pytest.mark.torch_2_13
+@pytest.mark.matrix
+def test_another_torch_has_the_same_verdicts_with_one_baseline(
+    tmp_path: Path, gate: Compilewatch
+) -> None:
+    """Two workers with torch and twenty models on each, since their breaks are what is compared."""
+    source = Path(suite.__file__).read_text(encoding="utf-8")
+    inputs = "\n\ndef inputs():\n    return (torch.ones(4, 16),)\n"
+    (tmp_path / "src" / "models.py").write_text(source + inputs)
+    (tmp_path / "models.toml").write_text(
+        "schema_version = 1\n"
+        + "".join(
+            f'[[model]]\nname = "{model.__name__}"\nfactory = "models:{model.__name__}"\n'
+            'python_path = "src"\ninputs = "models:inputs"\n'
+            for model in suite.MODELS
+        )
+    )
+    written = gate("--manifest", "models.toml", "--update")
+    assert written.returncode == 0, written.stdout
+    other = gate("--manifest", "models.toml", "--environment", "torch-2.13", "--strict")
+    assert other.returncode == 0, other.stdout
+    assert "checks: 20  new: 0  known: 7  resolved: 0" in other.stdout

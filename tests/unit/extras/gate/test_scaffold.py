@@ -54,8 +54,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def init(*arguments: str) -> Result:
-    return CliRunner().invoke(command, arguments, standalone_mode=False)
+def init(*arguments: str, answer: str = "") -> Result:
+    return CliRunner().invoke(command, arguments, input=answer, standalone_mode=False)
 
 
 def test_models_without_arguments_are_found_in_the_source(root: Path) -> None:
@@ -68,6 +68,14 @@ def test_it_shows_first_and_writes_nothing_unasked(root: Path) -> None:
     assert '"mypkg.net:Net",' in done.output
     assert not (root / TEST).exists()
     assert "compilewatch" not in (root / "pyproject.toml").read_text()
+
+
+def test_it_asks_on_a_terminal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compilewatch.extras.gate.init._on_terminal", lambda: True)
+    assert init(answer="n\n").exception is None
+    assert not (root / TEST).exists()
+    assert init(answer="y\n").exception is None
+    assert (root / TEST).exists()
 
 
 def test_test_settings_and_workflow_are_written_and_valid(root: Path) -> None:
