@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from traceback import FrameSummary, StackSummary
 from types import FrameType, FunctionType, ModuleType
@@ -36,21 +37,19 @@ _UNREAD_RECORDS = "describe_"
 _DYNAMO = "convert_frame"
 
 
-def take() -> None:
-    """Take the shortcuts that hold for each process. Called once, before its first capture."""
-    read_verbosity_once()
-    name_no_functions()
-    describe_no_tensors()
-    record_no_events()
-    make_no_states_of_generators()
-    examine_only_frames_above_dynamo()
-    format_each_place_once()
-    keep_each_text_once()
-    generate_no_code_for_assertions()
-    share_operators()
-    describe_tensors_at_once()
-    define_classes_once()
-    examine_each_class_once()
+PLAIN = "COMPILEWATCH_PLAIN_TORCH"
+"""If this variable is set and not `0`, nothing of torch is replaced."""
+
+
+def take(names: Iterable[str] | None = None) -> None:
+    """Take the shortcuts that hold for each process. Called once, before its first capture.
+
+    `names` of `SHORTCUTS` are for measurements; the default is all of them.
+    """
+    if os.environ.get(PLAIN, "0") not in ("", "0"):
+        return
+    for name in SHORTCUTS if names is None else names:
+        SHORTCUTS[name]()
 
 
 def read_verbosity_once() -> None:
@@ -207,6 +206,8 @@ def ask_once_for_devices() -> None:
     A CUDA build calls the driver each time. For processes that declare no device, which would make
     another one available.
     """
+    if os.environ.get(PLAIN, "0") not in ("", "0"):
+        return
     avoids = FakeTensorMode(allow_non_fake_inputs=True).avoid_device_init
     _replace(FakeTensorMode, "avoid_device_init", avoids)
 
@@ -243,3 +244,23 @@ def _summary(frame: FrameType) -> FrameSummary:
 def _replace(owner: Any, name: str, replacement: Any) -> None:
     if hasattr(owner, name):
         setattr(owner, name, replacement)
+
+
+SHORTCUTS: dict[str, Callable[[], None]] = {
+    function.__name__: function
+    for function in (
+        read_verbosity_once,
+        name_no_functions,
+        describe_no_tensors,
+        record_no_events,
+        make_no_states_of_generators,
+        examine_only_frames_above_dynamo,
+        format_each_place_once,
+        keep_each_text_once,
+        generate_no_code_for_assertions,
+        share_operators,
+        describe_tensors_at_once,
+        define_classes_once,
+        examine_each_class_once,
+    )
+}
