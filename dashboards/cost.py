@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.frame import COST, MODEL, TARGETS, dashboard, from_series, row, shared, to_dashboard
 from dashboards.panels import BLUE, bars, fixed, trend
-from dashboards.queries import of_mode, or_say
+from dashboards.queries import MINUTES, SECONDS, of_mode, or_say
 from dashboards.sources import Json, ever, now
 from dashboards.tables import table
 
@@ -31,7 +31,7 @@ def _usual() -> list[Json]:
             "Over models, with empty caches, by target and mode.",
             (8, 9),
             now(f"sort_desc({_median(COLD)})", LEGEND),
-            unit="s",
+            unit=SECONDS,
             color=fixed(BLUE),
             links=[from_series(TARGETS, "This target", "target")],
         ),
@@ -45,15 +45,15 @@ def _usual() -> list[Json]:
                 f"/ (sum by ({BY}) ({of_mode('compilewatch_verdicts')}) > 0)",
                 LEGEND,
             ),
-            unit="s",
+            unit=SECONDS,
         ),
         trend(
             "Time by phase",
-            "Seconds that all models together spent in each phase, one process each: reused "
+            "Minutes that all models together spent in each phase, one process each: reused "
             "results count the time of their original run.",
             (8, 9),
-            ever(f"sum by (phase) ({phases})", "{{phase}}"),
-            unit="s",
+            ever(f"sum by (phase) ({phases}) / 60", "{{phase}}"),
+            unit=MINUTES,
             drawn="bars",
         ),
     ]
@@ -92,7 +92,7 @@ def cost() -> Json:
                     "Slowest to compile",
                     "The 15 models with the longest compilation from empty caches.",
                     _top(COLD),
-                    "s",
+                    SECONDS,
                 ),
                 _extreme(
                     "Most memory",
@@ -126,8 +126,8 @@ def cost() -> Json:
                     sort="Cold",
                     looks={
                         "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
-                        **{name: {"unit": "s"} for name in ("Cold", "Cold p95")},
-                        "Warm": {"unit": "s"},
+                        **{name: {"unit": SECONDS} for name in ("Cold", "Cold p95")},
+                        "Warm": {"unit": SECONDS},
                         **{name: {"unit": "bytes"} for name in ("Memory", "Memory p95")},
                     },
                 ),

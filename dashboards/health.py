@@ -8,6 +8,7 @@ from dashboards.frame import HEALTH, TARGETS, dashboard, shared, to_dashboard
 from dashboards.overview import alerts
 from dashboards.panels import GOOD, tiles, trend
 from dashboards.queries import (
+    MINUTES,
     STALE_SECONDS,
     last_success,
     log,
@@ -94,12 +95,12 @@ def _answers() -> list[list[Json]]:
             **look,
         )
 
-    def run(title: str, about: str, metric: str, unit: str) -> Json:
+    def run(title: str, about: str, metric: str, unit: str, scale: str = "") -> Json:
         return trend(
             title,
             about,
             (6, 7),
-            ever(f"max by (source) ({of_run(metric)})", "{{source}}"),
+            ever(f"max by (source) ({of_run(metric)}){scale}", "{{source}}"),
             unit=unit,
         )
 
@@ -161,7 +162,8 @@ def _answers() -> list[list[Json]]:
                 "Duration of runs",
                 "Wall-clock time of the newest run of each source.",
                 "compilewatch_run_duration_seconds",
-                "s",
+                MINUTES,
+                " / 60",
             ),
             run(
                 "Overhead",

@@ -25,6 +25,7 @@ from dashboards.queries import (
     MILLIONS,
     PASSED,
     REGISTRY,
+    SECONDS,
     breaks,
     log,
     millions,
@@ -100,11 +101,12 @@ def _now() -> list[Json]:
                 "phase": {"custom.width": 80},
                 "fullgraph": {"mappings": ACCEPTED, **coloured("color-text"), "custom.width": 105},
                 "Captured": {
+                    "custom.width": 95,
                     "unit": "percentunit",
                     "decimals": 1,
                     "mappings": [NEARLY_ALL, *missing("–")],
                 },
-                "Compile": {"unit": "s"},
+                "Compile": {"unit": SECONDS},
                 "Memory": {"unit": "bytes"},
             },
         ),
@@ -170,7 +172,7 @@ def break_table(
                     to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
                 ],
             },
-            **{n: {"custom.width": w} for n, w in (("where", 110), ("Times", 75))},
+            **{n: {"custom.width": w} for n, w in (("where", 110), ("Times", 95))},
         },
     )
 
@@ -195,6 +197,7 @@ def _why() -> list[Json]:
             "with most breaks.",
             (9, 9),
             now(f"sort_desc({or_say(most, passed, reason='no graph breaks')})", "{{reason}}"),
+            above=True,
             color=fixed(ORANGE),
             links=[from_series(REASONS, "This reason", "reason")],
         ),
@@ -243,7 +246,7 @@ def _history() -> list[list[Json]]:
                 "Compile time",
                 "With empty caches, by targets that measure it.",
                 "compilewatch_compile_duration_seconds",
-                "s",
+                SECONDS,
                 'cache="cold"',
             ),
             _trend(

@@ -66,7 +66,7 @@ def news() -> list[Json]:
             "Worse and better",
             "Results that are worse than in their last good state, and results that are better "
             "than in the run before. No data: there is no earlier run, which is not zero.",
-            (5, 8),
+            (4, 8),
             now(f"sum({worse})", "▼ worse"),
             now(f"sum({better})", "▲ better"),
             mappings=none,
@@ -78,7 +78,7 @@ def news() -> list[Json]:
             "Worse than in the last good state",
             "Models with a worse verdict than one of the last 20 runs, and since when; of each "
             "target the 20 most downloaded ones. What meets an expectation is not listed.",
-            (12, 8),
+            (14, 8),
             {
                 "since": or_say(
                     f"1000 * max by ({by}) ({named})", f"group({worse})", model="none is worse"
@@ -92,10 +92,10 @@ def news() -> list[Json]:
                 "where": {"custom.width": 120},
                 "status": {"custom.width": 120, **STATE_CELL},
                 "since": WHEN,
-                "downloads": {"unit": MILLIONS, "custom.width": 95},
+                "downloads": {"unit": MILLIONS, "custom.width": 125},
             },
         ),
-        alerts(7, 8),
+        alerts(6, 8),
     ]
 
 
@@ -121,7 +121,7 @@ def alerts(width: int, height: int) -> Json:
         },
         labels=("alert", "alertstate", "severity", "source", "target"),
         hidden=("Value", "source", "severity") if width < COLUMNS // 2 else ("Value",),
-        looks={"alert": {"custom.minWidth": 150}, "alertstate": {"custom.width": 90}},
+        looks={"alert": {"custom.minWidth": 120}, "alertstate": {"custom.width": 90}},
     )
 
 
@@ -146,7 +146,7 @@ def headline() -> list[Json]:
             "Models without graph breaks",
             "Passes divided by verdicts (pass, graph break, mismatch, compiler error), by "
             "target and mode, worst first. Green from 95 %, orange from 75 %, red below.",
-            (9, 9),
+            (9, 7),
             now(models_without_breaks(), "{{target}} {{mode}}: {{part}} of {{whole}}"),
             **share,
         ),
@@ -154,7 +154,7 @@ def headline() -> list[Json]:
             "Weighted by downloads",
             "The same share, weighted by downloads in 30 days: what users experience. Over models "
             "that pass, break, mismatch or fail; millions of downloads.",
-            (9, 9),
+            (9, 7),
             now(downloads_without_breaks(), "{{target}} {{mode}}: {{part}} of {{whole}} M"),
             **share,
         ),
@@ -162,7 +162,7 @@ def headline() -> list[Json]:
             "Last complete run",
             "Time since the newest complete run of each target and mode, the oldest first. Red "
             "after 26 hours: a day, and two hours for the run itself.",
-            (6, 9),
+            (6, 7),
             now(f"sort_desc({age})", "{{target}} {{mode}}"),
             unit="dtdurations",
             decimals=0,
@@ -192,6 +192,7 @@ def costs() -> list[Json]:
             (9, 10),
             now(f"sort_desc({or_say(most, ran, reason='no graph breaks')}){scale}", "{{reason}}"),
             whole=now(whole + scale),
+            above=True,
             color=fixed(ORANGE),
             links=[from_series(REASONS, "This reason", "reason")],
             **look,
@@ -211,6 +212,7 @@ def costs() -> list[Json]:
             (6, 10),
             now(f"sort_desc({or_say(most, ran, family='all pass')})", "{{family}}"),
             whole=now(known),
+            above=True,
             decimals=0,
             links=[from_series(OVERVIEW, "Models of this family", "family")],
         ),
@@ -289,7 +291,7 @@ def changed_families() -> Json:
         looks={
             "family": {"links": [to_dashboard(OVERVIEW, "Models of this family", "family")]},
             "kind": {"custom.width": 100},
-            "results": {"custom.width": 80},
+            "results": {"custom.width": 100},
         },
     )
 

@@ -157,7 +157,12 @@ SERIES = [
     *(
         _like(
             rf"\b{name}\b",
-            {"color": fixed(colour), "custom.lineWidth": LINE_WIDTHS[name]},
+            {
+                "color": fixed(colour),
+                "custom.lineWidth": LINE_WIDTHS[name],
+                # A point that is not larger than its line is not drawn at all.
+                "custom.pointSize": LINE_WIDTHS[name] + 1,
+            },
         )
         for name, colour in TARGETS.items()
     ),
@@ -169,6 +174,8 @@ SERIES = [
 
 def tiles(title: str, about: str, size: tuple[int, int], *targets: Json, **look: Any) -> Json:
     """Numbers side by side, each of this instant: trends are panels of their own."""
+    # Without a colour of its own, this text would have that of the lowest value: red, of a share.
+    look["mappings"] = [*look.get("mappings", ()), *missing(NO_DATA)]
     options = {
         "reduceOptions": NEWEST,
         "graphMode": "none",
@@ -186,9 +193,13 @@ def bars(
     size: tuple[int, int],
     *targets: Json,
     whole: Json | None = None,
+    above: bool = False,
     **look: Any,
 ) -> Json:
-    """One bar for each series, in the order of the response; `whole` is the value of a full bar."""
+    """One bar for each series, in the order of the response; `whole` is the value of a full bar.
+
+    Names have two fifths of the width, or with `above` a line of their own.
+    """
     steps = []
     if whole is not None:
         whole["legendFormat"] = "whole"
@@ -199,18 +210,21 @@ def bars(
         "reduceOptions": NEWEST,
         "orientation": "horizontal",
         "displayMode": "basic",
-        "showUnfilled": True,
+        # Grafana draws the rest of a bar up to its number, for which it keeps a fifth of the width:
+        # what is full would look as if a seventh were missing.
+        "showUnfilled": False,
         "valueMode": "text",
-        "namePlacement": "left",
+        "namePlacement": "top" if above else "left",
         # A few bars do not grow to blocks.
         "sizing": "manual",
-        "minVizHeight": 16,
-        "maxVizHeight": 24,
-        "text": {"titleSize": 12, "valueSize": 12},
+        "minVizHeight": 32 if above else 16,
+        "maxVizHeight": 40 if above else 24,
+        "text": {"titleSize": 11, "valueSize": 12},
     }
     # Grafana leaves out the name of the only series unless it is given here.
     name = re.sub(r"{{(\w+)}}", r"${__field.labels.\1}", targets[0]["legendFormat"])
     given: Json = {"color": fixed(BLUE), "min": 0, "displayName": name} | look
+    given["mappings"] = [*given.get("mappings", ()), *missing(NO_DATA)]
     asked = [*targets, *([whole] if whole else [])]
     made = panel("bargauge", title, about, size, asked, options=options, **given)
     return made | {"transformations": steps}
@@ -314,6 +328,8 @@ def by_number(
         converted("string"),
     ]
     look = {"color": {"mode": "palette-classic"}} | look
+    # The axis would have the unit of the values: 16 s for a batch of 16.
+    look["overrides"] = [override(row, {"unit": "none"}), *look.get("overrides", ())]
     custom = {"fillOpacity": 85, "lineWidth": 0}
     return panel(
         "barchart",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compilewatch.records.papers import Stage
+from compilewatch.extras.papers.records import PipelineStage
 from dashboards.frame import PAPERS, dashboard, data_source, to_page, variable
 from dashboards.panels import bars, fixed, stacks, tiles, trend
 from dashboards.queries import of_papers, or_say
@@ -25,7 +25,7 @@ STATE_OF_PAPER: Json = {
 """The look of a column of states."""
 
 
-def _passed(stage: Stage) -> Json:
+def _passed(stage: PipelineStage) -> Json:
     """Papers that passed a stage; 0 where it was reached and none did."""
     this = f'stage="{stage}"'
     every, passed = (
@@ -78,7 +78,7 @@ def papers() -> Json:
                     "Papers that passed each stage, in the order of the stages; a full bar is all "
                     "papers.",
                     (12, 11),
-                    *map(_passed, Stage),
+                    *map(_passed, PipelineStage),
                     whole=now(f"sum ({of_papers('compilewatch_papers')})"),
                     color=fixed(GREEN),
                     decimals=0,

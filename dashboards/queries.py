@@ -10,7 +10,10 @@ from compilewatch.report.wording import REGISTRY_PAGE
 STALE_SECONDS = 26 * 3600
 """A day, and two hours for the run itself: runs are daily unless someone changes the schedule."""
 
-MILLIONS = "suffix: M"
+MILLIONS = "suffix:M"
+
+SECONDS, MINUTES = "suffix:s", "suffix:min"
+"""Of values that are compared: Grafana's own unit writes 59 s beside 1.66 mins."""
 
 REGISTRY = REGISTRY_PAGE.partition("gb/gb")[0]
 """The front page of PyTorch's registry of graph breaks, which lists every entry."""

@@ -17,7 +17,7 @@ from dashboards.frame import (
 )
 from dashboards.model import break_table
 from dashboards.panels import BLUE, bars, fixed, tiles, trend
-from dashboards.queries import MILLIONS, REGISTRY, hint, millions, of_group, of_mode
+from dashboards.queries import MILLIONS, REGISTRY, hint, millions, of_group, of_mode, or_say
 from dashboards.sources import Json, ever, now
 from dashboards.states import ORANGE
 from dashboards.tables import HIDDEN, table
@@ -142,7 +142,9 @@ def _first() -> Json:
         "give together with others. The command `compilewatch leverage` ranks lines and steps.",
         (24, 8),
         {
-            "Cured": hint(f"{cured} > 0"),
+            "Cured": hint(
+                or_say(f"{cured} > 0", f"group({models})", reason="no fix alone is enough")
+            ),
             "Downloads": hint(millions(downloads)),
             "At most": hint(f"{models} and ({cured} > 0)"),
         },

@@ -32,7 +32,7 @@ RAN = 'status=~"pass|graph_break|mismatch|error|timeout|oom|crashed"'
 
 def _now() -> list[Json]:
     by = "target, mode, status"
-    named = f'label_join(sum by ({by}) ({RESULTS}), "column", " ", "target", "mode")'
+    named = f'label_join(sum by ({by}) ({RESULTS}), "where", " ", "target", "mode")'
     # About a run of several targets: it has no target label.
     layers = of_run("compilewatch_first_failing_layer", 'mode=~"$mode"')
     return [
@@ -41,7 +41,7 @@ def _now() -> list[Json]:
             "Results of the newest run by status. Results without a verdict are grey.",
             (14, 10),
             named,
-            row="column",
+            row="where",
             column="status",
         ),
         bars(
@@ -66,14 +66,14 @@ def _look_up() -> list[Json]:
         for matchers in (('where="captured"',), ())
     )
     captured = f"{inside} / {every}"
-    counts = f'label_join(sum by ({by}, status) ({RESULTS}), "column", " ", "target", "mode")'
+    counts = f'label_join(sum by ({by}, status) ({RESULTS}), "where", " ", "target", "mode")'
     return [
         figures(
             "Results by target and status",
             "Results of the newest run. –: no result of that status.",
             (12, 8),
             counts,
-            row="column",
+            row="where",
             column="status",
             overrides=STATUS_SERIES,
         ),

@@ -19,11 +19,11 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.analysis.summary import planned, summarise
+from compilewatch.api.view import view
 from compilewatch.records import ChangeKind, Record, Run
 from compilewatch.records.views import RunView
 from compilewatch.report.wording import plural
 from compilewatch.store import Store
-from compilewatch.workflows.view import view
 
 NAMED = 5
 """As many models are named; of more, the number is given."""

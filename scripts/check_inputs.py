@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 
 from compilewatch import files
 from compilewatch.sources.popularity import read_popularity
-from compilewatch.sources.transformers.scan import Library, read_library
+from compilewatch.sources.transformers.scan import ScannedLibrary, read_library
 from compilewatch.worker.model.overrides import Overrides
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +43,7 @@ def reviewed(root: Path) -> list[Path]:
     return [data / "popularity.csv", *sorted((data / "overrides").glob("*.toml"))]
 
 
-def unknown_names(path: Path, library: Library) -> Iterator[str]:
+def unknown_names(path: Path, library: ScannedLibrary) -> Iterator[str]:
     """Names in a reviewed file that the scanned Transformers does not have."""
     if path.suffix == ".csv":
         yield from sorted(read_popularity(path).keys() - library.model_types.keys())
@@ -63,7 +63,7 @@ def stated(path: Path) -> str | None:
     return found[1] if found else None
 
 
-def findings(root: Path, library: Library) -> Iterator[str]:
+def findings(root: Path, library: ScannedLibrary) -> Iterator[str]:
     versions = pinned(root)
     if library.version != versions["transformers"]:
         yield f"transformers {library.version} is installed, {versions['transformers']} is pinned"

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from compilewatch import sandbox
-from compilewatch.executor.protocol import JobRequest, State
-from compilewatch.sandbox.policy import Limits, SandboxResult
-from tests.integration.executor.conftest import Executor
+from compilewatch.extras.executor import sandbox
+from compilewatch.extras.executor.protocol import JobRequest, JobStatus
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits, SandboxResult
+from tests.integration.extras.executor.conftest import Executor
 
 JOBS, KILLS, STARTS = 200, 10, 30
 
@@ -27,7 +27,7 @@ def executor_kills(output: Path) -> dict[str, Any]:
         client = made.client()
         for number in range(JOBS):
             source = f"import time; time.sleep(0.1); print({number})"
-            limits = Limits(deadline_seconds=60.0)
+            limits = SandboxLimits(deadline_seconds=60.0)
             client.submit(f"job-{number}", JobRequest(files={"main.py": source}, limits=limits))
         for number in range(KILLS):
             time.sleep(1.0 + 0.17 * number)
@@ -47,8 +47,8 @@ def executor_kills(output: Path) -> dict[str, Any]:
         "jobs": JOBS,
         "kills": KILLS,
         "ended": ended,
-        "done": sum(1 for state in states if state.state is State.DONE),
-        "lost": sum(1 for state in states if state.state is State.LOST),
+        "done": sum(1 for state in states if state.state is JobStatus.DONE),
+        "lost": sum(1 for state in states if state.state is JobStatus.LOST),
         "attempts": sum(state.attempt for state in states),
         "completed_twice": twice,
         "wall_seconds": round(time.monotonic() - begun, 1),
@@ -74,7 +74,7 @@ def executor_health(output: Path) -> dict[str, Any]:
     seconds = []
     try:
         client = made.client()
-        limits = Limits(deadline_seconds=6.0)
+        limits = SandboxLimits(deadline_seconds=6.0)
         for key in ("a", "b"):
             files = {"main.py": HOSTILE}
             client.submit(key, JobRequest(files=files, title=key, limits=limits))

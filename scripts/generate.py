@@ -16,18 +16,20 @@ import click
 import msgspec
 
 from compilewatch import records
-from compilewatch.cli import VERBS, group
+from compilewatch.cli import COMMANDS, group
 from compilewatch.config.settings import FILE, SECTIONS, TYPES, Settings, value_of
-from compilewatch.events import EVENTS, LABELS, MEANINGS
-from compilewatch.papers.prices import ModelPrices
-from compilewatch.papers.rules import Rules
+from compilewatch.events import LABELS, all_events, all_meanings
+from compilewatch.extras import EXTRAS
+from compilewatch.extras.executor.trainium.prices import Prices
+from compilewatch.extras.papers.prices import ModelPrices
+from compilewatch.extras.papers.rules import PaperRules
+from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
 from compilewatch.plan.expectations import Expectations
-from compilewatch.records.profiles import PROFILE_VERSION
 from compilewatch.sinks.metrics_page import metrics_page
 from compilewatch.sources.hub.pulled import PulledList
+from compilewatch.sources.hub.reviewed import ReviewedRepositories
 from compilewatch.sources.hub.source import RemoteCode
 from compilewatch.sources.manifest import Manifest
-from compilewatch.trainium.prices import Prices
 from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.targets.xla.operators import NeuronOperators
 
@@ -43,7 +45,7 @@ RECORD_MODULES = (
         "details.export",
         "details.performance",
     ),
-    *("details.xla", "details.neuron", "results", "runs", "profiles", "training", "papers"),
+    *("details.xla", "details.neuron", "results", "runs", "accuracy"),
 )
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
@@ -56,7 +58,8 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "pulled": (PulledList, "inputs/pulled/models.toml"),
     "remote_code": (RemoteCode, "inputs/remote_code.toml"),
     "model_prices": (ModelPrices, "papers/prices.toml"),
-    "paper_rules": (Rules, "papers/rules.toml"),
+    "repositories": (ReviewedRepositories, "repositories.toml"),
+    "paper_rules": (PaperRules, "papers/rules.toml"),
     "trainium_prices": (Prices, "trainium_prices.toml"),
 }
 """Name of the schema -> the struct that reads the file, and the file."""
@@ -69,7 +72,7 @@ def cli_page() -> str:
         group, info_name="compilewatch", terminal_width=100, **group.context_settings
     )
     lines.append(f"```\n{group.get_help(context)}\n```\n")
-    for verb in VERBS:
+    for verb in COMMANDS:
         command = group.get_command(context, verb)
         assert command is not None
         child = click.Context(command, info_name=verb, parent=context, terminal_width=100)
@@ -106,8 +109,9 @@ def struct_section(
 
 def _in_order() -> Iterator[type]:
     """Every public class of the records, by module and in the order of its source."""
-    for name in RECORD_MODULES:
-        module = importlib.import_module(f"{records.__name__}.{name}")
+    of_extras = (module for extra in EXTRAS.values() for module in extra.records)
+    for name in (*(f"{records.__name__}.{each}" for each in RECORD_MODULES), *of_extras):
+        module = importlib.import_module(name)
         for each in vars(module).values():
             own = inspect.isclass(each) and each.__module__ == module.__name__
             if own and each is not records.Record:
@@ -142,7 +146,9 @@ def events_page() -> str:
         f"{labels}; the other fields are\n"
         "structured metadata, except for objects and lists, which are in the line only.\n",
     ]
-    sections = (struct_section(e, f"`{e.__struct_config__.tag}`", MEANINGS) for e in EVENTS)
+    sections = (
+        struct_section(e, f"`{e.__struct_config__.tag}`", all_meanings()) for e in all_events()
+    )
     return "\n".join([*lines, *sections])
 
 

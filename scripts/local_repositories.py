@@ -34,10 +34,11 @@ from compilewatch.data import SENTENCE_TRANSFORMERS
 from compilewatch.records import LibraryBuild, ModelSpec, Part
 from compilewatch.sources.hub.configurations import fetch_configurations
 from compilewatch.sources.hub.formats import kept_files
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
+from compilewatch.sources.hub.repositories import BASE
 from compilewatch.sources.hub.source import HubSource
 from compilewatch.sources.overrides import read_overrides
-from compilewatch.sources.transformers.scan import Library, read_library
+from compilewatch.sources.transformers.scan import ScannedLibrary, read_library
 
 Files = dict[str, Any]
 """Name of a file -> its content, None for one that no pull would fetch."""
@@ -141,8 +142,17 @@ def diffusers(**components: str) -> Files:
 
 
 T5: Files = {"text_encoder_2/config.json": {"model_type": "t5"}}
-CLASSES = {"clip_text_model": "CLIPTextModel", "t5": "T5EncoderModel", "umt5": "UMT5EncoderModel"}
+CLASSES = {
+    "clip_text_model": "CLIPTextModel",
+    "siglip_vision_model": "SiglipVisionModel",
+    "t5": "T5EncoderModel",
+    "umt5": "UMT5EncoderModel",
+}
 PIPELINES: dict[str, Files] = {
+    r"redux": {
+        "image_encoder/config.json": {"model_type": "siglip_vision_model"},
+        "image_embedder/config.json": {"_class_name": "ReduxImageEncoder"},
+    },
     r"flux": {
         **diffusers(transformer="FluxTransformer2DModel", vae="AutoencoderKL"),
         **clip_text("text_encoder"),
@@ -179,6 +189,16 @@ PIPELINES: dict[str, Files] = {
 }
 """Pattern of a name -> the components of such a pipeline; the first that matches counts."""
 
+ADAPTERS = r"lora|hyper-sd|lightning|ip-adapter"
+BASES = {
+    r"lcm-lora-sdv1-5": "stable-diffusion-v1-5",
+    r"Hyper-SD|flux-\w+Lora": "flux.1-dev",
+}
+"""Pattern of an adapter's name -> the pipeline that its tag `base_model` is assumed to name."""
+
+MAMBA = {"d_model": 2560, "n_layer": 64, "vocab_size": 50277, "ssm_cfg": {}}
+"""The configuration of the package mamba-ssm, with the sizes of its model of 2.8 billion."""
+
 OPEN_CLIP = {
     "model_cfg": {
         "embed_dim": 512,
@@ -197,7 +217,7 @@ OPEN_CLIP = {
 Row = Mapping[str, str]
 
 
-def files_of(row: Row, library: Library) -> tuple[str | None, Files]:
+def files_of(row: Row, library: ScannedLibrary) -> tuple[str | None, Files]:
     """Return the library and the files of a repository like the one in a row of the list."""
     name = row["model_id"].lower()
     named = row["library"] or None
@@ -223,11 +243,13 @@ def files_of(row: Row, library: Library) -> tuple[str | None, Files]:
     return named, {**({"config.json": config} if config else {}), **WEIGHTS}
 
 
-def configuration(row: Row, library: Library) -> dict[str, Any] | None:
+def configuration(row: Row, library: ScannedLibrary) -> dict[str, Any] | None:
     """Return a `config.json` with the class that model type and task name; None without either."""
     kind, own = row["model_type"], row["custom_code"] == "yes"
     if not kind and not own:
         # Older repositories of BERT have a configuration without model type, others have none.
+        if "mamba-2.8b" in row["model_id"]:
+            return MAMBA
         old = "bert" in row["model_id"].partition("/")[2].lower()
         return (OLD_SIZES if old else {"dim": 8}) if row["library"] == "transformers" else None
     config: dict[str, Any] = {"model_type": kind or "of_its_own"}
@@ -285,12 +307,16 @@ def _chain(config: dict[str, Any] | None) -> Files:
 
 def _diffusers(name: str) -> Files:
     weights: Files = {"diffusion_pytorch_model.safetensors": None}
-    if re.search(r"lora|hyper-sd|lightning|ip-adapter|redux", name):
+    if re.search(ADAPTERS, name):
         return {"pytorch_lora_weights.safetensors": None}
     if "vae" in name and "novae" not in name:
         return {"config.json": {"_class_name": "AutoencoderKL"}, **weights}
     if "controlnet" in name:
         return {"config.json": {"_class_name": "ControlNetModel"}, **weights}
+    return {**_pipeline(name), "unet/diffusion_pytorch_model.safetensors": None}
+
+
+def _pipeline(name: str) -> Files:
     files = next(files for pattern, files in PIPELINES.items() if re.search(pattern, name))
     index = {
         path.partition("/")[0]: ["diffusers", content["_class_name"]]
@@ -298,7 +324,17 @@ def _diffusers(name: str) -> Files:
         else ["transformers", CLASSES[content["model_type"]]]
         for path, content in files.items()
     }
-    return {"model_index.json": index, **files, "unet/diffusion_pytorch_model.safetensors": None}
+    return {"model_index.json": index, **files}
+
+
+def _fetched(files: Files, folder: Path) -> str | None:
+    """Write what a pull would fetch of these files; return the name of the main configuration."""
+    texts = {
+        name: msgspec.json.encode(content).decode()
+        for name, content in files.items()
+        if content is not None
+    }
+    return fetch_configurations(files, texts.__getitem__, folder)
 
 
 def make(rows: Iterable[Row], output: Path, top: int) -> Path:
@@ -307,13 +343,11 @@ def make(rows: Iterable[Row], output: Path, top: int) -> Path:
     models = []
     for row in rows:
         named, files = files_of(row, library)
-        texts = {
-            name: msgspec.json.encode(content).decode()
-            for name, content in files.items()
-            if content is not None
-        }
         where = f"configs/{row['model_id'].replace('/', '--')}/{COMMIT[:12]}"
-        main = fetch_configurations(files, texts.__getitem__, output / where)
+        main = _fetched(files, output / where)
+        base = next((of for of, name in BASES.items() if re.search(of, row["model_id"])), None)
+        if main is None and named == "diffusers" and base is not None:
+            main = f"{BASE}/{_fetched(_pipeline(BASES[base]), output / where / BASE)}"
         models.append(
             PulledModel(
                 repository=row["model_id"],
@@ -331,7 +365,7 @@ def make(rows: Iterable[Row], output: Path, top: int) -> Path:
     made = PulledList(
         endpoint="made locally, not fetched from the Hub",
         pulled_at="never",
-        query=Query(top=top),
+        query=PulledQuery(top=top),
         model=models,
     )
     write_pulled(path, made)
@@ -352,13 +386,14 @@ def kind_of(parts: list[ModelSpec]) -> str:
         if reason.startswith("a model of fastText"):
             return f"{NOT_PYTORCH}: fastText"
         if reason.startswith(OTHER_LIBRARY):
-            return reason.partition(": only")[0]
+            return reason.partition(":")[0]
         return re.sub(r"\(.*?\)|(?<=model type ).*|(?<=no class ).*", "…", reason)
     spec = resolved[0]
     library = spec.build.library if isinstance(spec.build, LibraryBuild) else "transformers"
     part = "pipeline" if spec.part is Part.COMPONENT else str(spec.part)
     quantized = ", quantised" if any(each.quantization for each in resolved) else ""
-    library = "diffusers" if spec.part is Part.COMPONENT else library
+    if spec.part is Part.COMPONENT and library in ("transformers", "diffusers"):
+        library = "diffusers"
     return f"evaluated: {library}, {part}{quantized}"
 
 

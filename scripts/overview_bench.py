@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from compilewatch.records import Change, ChangeKind, Result, Status
-from compilewatch.sinks.metric_definitions import DEFINITIONS
+from compilewatch.sinks.metric_definitions import all_definitions
 from compilewatch.sinks.prometheus import groups
 from tests import recorded, services
 from tests.reading import Query, around, filled, queries
@@ -49,7 +49,7 @@ SHOWN = 20
 
 NAME = re.compile(r"compilewatch_\w+")
 LABEL_VALUES = re.compile(r"label_values\(.*, (\w+)\)")
-LABELS = {definition.name: definition.labels for definition in DEFINITIONS}
+LABELS = {definition.name: definition.labels for definition in all_definitions()}
 
 
 def asked() -> list[Query]:

@@ -23,10 +23,10 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
-from compilewatch.analysis import statistics
-from compilewatch.analysis.statistics import Rounds
-from compilewatch.records.profiles import Verdict
-from compilewatch.worker.profilers import timer, traces
+from compilewatch.extras.profiles.infer import statistics
+from compilewatch.extras.profiles.infer.records import Verdict
+from compilewatch.extras.profiles.infer.statistics import Rounds
+from compilewatch.extras.profiles.worker import timer, traces
 
 ROUNDS = 10
 COMPARISONS = 200

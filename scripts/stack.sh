@@ -171,6 +171,7 @@ prepare() {
         --disable-reporting "$own/etc")
       ;;
     grafana)
+      mkdir -p "$own/plugins" # Grafana logs an error at each start without it
       if [ ! -s "$root/stack/secrets/grafana_admin_password" ]; then "$root/scripts/stack_setup.sh"; fi
       command=(env
         "GF_SECURITY_ADMIN_PASSWORD=\$__file{$root/stack/secrets/grafana_admin_password}"
@@ -179,8 +180,9 @@ prepare() {
         "GF_SERVER_HTTP_PORT=$(port_of grafana)" GF_ANALYTICS_REPORTING_ENABLED=false
         "GF_SERVER_ROOT_URL=${GRAFANA_EXTERNAL_URL:-http://$address/}"
         GF_ANALYTICS_CHECK_FOR_UPDATES=false GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES=false
-        GF_PLUGINS_PREINSTALL_DISABLED=true GF_SECURITY_DISABLE_GRAVATAR=true
-        GF_USERS_ALLOW_SIGN_UP=false
+        GF_PLUGINS_PREINSTALL_DISABLED=true GF_PLUGINS_PUBLIC_KEY_RETRIEVAL_DISABLED=true
+        GF_NEWS_NEWS_FEED_ENABLED=false GF_SECURITY_DISABLE_GRAVATAR=true
+        GF_USERS_ALLOW_SIGN_UP=false "GF_PATHS_PLUGINS=$own/plugins"
         "PROMETHEUS_URL=http://127.0.0.1:$(port_of prometheus)"
         "LOKI_URL=http://127.0.0.1:$(port_of loki)"
         "ALERTMANAGER_URL=http://127.0.0.1:$(port_of alertmanager)"

@@ -110,8 +110,8 @@ from pathlib import Path
 
 import torch
 
-from compilewatch.store.profiles import open_profile
-from compilewatch.worker.profilers import gpu
+from compilewatch.extras.profiles.infer.store import open_profile
+from compilewatch.extras.profiles.worker import gpu
 
 stored = open_profile(Path(sys.argv[1]), "latest")
 profile, wrong = stored.profile, []

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from compilewatch import sandbox
 from compilewatch.errors import SandboxError
+from compilewatch.extras.executor import sandbox
 
 
 def need_sandbox() -> None:

@@ -35,6 +35,7 @@ MADE = {
     ),
     "vision": "compilewatch env create vision",
     "libraries": "compilewatch env create libraries",
+    "other_libraries": "compilewatch env create other-libraries",
     "monitor": "compilewatch monitor (its first call installs Streamlit)",
 }
 """Marker -> the command that makes the environment that its tests need."""
@@ -46,6 +47,7 @@ OF_OTHER_ENVIRONMENTS = {
     "torch_2_13_transformers_5_5",
     "vision",
     "libraries",
+    "other_libraries",
 }
 """Markers of tests that need an environment which `make setup-dev` does not make."""
 
@@ -53,17 +55,17 @@ OF_RAY = {"ray_cluster", "bare_ray", "warm_ray"}
 """Fixtures of tests that start Ray's daemons."""
 
 GROUPS = (
-    "integration/launchers/ray",
+    "integration/extras/cluster",
     "integration/cli",
     "integration/launchers",
-    "integration/cli/test_profile.py",
+    "integration/extras/profiles/cli/test_infer.py",
     "integration/test_layers.py",
     "integration/jenkins/test_stages.py",
-    "integration/papers/test_planted.py",
-    "integration/papers/test_other_targets.py",
+    "integration/extras/papers/test_planted.py",
+    "integration/extras/papers/test_other_targets.py",
     "integration/test_tiers.py",
-    "integration/cli/test_profile_train.py",
-    "integration/cli/test_profile_train_inductor.py",
+    "integration/extras/profiles/cli/test_train.py",
+    "integration/extras/profiles/cli/test_train_inductor.py",
     "integration/worker/device",
     "integration/worker/targets/test_xla.py",
     "integration/worker/targets/test_inductor.py",
@@ -72,9 +74,9 @@ GROUPS = (
     "integration/jenkins/test_jenkinsfile.py",
     "integration/sources/transformers",
     "integration/environments",
-    "integration/monitor",
-    "integration/papers/test_execution.py",
-    "integration/profiling",
+    "integration/extras/monitor",
+    "integration/extras/papers/test_execution.py",
+    "integration/extras/profiles/train",
 )
 """Files and folders below tests/, the longest first: each is run by one worker of pytest-xdist,
 from beginning to end, so that its fixtures are built once. All other files are groups of their own.
@@ -83,6 +85,8 @@ from beginning to end, so that its fixtures are built once. All other files are 
 WARM = (
     "integration/cli",
     "integration/extras/gate/test_command.py",
+    "integration/extras/cluster",
+    "integration/extras/profiles/cli",
     "integration/launchers",
     "integration/test_layers.py",
     "integration/test_tiers.py",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from compilewatch.analysis.papers import summarise_paper
-from compilewatch.records.papers import (
-    Finding,
+from compilewatch.extras.papers.analysis import summarise_paper
+from compilewatch.extras.papers.records import (
+    CodeVersion,
     FindingClass,
+    PaperFinding,
     PaperSummary,
-    Stage,
+    PipelineStage,
     StageOutcome,
     StageResult,
 )
+from compilewatch.extras.papers.store import PaperStore
 
 FULL = {
     "training_loss": 1.5,
@@ -34,26 +37,61 @@ def summary(number: int, numbers: Mapping[str, float], *, unfaithful: bool = Fal
             key=f"{stage} {number}",
             outcome=StageOutcome.PASSED,
             at=f"2026-11-22T10:{number % 60:02}:00.000000000Z",
-            generation=version if stage not in (Stage.FIND, Stage.READ, Stage.PLAN) else None,
-            numbers=dict(numbers) if stage is Stage.EXECUTE else {},
-            labels={"dynamo": "pass", "export": "error"} if stage is Stage.SWEEP else {},
+            generation=version
+            if stage not in (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
+            else None,
+            numbers=dict(numbers) if stage is PipelineStage.EXECUTE else {},
+            labels={"dynamo": "pass", "export": "error"} if stage is PipelineStage.SWEEP else {},
             scripted=number % 2 == 0,
         )
-        for stage in Stage
+        for stage in PipelineStage
     ]
     if unfaithful:
         journal.append(
             StageResult(
                 paper=paper,
-                stage=Stage.FAITHFUL,
+                stage=PipelineStage.FAITHFUL,
                 key=f"unfaithful {number}",
                 outcome=StageOutcome.FAILED,
                 at="2026-11-22T11:00:00.000000000Z",
                 generation=version,
                 findings=(
-                    Finding(kind=FindingClass.UNFAITHFUL, stage=Stage.FAITHFUL, evidence="stock"),
+                    PaperFinding(
+                        kind=FindingClass.UNFAITHFUL, stage=PipelineStage.FAITHFUL, evidence="stock"
+                    ),
                 ),
                 scripted=number % 2 == 0,
             )
         )
     return summarise_paper(journal, ())
+
+
+def store_code(outputs: Path) -> None:
+    """One version of the code of one paper."""
+    made = CodeVersion(
+        id="0" * 64,
+        paper="gated-residual",
+        source="def model(): ...",
+        number=0,
+        model="m",
+        call="c",
+        prompt_sha256="p",
+        rules_sha256="r",
+        paper_sha256="s",
+    )
+    folder = PaperStore(outputs).folder(made.paper)
+    files = (
+        folder.write(PipelineStage.GENERATE, made.source.encode(), ".py"),
+        folder.write_record(PipelineStage.GENERATE, made),
+    )
+    folder.append(
+        StageResult(
+            paper=made.paper,
+            stage=PipelineStage.GENERATE,
+            key="k",
+            outcome=StageOutcome.PASSED,
+            at="2026-01-02T03:04:05.000000000Z",
+            generation=made.id,
+            files=files,
+        )
+    )

@@ -11,20 +11,20 @@ from typing import Any
 import msgspec
 
 from compilewatch.config.sections import PapersSettings
-from compilewatch.papers import Query, Reply
-from compilewatch.papers.calls import Budget, Caller
-from compilewatch.papers.execution import Ran
-from compilewatch.papers.libraries.folder import FolderLibrary
-from compilewatch.papers.prices import ModelPrice
-from compilewatch.papers.providers.bedrock import BedrockProvider
-from compilewatch.papers.providers.scripted import _reply
-from compilewatch.papers.providers.wire import ConverseServer, Response
-from compilewatch.papers.rules import load_rules
-from compilewatch.records.papers import Generation, Paper
-from compilewatch.sandbox.policy import Ending, Limits, SandboxResult
-from compilewatch.store.papers import PaperFolder, PaperStore
-from compilewatch.workflows.papers import Pipeline
-from compilewatch.workflows.papers_journal import Observer
+from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
+from compilewatch.extras.papers import PaperQuery, Reply
+from compilewatch.extras.papers.calls import Budget, Caller
+from compilewatch.extras.papers.execution import Ran
+from compilewatch.extras.papers.journal import Observer
+from compilewatch.extras.papers.libraries.folder import FolderLibrary
+from compilewatch.extras.papers.pipeline import Pipeline
+from compilewatch.extras.papers.prices import ModelPrice
+from compilewatch.extras.papers.providers.bedrock import BedrockProvider
+from compilewatch.extras.papers.providers.scripted import _reply
+from compilewatch.extras.papers.providers.wire import ConverseServer, Response
+from compilewatch.extras.papers.records import CodeVersion, Paper
+from compilewatch.extras.papers.rules import load_rules
+from compilewatch.extras.papers.store import PaperFolder, PaperStore
 
 INPUTS = Path(__file__).parents[1] / "inputs" / "papers"
 REPLIES = INPUTS / "replies"
@@ -46,7 +46,7 @@ class FakeRunner:
     def check(self) -> None:
         pass
 
-    def run(self, files: Mapping[str, str | bytes], limits: Limits) -> SandboxResult:
+    def run(self, files: Mapping[str, str | bytes], limits: SandboxLimits) -> SandboxResult:
         self.runs += 1
         formulas = msgspec.json.decode(files["request.json"]).get("formulas", ())
         state = {
@@ -55,7 +55,7 @@ class FakeRunner:
             "checks": [{"claim": claim, "ok": True} for claim in formulas],
         }
         found = {"result.json": msgspec.json.encode(state)}
-        return SandboxResult(ending=Ending.EXITED, exit_code=0, files=found)
+        return SandboxResult(ending=SandboxEnding.EXITED, exit_code=0, files=found)
 
 
 class FakeChecker:
@@ -66,7 +66,7 @@ class FakeChecker:
     def __init__(self) -> None:
         self.runs = 0
 
-    def run(self, generation: Generation, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
         self.runs += 1
         return Ran(detail="passed", numbers={"training_loss": 1.0})
 
@@ -115,7 +115,7 @@ def library(folder: Path, cache: Path) -> FolderLibrary:
 
 
 def papers_of(folder: Path, cache: Path, count: int) -> tuple[Paper, ...]:
-    return library(folder, cache).find(Query(max_papers=count))
+    return library(folder, cache).find(PaperQuery(max_papers=count))
 
 
 _RUNS = itertools.count()

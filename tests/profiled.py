@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import msgspec
 
-from compilewatch.analysis import profiling
-from compilewatch.analysis.profile_comparison import compare_profiles
-from compilewatch.analysis.profiling import Measurement
-from compilewatch.records import Numerics, Status
-from compilewatch.records.profiles import (
+from compilewatch.extras.profiles.infer import analysis
+from compilewatch.extras.profiles.infer.analysis import Measurement
+from compilewatch.extras.profiles.infer.comparison import compare_profiles
+from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles
+from compilewatch.extras.profiles.infer.records import (
     EAGER,
-    Accuracy,
     BatchPoint,
     BreakCost,
     Cure,
@@ -27,6 +26,8 @@ from compilewatch.records.profiles import (
     Software,
     TargetProfile,
 )
+from compilewatch.records import Numerics, Status
+from compilewatch.records.accuracy import Accuracy
 from compilewatch.records.views import RunView
 
 SIZES = (1, 4, 8)
@@ -109,7 +110,7 @@ def profile(
                 target=target,
                 software=software,
                 points=tuple(points),
-                best_batch_size=profiling.best_batch(points),
+                best_batch_size=analysis.best_batch(points),
                 accuracy=scores if target == EAGER else None,
                 cures=(CURE,) if target != EAGER else (),
                 operators=(
@@ -150,7 +151,8 @@ def with_everything(view: RunView) -> RunView:
     target = msgspec.structs.replace(target, points=(*target.points[:-1], best))
     after = msgspec.structs.replace(after, targets=(after.targets[0], target), downloads=1000)
     change = compare_profiles(before, samples, after, others)
-    return replace(view, profiles=(after,), profile_changes=(change,))
+    part = RunProfiles(profiles=(after,), changes=(change,))
+    return replace(view, parts={"profiles": part})
 
 
 def _point(target: str, size: int, samples: Samples) -> BatchPoint:
@@ -174,4 +176,4 @@ def _point(target: str, size: int, samples: Samples) -> BatchPoint:
         speedup=1.25 if compiled else None,
     )
     measured = Measurement(wall=samples.wall_seconds, cpu=samples.cpu_seconds)
-    return profiling.with_latency(point, measured, tokens_per_sample=32, threads=1)
+    return analysis.with_latency(point, measured, tokens_per_sample=32, threads=1)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
-from compilewatch.contract.targets import CPU, TARGETS
-from compilewatch.environments import Environments
-from compilewatch.launchers.local.batch import Batch
+from compilewatch.contract.targets import TARGETS
+from compilewatch.launchers.local.batch import LocalExecution
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.launchers.local.profiler import Profiler
 from compilewatch.launchers.local.server import ServerProcess
 from compilewatch.records import DeclaredDevice
-from compilewatch.workflows.profile_parts import Profilers, environment_of
 
 Key = tuple[str, str, DeclaredDevice | None, bool]
 
@@ -46,7 +43,7 @@ class WarmLauncher(LocalLauncher):
         )
         return self._kept[key]
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: LocalExecution) -> None:
         """Start nothing in advance: the server may be there already."""
 
     @classmethod
@@ -67,26 +64,3 @@ def warm(
     """Stands for `LocalLauncher`; always with two jobs."""
     del jobs, single
     return WarmLauncher(2, environments, cache=cache, warn=warn)
-
-
-class WarmProfilers(Profilers):
-    """Profiling servers that outlive the command which started them."""
-
-    _kept: ClassVar[dict[tuple[str, Environments, str], Profiler]] = {}
-
-    def __init__(
-        self, targets: Sequence[str], environments: Environments, device: str = CPU
-    ) -> None:
-        super().__init__((), environments, device)
-        for target in targets:
-            name = environment_of(target)
-            key = (name, environments, device)
-            if key not in self._kept:
-                self._kept[key] = Profiler(name, ("inductor",), environments, device)
-            self._of[name] = self._kept[key]
-
-    @classmethod
-    def close_all(cls) -> None:
-        for profiler in cls._kept.values():
-            profiler.__exit__()
-        cls._kept.clear()

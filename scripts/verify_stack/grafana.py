@@ -21,6 +21,8 @@ Json = dict[str, Any]
 MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
     ("compilewatch-cost", "Least speed-up"): "speed is not measured by a sweep",
     ("compilewatch-health", "Overhead"): "the newest run may have reused every result",
+    ("compilewatch-health", "Repositories covered"): "the run has no repositories of the Hub",
+    ("compilewatch-health", "Repositories covered by part"): "the run has no repositories",
     ("compilewatch-profiles", "Comparisons by verdict"): "no earlier profile to compare with",
     ("compilewatch-profiles", "Slower models"): "no earlier profile to compare with",
     ("compilewatch-profiles", "Worth fixing first"): "the profiled model has no graph breaks",

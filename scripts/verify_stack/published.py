@@ -41,9 +41,20 @@ EXACT = {"broken": 0.6, "fixed": 0.995}
 def push(stack: Stack, metrics: str) -> None:
     """Replace the group, as a run does."""
     address = stack.url("pushgateway") + GROUP
-    answer = requests.put(address, data=metrics.lstrip().encode(), timeout=60)
+    answer = requests.put(address, data=typed(metrics).encode(), timeout=60)
     if not answer.ok:
         raise CheckError(f"the Pushgateway answers {answer.status_code}: {answer.text[:200]}")
+
+
+def typed(metrics: str) -> str:
+    """With the type of each metric: a Pushgateway that holds runs rejects another one, or none."""
+    lines: list[str] = []
+    for line in metrics.strip().splitlines():
+        kind = f"# TYPE {line.partition('{')[0]} gauge"
+        if kind not in lines:
+            lines.append(kind)
+        lines.append(line)
+    return "\n".join([*lines, ""])
 
 
 def retire(stack: Stack) -> None:

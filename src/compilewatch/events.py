@@ -1,17 +1,18 @@
 """The events of `logs/<run>.jsonl`. Each line is one event, written as a JSON object.
 
 `ts` is RFC 3339 with nanoseconds, in UTC. `LABELS` are the fields with few values, which become the
-labels of a log store; `METADATA` are the other fields with a single value, which become its
-structured metadata. `MEANINGS` describes every field; a name means the same in every event.
+labels of a log store; the other fields with a single value become its structured metadata.
+`MEANINGS` describes every field; a name means the same in every event. Extras have further events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from compilewatch import extras, plugins
 from compilewatch.contract.targets import target_label_value
 from compilewatch.records import (
     SCHEMA_VERSION,
@@ -25,7 +26,6 @@ from compilewatch.records import (
 )
 from compilewatch.records.clock import now
 from compilewatch.records.labels import mode_label_value, reason_label
-from compilewatch.records.papers import StageResult
 
 LABELS = ("event", "level", "source", "device", "target", "mode")
 
@@ -92,12 +92,6 @@ MEANINGS: dict[str, str] = {
     "sink": "the sink that did not accept the run",
     "wall_seconds": "wall-clock time of the run",
     "statuses": "number of results by status",
-    "paper": "id of the paper",
-    "stage": "stage of the papers pipeline: `find` to `execute`",
-    "outcome": "`passed`, `failed` or `not_run`",
-    "finding": "class of the first finding, such as `unfaithful`; null: nothing is wrong",
-    "generation": "SHA-256 of the version of the code; null: the stage is about none",
-    "scripted": "whether the code comes from prepared replies instead of a model",
     "regressions": "number of regressions from the baseline",
     "fixed": "number of models and targets that are fixed since the baseline",
 }
@@ -242,37 +236,6 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
     baseline: str | None
 
 
-class PaperStageEnded(Event, frozen=True, kw_only=True, tag="paper_stage_ended"):
-    """A stage of a paper ended. `run` is empty, and `ts` is when the stage ended."""
-
-    paper: str
-    stage: str
-    outcome: str
-    finding: str | None
-    generation: str | None
-    scripted: bool
-    detail: str
-
-
-def paper_stage(result: StageResult) -> PaperStageEnded:
-    """The event of a line of a paper's journal: the same each time it is made."""
-    finding = result.findings[0] if result.findings else None
-    return PaperStageEnded(
-        ts=result.at,
-        level="warning" if finding else "info",
-        run="",
-        source="papers",
-        device="cpu",
-        paper=result.paper,
-        stage=result.stage.value,
-        outcome=result.outcome.value,
-        finding=finding.kind.value if finding else None,
-        generation=result.generation,
-        scripted=result.scripted,
-        detail=finding.evidence if finding else result.detail,
-    )
-
-
 EVENTS: tuple[type[Event], ...] = (
     RunStarted,
     RunResumed,
@@ -284,14 +247,25 @@ EVENTS: tuple[type[Event], ...] = (
     SinkFailed,
     RunInterrupted,
     RunFinished,
-    PaperStageEnded,
 )
 
-METADATA = tuple(
-    sorted(
-        {name for event in EVENTS for name in event.__struct_fields__} - {"ts", *LABELS, *LINE_ONLY}
-    )
-)
+
+def all_events() -> tuple[type[Event], ...]:
+    """Return the events of the core, then those of the extras of this installation."""
+    return (*EVENTS, *(kind for ref in extras.providers("events") for kind in plugins.load(ref)))
+
+
+def all_meanings() -> dict[str, str]:
+    """Return what every field of every event means."""
+    found = dict(MEANINGS)
+    for reference in extras.providers("event_meanings"):
+        found |= plugins.load(reference)
+    return found
+
+
+def metadata_of(fields: Iterable[str]) -> tuple[str, ...]:
+    """Return which fields of events become structured metadata: all that are nothing else."""
+    return tuple(sorted(set(fields) - {"ts", *LABELS, *LINE_ONLY}))
 
 
 class Author:

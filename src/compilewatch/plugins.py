@@ -11,17 +11,28 @@ from compilewatch import extras
 from compilewatch.errors import MissingExtraError, UsageError, did_you_mean
 
 
-def load(reference: str) -> Any:
+def load(reference: str, command: str = "") -> Any:
     """Import the object that `"module:Attribute"` names.
 
-    Raises MissingExtraError if it needs an extra that is not installed, ImportError or
-    AttributeError.
+    `command` is the command that needs it, as it is typed after `compilewatch`. Raises
+    MissingExtraError if it needs an extra that is not installed, ImportError or AttributeError.
     """
     module, _, attribute = reference.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise missing(error) or error from None
+        raise missing(error, command) or error from None
+
+
+def provided(place: str, command: str) -> Any:
+    """Return what an extra has for a place of the core where there is one.
+
+    Raises MissingExtraError, in which `command` is named, if the extra is not here.
+    """
+    for reference in extras.providers(place):
+        return load(reference, command)
+    name = next(name for name, extra in extras.EXTRAS.items() if place in extra.provides)
+    raise _without(name, command)
 
 
 def missing(error: ModuleNotFoundError, command: str = "") -> MissingExtraError | None:
@@ -29,12 +40,22 @@ def missing(error: ModuleNotFoundError, command: str = "") -> MissingExtraError 
 
     `command` is the command that needs it, as it is typed after `compilewatch`.
     """
-    module = (error.name or "").partition(".")[0]
+    name = error.name or ""
+    if (folder := extras.extra_of(name)) is not None and not extras.is_here(name):
+        return _without(folder, command)
+    module = name.partition(".")[0]
     extra = extras.extra_with(module, command)
     if extra is None:
         return None
     return MissingExtraError(
         f"{module} is not installed, which {command or 'this'} needs: {extras.install(extra)}"
+    )
+
+
+def _without(extra: str, command: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"the extra {extra} is not installed, which {command or 'this'} needs: "
+        f"{extras.install(extra)}"
     )
 
 

@@ -23,7 +23,7 @@ from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from compilewatch.worker.process import warmup
 from compilewatch.worker.reproduce import script
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import Outcome
+from compilewatch.worker.targets import TargetOutcome
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
 FACTORIES = """
@@ -37,8 +37,8 @@ def inputs():
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
     """Outcomes on real and on fake tensors, None where those give none, and the script."""
 
-    real: Outcome
-    fake: Outcome | None
+    real: TargetOutcome
+    fake: TargetOutcome | None
     script: str
 
 
@@ -50,7 +50,7 @@ def request_of(case: Case, folder: Path) -> Request:
     return Request(model=model, target=Target(), key="0", tier=Tier.REAL)
 
 
-def outcome(case: Case, fake_mode: FakeTensorMode | None, folder: Path) -> Outcome:
+def outcome(case: Case, fake_mode: FakeTensorMode | None, folder: Path) -> TargetOutcome:
     torch.manual_seed(0)
     with fake_mode if fake_mode is not None else nullcontext():
         module, inputs = case.build().eval(), (torch.ones(3, 4),)
@@ -65,7 +65,7 @@ def outcome(case: Case, fake_mode: FakeTensorMode | None, folder: Path) -> Outco
         artifacts=folder,
         enter=lambda _: None,
     )
-    return subject.in_fork(DynamoTarget().run, Outcome)
+    return subject.in_fork(DynamoTarget().run, TargetOutcome)
 
 
 def evaluated(case: Case, folder: Path) -> Evaluated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import json
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import compilewatch
+from compilewatch import extras
 from compilewatch.contract.targets import COMMON_FILES, TARGETS
 from compilewatch.launchers import LAUNCHERS
 from compilewatch.sinks import SINKS
@@ -30,12 +32,18 @@ TABLES = {
 SHARED = ("records", "errors", "extras", "files", "data", "plugins", "contract", "neuron")
 """Packages that the worker may import beside itself."""
 
-USES_PROFILING = (
-    "compilewatch.worker.profilers.training",
-    "compilewatch.worker.profilers.xla_training",
-    "compilewatch.analysis.training",
-)
-"""The only modules that may import `profiling`, which is for training scripts of other people."""
+WORKER_OF_EXTRAS = {
+    "extras.profiles": ("infer.messages", "infer.records", "train", "profiling"),
+    "extras.papers": (),
+}
+"""What the worker of an extra may import of its extra, beside its own folder."""
+
+AMONG_EXTRAS = {
+    ("extras.papers", "extras.executor"),
+    ("extras.monitor", "extras.profiles"),
+    ("extras.gate", "extras.fixes"),
+}
+"""The only imports of one extra by another."""
 
 WITH_TORCH = {
     "compilewatch.api.check": ["compilewatch.worker.caller.evaluation.evaluate"],
@@ -64,6 +72,7 @@ def source_of(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
+@functools.cache
 def tree_of(module: str) -> ast.Module:
     return ast.parse(source_of(module).read_text())
 
@@ -104,7 +113,8 @@ def reachable(*names: str) -> set[str]:
 
 
 def in_worker(module: str) -> bool:
-    return package_of(module) == "worker"
+    """A folder `worker` of the core or of an extra."""
+    return "worker" in module.split(".")
 
 
 PARENT = [m for m in modules() if not in_worker(m) and not m.endswith("__main__")]
@@ -140,67 +150,92 @@ def arrows() -> dict[str, set[str]]:
     return found
 
 
-def test_packages_build_on_each_other_in_few_layers_without_cycles() -> None:
-    graph = arrows()
+def test_packages_build_on_each_other_without_cycles_and_the_core_in_few_layers() -> None:
+    assert layers_of(arrows()) > 0
+    core = {name: others for name, others in arrows().items() if not name.startswith("extras.")}
+    assert layers_of(core) <= 8
+
+
+def layers_of(graph: dict[str, set[str]]) -> int:
     layers = 0
     while graph:
         lowest = {name for name, others in graph.items() if not others & graph.keys()}
         assert lowest, f"a cycle among {', '.join(sorted(graph))}"
         graph = {name: others for name, others in graph.items() if name not in lowest}
         layers += 1
-    assert layers <= 10  # the commands of extras build on those of the core
+    return layers
+
+
+def is_extra(name: str) -> bool:
+    return (package_of(name) or "").startswith("extras.")
 
 
 def test_the_core_imports_no_extra() -> None:
+    """But for the public name of the profiler of training scripts."""
     guilty = [
         (module, name)
         for module in modules()
-        if not (package_of(module) or "").startswith("extras.")
+        if not is_extra(module) and module != "compilewatch.profiling"
         for name in imports(module)
-        if (package_of(name) or "").startswith("extras.")
+        if is_extra(name)
     ]
     assert guilty == []
 
 
-def test_the_documents_name_every_package() -> None:
-    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", page, re.MULTILINE))
-    assert named == {name.partition(".")[0] for name in arrows()}
-
-
-@pytest.mark.parametrize("module", PARENT)
-def test_the_parent_never_imports_the_worker(module: str) -> None:
-    found = [name for name in imports(module) if package_of(name) == "worker"]
-    assert found == WITH_TORCH.get(module, [])
-
-
-@pytest.mark.parametrize("module", WORKER)
-def test_the_worker_imports_only_what_it_shares_with_the_parent(module: str) -> None:
-    known = {package_of(name) for name in imports(module)} - {None, "profiling"}
-    assert known <= {"worker", *SHARED}
-
-
-@pytest.mark.parametrize("module", [m for m in modules() if package_of(m) in SHARED])
-def test_what_the_worker_shares_imports_nothing_else_of_the_parent(module: str) -> None:
-    known = {package_of(name) for name in imports(module)} - {None}
-    assert known <= set(SHARED)
-
-
-@pytest.mark.parametrize("module", [m for m in modules() if package_of(m) == "profiling"])
-def test_profiling_stands_on_what_parent_and_worker_share_and_brings_no_torch(module: str) -> None:
-    names = set(imports(module))
-    assert {package_of(name) for name in names} - {None} <= {"profiling", *SHARED}
-    assert [name for name in names if name.split(".")[0] in HEAVY] == []
-
-
-def test_profiling_is_for_training_scripts_and_few_of_our_modules() -> None:
-    users = {
-        module
-        for module in modules()
-        if package_of(module) != "profiling"
-        and "profiling" in {package_of(name) for name in imports(module)}
+def test_few_extras_import_another() -> None:
+    found = {
+        (package, other)
+        for package, others in arrows().items()
+        if package.startswith("extras.")
+        for other in others
+        if other.startswith("extras.")
     }
-    assert users <= set(USES_PROFILING)
+    assert found <= AMONG_EXTRAS
+
+
+def test_the_documents_name_every_package_and_every_extra() -> None:
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    core, _, rest = page.partition("\n### The extras\n")
+    row = re.compile(r"^\| `(\w+)(?:/|\.py)` \|", re.MULTILINE)
+    packages = {name for name in arrows() if not name.startswith("extras.")}
+    assert set(row.findall(core)) == packages | {"profiling"}  # it belongs to an extra
+    assert set(row.findall(rest)) == set(extras.folders())
+
+
+def test_the_parent_never_imports_a_worker() -> None:
+    found = {
+        module: [n for n in imports(module) if n.startswith("compilewatch.") and in_worker(n)]
+        for module in PARENT
+    }
+    assert {module: names for module, names in found.items() if names} == WITH_TORCH
+
+
+def test_a_worker_imports_only_what_it_shares_with_the_parent() -> None:
+    for module in WORKER:
+        mine = package_of(module) or ""
+        for name in imports(module):
+            package = package_of(name)
+            if package in (None, "worker", *SHARED):
+                continue
+            inside = name.partition(f"compilewatch.{mine}.")[2]
+            allowed = ("worker", *WORKER_OF_EXTRAS.get(mine, ()))
+            assert inside.startswith(allowed) or package in WORKER_OF_EXTRAS.get(mine, ()), (
+                module,
+                name,
+            )
+
+
+def test_what_the_worker_shares_imports_nothing_else_of_the_parent() -> None:
+    for module in modules():
+        if package_of(module) in SHARED:
+            known = {package_of(name) for name in imports(module)} - {None}
+            assert known <= set(SHARED), module
+
+
+def test_the_profiler_of_training_scripts_brings_no_torch() -> None:
+    for module in modules():
+        if module.startswith("compilewatch.extras.profiles.train."):
+            assert [name for name in imports(module) if name.split(".")[0] in HEAVY] == [], module
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -220,10 +255,12 @@ def test_the_key_of_a_result_covers_every_module_that_its_target_imports(target:
     assert empty == []
 
 
-@pytest.mark.parametrize("module", [m for m in PARENT if m.startswith("compilewatch.records")])
-def test_records_import_nothing_of_the_package_but_themselves(module: str) -> None:
-    ours = [name for name in imports(module) if name.split(".")[0] == "compilewatch"]
-    assert [name for name in ours if not name.startswith("compilewatch.records")] == []
+def test_records_import_nothing_of_the_package_but_themselves() -> None:
+    for module in PARENT:
+        if module.startswith("compilewatch.records"):
+            ours = [name for name in imports(module) if name.split(".")[0] == "compilewatch"]
+            others = [name for name in ours if not name.startswith("compilewatch.records")]
+            assert others == [], module
 
 
 def test_the_checks_see_something() -> None:
@@ -257,13 +294,13 @@ def test_a_table_is_read_without_loading_its_entries(table: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", modules())
-def test_importing_does_nothing(module: str) -> None:
+def test_importing_does_nothing() -> None:
     """At the top of a module only definitions: no loop, no context, no bare call."""
-    for node in tree_of(module).body:
-        if isinstance(node, ast.Expr):
-            assert isinstance(node.value, ast.Constant), f"{module}:{node.lineno}: a call at import"
-        assert not isinstance(node, ast.For | ast.While | ast.With | ast.Delete), module
+    for module in modules():
+        for node in tree_of(module).body:
+            if isinstance(node, ast.Expr):
+                assert isinstance(node.value, ast.Constant), f"{module}:{node.lineno}: a call"
+            assert not isinstance(node, ast.For | ast.While | ast.With | ast.Delete), module
 
 
 def test_no_pickle_is_ever_loaded() -> None:
@@ -284,6 +321,15 @@ def test_no_pickle_is_ever_loaded() -> None:
         and node.value.id in ("torch", "numpy", "np")
     ]
     assert guilty == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    found: dict[str, list[str]] = {}
+    for module in modules():
+        for node in tree_of(module).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}
 
 
 def test_modules_are_nouns_of_the_domain() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from compilewatch import events
-from compilewatch.events import EVENTS, LABELS, MEANINGS, Author, Event
+from compilewatch.events import LABELS, Author, Event, all_events, all_meanings
 from compilewatch.records import Change, ChangeKind, Mode, Phase, Status, Target
 from compilewatch.records.clock import now
 from tests import factories
@@ -35,8 +35,8 @@ def test_times_are_rfc_3339_with_nanoseconds_in_utc() -> None:
 def test_all_events_are_listed_and_named_apart() -> None:
     concrete = {k for k in _subclasses(Event) if isinstance(k.__struct_config__.tag, str)}
     named = {k for k in concrete if k not in (Event, events.ModelEvent)}
-    assert set(EVENTS) == named
-    tags = [kind.__struct_config__.tag for kind in EVENTS]
+    assert set(all_events()) == named
+    tags = [kind.__struct_config__.tag for kind in all_events()]
     assert len(set(tags)) == len(tags)
     assert {"run_started", "model_checked", "graph_break", "regression", "run_finished"} <= set(
         map(str, tags)
@@ -44,9 +44,9 @@ def test_all_events_are_listed_and_named_apart() -> None:
 
 
 def test_every_event_and_every_field_is_explained() -> None:
-    fields = {field for kind in EVENTS for field in kind.__struct_fields__}
-    assert fields == set(MEANINGS)
-    assert all((kind.__dict__.get("__doc__") or "").strip() for kind in EVENTS)
+    fields = {field for kind in all_events() for field in kind.__struct_fields__}
+    assert fields == set(all_meanings())
+    assert all((kind.__dict__.get("__doc__") or "").strip() for kind in all_events())
 
 
 def test_every_line_says_when_what_and_of_which_run() -> None:

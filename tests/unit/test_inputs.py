@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.sources.transformers.scan import Library, ModelClass
+from compilewatch.sources.transformers.scan import ModelClass, ScannedLibrary
 from scripts.check_inputs import findings, stated, write
 
 DATA = Path("src/compilewatch/data")
 
-LIBRARY = Library(
+LIBRARY = ScannedLibrary(
     version="5.2.0",
     classes=(ModelClass(name="BertModel", module="bert", model_type="bert"),),
     mappings={},

@@ -34,7 +34,7 @@ class By(StrEnum):
     ID = "id"
 
 
-class Order(StrEnum):
+class FixOrder(StrEnum):
     """What a step is chosen for: the models that it cures, or their downloads."""
 
     MODELS = "models"
@@ -42,7 +42,7 @@ class Order(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
+class FixableCause:
     """What can be fixed: a fingerprint (a reason in a function), or a reason wherever it strikes.
 
     `file`, `lines` and `function` are of its most frequent place, `places` counts the fingerprints.
@@ -80,7 +80,7 @@ class Fix:
     steps before.
     """
 
-    causes: tuple[Cause, ...]
+    causes: tuple[FixableCause, ...]
     models: tuple[str, ...]
     downloads: int | None
     exact: bool
@@ -99,7 +99,7 @@ class Leverage:
     """
 
     by: By
-    order: Order
+    order: FixOrder
     targets: tuple[str, ...]
     broken: int
     downloads: int | None
@@ -109,7 +109,7 @@ class Leverage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class PredictionCheck:
     """Predictions held against a later run that evaluated the same models.
 
     Only models with a verdict in both runs count: `models`, of which `broken` had a graph break and
@@ -149,7 +149,7 @@ def leverage(
     results: Iterable[Result],
     *,
     by: By = By.LINE,
-    order: Order = Order.MODELS,
+    order: FixOrder = FixOrder.MODELS,
     top: int | None = None,
     target: str | None = None,
 ) -> Leverage:
@@ -159,7 +159,7 @@ def leverage(
     target (Dynamo before Inductor) that has any, in all its modes and environments.
     """
     chosen = _of_target([result for result in results if result.breaks], target)
-    causes = _Causes(chosen, by)
+    causes = _FixableCauses(chosen, by)
     fixes = tuple(_greedy(causes, order, top))
     cured = {name for fix in fixes for name in fix.models}
     return Leverage(
@@ -176,7 +176,7 @@ def leverage(
 
 def cured_alone(results: Sequence[Result]) -> dict[str, tuple[int, int | None]]:
     """Reason -> models, and their downloads, that break for this reason only; zeros included."""
-    causes = _Causes(results, By.ID)
+    causes = _FixableCauses(results, By.ID)
     return {
         reason: (len(names), downloads_of(causes.models[name] for name in names))
         for reason, names in ((key, causes.alone(key)) for key in causes.found)
@@ -184,14 +184,14 @@ def cured_alone(results: Sequence[Result]) -> dict[str, tuple[int, int | None]]:
 
 
 def cured_by(results: Iterable[Result], gone: Set[str], by: By) -> tuple[str, ...]:
-    """The models without a graph break if these causes (keys of `Cause`) were gone."""
-    causes = _Causes([result for result in results if result.breaks], by)
+    """The models without a graph break if these causes (keys of `FixableCause`) were gone."""
+    causes = _FixableCauses([result for result in results if result.breaks], by)
     return tuple(name for name, keys in causes.of_model.items() if keys <= gone)
 
 
 def check(
     before: Iterable[Result], after: Iterable[Result], by: By, *, target: str | None = None
-) -> Check:
+) -> PredictionCheck:
     """Hold what is predicted from an earlier run against a later one.
 
     A result's counterpart is of the same model, target, mode, shapes and device, in any
@@ -217,14 +217,14 @@ def check(
     broken = {name for name, found in olds_by_model.items() if found}
     still = {new.request.model.name for _, new in pairs if new.status is not Status.PASS}
     predicted = set(cured_by((old for old, _ in pairs), gone, by)) & broken
-    causes = _Causes((old for old, _ in pairs), by)
+    causes = _FixableCauses((old for old, _ in pairs), by)
     unknown = {name for name, keys in causes.of_model.items() if None in keys}
     rid = {
         name
         for name in broken - unknown
         if _gone(olds_by_model[name], news_by_model[name]) == olds_by_model[name].keys()
     }
-    return Check(
+    return PredictionCheck(
         by=by,
         models=len(olds_by_model),
         broken=len(broken),
@@ -285,7 +285,7 @@ def cause_key(graph_break: GraphBreak, by: By) -> str | None:
     return graph_break.fingerprint if by is By.LINE else reason_label(graph_break)
 
 
-class _Causes:
+class _FixableCauses:
     """The breaks of results, by cause and by model."""
 
     def __init__(self, results: Iterable[Result], by: By) -> None:
@@ -326,7 +326,7 @@ class _Causes:
         specs = (self.models[name] for name in names)
         return sorted(specs, key=lambda spec: (-(spec.downloads or 0), spec.name))
 
-    def describe(self, key: str) -> Cause:
+    def describe(self, key: str) -> FixableCause:
         hits = self.found[key]
         fingerprints: defaultdict[str, list[GraphBreak]] = defaultdict(list)
         for _, each in hits:
@@ -336,7 +336,7 @@ class _Causes:
         sample = next(each for each in here if each.line == lines.most_common(1)[0][0])
         affected = self.specs({name for name, _ in hits})
         alone = self.specs(self.alone(key))
-        return Cause(
+        return FixableCause(
             key=key,
             label=reason_label(sample),
             gb_id=sample.gb_id,
@@ -360,7 +360,7 @@ def _of_target(broken: list[Result], label: str | None) -> list[Result]:
     return [result for result in broken if target_order(result.request.target)[:1] == first]
 
 
-def _greedy(causes: _Causes, order: Order, top: int | None) -> Iterable[Fix]:
+def _greedy(causes: _FixableCauses, order: FixOrder, top: int | None) -> Iterable[Fix]:
     """Yield the steps; a set of causes is a candidate where it is all that a model has left."""
     left = {name: keys for name, keys in causes.of_model.items() if None not in keys}
     fixed: frozenset[str | None] = frozenset()
@@ -398,11 +398,11 @@ def _greedy(causes: _Causes, order: Order, top: int | None) -> Iterable[Fix]:
 
 
 def _worth(
-    causes: _Causes, keys: frozenset[str | None], names: Sequence[str], order: Order
+    causes: _FixableCauses, keys: frozenset[str | None], names: Sequence[str], order: FixOrder
 ) -> tuple[float, float, int, tuple[str, ...]]:
     """What a step gives for each of its causes; equal ones by the other figure, then by reach."""
     models = len(names) / len(keys)
     downloads = (downloads_of(causes.models[name] for name in names) or 0) / len(keys)
-    first, second = (models, downloads) if order is Order.MODELS else (downloads, models)
+    first, second = (models, downloads) if order is FixOrder.MODELS else (downloads, models)
     known = sorted(key for key in keys if key is not None)
     return (first, second, len(causes.affected(known)), tuple(known))

@@ -86,7 +86,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class MatrixRow:
     """One model on one way. `cells` has the layers that were evaluated, eager first.
 
     `disagreements` are lines that say where export and compile, or the variants of export, differ.
@@ -137,7 +137,7 @@ def targets_in_order(results: Iterable[Result]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(target_label(target) for target in targets))
 
 
-def rows(results: Iterable[Result]) -> tuple[Row, ...]:
+def rows(results: Iterable[Result]) -> tuple[MatrixRow, ...]:
     """A row for each model and way, in the order in which the results name them."""
     grouped: defaultdict[tuple[str, Way], list[Result]] = defaultdict(list)
     for result in results:
@@ -145,7 +145,7 @@ def rows(results: Iterable[Result]) -> tuple[Row, ...]:
     return tuple(_row(way, found) for (_, way), found in grouped.items())
 
 
-def first_failures(found: Iterable[Row]) -> dict[tuple[Way, str], int]:
+def first_failures(found: Iterable[MatrixRow]) -> dict[tuple[Way, str], int]:
     """Models by way and first failing layer, in layer order; zero for one that never is it."""
     counts: dict[tuple[Way, str], int] = {}
     for row in found:
@@ -196,7 +196,7 @@ def _causes(result: Result) -> set[tuple[str, Phase | None]]:
     return {(code, result.phase)}
 
 
-def _row(way: Way, results: list[Result]) -> Row:
+def _row(way: Way, results: list[Result]) -> MatrixRow:
     ordered = sorted(results, key=lambda result: target_order(result.request.target))
     cells = [
         Cell(layer=result.request.target.name, failed=_failed(result), result=result)
@@ -206,7 +206,7 @@ def _row(way: Way, results: list[Result]) -> Row:
     if any(result.status not in NOT_RUN for result in ordered):
         before = next((result for result in ordered if _ended_before_compiling(result)), None)
         cells.insert(0, Cell(layer=EAGER, failed=before is not None, result=before))
-    return Row(
+    return MatrixRow(
         model=ordered[0].request.model,
         way=way,
         cells=tuple(cells),

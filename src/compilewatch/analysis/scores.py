@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compilewatch.records.profiles import Accuracy
+from compilewatch.records.accuracy import Accuracy
 
 
 def accuracy_of(

@@ -20,7 +20,7 @@ MEASURED = (Phase.CREATE, Phase.INPUTS, Phase.EAGER, Phase.COMPILE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class VerdictGroup:
     """Verdicts of a family or task. `downloads` is None where no model of it has a figure."""
 
     name: str
@@ -194,7 +194,7 @@ def status_counts(results: Iterable[Result]) -> dict[Status, int]:
     return {status: counts[status] for status in Status if counts[status]}
 
 
-def by_family(view: RunView) -> tuple[Group, ...]:
+def by_family(view: RunView) -> tuple[VerdictGroup, ...]:
     """Verdicts by model family, most downloaded first."""
     return _groups(view.results, lambda model: model.family)
 
@@ -258,12 +258,14 @@ def downloads_of(models: Iterable[ModelSpec]) -> int | None:
     return sum(figures.values()) if figures else None
 
 
-def _groups(results: Sequence[Result], name: Callable[[ModelSpec], str]) -> tuple[Group, ...]:
+def _groups(
+    results: Sequence[Result], name: Callable[[ModelSpec], str]
+) -> tuple[VerdictGroup, ...]:
     members: defaultdict[str, list[Result]] = defaultdict(list)
     for result in results:
         members[name(result.request.model)].append(result)
     groups = [
-        Group(
+        VerdictGroup(
             name=key,
             models=len({r.request.model.name for r in group}),
             requests=len(group),

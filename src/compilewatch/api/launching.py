@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch import plugins
+from compilewatch import extras, plugins
 from compilewatch.config.settings import Settings
 from compilewatch.launchers import LAUNCHERS, Launcher
 from compilewatch.records import Request, Result
@@ -35,25 +35,15 @@ def local_launcher(
 @contextlib.contextmanager
 def launcher_of(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
     """The launcher that the settings name, closed at the end; for generated code the sandbox."""
-    if settings.source == "papers":
-        from compilewatch.launchers.confined import ConfinedLauncher
-
-        yield ConfinedLauncher(1, tuple(names), cache=settings.cache_folder)
-        return
-    if settings.launcher == "local":
+    if (sandboxed := extras.SANDBOXED.get(settings.source)) is not None:
+        yield plugins.load(sandboxed, f"--source {settings.source}").of(settings, tuple(names))
+    elif settings.launcher == "local":
         with local_launcher(settings, names) as launcher:
             yield launcher
-        return
-    from compilewatch.launchers.ray.launcher import RayLauncher
-
-    with RayLauncher(
-        settings.jobs,
-        tuple(names),
-        address=settings.ray_address,
-        cache=settings.cache_folder,
-        memory_limit_bytes=settings.memory_limit_bytes,
-    ) as cluster:
-        yield cluster
+    else:
+        found = plugins.find("launcher", LAUNCHERS, settings.launcher)
+        with found.of(settings, names) as launcher:
+            yield launcher
 
 
 def evaluate_one(

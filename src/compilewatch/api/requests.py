@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from compilewatch import extras
 from compilewatch.api.selection import described, one_model, split
 from compilewatch.api.worker_client import check_backends, check_nested_graph_breaks
 from compilewatch.config.settings import Settings, load_settings
@@ -95,7 +96,7 @@ def _one_spec(model: str, settings: Settings, folders: Sequence[Path]) -> ModelS
     """The model of a command about one model. Raises UsageError if it cannot run here."""
     asked = settings.environments[0] if len(settings.environments) == 1 else None
     spec = one_model(settings, model, python_path=folders, environment=asked)
-    if spec.source == "papers":
+    if spec.source in extras.SANDBOXED:
         raise UsageError(
             f"{spec.name} is generated code, which only runs in the sandbox: use `compilewatch "
             "sweep --source papers`, `compilewatch papers check` or `compilewatch papers show`"

@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
+from compilewatch.api.evaluation import Observer
 from compilewatch.api.launching import launcher_of
+from compilewatch.api.run import sweep as run_sweep
 from compilewatch.api.selection import Selection, choose_for_sweep, environments_for
 from compilewatch.api.summary import SweepSummary, summary_of
 from compilewatch.api.worker_client import check_backends, check_nested_graph_breaks
@@ -22,13 +24,11 @@ from compilewatch.records.plans import Shard
 from compilewatch.records.views import RunView
 from compilewatch.sources.libraries import ALL
 from compilewatch.store import Store
-from compilewatch.workflows.evaluation import Observer
-from compilewatch.workflows.sweep import sweep as run_sweep
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepPlan:
-    """What a new run evaluates; see `workflows.sweep.sweep`."""
+    """What a new run evaluates; see `api.run.sweep`."""
 
     selection: Selection
     targets: tuple[Target, ...]

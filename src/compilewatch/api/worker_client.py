@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from compilewatch.config.settings import Settings
-from compilewatch.contract.messages import CapturedProfile, NeuronCapture, Readiness
+from compilewatch.contract.messages import Readiness
 from compilewatch.contract.targets import TARGETS, entry
 from compilewatch.environments import (
     Environments,
@@ -23,7 +23,6 @@ from compilewatch.environments import (
     worker_variables,
 )
 from compilewatch.errors import (
-    CompilerError,
     InputsError,
     InterpreterError,
     LauncherError,
@@ -36,7 +35,6 @@ from compilewatch.records import (
     ModelSpec,
     Record,
     Request,
-    Result,
     Status,
     Target,
     Tier,
@@ -68,41 +66,10 @@ def call_worker(environments: Environments, verb: str, request: Request, kind: t
     Raises InputsError with the message of the model's own error.
     """
     chosen = environments.interpreter(request.target.environment)
-    done = _oneshot(chosen, verb, msgspec.json.encode(request), request.deadlines.total_seconds)
+    done = oneshot(chosen, verb, msgspec.json.encode(request), request.deadlines.total_seconds)
     if done.returncode != 0:
-        raise InputsError(f"{request.model.name}: {_last_line(done.stderr)}")
+        raise InputsError(f"{request.model.name}: {last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=kind)
-
-
-def train_alone(environments: Environments, request: Request) -> Result:
-    """Train for a profile in an interpreter of its own, which no server has warmed up.
-
-    Raises InputsError if it does not end within the deadline of all phases.
-    """
-    try:
-        return call_worker(environments, "train", request, Result)
-    except subprocess.TimeoutExpired:
-        seconds = request.deadlines.total_seconds
-        raise InputsError(
-            f"{request.model.name}: the training did not end within {seconds:g} s: raise "
-            "deadlines.total_seconds or train fewer steps"
-        ) from None
-
-
-def capture_on_neuron(environments: Environments, order: NeuronCapture) -> CapturedProfile:
-    """Run `neuron-profile` of `worker.process.oneshot`, with the variables of this shell.
-
-    Raises CompilerError with the message of the failure.
-    """
-    chosen = environments.interpreter(order.request.target.environment)
-    seconds = order.request.deadlines.total_seconds
-    try:
-        done = _oneshot(chosen, "neuron-profile", msgspec.json.encode(order), seconds)
-    except subprocess.TimeoutExpired:
-        raise CompilerError(f"the capture did not end within {seconds:g} s") from None
-    if done.returncode != 0:
-        raise CompilerError(f"{order.request.model.name}: {_last_line(done.stderr)}")
-    return msgspec.json.decode(done.stdout, type=CapturedProfile)
 
 
 def try_environment(environments: Environments, name: str) -> Working:
@@ -189,19 +156,20 @@ def check_nested_graph_breaks(
 
 def _check_readiness(name: str, chosen: Interpreter) -> Readiness:
     try:
-        done = _oneshot(chosen, "targets", b"", CHECK_SECONDS)
+        done = oneshot(chosen, "targets", b"", CHECK_SECONDS)
     except subprocess.TimeoutExpired:
         raise InterpreterError(
             f"environment {name!r} did not respond within {CHECK_SECONDS:g} s"
         ) from None
     if done.returncode != 0:
-        raise InterpreterError(f"environment {name!r} is broken: {_last_line(done.stderr)}")
+        raise InterpreterError(f"environment {name!r} is broken: {last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=Readiness)
 
 
-def _oneshot(
+def oneshot(
     chosen: Interpreter, verb: str, request: bytes, timeout_seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
+    """Run a verb of `worker.process.oneshot`. Raises subprocess.TimeoutExpired."""
     return subprocess.run(
         worker_command(chosen, "oneshot", verb),
         input=request,
@@ -212,5 +180,6 @@ def _oneshot(
     )
 
 
-def _last_line(output: bytes) -> str:
+def last_line(output: bytes) -> str:
+    """Return the last line of an output, in which the reason of a failure stands."""
     return (output.decode(errors="replace").strip().splitlines() or ["no message"])[-1]

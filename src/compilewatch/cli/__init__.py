@@ -7,7 +7,6 @@ did not accept a run); 130 interrupted.
 
 from __future__ import annotations
 
-import importlib
 import signal
 import sys
 from typing import Any
@@ -17,21 +16,15 @@ import click
 from compilewatch import __version__, extras, plugins
 from compilewatch.errors import CompilewatchError, did_you_mean
 
-VERBS: dict[str, str] = {
+_CORE: dict[str, str] = {
     "sweep": "check models on compile targets and report",
     "explain": "check one model now and show its graph breaks with their source lines",
-    "gate": "fail for new graph breaks in a repository's own code, by its baseline",
-    "init": "write a test, settings and a workflow of the gate into a repository",
-    "pull": "fetch the list of the Hub's most used models and pin their revisions",
     "inputs": "show, or save for editing, the example inputs of a model",
-    "profile": "measure latency, throughput and memory, and what graph breaks cost",
     "show": "show the stored results of a model",
     "runs": "list the stored runs",
     "compare": "show what changed between two runs",
-    "bisect": "find the release of torch or Transformers that changed a model's result",
     "leverage": "show what to fix first, so that most models have no graph break any more",
     "merge": "join the runs of a sweep's shards into one run",
-    "monitor": "serve a local page about runs and profiles, which follows those that run",
     "report": "write the report, junit.xml and metrics of a stored run again",
     "publish": "send a stored run to the configured Pushgateway, Loki and S3",
     "prune": "delete stored runs that newer ones have superseded",
@@ -40,24 +33,26 @@ VERBS: dict[str, str] = {
     "list-sources": "list where models come from, the libraries that are here and those missing",
     "env": "create, list and check the environments that workers run in",
     "neuron": "compile captured HLO modules with the compiler of the Neuron SDK, if installed",
-    "papers": "write code for research papers with a language model, check it, compile it",
-    "trainium": "start the Trainium instance, stop it, and show what it costs",
-    "executor": "run unreviewed code in sandboxes: the service, and commands that submit jobs",
     "doctor": "show what this machine can run, what is missing and which command installs it",
 }
+
+COMMANDS: dict[str, extras.Command] = {
+    name: extras.Command(f"compilewatch.cli.verbs.{name.replace('-', '_')}:command", line)
+    for name, line in _CORE.items()
+} | extras.commands()
+"""Every command: those of the core, then those of the extras."""
 
 
 class LazyGroup(click.Group):
     """Lists the commands without importing them, so that `--help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(VERBS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in VERBS:
+        if cmd_name not in COMMANDS:
             return None
-        own = f"compilewatch.cli.verbs.{cmd_name.replace('-', '_')}"
-        command: Any = importlib.import_module(extras.COMMANDS.get(cmd_name, own)).command
+        command = plugins.load(COMMANDS[cmd_name].implementation, cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -70,14 +65,19 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in VERBS:
-            hint = did_you_mean(args[0], VERBS) or "; see compilewatch --help"
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            hint = did_you_mean(args[0], COMMANDS) or "; see compilewatch --help"
             ctx.fail(f"no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        of_extras = extras.commands()
+        for title, names in (
+            ("Commands", [name for name in COMMANDS if name not in of_extras]),
+            ("Commands of extras", list(of_extras)),
+        ):
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name].help) for name in names])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,34 +8,34 @@ import msgspec
 from msgspec import Meta
 
 
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SettingsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all tables."""
 
 
-class PushgatewaySettings(Section, frozen=True, kw_only=True):
+class PushgatewaySettings(SettingsSection, frozen=True, kw_only=True):
     url: str = ""
     username: str = ""
     password: str = ""
     replace: bool = False
 
 
-class LokiSettings(Section, frozen=True, kw_only=True):
+class LokiSettings(SettingsSection, frozen=True, kw_only=True):
     url: str = ""
     username: str = ""
     password: str = ""
 
 
-class S3Settings(Section, frozen=True, kw_only=True):
+class S3Settings(SettingsSection, frozen=True, kw_only=True):
     url: str = ""
     endpoint_url: str = ""
 
 
-class PublishSettings(Section, frozen=True, kw_only=True):
+class PublishSettings(SettingsSection, frozen=True, kw_only=True):
     timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0
     retry_seconds: Annotated[float, Meta(ge=0)] = 30.0
 
 
-class TrainiumSettings(Section, frozen=True, kw_only=True):
+class TrainiumSettings(SettingsSection, frozen=True, kw_only=True):
     instance: str = ""
     tag: str = "compilewatch=trainium"
     region: str = ""
@@ -50,7 +50,7 @@ class TrainiumSettings(Section, frozen=True, kw_only=True):
     prices_file: str = ""
 
 
-class PapersSettings(Section, frozen=True, kw_only=True):
+class PapersSettings(SettingsSection, frozen=True, kw_only=True):
     library: Literal["auto", "folder", "opensearch"] = "auto"
     folder: str = ""
     opensearch_endpoint: str = ""
@@ -71,7 +71,7 @@ class PapersSettings(Section, frozen=True, kw_only=True):
     usd_per_hour: Annotated[float, Meta(ge=0)] = 0.0
 
 
-class CloudWatchSettings(Section, frozen=True, kw_only=True):
+class CloudWatchSettings(SettingsSection, frozen=True, kw_only=True):
     enabled: bool = False
     namespace: str = "Trainium/Training"
     region: str = ""
@@ -80,7 +80,7 @@ class CloudWatchSettings(Section, frozen=True, kw_only=True):
     instance_type: str = "trn1.2xlarge"
 
 
-class ExecutorSettings(Section, frozen=True, kw_only=True):
+class ExecutorSettings(SettingsSection, frozen=True, kw_only=True):
     endpoint: str = ""
     token: str = ""
     token_file: str = ""

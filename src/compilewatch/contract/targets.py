@@ -187,8 +187,20 @@ PACKAGE_ENVIRONMENTS: dict[str, tuple[str, ...]] = {
         "timm",
         "torchvision",
     ),
+    "other-libraries": (
+        "flair",
+        "gliner",
+        "pyannote-audio",
+        "speechbrain",
+        "ultralytics",
+        "vocos",
+        "wtpsplit",
+    ),
 }
-"""Environments like the default one -> the packages that they have besides, for some models."""
+"""Environments with the torch of the default one -> the packages that they have, for some models.
+
+That of `other-libraries` is the only one with another Transformers.
+"""
 
 
 def entry(name: str) -> TargetEntry:

@@ -15,7 +15,7 @@ from compilewatch.errors import InterpreterError
 from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record
 
 
-class State(StrEnum):
+class EnvironmentState(StrEnum):
     """`unfinished`: its creation was interrupted; `broken`: it does not respond."""
 
     READY = "ready"
@@ -24,16 +24,16 @@ class State(StrEnum):
     NOT_CREATED = "not_created"
 
 
-class Listed(Record, frozen=True, kw_only=True):
+class ListedEnvironment(Record, frozen=True, kw_only=True):
     """One environment. `environment` is its description, None unless it is ready."""
 
     name: str
-    state: State
+    state: EnvironmentState
     environment: Environment | None = None
     advice: str = ""
 
 
-def listing(environments: Environments, *, fresh: bool = False) -> tuple[Listed, ...]:
+def listing(environments: Environments, *, fresh: bool = False) -> tuple[ListedEnvironment, ...]:
     """Those there are, then the unfinished ones, then those that a target would need."""
     found = [_described(name, environments, fresh) for name in environments.available()]
     folders = environments.folder("")
@@ -44,8 +44,8 @@ def listing(environments: Environments, *, fresh: bool = False) -> tuple[Listed,
     begun = sorted(path.parent.name for path in folders.glob("*/venv"))
     for name in dict.fromkeys([*begun, *targets.environments()]):
         if name not in known:
-            state = State.UNFINISHED if name in begun else State.NOT_CREATED
-            found.append(Listed(name=name, state=state, advice=create_command(name)))
+            state = EnvironmentState.UNFINISHED if name in begun else EnvironmentState.NOT_CREATED
+            found.append(ListedEnvironment(name=name, state=state, advice=create_command(name)))
     return tuple(found)
 
 
@@ -69,10 +69,12 @@ def size_of(environments: Environments, name: str) -> Size:
     return Size(own_bytes=own, shared_bytes=shared)
 
 
-def _described(name: str, environments: Environments, fresh: bool) -> Listed:
+def _described(name: str, environments: Environments, fresh: bool) -> ListedEnvironment:
     try:
         made = environments.describe(name, fresh=fresh)
-        return Listed(name=name, state=State.READY, environment=made)
+        return ListedEnvironment(name=name, state=EnvironmentState.READY, environment=made)
     except InterpreterError as error:
         command = "make setup" if name in INTERPRETERS else create_command(name)
-        return Listed(name=name, state=State.BROKEN, advice=f"{error}; {command}")
+        return ListedEnvironment(
+            name=name, state=EnvironmentState.BROKEN, advice=f"{error}; {command}"
+        )

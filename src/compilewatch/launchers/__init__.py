@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from compilewatch import extras
 from compilewatch.errors import LauncherError
 from compilewatch.records import Environment, Request, Result, Tier
-from compilewatch.records.papers import UNREVIEWED
 
 LAUNCHERS: dict[str, str] = {
     "local": "compilewatch.launchers.local.launcher:LocalLauncher",
-    "ray": "compilewatch.launchers.ray.launcher:RayLauncher",
-    "fake": "compilewatch.launchers.fake:FakeLauncher",
+    **extras.rows("launchers"),
 }
 
 
@@ -42,16 +41,16 @@ class Running:
 
 
 def by_environment(
-    requests: Iterable[Request], names: Iterable[str], who: str, *, confined: bool = False
+    requests: Iterable[Request], names: Iterable[str], who: str, *, sandboxed: bool = False
 ) -> dict[str, list[Request]]:
     """Return the requests of each of these environments: those of each device together, in order.
 
     Raises LauncherError for a request in another environment (`who` is the subject of the message),
-    and for generated code, unless the launcher is `confined`.
+    and for generated code, unless the launcher has a sandbox.
     """
     found: dict[str, list[Request]] = {name: [] for name in names}
     for request in requests:
-        if request.model.source == UNREVIEWED and not confined:
+        if request.model.source in extras.SANDBOXED and not sandboxed:
             raise LauncherError(
                 f"{request.model.name} is generated code, which only runs in the sandbox of this "
                 "machine: use `compilewatch sweep --source papers` with the launcher local"

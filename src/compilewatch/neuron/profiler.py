@@ -42,7 +42,7 @@ class ProfilerTool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
+class NeuronSession:
     """The files of a captured profile below one folder. `empty` NTFF files captured nothing."""
 
     folder: Path
@@ -130,14 +130,14 @@ def run(tool: ProfilerTool, arguments: list[str], *, timeout_seconds: float) -> 
     return done.stdout
 
 
-def session(folder: Path) -> Session:
+def session(folder: Path) -> NeuronSession:
     """Return the files of a session. Raises CompilerError if there is none."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     ntffs = tuple(path for path in files if path.suffix == NTFF_SUFFIX)
     system = tuple(path for path in files if path.name in SESSION_FILES)
     if not ntffs and not system:
         raise CompilerError(f"{folder} contains neither *{NTFF_SUFFIX} nor {SESSION_FILES[0]}")
-    return Session(
+    return NeuronSession(
         folder=folder,
         neffs=tuple(path for path in files if path.suffix == NEFF_SUFFIX),
         ntffs=ntffs,

@@ -73,6 +73,7 @@ from compilewatch.records.requests import (
     ModelSpec,
     Request,
     Target,
+    Work,
 )
 from compilewatch.records.results import (
     Attempt,
@@ -147,5 +148,6 @@ __all__ = [
     "Tier",
     "VariantResult",
     "Variants",
+    "Work",
     "XlaDetail",
 ]

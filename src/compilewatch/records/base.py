@@ -96,15 +96,19 @@ class Part(StrEnum):
 
     `whole`: what its users run. `component`: one model of a pipeline. `transformers`: the model of
     Transformers without what another library adds to it. `base`: the base model of an adapter,
-    without the adapter. `original`: the class of Transformers with the sizes that an original
-    `params.json` gives.
+    without the adapter. `base_component`: one model of the pipeline that an adapter of diffusers is
+    for, without the adapter. `original`: the class of Transformers with the sizes that an original
+    `params.json` gives. `port`: the same architecture in a library that is built here, where the
+    repository has code of its own or files for another library.
     """
 
     WHOLE = "whole"
     COMPONENT = "component"
     TRANSFORMERS = "transformers"
     BASE = "base"
+    BASE_COMPONENT = "base_component"
     ORIGINAL = "original"
+    PORT = "port"
 
 
 class Quantization(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from compilewatch.records.base import (
     Depth,
@@ -16,7 +17,6 @@ from compilewatch.records.base import (
     Variants,
 )
 from compilewatch.records.devices import DeclaredDevice
-from compilewatch.records.training import TrainingOptions
 
 
 class ClassBuild(Record, frozen=True, kw_only=True, tag="class"):
@@ -181,6 +181,13 @@ class Deadlines(Record, frozen=True, kw_only=True):
         return float(getattr(self, f"{phase.value}_seconds"))
 
 
+class Work(Record, frozen=True, kw_only=True):
+    """What an extra does with a model instead of the target: a name in its row, and options."""
+
+    name: str
+    options: dict[str, Any]
+
+
 class Request(Record, frozen=True, kw_only=True):
     """Evaluate this model on this target, in the target's environment.
 
@@ -189,8 +196,8 @@ class Request(Record, frozen=True, kw_only=True):
     (`.toml` or `.safetensors`), `overrides_dir` the folder of a project's own overrides and
     `neuron_operators` its file of operators that neuronx-cc is documented to reject, besides those
     in `data`; all three are absolute paths. `device` describes the declared device of the target;
-    None for the CPU. With `training`, the model is trained for a profile instead, and the result
-    only says whether that worked.
+    None for the CPU. With `work`, an extra does something else with the model, and the result only
+    says whether that worked.
     """
 
     model: ModelSpec
@@ -206,4 +213,4 @@ class Request(Record, frozen=True, kw_only=True):
     overrides_dir: str | None = None
     neuron_operators: str | None = None
     keep_artifacts: bool = True
-    training: TrainingOptions | None = None
+    work: Work | None = None

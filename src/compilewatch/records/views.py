@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from compilewatch.records import Change, Phase, Result, Run, Status, Target
-from compilewatch.records.profiles import InferenceProfile, ProfileComparison
 
 
 class Earlier(NamedTuple):
@@ -28,6 +27,22 @@ class TrendPoint:
     planned: int
 
 
+class Link(NamedTuple):
+    """A link of the report: a path from the folder of the run, its text, and what is there."""
+
+    path: str
+    label: str
+    meaning: str
+
+
+class RunPart(Protocol):
+    """What an extra stored in the folder of a run, as the report and the sinks see it."""
+
+    def links(self, model: str) -> Iterable[Link]:
+        """Yield the links of a model's page."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunView:
     """A run, with one entry in `results` for each request.
@@ -37,8 +52,7 @@ class RunView:
     `history` is what earlier runs found, oldest first, by model name and target label; `trend` ends
     with this run and has those before it that planned the same. `before` holds the baseline's
     results that `changes` are about, or whose breaks are at other code now. All three are empty
-    where nothing is stored. `profiles` are the inference profiles of the run, `profile_changes` how
-    they differ from those of the baseline.
+    where nothing is stored. `parts` is what extras stored in the run, by the name of the extra.
     """
 
     run: Run
@@ -50,5 +64,4 @@ class RunView:
     history: Mapping[tuple[str, str], tuple[Earlier, ...]] = field(default_factory=dict)
     trend: tuple[TrendPoint, ...] = ()
     before: Mapping[tuple[str, Target], Result] = field(default_factory=dict)
-    profiles: tuple[InferenceProfile, ...] = ()
-    profile_changes: tuple[ProfileComparison, ...] = ()
+    parts: Mapping[str, RunPart] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from compilewatch.records.views import Earlier, RunView
 from compilewatch.report import charts, commands, later_calls, pages, wording
 from compilewatch.report.sections import details
 from compilewatch.report.strips import strip
-from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, status_words
+from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, status_words
 
 CHART_WIDTHS = {"": 560, "-narrow": 350}
 """A chart for the desk and one for the phone: scaling one down makes its text unreadable."""
@@ -39,16 +39,16 @@ _MARK = Markup(
     '<span role="img" aria-label="{said}">{symbol}</span></li>'
 )
 
-SYMBOLS: dict[Outcome, str] = {
-    Outcome.PASS: "✓",
-    Outcome.GRAPH_BREAK: "÷",
-    Outcome.MISMATCH: "≠",
-    Outcome.COMPILE_ERROR: "✕",
-    Outcome.NO_VERDICT: "?",
-    Outcome.NOT_RUN: "–",
+SYMBOLS: dict[ResultGroup, str] = {
+    ResultGroup.PASS: "✓",
+    ResultGroup.GRAPH_BREAK: "÷",
+    ResultGroup.MISMATCH: "≠",
+    ResultGroup.COMPILE_ERROR: "✕",
+    ResultGroup.NO_VERDICT: "?",
+    ResultGroup.NOT_RUN: "–",
 }
 
-STATUS_CLASSES = wording.OUTCOME_OF | {Status.ERROR: Outcome.COMPILE_ERROR}
+STATUS_CLASSES = wording.OUTCOME_OF | {Status.ERROR: ResultGroup.COMPILE_ERROR}
 """The colour of a status alone, where a change has no phase to go with it."""
 
 
@@ -57,7 +57,7 @@ def render(view: RunView) -> Iterator[tuple[str, bytes]]:
 
     The overview is what people open and tools wait for: once it is there, its links work.
     """
-    report = pages.Report.of(view)
+    report = pages.RunReport.of(view)
     yield "report.css", resources.files(__package__).joinpath("report.css").read_bytes()
     yield from _charts(report)
     for model in report.models:
@@ -87,7 +87,7 @@ def frame(result: Result, recompilations: Sequence[Recompilation] = ()) -> str:
     return Markup(frame).format(page, min(height, 900))
 
 
-def _charts(report: pages.Report) -> Iterator[tuple[str, bytes]]:
+def _charts(report: pages.RunReport) -> Iterator[tuple[str, bytes]]:
     legend = {outcome.value: label for outcome, label in OUTCOME_LABELS.items()}
     bars = [
         charts.Bar(label=name, parts=tuple((o.value, counts.get(o, 0)) for o in OUTCOME_LABELS))
@@ -105,15 +105,16 @@ def _charts(report: pages.Report) -> Iterator[tuple[str, bytes]]:
             yield f"charts/trend{suffix}.svg", charts.trend("Without graph breaks", shares, width)
 
 
-def _page(template: str, report: pages.Report, **values: Any) -> bytes:
+def _page(template: str, report: pages.RunReport, **values: Any) -> bytes:
     text = environment().get_template(template).render(report=report, **values)
     return text.encode()
 
 
 @cache
-def environment() -> jinja2.Environment:
+def environment(package: str = "compilewatch.report") -> jinja2.Environment:
+    """Return the environment of the templates of a package, with the filters of the report."""
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader("compilewatch.report"),
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_printable,
@@ -220,7 +221,7 @@ def history_marks(history: Sequence[Earlier]) -> Markup:
 
 
 @lru_cache(maxsize=10_000)
-def _mark(run: str, words: str, kind: Outcome) -> Markup:
+def _mark(run: str, words: str, kind: ResultGroup) -> Markup:
     # Most models share these: a template's loop over them takes as long as the page around it.
     said = f"{run}: {words}"
     return _MARK.format(kind=kind.value, said=said, symbol=SYMBOLS[kind])

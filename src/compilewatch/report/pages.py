@@ -12,7 +12,7 @@ from hashlib import sha256
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.changed_breaks import changed_breaks
 from compilewatch.analysis.leverage import By, Leverage, leverage
-from compilewatch.analysis.rows import Cell, Row, TargetReason, Way
+from compilewatch.analysis.rows import Cell, MatrixRow, TargetReason, Way
 from compilewatch.contract.targets import target_label
 from compilewatch.records import (
     Change,
@@ -28,9 +28,9 @@ from compilewatch.records import (
 from compilewatch.records.labels import reason_label, source_lines
 from compilewatch.records.views import Earlier, RunView
 from compilewatch.report import wording
-from compilewatch.report.wording import Outcome, outcome, reason_title, why
+from compilewatch.report.wording import ResultGroup, outcome, reason_title, why
 
-WORST_FIRST = tuple(Outcome)
+WORST_FIRST = tuple(ResultGroup)
 
 CHARTED_FAMILIES = 18
 
@@ -51,7 +51,7 @@ class ModelPage:
     changes: tuple[Change, ...]
 
     @property
-    def worst(self) -> Outcome:
+    def worst(self) -> ResultGroup:
         return min((outcome(result) for result in self.results), key=WORST_FIRST.index)
 
     @property
@@ -59,7 +59,7 @@ class ModelPage:
         return {target_label(result.request.target): result for result in self.results}
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[MatrixRow, ...]:
         return rows.rows(self.results)
 
     def first_mark(self, result: Result) -> str:
@@ -71,7 +71,7 @@ class ModelPage:
         return "fails first" if cell.layer == result.request.target.name else "fails in eager"
 
     @property
-    def first_failing(self) -> tuple[tuple[Row, Cell], ...]:
+    def first_failing(self) -> tuple[tuple[MatrixRow, Cell], ...]:
         """For each way in which it failed, the row and its first failing layer."""
         found = ((row, row.first_failing) for row in self.rows)
         return tuple((row, cell) for row, cell in found if cell is not None)
@@ -98,7 +98,7 @@ class ModelPage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ReportPlace:
     """Where a reason strikes: one fingerprint, in all models that run this code."""
 
     file: str
@@ -116,7 +116,7 @@ class ReasonPage:
     page: str
     sample: GraphBreak
     models: tuple[ModelPage, ...]
-    places: tuple[Place, ...]
+    places: tuple[ReportPlace, ...]
 
     @property
     def title(self) -> str:
@@ -128,10 +128,10 @@ class ReasonPage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class FailureGroup:
     """Results that failed alike: a code of an error, or the status where there is none."""
 
-    outcome: Outcome
+    outcome: ResultGroup
     code: str
     phases: tuple[str, ...]
     sample: Result
@@ -139,7 +139,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class RunReport:
     """A run as its report shows it."""
 
     view: RunView
@@ -147,7 +147,7 @@ class Report:
     reasons: tuple[ReasonPage, ...]
 
     @classmethod
-    def of(cls, view: RunView) -> Report:
+    def of(cls, view: RunView) -> RunReport:
         models = tuple(_models(view))
         return cls(view=view, models=models, reasons=tuple(_reasons(view, models)))
 
@@ -156,7 +156,7 @@ class Report:
         return rows.targets_in_order(self.view.results)
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[MatrixRow, ...]:
         return tuple(row for model in self.models for row in model.rows)
 
     @cached_property
@@ -168,15 +168,15 @@ class Report:
         return rows.reasons_by_target(self.view)
 
     @cached_property
-    def by_target(self) -> dict[str, Counter[Outcome]]:
+    def by_target(self) -> dict[str, Counter[ResultGroup]]:
         """Results by outcome on each target, in the order of the layers."""
-        counts = {label: Counter[Outcome]() for label in self.targets}
+        counts = {label: Counter[ResultGroup]() for label in self.targets}
         for result in self.view.results:
             counts[target_label(result.request.target)][outcome(result)] += 1
         return counts
 
     @cached_property
-    def counts(self) -> Counter[Outcome]:
+    def counts(self) -> Counter[ResultGroup]:
         """Results by outcome."""
         return Counter(outcome(result) for result in self.view.results)
 
@@ -190,7 +190,7 @@ class Report:
         return {name: tuple(grouped[name]) for name in order}
 
     @cached_property
-    def sections(self) -> dict[Outcome, tuple[ModelPage, ...]]:
+    def sections(self) -> dict[ResultGroup, tuple[ModelPage, ...]]:
         """Models under the worst of their outcomes, the most downloaded first."""
         return {
             kind: found
@@ -244,7 +244,7 @@ class Report:
         }
 
     @cached_property
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[FailureGroup, ...]:
         """Compile errors first, then what got no verdict and what was not run, by frequency."""
         return tuple(_failures(self.models))
 
@@ -264,7 +264,7 @@ class Report:
         return len(self.view.trend) >= TREND_RUNS
 
     @cached_property
-    def charted_families(self) -> tuple[tuple[str, Counter[Outcome]], ...]:
+    def charted_families(self) -> tuple[tuple[str, Counter[ResultGroup]], ...]:
         """Results by outcome of the families that pass least, then of the most downloaded.
 
         None where no family has several results: a chart of single results says nothing.
@@ -272,7 +272,7 @@ class Report:
         counts = [(name, family_counts(models)) for name, models in self.families.items()]
         if all(found.total() == 1 for _, found in counts):
             return ()
-        counts.sort(key=lambda each: each[1][Outcome.PASS] / each[1].total())
+        counts.sort(key=lambda each: each[1][ResultGroup.PASS] / each[1].total())
         return tuple(counts[:CHARTED_FAMILIES])
 
     @cached_property
@@ -312,7 +312,7 @@ class Report:
         return {(r.request.model.name, r.request.target): r for r in self.view.results}
 
 
-def family_counts(models: Iterable[ModelPage]) -> Counter[Outcome]:
+def family_counts(models: Iterable[ModelPage]) -> Counter[ResultGroup]:
     """Results by outcome."""
     return Counter(outcome(result) for model in models for result in model.results)
 
@@ -377,12 +377,12 @@ def _reasons(view: RunView, models: Iterable[ModelPage]) -> Iterator[ReasonPage]
         )
 
 
-def _places(hits: list[tuple[ModelPage, GraphBreak]]) -> tuple[Place, ...]:
+def _places(hits: list[tuple[ModelPage, GraphBreak]]) -> tuple[ReportPlace, ...]:
     grouped: dict[str, list[tuple[ModelPage, GraphBreak]]] = defaultdict(list)
     for model, graph_break in hits:
         grouped[graph_break.fingerprint].append((model, graph_break))
     places = [
-        Place(
+        ReportPlace(
             file=group[0][1].file,
             function=group[0][1].function,
             lines=tuple(sorted({graph_break.line for _, graph_break in group})),
@@ -394,9 +394,9 @@ def _places(hits: list[tuple[ModelPage, GraphBreak]]) -> tuple[Place, ...]:
     return tuple(sorted(places, key=lambda p: (-p.models, -p.occurrences, p.file, p.lines)))
 
 
-def _failures(models: Iterable[ModelPage]) -> Iterator[Failure]:
-    kinds = (Outcome.COMPILE_ERROR, Outcome.NO_VERDICT, Outcome.NOT_RUN)
-    found: dict[tuple[Outcome, str], list[tuple[ModelPage, Result]]] = defaultdict(list)
+def _failures(models: Iterable[ModelPage]) -> Iterator[FailureGroup]:
+    kinds = (ResultGroup.COMPILE_ERROR, ResultGroup.NO_VERDICT, ResultGroup.NOT_RUN)
+    found: dict[tuple[ResultGroup, str], list[tuple[ModelPage, Result]]] = defaultdict(list)
     for model in models:
         for result in model.results:
             if (kind := outcome(result)) in kinds:
@@ -405,7 +405,7 @@ def _failures(models: Iterable[ModelPage]) -> Iterator[Failure]:
     order = sorted(found, key=lambda key: (kinds.index(key[0]), -len(found[key]), key[1]))
     for kind, code in order:
         hits = found[(kind, code)]
-        yield Failure(
+        yield FailureGroup(
             outcome=kind,
             code=code,
             phases=tuple(sorted({result.phase.value for _, result in hits})),

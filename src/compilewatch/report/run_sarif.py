@@ -10,7 +10,7 @@ from compilewatch.contract.targets import target_label
 from compilewatch.records import FactoryBuild, GraphBreak, Request, Result, Status
 from compilewatch.records.labels import reason_label, source_line
 from compilewatch.records.views import RunView
-from compilewatch.report.sarif import Location, SarifResult, State, write
+from compilewatch.report.sarif import SarifLocation, SarifResult, State, write
 
 
 def write_run(path: Path, view: RunView) -> None:
@@ -80,12 +80,14 @@ def _result(
     )
 
 
-def _location(file: str, line: int, function: str, folders: Sequence[tuple[str, Path]]) -> Location:
+def _location(
+    file: str, line: int, function: str, folders: Sequence[tuple[str, Path]]
+) -> SarifLocation:
     """A file below the current folder is the repository's; others lie where packages do."""
     for prefix, folder in folders:
         if (folder / file).is_file():
-            return Location(file=f"{prefix}{file}", line=line or None, function=function)
-    return Location(file=file, line=line or None, function=function, installed=True)
+            return SarifLocation(file=f"{prefix}{file}", line=line or None, function=function)
+    return SarifLocation(file=file, line=line or None, function=function, installed=True)
 
 
 def _folders(request: Request) -> tuple[tuple[str, Path], ...]:

@@ -43,7 +43,7 @@ _RANK: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "none": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Location:
+class SarifLocation:
     """A line of a file; `installed` files are relative to site-packages, others to the repository.
 
     Without a `line` it is the file.
@@ -68,11 +68,11 @@ class SarifResult:
     reason: str
     level: Level
     fingerprint: str
-    location: Location
+    location: SarifLocation
     state: State | None = None
     explanation: str = ""
     hints: tuple[str, ...] = ()
-    path: tuple[Location, ...] = ()
+    path: tuple[SarifLocation, ...] = ()
     checks: tuple[str, ...] = field(default=())
 
 
@@ -197,7 +197,7 @@ def _result(result: SarifResult, index: Mapping[str, int], times: Counter[str]) 
     return found
 
 
-def _location(place: Location) -> dict[str, Any]:
+def _location(place: SarifLocation) -> dict[str, Any]:
     base = _PACKAGES if place.installed else _REPOSITORY
     physical: dict[str, Any] = {"artifactLocation": {"uri": quote(place.file), "uriBaseId": base}}
     if place.line:

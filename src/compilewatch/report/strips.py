@@ -18,7 +18,7 @@ DIGIT_PIXELS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segment:
+class StripSegment:
     """One captured graph. `cut` numbers the break that it ended in, from 1 as listed; 0 for none.
 
     `ops_shown` and `cut_shown` are the style class of the number, None if there is no space for it.
@@ -41,7 +41,7 @@ class Strip:
     `elsewhere` counts breaks that ended no graph, since nothing had been captured before them.
     """
 
-    segments: tuple[Segment, ...]
+    segments: tuple[StripSegment, ...]
     cut_width: float
     cuts: tuple[tuple[int, GraphBreak, int], ...]
     elsewhere: int
@@ -65,7 +65,7 @@ def strip(result: Result) -> Strip | None:
     # Every graph can be seen and so can every cut, also where there are hundreds of them.
     gap, least = min(1.2, 40 / count), min(0.8, 30 / count)
     scale = (100 - gap * count - least * count) / (sum(result.graph_ops) or 1)
-    segments: list[Segment] = []
+    segments: list[StripSegment] = []
     x, last = 0.0, {"": -100.0, "wide": -100.0}
     for ops, end in zip(result.graph_ops, ends, strict=True):
         width = least + ops * scale
@@ -75,7 +75,7 @@ def strip(result: Result) -> Strip | None:
         for style in {None: (), "wide": ("wide",), "": ("", "wide")}[cut_shown]:
             last[style] = cut_x
         segments.append(
-            Segment(
+            StripSegment(
                 x=x,
                 width=width,
                 ops=ops,

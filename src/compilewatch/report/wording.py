@@ -48,7 +48,7 @@ FULLGRAPH_NOTE = (
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-class Outcome(StrEnum):
+class ResultGroup(StrEnum):
     """Status and phase together: an error before the compiler ran is no compile error."""
 
     COMPILE_ERROR = "compile_error"
@@ -59,42 +59,43 @@ class Outcome(StrEnum):
     PASS = "pass"
 
 
-OUTCOME_LABELS: dict[Outcome, str] = {
-    Outcome.PASS: "pass",
-    Outcome.GRAPH_BREAK: "graph break",
-    Outcome.MISMATCH: "mismatch",
-    Outcome.COMPILE_ERROR: "compile error",
-    Outcome.NO_VERDICT: "no verdict",
-    Outcome.NOT_RUN: "not run",
+OUTCOME_LABELS: dict[ResultGroup, str] = {
+    ResultGroup.PASS: "pass",
+    ResultGroup.GRAPH_BREAK: "graph break",
+    ResultGroup.MISMATCH: "mismatch",
+    ResultGroup.COMPILE_ERROR: "compile error",
+    ResultGroup.NO_VERDICT: "no verdict",
+    ResultGroup.NOT_RUN: "not run",
 }
 """In the order in which columns and bars show them."""
 
-OUTCOME_OF: dict[Status, Outcome] = dict.fromkeys(Status, Outcome.NO_VERDICT) | {
-    Status.PASS: Outcome.PASS,
-    Status.GRAPH_BREAK: Outcome.GRAPH_BREAK,
-    Status.MISMATCH: Outcome.MISMATCH,
-    Status.SKIPPED: Outcome.NOT_RUN,
-    Status.UNSUPPORTED: Outcome.NOT_RUN,
+OUTCOME_OF: dict[Status, ResultGroup] = dict.fromkeys(Status, ResultGroup.NO_VERDICT) | {
+    Status.PASS: ResultGroup.PASS,
+    Status.GRAPH_BREAK: ResultGroup.GRAPH_BREAK,
+    Status.MISMATCH: ResultGroup.MISMATCH,
+    Status.SKIPPED: ResultGroup.NOT_RUN,
+    Status.UNSUPPORTED: ResultGroup.NOT_RUN,
 }
 """The group of each status, but for an error of the compiler."""
 
-OTHER_OUTCOMES: dict[Outcome, tuple[str, str]] = {
-    Outcome.GRAPH_BREAK: ("with graph breaks", "with graph breaks"),
-    Outcome.MISMATCH: ("mismatch", "mismatches"),
-    Outcome.COMPILE_ERROR: ("compile error", "compile errors"),
-    Outcome.NO_VERDICT: ("error", "errors"),
-    Outcome.NOT_RUN: ("not run", "not run"),
+OTHER_OUTCOMES: dict[ResultGroup, tuple[str, str]] = {
+    ResultGroup.GRAPH_BREAK: ("with graph breaks", "with graph breaks"),
+    ResultGroup.MISMATCH: ("mismatch", "mismatches"),
+    ResultGroup.COMPILE_ERROR: ("compile error", "compile errors"),
+    ResultGroup.NO_VERDICT: ("error", "errors"),
+    ResultGroup.NOT_RUN: ("not run", "not run"),
 }
 """What the headline calls one and several results that are no pass."""
 
-OUTCOME_MEANINGS: dict[Outcome, str] = {
-    Outcome.PASS: "no graph break; on Inductor, the compiled model computes what eager mode does",
-    Outcome.GRAPH_BREAK: "runs, but as several graphs with eager Python between them",
-    Outcome.MISMATCH: "compiles, but its outputs differ from those of eager mode",
-    Outcome.COMPILE_ERROR: "the compiler raised an error",
-    Outcome.NO_VERDICT: "the compiler gave no verdict: "
+OUTCOME_MEANINGS: dict[ResultGroup, str] = {
+    ResultGroup.PASS: "no graph break; on Inductor, the compiled model computes what eager mode "
+    "does",
+    ResultGroup.GRAPH_BREAK: "runs, but as several graphs with eager Python between them",
+    ResultGroup.MISMATCH: "compiles, but its outputs differ from those of eager mode",
+    ResultGroup.COMPILE_ERROR: "the compiler raised an error",
+    ResultGroup.NO_VERDICT: "the compiler gave no verdict: "
     "an error before compiling, a timeout, out of memory or a crash",
-    Outcome.NOT_RUN: "skipped or unsupported; not run is not passed",
+    ResultGroup.NOT_RUN: "skipped or unsupported; not run is not passed",
 }
 
 TERMS: dict[str, str] = {
@@ -128,10 +129,10 @@ CHANGE_LABELS: dict[ChangeKind, str] = {
 }
 
 
-def outcome(result: Result | Earlier) -> Outcome:
+def outcome(result: Result | Earlier) -> ResultGroup:
     """The one group a result is counted in."""
     if result.status is Status.ERROR and is_verdict(result.status, result.phase):
-        return Outcome.COMPILE_ERROR
+        return ResultGroup.COMPILE_ERROR
     return OUTCOME_OF[result.status]
 
 
@@ -197,7 +198,9 @@ PART_WORDS: dict[Part, str] = {
     Part.TRANSFORMERS: "Transformers part only",
     Part.BASE: "base model without the adapter, which needs peft: "
     "compilewatch env create libraries",
+    Part.BASE_COMPONENT: "base pipeline without the adapter, component",
     Part.ORIGINAL: "class of Transformers for its original files",
+    Part.PORT: "the same architecture in another library than its own",
 }
 
 
@@ -236,9 +239,9 @@ def repository_words(view: RunView) -> str:
 def status_words(result: Result | Earlier) -> str:
     """`pass`, `graph break`, `compile error`, `error in create`, `timeout in eager`, `skipped`."""
     kind = outcome(result)
-    if kind is Outcome.NO_VERDICT:
+    if kind is ResultGroup.NO_VERDICT:
         return f"{result.status.value} in {result.phase.value}"
-    if kind is Outcome.NOT_RUN:
+    if kind is ResultGroup.NOT_RUN:
         return result.status.value
     return OUTCOME_LABELS[kind]
 
@@ -247,7 +250,7 @@ def why(result: Result) -> tuple[str, ...]:
     """Causes in few words: titles of breaks, the message of an error, else what the result says."""
     if result.breaks:
         return tuple(dict.fromkeys(reason_title(each) for each in result.breaks))
-    said = "" if outcome(result) is Outcome.PASS else message(result) or result.detail
+    said = "" if outcome(result) is ResultGroup.PASS else message(result) or result.detail
     return (said,) if said else ()
 
 
@@ -295,7 +298,7 @@ def first_reason(result: Result) -> str:
 def cell_words(cell: Cell) -> str:
     """`pass`, `compile error`; of eager mode with the target that met the failure."""
     if cell.result is None:
-        return OUTCOME_LABELS[Outcome.PASS]
+        return OUTCOME_LABELS[ResultGroup.PASS]
     words = status_words(cell.result)
     target = cell.result.request.target
     return words if target.name == cell.layer else f"{words} ({target_label(target)})"

@@ -13,7 +13,7 @@ from compilewatch.sinks import RunFiles
 from compilewatch.sinks.loki_client import (
     Emitter,
     LineRecord,
-    RejectedError,
+    LokiRejectedError,
     batches,
     credentials,
     log_record,
@@ -48,7 +48,7 @@ class LokiSink:
                 try:
                     self._emitter.deliver(batch, self._retry_seconds)
                     sent += len(batch)
-                except RejectedError as error:
+                except LokiRejectedError as error:
                     if error.always:
                         raise SinkError(str(error)) from None
                     rejected += len(batch)

@@ -30,7 +30,7 @@ import requests
 from logging_loki.emitter import LokiEmitterV1
 
 from compilewatch.errors import ConfigError
-from compilewatch.events import LABELS, METADATA
+from compilewatch.events import LABELS, metadata_of
 from compilewatch.retry import TransientError, retrying
 
 PUSH_PATH = "/loki/api/v1/push"
@@ -41,7 +41,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class RejectedError(Exception):
+class LokiRejectedError(Exception):
     """Loki rejects this batch and, if `always`, every other batch. The message is one line."""
 
     def __init__(self, why: str, *, always: bool = False) -> None:
@@ -62,7 +62,7 @@ class LineRecord(logging.LogRecord):
         self.created = nanoseconds / 1e9
         self.nanoseconds = nanoseconds
         self.tags = _texts(event, LABELS)
-        self.metadata = _texts(event, METADATA)
+        self.metadata = _texts(event, metadata_of(event))
 
 
 def log_record(line: bytes) -> LineRecord | None:
@@ -76,7 +76,7 @@ def log_record(line: bytes) -> LineRecord | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class LokiEntry:
     """One line as it is sent to Loki: the JSON of its stream's labels, and of its entry."""
 
     stream: bytes
@@ -117,31 +117,33 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
         return payload
 
     def __call__(self, record: logging.LogRecord, line: str) -> None:
-        """Send one record. Raises TransientError or RejectedError."""
+        """Send one record. Raises TransientError or LokiRejectedError."""
         self.send([self.entry(record, line)])
 
-    def entry(self, record: logging.LogRecord, line: str) -> Entry:
+    def entry(self, record: logging.LogRecord, line: str) -> LokiEntry:
         (stream,) = self.build_payload(record, line)["streams"]
-        return Entry(
+        return LokiEntry(
             stream=msgspec.json.encode(stream["stream"], order="sorted"),
             value=msgspec.json.encode(stream["values"][0]),
         )
 
-    def deliver(self, entries: Sequence[Entry], retry_seconds: float) -> None:
+    def deliver(self, entries: Sequence[LokiEntry], retry_seconds: float) -> None:
         """Send one batch, and retry it for `retry_seconds` unless Loki rejects it.
 
-        Raises TransientError when the time is over, or RejectedError.
+        Raises TransientError when the time is over, or LokiRejectedError.
         """
         try:
             retrying(seconds=retry_seconds)(self.send, entries)
         except _TooLargeError:
             if len(entries) == 1:
-                raise RejectedError(f"{self.where} accepts no request of one line's size") from None
+                raise LokiRejectedError(
+                    f"{self.where} accepts no request of one line's size"
+                ) from None
             half = len(entries) // 2
             self.deliver(entries[:half], retry_seconds)
             self.deliver(entries[half:], retry_seconds)
 
-    def send(self, entries: Sequence[Entry]) -> None:
+    def send(self, entries: Sequence[LokiEntry]) -> None:
         """Try once to send a batch."""
         headers = {"Content-Type": "application/json"}
         try:
@@ -150,7 +152,7 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
             )
         except requests.exceptions.SSLError:
             why = f"{self.where}: TLS is not trusted: check loki.url, or set REQUESTS_CA_BUNDLE"
-            raise RejectedError(why, always=True) from None
+            raise LokiRejectedError(why, always=True) from None
         except requests.Timeout:
             raise TransientError(
                 f"{self.where} did not respond within {self.limits[1]:g} s"
@@ -161,7 +163,7 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
             raise TransientError(f"{self.where} cannot be reached") from None
         except requests.RequestException as error:
             why = f"{self.where}: the request failed ({type(error).__name__}): check loki.url"
-            raise RejectedError(why, always=True) from None
+            raise LokiRejectedError(why, always=True) from None
         if response.status_code != self.success_response_code:
             raise self._error_of(response)
 
@@ -181,20 +183,20 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
             return _TooLargeError()
         if status in (401, 403):
             why = f"{self.where} rejects the credentials ({status}): "
-            return RejectedError(why + "check loki.username and loki.password", always=True)
+            return LokiRejectedError(why + "check loki.username and loki.password", always=True)
         if status != 400:
             why = f"{self.where} has no push API at {PUSH_PATH} ({status}): check loki.url"
-            return RejectedError(why, always=True)
+            return LokiRejectedError(why, always=True)
         if "timestamp too old" in response.text:
-            return RejectedError(
+            return LokiRejectedError(
                 f"{self.where} rejects lines that old (its reject_old_samples_max_age, by default "
                 "a week): the files of the run still contain them"
             )
         if "timestamp too new" in response.text:
-            return RejectedError(
+            return LokiRejectedError(
                 f"{self.where} rejects lines from the future: set this machine's clock"
             )
-        return RejectedError(f"{self.where} responds 400{said}")
+        return LokiRejectedError(f"{self.where} responds 400{said}")
 
     def _plain(self, text: str) -> str:
         """Return the first line of a response without credentials, which a proxy may echo."""
@@ -216,9 +218,9 @@ class _LimitedSession(requests.Session):
         return super().request(*args, **kwargs)
 
 
-def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+def batches(entries: Iterable[LokiEntry]) -> Iterator[list[LokiEntry]]:
     """Yield the entries in order, in lists that are one request each."""
-    batch: list[Entry] = []
+    batch: list[LokiEntry] = []
     size = 0
     for entry in entries:
         batch.append(entry)
@@ -269,7 +271,7 @@ def _secrets(auth: tuple[str, str] | None) -> tuple[str, ...]:
     return tuple(filter(None, (base64.b64encode(":".join(auth).encode()).decode(), auth[1])))
 
 
-def _body(entries: Sequence[Entry]) -> bytes:
+def _body(entries: Sequence[LokiEntry]) -> bytes:
     streams: dict[bytes, list[bytes]] = {}
     for entry in entries:
         streams.setdefault(entry.stream, []).append(entry.value)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import NamedTuple
 
-
-class Group(StrEnum):
-    """What a metric describes. It decides with which Pushgateway group the metric is replaced."""
-
-    TARGET = "target"
-    RUN = "run"
-    PUBLISHER = "publisher"
-    PAPERS = "papers"
+from compilewatch import extras, plugins
 
 
-GROUP_LABELS: dict[Group, tuple[str, ...]] = {
-    Group.TARGET: ("source", "target"),
-    Group.RUN: ("source",),
-    Group.PUBLISHER: (),
-    Group.PAPERS: ("replies",),
-}
-"""Group -> the labels of its Pushgateway grouping key, which come first in every sample."""
+class MetricGroup(NamedTuple):
+    """What a metric describes: with which Pushgateway group it is replaced.
+
+    `labels` are those of the group's grouping key, which come first in every sample.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+
+
+TARGET = MetricGroup("target", ("source", "target"))
+RUN = MetricGroup("run", ("source",))
+PUBLISHER = MetricGroup("publisher", ())
 
 
 class Definition(NamedTuple):
@@ -34,16 +32,15 @@ class Definition(NamedTuple):
     name: str
     help: str
     own_labels: tuple[str, ...] = ()
-    group: Group = Group.TARGET
+    group: MetricGroup = TARGET
 
     @property
     def labels(self) -> tuple[str, ...]:
         """All labels of a sample: those of the group, then the metric's own."""
-        return (*GROUP_LABELS[self.group], *self.own_labels)
+        return (*self.group.labels, *self.own_labels)
 
 
 MODEL = ("model", "family", "mode")
-PROFILED = ("model", "family", "target")
 
 DEFINITIONS: tuple[Definition, ...] = (
     Definition(
@@ -255,14 +252,14 @@ DEFINITIONS: tuple[Definition, ...] = (
         "Models by the first target (column of the matrix) that they fail on; 0 if a target was "
         "evaluated and is the first to fail for no model.",
         ("layer", "mode", "environment"),
-        Group.RUN,
+        RUN,
     ),
     Definition(
         "compilewatch_planned_requests",
         "Requests in the plan of the run: models times targets. A run of another selection does "
         "not replace it without pushgateway.replace.",
         ("selection",),
-        Group.RUN,
+        RUN,
     ),
     Definition(
         "compilewatch_repositories",
@@ -270,156 +267,35 @@ DEFINITIONS: tuple[Definition, ...] = (
         "every evaluated part has a verdict; part is empty where nothing can be built. Absent for "
         "a run without repositories.",
         ("part", "covered"),
-        Group.RUN,
+        RUN,
     ),
     Definition(
         "compilewatch_overhead_ratio",
         "Wall-clock time times jobs, divided by the time spent inside children.",
-        group=Group.RUN,
+        group=RUN,
     ),
-    Definition("compilewatch_run_duration_seconds", "Wall-clock time of the run.", group=Group.RUN),
-    Definition(
-        "compilewatch_latency_seconds",
-        "Time of one call of a profiled model; the quantile 0.99 is absent without 662 samples.",
-        (*PROFILED, "batch_size", "quantile"),
-        Group.RUN,
-    ),
-    Definition(
-        "compilewatch_throughput_samples_per_second",
-        "Samples per second of a profiled model, from the median of its calls.",
-        (*PROFILED, "batch_size"),
-        Group.RUN,
-    ),
-    Definition(
-        "compilewatch_profile_memory_bytes",
-        "Peak resident memory of a process that makes one call of a profiled model.",
-        (*PROFILED, "batch_size"),
-        Group.RUN,
-    ),
-    Definition(
-        "compilewatch_profile_speedup_ratio",
-        "Latency in eager mode divided by that of the target, from rounds in turns; absent where "
-        "the numbers differ.",
-        (*PROFILED, "batch_size"),
-        Group.RUN,
-    ),
-    Definition(
-        "compilewatch_break_cost_ratio",
-        "Share of a call that the graph breaks of a profiled model cost, at its smallest batch "
-        "size; 0 without graph breaks.",
-        PROFILED,
-        Group.RUN,
-    ),
-    Definition(
-        "compilewatch_break_cost_downloads",
-        "The same share times the downloads of the model: it ranks what is worth fixing.",
-        PROFILED,
-        Group.RUN,
-    ),
-    Definition(
-        "compilewatch_break_even_calls",
-        "Calls after which compiling has paid, with empty (cold) and filled (warm) caches; absent "
-        "where it never does.",
-        (*PROFILED, "cache"),
-        Group.RUN,
-    ),
-    Definition(
-        "compilewatch_profiles",
-        "Profiled models by target: stable, unstable (the rounds differ by more than 10 %), or "
-        "failed.",
-        ("target", "stability"),
-        Group.RUN,
-    ),
-    Definition(
-        "compilewatch_profile_changes",
-        "Batch sizes of profiled models by verdict against the baseline, beyond noise; absent "
-        "without a baseline.",
-        ("target", "verdict"),
-        Group.RUN,
-    ),
-    Definition(
-        "compilewatch_profile_slower_ratio",
-        "CPU time divided by that of the baseline, of a model that is slower beyond noise.",
-        PROFILED,
-        Group.RUN,
-    ),
+    Definition("compilewatch_run_duration_seconds", "Wall-clock time of the run.", group=RUN),
     Definition(
         "compilewatch_spooled_publications",
         "Runs that wait to be published because a sink was unavailable or rejected them.",
         ("sink",),
-        Group.PUBLISHER,
+        PUBLISHER,
     ),
     Definition(
         "compilewatch_failed_publications",
         "Runs that the last publication could not deliver to a sink.",
         ("sink",),
-        Group.PUBLISHER,
+        PUBLISHER,
     ),
     Definition(
         "compilewatch_last_publication_timestamp_seconds",
         "When a sink last accepted a run; absent if it never did.",
         ("sink",),
-        Group.PUBLISHER,
-    ),
-    Definition(
-        "compilewatch_paper_stages",
-        "Stored papers by stage of the pipeline and outcome of the stage.",
-        ("stage", "outcome"),
-        Group.PAPERS,
-    ),
-    Definition(
-        "compilewatch_papers",
-        "Stored papers: passed every stage, failed one, or incomplete (a stage was not run).",
-        ("state",),
-        Group.PAPERS,
-    ),
-    Definition(
-        "compilewatch_paper_info",
-        "Always 1; the labels say what became of a paper: its state, and the first stage that it "
-        "did not pass. Of the 100 papers that were worked on last.",
-        ("paper", "title", "state", "stage"),
-        Group.PAPERS,
-    ),
-    Definition(
-        "compilewatch_paper_findings",
-        "Stored papers with a finding of this class in the last version of their code.",
-        ("finding",),
-        Group.PAPERS,
-    ),
-    Definition(
-        "compilewatch_paper_verdicts",
-        "Generated models by compile target and status.",
-        ("target", "status"),
-        Group.PAPERS,
-    ),
-    Definition(
-        "compilewatch_paper_repairs",
-        "Stored papers by the number of repairs of their code.",
-        ("repairs",),
-        Group.PAPERS,
-    ),
-    Definition(
-        "compilewatch_paper_requests",
-        "Requests to the language model for all stored papers.",
-        (),
-        Group.PAPERS,
-    ),
-    Definition(
-        "compilewatch_paper_tokens",
-        "Tokens of these requests.",
-        ("direction",),
-        Group.PAPERS,
-    ),
-    Definition(
-        "compilewatch_paper_usd",
-        "US dollars that these requests cost, by the reviewed prices; absent if one is unknown.",
-        (),
-        Group.PAPERS,
-    ),
-    Definition(
-        "compilewatch_paper_success_usd",
-        "US dollars divided by the papers that passed every stage; absent if none did.",
-        (),
-        Group.PAPERS,
+        PUBLISHER,
     ),
 )
+
+
+def all_definitions() -> tuple[Definition, ...]:
+    """Return the metrics of the core, then those of the extras of this installation."""
+    return (*DEFINITIONS, *(d for ref in extras.providers("metrics") for d in plugins.load(ref)))

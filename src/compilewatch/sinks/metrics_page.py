@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from compilewatch import extras, plugins
 from compilewatch.analysis.rows import LAYERS
 from compilewatch.neuron.error_classes import KINDS
 from compilewatch.records import ChangeKind, Part, Phase, Quantization, Status
-from compilewatch.records.papers import FindingClass, Stage, StageOutcome
-from compilewatch.sinks.metric_definitions import DEFINITIONS
+from compilewatch.sinks.metric_definitions import all_definitions
 
 LABELS: dict[str, str] = {
     "source": "where the models came from: `library`, `hub`, `manifest`",
@@ -22,26 +22,13 @@ LABELS: dict[str, str] = {
     "covered": "`yes` (a verdict on every evaluated part) or `no`",
     "reason": "the break's ID and type in PyTorch's registry (`GB0170 Data-dependent branching`), "
     "or a short code",
-    "batch_size": "the rows of a batch, a number",
-    "quantile": "`0.5` or `0.99`",
-    "stability": "`stable`, `unstable`, `failed`",
-    "verdict": "`slower`, `faster`, `same`, `unclear`",
     "target": "a target such as `dynamo`; followed by `:backend` if a backend was selected, and by "
     "`@environment` if it is not the target's default environment",
     "mode": "`eval` or `train`, with `/dynamic` for dynamic shapes",
     "status": ", ".join(f"`{status}`" for status in Status),
     "phase": ", ".join(f"`{phase}`" for phase in Phase),
     "sink": "`pushgateway`, `loki`, `s3`",
-    "replies": "where the code of papers comes from: `model`, or `scripted` (prepared replies)",
     "selection": "which models the run selects, with a digest: `default`, `top 100`, `2 by name`",
-    "stage": "a stage of the papers pipeline: " + ", ".join(f"`{stage}`" for stage in Stage),
-    "outcome": ", ".join(f"`{outcome}`" for outcome in StageOutcome),
-    "state": "`passed`, `failed`, `incomplete`",
-    "finding": ", ".join(f"`{kind}`" for kind in FindingClass),
-    "repairs": "`0` to `3`",
-    "paper": "the paper's id: a number of arXiv or a file's name",
-    "title": "the title of the paper, cut after 120 characters",
-    "direction": "`input` or `output`",
     "kind": ", ".join(f"`{kind}`" for kind in ChangeKind),
     "cache": "`cold` or `warm`",
     "where": "`captured` (inside a graph) or `eager`",
@@ -53,8 +40,16 @@ LABELS: dict[str, str] = {
 }
 
 
+def all_labels() -> dict[str, str]:
+    """Return the labels of the core's metrics and of those of the extras, with their values."""
+    found = dict(LABELS)
+    for reference in extras.providers("metric_labels"):
+        found |= plugins.load(reference)
+    return found
+
+
 def metrics_page() -> str:
-    """Return docs/metrics.md, made from `DEFINITIONS` and `LABELS`."""
+    """Return docs/metrics.md, made from the definitions and `LABELS`."""
     lines = [
         "# Metrics",
         "",
@@ -77,9 +72,11 @@ def metrics_page() -> str:
         "| Metric | Group | Labels | Meaning |",
         "|---|---|---|---|",
     ]
-    for definition in DEFINITIONS:
+    for definition in all_definitions():
         labels = ", ".join(f"`{label}`" for label in definition.labels)
-        lines.append(f"| `{definition.name}` | {definition.group} | {labels} | {definition.help} |")
+        lines.append(
+            f"| `{definition.name}` | {definition.group.name} | {labels} | {definition.help} |"
+        )
     lines += ["", "## Labels", "", "| Label | Values |", "|---|---|"]
-    lines += [f"| `{label}` | {meaning} |" for label, meaning in LABELS.items()]
+    lines += [f"| `{label}` | {meaning} |" for label, meaning in all_labels().items()]
     return "\n".join(lines) + "\n"

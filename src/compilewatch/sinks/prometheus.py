@@ -12,7 +12,7 @@ it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from compilewatch import extras, plugins
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.leverage import cured_alone
 from compilewatch.analysis.regressed import is_comparable, regressed
@@ -37,8 +38,8 @@ from compilewatch.records import (
 from compilewatch.records.clock import started
 from compilewatch.records.labels import mode_label_value, reason_label, selection_label
 from compilewatch.records.views import RunView
-from compilewatch.sinks import RunFiles, profile_metrics
-from compilewatch.sinks.metric_definitions import DEFINITIONS
+from compilewatch.sinks import RunFiles
+from compilewatch.sinks.metric_definitions import DEFINITIONS, Definition
 
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
@@ -65,13 +66,22 @@ class MetricsFileSink:
 
 def exposition(view: RunView) -> bytes:
     """Return all groups of the run in the Prometheus text format 0.0.4, UTF-8."""
-    return generate_latest(registry(sample for group in groups(view).values() for sample in group))
+    samples = (sample for group in groups(view).values() for sample in group)
+    return generate_latest(registry(samples, definitions_of(view)))
 
 
-def registry(samples: Iterable[Sample]) -> CollectorRegistry:
-    """Return a new registry that contains exactly these samples."""
+def definitions_of(view: RunView) -> tuple[Definition, ...]:
+    """Return the metrics that a run can have: those of the core and of the extras in it."""
+    references = (extras.EXTRAS[name].provides.get("metrics") for name in view.parts)
+    return (*DEFINITIONS, *(each for ref in references if ref for each in plugins.load(ref)))
+
+
+def registry(
+    samples: Iterable[Sample], definitions: Sequence[Definition] = DEFINITIONS
+) -> CollectorRegistry:
+    """Return a new registry that contains exactly these samples, of these metrics."""
     fresh = CollectorRegistry(auto_describe=False)
-    fresh.register(SampleCollector(samples))
+    fresh.register(SampleCollector(samples, definitions))
     return fresh
 
 
@@ -97,16 +107,17 @@ def _unique(key: Key, samples: Iterable[Sample]) -> list[Sample]:
 
 
 class SampleCollector(Collector):
-    """Exposes samples as the metrics of `DEFINITIONS`, in that order."""
+    """Exposes samples as the metrics that are defined, in that order."""
 
-    def __init__(self, samples: Iterable[Sample]) -> None:
+    def __init__(self, samples: Iterable[Sample], definitions: Sequence[Definition]) -> None:
         self._samples = tuple(samples)
+        self._definitions = definitions
 
     def collect(self) -> Iterator[Metric]:
         values: dict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
         for name, labels, value in self._samples:
             values[name].append((labels, value))
-        for definition in DEFINITIONS:
+        for definition in self._definitions:
             is_counter = definition.name.endswith("_total")
             family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(
                 definition.name, definition.help, labels=definition.labels
@@ -363,7 +374,9 @@ def _of_run(view: RunView) -> Iterator[Sample]:
         mode = f"{way.mode.value}/dynamic" if way.dynamic else way.mode.value
         labels = (layer, mode, way.environment or "")
         yield "compilewatch_first_failing_layer", labels, models
-    yield from profile_metrics.samples(view)
+    for name, stored in view.parts.items():
+        if reference := extras.EXTRAS[name].provides.get("run_samples"):
+            yield from plugins.load(reference)(stored)
 
 
 def _timestamp(time: str | None) -> float | None:

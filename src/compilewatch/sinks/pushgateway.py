@@ -10,7 +10,7 @@ import base64
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,19 +23,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records.labels import selection_label
-from compilewatch.records.profiles import InferenceProfile
 from compilewatch.records.views import RunView
 from compilewatch.retry import retrying
-from compilewatch.sinks import RunFiles, profile_metrics
-from compilewatch.sinks.metric_definitions import GROUP_LABELS, Group
-from compilewatch.sinks.prometheus import Sample, groups, registry
+from compilewatch.sinks import RunFiles
+from compilewatch.sinks.metric_definitions import RUN, TARGET
+from compilewatch.sinks.prometheus import Sample, definitions_of, groups, registry
 
 JOB = "compilewatch"
-PAPERS_JOB = "compilewatch_papers"
 PUBLISHER_JOB = "compilewatch_publisher"
-PROFILE_SOURCE = "profile"
-"""The source of models that were profiled on their own, with one group for each model."""
-
 SELECTION_METRIC = "compilewatch_planned_requests"
 """The metric of each source's group that says which models were published last."""
 
@@ -43,7 +38,7 @@ MESSAGE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Health:
+class PublicationHealth:
     """The state of publication to a sink; `last` is RFC 3339, None if it never accepted a run."""
 
     spooled: int
@@ -57,17 +52,19 @@ class PushgatewaySink:
     name = "pushgateway"
 
     def __init__(self, settings: Settings) -> None:
-        self._gateway = _Gateway(settings)
+        self._gateway = Gateway(settings)
         self._replaces = settings.pushgateway.replace
 
     def publish(self, view: RunView, files: RunFiles) -> str:
         del files
         if not self._replaces:
             self._refuse_another_selection(view)
-        found = groups(view)
+        found, definitions = groups(view), definitions_of(view)
         for key, samples in found.items():
-            names = GROUP_LABELS[Group.TARGET if len(key) == 2 else Group.RUN]
-            self._gateway.replace(JOB, dict(zip(names, key, strict=True)), registry(samples))
+            names = (TARGET if len(key) == 2 else RUN).labels
+            self._gateway.replace(
+                JOB, dict(zip(names, key, strict=True)), registry(samples, definitions)
+            )
         series = sum(map(len, found.values()))
         return f"pushgateway: {series:,} series in {len(found)} groups at {self._gateway.address}"
 
@@ -91,30 +88,7 @@ class PushgatewaySink:
                 )
 
 
-def push_papers(settings: Settings, groups: Mapping[str, Sequence[Sample]]) -> str:
-    """Replace the groups of papers, by the origin of their code. Raises SinkError."""
-    gateway = _Gateway(settings)
-    names = GROUP_LABELS[Group.PAPERS]
-    for replies, samples in groups.items():
-        gateway.replace(PAPERS_JOB, dict(zip(names, (replies,), strict=True)), registry(samples))
-    series = sum(map(len, groups.values()))
-    return f"pushgateway: {series:,} series in {len(groups)} groups at {gateway.address}"
-
-
-def push_profile(settings: Settings, profile: InferenceProfile) -> str:
-    """Replace the group of a model that was profiled on its own. Raises SinkError."""
-    gateway = _Gateway(settings)
-    # Runs have other sources, so that neither replaces the other.
-    samples = [
-        (name, (PROFILE_SOURCE, *labels), value)
-        for name, labels, value in profile_metrics.of_profiles([profile])
-    ]
-    key = {"source": PROFILE_SOURCE, "model": profile.model}
-    gateway.replace(JOB, key, registry(samples))
-    return f"pushgateway: {len(samples):,} series of {profile.model} at {gateway.address}"
-
-
-def push_health(settings: Settings, health: Mapping[str, Health]) -> None:
+def push_health(settings: Settings, health: Mapping[str, PublicationHealth]) -> None:
     """Publish the state of publication by sink, without retries. Raises SinkError."""
     samples: list[Sample] = []
     for sink, one in health.items():
@@ -123,10 +97,10 @@ def push_health(settings: Settings, health: Mapping[str, Health]) -> None:
         if one.last is not None:
             at = datetime.fromisoformat(one.last).timestamp()
             samples.append(("compilewatch_last_publication_timestamp_seconds", (sink,), at))
-    _Gateway(settings, retry=False).replace(PUBLISHER_JOB, {}, registry(samples))
+    Gateway(settings, retry=False).replace(PUBLISHER_JOB, {}, registry(samples))
 
 
-class _Gateway:
+class Gateway:
     """The client: replaces groups, retries transient errors, and explains the others."""
 
     def __init__(self, settings: Settings, *, retry: bool = True) -> None:

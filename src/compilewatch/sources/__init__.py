@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from compilewatch import extras
 from compilewatch.records import ModelSpec
 from compilewatch.sources.libraries import ALL, LIBRARIES
 
@@ -12,8 +13,8 @@ SOURCES: dict[str, str] = {
     ALL: "compilewatch.sources.libraries.source:AllLibraries",
     "hub": "compilewatch.sources.hub.source:HubSource",
     "manifest": "compilewatch.sources.manifest:ManifestSource",
-    "papers": "compilewatch.sources.papers:PapersSource",
     "chaos": "compilewatch.sources.chaos:ChaosSource",
+    **extras.rows("sources"),
 }
 
 

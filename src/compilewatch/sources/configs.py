@@ -11,7 +11,7 @@ from compilewatch.errors import ConfigError
 from compilewatch.records import ConfigBuild, Record
 from compilewatch.records.digests import config_sha256
 from compilewatch.sources.overrides import PackageClass
-from compilewatch.sources.transformers.scan import Library, ModelClass
+from compilewatch.sources.transformers.scan import ModelClass, ScannedLibrary
 from compilewatch.sources.transformers.source import concrete_classes, primary_classes, task_group
 
 TIMM = "timm"
@@ -61,7 +61,7 @@ class Resolver:
     """
 
     def __init__(
-        self, library: Library, elsewhere: Mapping[str, PackageClass] | None = None
+        self, library: ScannedLibrary, elsewhere: Mapping[str, PackageClass] | None = None
     ) -> None:
         self._library = library
         self._elsewhere = elsewhere or {}

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from compilewatch import plugins
+from compilewatch import extras, plugins
 from compilewatch.config.paths import Places
 from compilewatch.errors import SourceError
 from compilewatch.sources import SOURCES, Source
@@ -65,8 +65,8 @@ def choose_source(
         return source, f"Models of the Hub in {pulled}, pulled {found.pulled_at}{cut}."
     if name == "manifest":
         return source, f"Models of {getattr(source, 'path', places.manifest)}."
-    if name == "papers":
-        return source, "Models that were generated from papers; each runs in a sandbox of its own."
+    if name in extras.SANDBOXED:
+        return source, "Models of code that nobody has reviewed; each runs in a sandbox of its own."
     if name == ALL:
         return (
             source,
@@ -119,7 +119,7 @@ def _made(name: str, heads: str, places: Places) -> Source:
     arguments: dict[str, dict[str, Any]] = {
         "hub": {"path": places.pulled, "transformers": root},
         "manifest": {"path": places.manifest, "transformers": root},
-        "papers": {"outputs": places.outputs},
+        **{each: {"outputs": places.outputs} for each in extras.rows("sources")},
         ALL: {"makers": [partial(_made, each, heads, places) for each in _LIBRARY_OF]},
     }
     return source_class(name)(**arguments.get(name, {}))

@@ -20,7 +20,7 @@ from compilewatch.sources.own import factory_spec, folder_spec
 T = TypeVar("T")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One `[[model]]`. With `trust`, the folder's own Python code runs; users must review it."""
 
     name: str
@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema_version: int = SCHEMA_VERSION
-    model: list[Entry] = []
+    model: list[ManifestEntry] = []
 
 
 class ManifestSource:
@@ -66,7 +66,7 @@ class ManifestSource:
             for entry in sorted(manifest.model, key=lambda e: -(e.downloads or 0))
         )
 
-    def _spec_or_error(self, entry: Entry) -> ModelSpec:
+    def _spec_or_error(self, entry: ManifestEntry) -> ModelSpec:
         """The model of an entry. An invalid entry is an error of this model, not of the list.
 
         A model of a package that is not installed is skipped.
@@ -86,7 +86,7 @@ class ManifestSource:
                 error=None if missing else str(error),
             )
 
-    def _spec(self, entry: Entry) -> ModelSpec:
+    def _spec(self, entry: ManifestEntry) -> ModelSpec:
         origin = f"{self.path}: model {entry.name!r}"
         if (entry.path is None) == (entry.factory is None):
             raise ConfigError(f"{origin} needs either path or factory, and not both")
@@ -102,7 +102,7 @@ class ManifestSource:
             spec = _factory(entry, base, origin, self._root)
         return msgspec.structs.replace(spec, inputs_file=str(inputs_file) if inputs_file else None)
 
-    def _folder(self, entry: Entry, folder: Path, origin: str) -> ModelSpec:
+    def _folder(self, entry: ManifestEntry, folder: Path, origin: str) -> ModelSpec:
         for field in ("inputs", "python_path"):
             if getattr(entry, field) is not None:
                 raise ConfigError(f"{origin}: {field} can be used with factory, not with path")
@@ -120,7 +120,7 @@ class ManifestSource:
         )
 
 
-def _factory(entry: Entry, base: Path, origin: str, root: Path | None) -> ModelSpec:
+def _factory(entry: ManifestEntry, base: Path, origin: str, root: Path | None) -> ModelSpec:
     for field in ("weights", "trust"):
         if getattr(entry, field):
             raise ConfigError(f"{origin}: {field} can be used with path, not with factory")

@@ -7,6 +7,7 @@ migrated in memory by the functions of `MIGRATIONS`, one version at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,13 +18,13 @@ from compilewatch.records import (
     RUN_VERSION,
     SCHEMA_VERSION,
     AttemptCode,
+    Record,
     Result,
     Run,
 )
 from compilewatch.records.plans import Plan
-from compilewatch.records.profiles import PROFILE_VERSION, InferenceProfile
 
-T = TypeVar("T", Run, Result, Plan, InferenceProfile)
+T = TypeVar("T", bound=Record)
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -31,7 +32,6 @@ VERSIONS: dict[type, int] = {
     Run: RUN_VERSION,
     Result: RESULT_VERSION,
     Plan: SCHEMA_VERSION,
-    InferenceProfile: PROFILE_VERSION,
 }
 
 
@@ -67,13 +67,17 @@ class _Version(msgspec.Struct):
 
 
 _PROBE = msgspec.json.Decoder(_Version)
-_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in VERSIONS
-}
 
 
-def decode(data: bytes, kind: type[T]) -> T:
+@cache
+def _decoder(kind: type[Record]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def decode(data: bytes, kind: type[T], current: int | None = None) -> T:
     """Decode one stored record of any known version.
+
+    `current` is the version of records that are not in `VERSIONS`.
 
     Raises StoreError if a newer compilewatch wrote it, and DamagedError if it cannot be decoded.
     Neither message names the file.
@@ -84,7 +88,7 @@ def decode(data: bytes, kind: type[T]) -> T:
         raise DamagedError(str(error)) from None
     except UnicodeDecodeError as error:
         raise DamagedError(str(error)) from None
-    current = VERSIONS[kind]
+    current = VERSIONS[kind] if current is None else current
     if version > current:
         raise StoreError(
             f"written by a newer compilewatch (schema {version}, this one knows "
@@ -92,15 +96,15 @@ def decode(data: bytes, kind: type[T]) -> T:
         )
     try:
         if version == current:
-            return _DECODERS[kind].decode(data)  # type: ignore[no-any-return]
-        return msgspec.convert(_migrated(data, kind, version), kind)
+            return _decoder(kind).decode(data)  # type: ignore[no-any-return]
+        return msgspec.convert(_migrated(data, kind, version, current), kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedError(str(error)) from None
 
 
-def _migrated(data: bytes, kind: type[T], version: int) -> dict[str, Any]:
+def _migrated(data: bytes, kind: type[Record], version: int, current: int) -> dict[str, Any]:
     values: dict[str, Any] = msgspec.json.decode(data)
-    for step in range(version, VERSIONS[kind]):
+    for step in range(version, current):
         migration = MIGRATIONS.get((kind.__name__, step))
         if migration is None:
             raise StoreError(

@@ -84,7 +84,7 @@ class StoredResult(NamedTuple):
     run: str
 
 
-class Location(NamedTuple):
+class StoredLocation(NamedTuple):
     """The position of a line in a run's results.jsonl, in bytes."""
 
     key: str
@@ -93,7 +93,7 @@ class Location(NamedTuple):
     size: int
 
 
-class Found(NamedTuple):
+class StoredOutcome(NamedTuple):
     """What a run found for one model on one target, which goes by its label."""
 
     run: str
@@ -128,17 +128,17 @@ class Index:
 
         return self._with_database(look)
 
-    def outcomes(self, runs: Sequence[str]) -> list[Found]:
+    def outcomes(self, runs: Sequence[str]) -> list[StoredOutcome]:
         """What these runs found, in the order of their ids. Raises StoreError."""
 
-        def look(database: sqlite3.Connection) -> list[Found]:
+        def look(database: sqlite3.Connection) -> list[StoredOutcome]:
             self._catch_up(database)
             rows = database.execute(
                 "SELECT run, model, target, status, phase FROM outcomes"
                 " WHERE run IN (SELECT value FROM json_each(?)) ORDER BY run",
                 (msgspec.json.encode(list(runs)).decode(),),
             )
-            return [Found(*row) for row in rows]
+            return [StoredOutcome(*row) for row in rows]
 
         return self._with_database(look)
 
@@ -220,8 +220,8 @@ class Index:
                 self._read_on(database, run, str(status.st_ino), size)
 
     def _read_on(self, database: sqlite3.Connection, run: str, inode: str, start: int) -> None:
-        rows: list[Location] = []
-        found: list[Found] = []
+        rows: list[StoredLocation] = []
+        found: list[StoredOutcome] = []
         end = start
         for offset, line in result_lines(self._root / run / RESULTS_FILE, start):
             end = offset + len(line)
@@ -229,14 +229,14 @@ class Index:
                 result = decode(line, Result)
                 label = target_label(result.request.target)
                 status, phase = result.status.value, result.phase.value
-                found.append(Found(run, result.request.model.name, label, status, phase))
+                found.append(StoredOutcome(run, result.request.model.name, label, status, phase))
                 if is_reusable(result):
-                    rows.append(Location(result.request.key, run, offset, len(line)))
+                    rows.append(StoredLocation(result.request.key, run, offset, len(line)))
         database.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", rows)
         database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)", found)
         database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run, inode, end))
 
-    def _locate(self, database: sqlite3.Connection, keys: Sequence[str]) -> list[Location]:
+    def _locate(self, database: sqlite3.Connection, keys: Sequence[str]) -> list[StoredLocation]:
         # SQLite returns the other columns from the row that has the maximum (lang_select.html,
         # "bare columns in an aggregate query"). Run ids sort by time.
         rows = database.execute(
@@ -244,11 +244,13 @@ class Index:
             " WHERE key IN (SELECT value FROM json_each(?)) GROUP BY key",
             (msgspec.json.encode(list(keys)).decode(),),
         )
-        return [Location(*row) for row in rows]
+        return [StoredLocation(*row) for row in rows]
 
-    def _read(self, locations: Sequence[Location]) -> tuple[dict[str, StoredResult], set[str]]:
+    def _read(
+        self, locations: Sequence[StoredLocation]
+    ) -> tuple[dict[str, StoredResult], set[str]]:
         """Return the results, and the runs that have another line than the index expects."""
-        by_run: dict[str, list[Location]] = {}
+        by_run: dict[str, list[StoredLocation]] = {}
         for location in locations:
             by_run.setdefault(location.run, []).append(location)
         found: dict[str, StoredResult] = {}

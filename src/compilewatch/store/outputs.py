@@ -20,7 +20,7 @@ from compilewatch.records import Run
 from compilewatch.records.plans import Plan
 from compilewatch.store.deletion import clear_deleted, delete_run
 from compilewatch.store.folder import RunFolder
-from compilewatch.store.index import Found, Index, StoredResult
+from compilewatch.store.index import Index, StoredOutcome, StoredResult
 from compilewatch.store.runs import PLAN_FILE, RUN_FILE, StoredRun
 from compilewatch.store.spool import Spool
 from compilewatch.store.writer import RunWriter, earlier_seconds
@@ -114,7 +114,7 @@ class Store:
             return {}
         return self._index.find(keys)
 
-    def outcomes(self, runs: Sequence[str]) -> list[Found]:
+    def outcomes(self, runs: Sequence[str]) -> list[StoredOutcome]:
         """What these runs found, in the order of their ids. Raises StoreError."""
         return self._index.outcomes(runs) if runs else []
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from compilewatch import plugins
+from compilewatch import extras, plugins
 from compilewatch.contract.failures import (
     error_code,
     error_record,
@@ -43,7 +43,7 @@ from compilewatch.records import (
 from compilewatch.worker.targets import (
     CompileTarget,
     FakeUnsupportedError,
-    Outcome,
+    TargetOutcome,
     load_target,
 )
 
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from compilewatch.worker.subject import ExampleInputs, Subject
 
 SEED = 0
-
-TRAINING = "compilewatch.worker.profilers.training:train"
 
 FAKE_ERRORS = frozenset(
     {
@@ -129,7 +127,7 @@ def _run(
     folder: Path,
     enter: Callable[[Phase], None],
     progress: _Progress,
-) -> Outcome:
+) -> TargetOutcome:
     from compilewatch.worker.device.subjects import on_declared_device
     from compilewatch.worker.example_inputs import summarize
     from compilewatch.worker.model.overrides import overrides_of
@@ -149,14 +147,15 @@ def _run(
     progress.inputs, progress.strategy = summarize(subject.inputs), step + subject.inputs.strategy
     enter(Phase.EAGER)
     _call_once(subject)
-    if request.training is not None:
+    if request.work is not None:
         # Loaded by name, because no result of a target depends on it.
-        trained: Outcome = plugins.load(TRAINING)(subject, request.training)
-        return trained
+        reference = extras.rows("work")[request.work.name]
+        done: TargetOutcome = plugins.load(reference)(subject, request.work.options)
+        return done
     enter(Phase.COMPILE)
     progress.probing = probes(request, tier)
 
-    def probe(each: Subject) -> Outcome:
+    def probe(each: Subject) -> TargetOutcome:
         return target.probe(on_declared_device(each))
 
     run = probe if progress.probing else target.run
@@ -387,9 +386,9 @@ def _failed(error: BaseException, request: Request, tier: Tier, progress: _Progr
         status = Status.OOM
     if isinstance(error, UnsupportedError):  # a sentence of ours, not an error of the model
         return ChildResult(
-            result=_result(request, tier, progress, Outcome(status=status, detail=str(error)))
+            result=_result(request, tier, progress, TargetOutcome(status=status, detail=str(error)))
         )
-    outcome = Outcome(status=status, detail=detail, error=record)
+    outcome = TargetOutcome(status=status, detail=detail, error=record)
     result = _result(request, tier, progress, outcome)
     fake = tier is Tier.FAKE or progress.probing
     if status is Status.ERROR and fake and _fake_is_to_blame(error, record, progress.phase):
@@ -434,7 +433,7 @@ def _fake_is_to_blame(error: BaseException, record: ErrorRecord, phase: Phase) -
     return not names.isdisjoint(FAKE_ERRORS)
 
 
-def _result(request: Request, tier: Tier, progress: _Progress, outcome: Outcome) -> Result:
+def _result(request: Request, tier: Tier, progress: _Progress, outcome: TargetOutcome) -> Result:
     return Result(
         request=request,
         phase=progress.phase,

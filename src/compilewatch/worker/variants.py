@@ -13,7 +13,7 @@ from compilewatch.worker.example_inputs import summarize
 from compilewatch.worker.example_inputs.decode import decode_variants
 from compilewatch.worker.example_inputs.variants import main_variant, other_variants
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import Outcome
+from compilewatch.worker.targets import TargetOutcome
 
 _WORSE = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.ERROR: 2}
 
@@ -25,16 +25,16 @@ Make = Callable[[Subject], Subject]
 class _Evaluated:
     """The outcome of one input variant, and its example inputs."""
 
-    outcome: Outcome
+    outcome: TargetOutcome
     inputs: tuple[TensorSummary, ...] = ()
 
 
 def run_variants(
     subject: Subject,
     make: Callable[[frozenset[str]], Subject],
-    run: Callable[[Subject], Outcome],
+    run: Callable[[Subject], TargetOutcome],
     eager: Callable[[Subject], None],
-) -> tuple[Outcome, tuple[TensorSummary, ...]]:
+) -> tuple[TargetOutcome, tuple[TensorSummary, ...]]:
     """Run the main variant and the others; return the worst outcome and its example inputs.
 
     `make` makes a subject without some arguments, `run` evaluates a subject, and `eager` calls
@@ -46,7 +46,7 @@ def run_variants(
         return run(subject), summarize(subject.inputs)
     main = main_variant(subject.inputs) or "prefill"
     found = {
-        main: _Evaluated(subject.in_fork(run, Outcome), summarize(subject.inputs)),
+        main: _Evaluated(subject.in_fork(run, TargetOutcome), summarize(subject.inputs)),
         **{name: _evaluated(subject, each, run, eager) for name, each in others.items()},
     }
     worst = max(found, key=lambda name: _WORSE.get(found[name].outcome.status, -1))
@@ -77,7 +77,7 @@ def _making(make: Callable[[frozenset[str]], Subject], without: frozenset[str]) 
 def _evaluated(
     subject: Subject,
     make: Make,
-    run: Callable[[Subject], Outcome],
+    run: Callable[[Subject], TargetOutcome],
     eager: Callable[[Subject], None],
 ) -> _Evaluated:
     """Make a variant's inputs and evaluate it. A prefill calls the model before a decode step."""
@@ -93,7 +93,9 @@ def _evaluated(
         except Exception as error:  # whatever code of the model raises
             if error_code(error) == "out_of_memory":
                 raise
-            return _Evaluated(Outcome(status=Status.UNSUPPORTED, detail=one_line(error)), inputs)
+            return _Evaluated(
+                TargetOutcome(status=Status.UNSUPPORTED, detail=one_line(error)), inputs
+            )
 
     return subject.in_fork(evaluated, _Evaluated)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.conftest import PROGRAM, Compilewatch
+from tests.team import PROGRAM, Compilewatch
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,7 @@ import pytest
 
 from compilewatch.contract.targets import TARGETS
 from compilewatch.sources import SOURCES
-from tests.integration.cli.conftest import Compilewatch
+from tests.team import Compilewatch
 
 
 def test_what_is_not_made_is_listed_with_what_to_type(

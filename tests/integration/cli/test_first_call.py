@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import Compilewatch
+from tests.team import Compilewatch
 
 pytestmark = pytest.mark.torch
 

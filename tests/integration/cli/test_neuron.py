@@ -16,7 +16,7 @@ import pytest
 
 from compilewatch.records import NeuronDetail
 from tests.doubles import has_ended, neuron_variables
-from tests.integration.cli.conftest import PROGRAM, run_here
+from tests.team import PROGRAM, run_here
 
 Compile = Callable[..., "subprocess.CompletedProcess[str]"]
 

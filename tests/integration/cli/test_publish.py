@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests import services
-from tests.integration.cli.conftest import Compilewatch
 from tests.sharing import free_port
+from tests.team import Compilewatch
 
 QUICK = {"COMPILEWATCH_PUBLISH_RETRY_SECONDS": "0"}
 

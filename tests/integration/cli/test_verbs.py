@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.cli import VERBS
+from compilewatch.cli import COMMANDS
 from compilewatch.records import Phase, Result, Status
-from tests.integration.cli.conftest import MODULE, Compilewatch
 from tests.schemas import sarif_errors
+from tests.team import MODULE, Compilewatch
 
 pytestmark = pytest.mark.torch
 
@@ -24,15 +24,15 @@ def test_help_imports_no_verb_and_nothing_heavy() -> None:
     code = (
         "import sys; from click.testing import CliRunner; from compilewatch.cli import group;"
         "done = CliRunner().invoke(group, ['--help']); assert done.exit_code == 0;"
-        "heavy = {'torch', 'transformers', 'rich', 'jinja2', 'compilewatch.workflows.sweep'};"
+        "heavy = {'torch', 'transformers', 'rich', 'jinja2', 'compilewatch.api.run'};"
         "print(done.output, sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.rstrip().endswith("[]")
-    assert all(verb in done.stdout for verb in VERBS)
+    assert all(verb in done.stdout for verb in COMMANDS)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_each_verb_says_what_it_takes(verb: str, compilewatch: Compilewatch) -> None:
     done = compilewatch(verb, "--help")
     assert done.returncode == 0

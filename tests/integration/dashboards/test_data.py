@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from compilewatch.extras.papers.publication import push_papers
 from compilewatch.records import Mode, Part, Performance, Target
 from compilewatch.records.views import RunView
-from compilewatch.sinks.papers import paper_groups
-from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health, push_papers
+from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from dashboards.queries import FAILED, STALE_SECONDS
 from dashboards.states import STATES
@@ -89,9 +89,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             paper_summaries.summary(number, paper_summaries.FULL, unfaithful=number > 3)
             for number in range(6)
         ]
-        push_papers(settings, paper_groups(papers))
+        push_papers(settings, papers)
         last = factories.run().started_at
-        push_health(settings, {"pushgateway": Health(spooled=0, failed=0, last=last)})
+        push_health(settings, {"pushgateway": PublicationHealth(spooled=0, failed=0, last=last)})
         config = folder / "prometheus.yml"
         config.write_text(
             "scrape_configs:\n- job_name: pushgateway\n  honor_labels: true\n"

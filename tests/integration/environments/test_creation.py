@@ -7,7 +7,7 @@ import pytest
 
 from compilewatch.environments import STAMP_FILE, Environments
 from compilewatch.environments.creation import _installs, create, remove
-from compilewatch.environments.listing import State, listing, size_of
+from compilewatch.environments.listing import EnvironmentState, listing, size_of
 from compilewatch.environments.recipes import Recipe, recipe_of
 from compilewatch.errors import InterpreterError, UsageError
 from compilewatch.records import Environment
@@ -28,7 +28,7 @@ class Making:
 
     environments: Environments
     recipe: Recipe
-    state: State
+    state: EnvironmentState
     available: tuple[str, ...]
     refused: str
     """What there was before it was made."""
@@ -68,16 +68,16 @@ def made(tmp_path_factory: pytest.TempPathFactory, index: Path) -> Making:
     )
 
 
-def _states(environments: Environments) -> dict[str, State]:
+def _states(environments: Environments) -> dict[str, EnvironmentState]:
     return {listed.name: listed.state for listed in listing(environments)}
 
 
 def test_an_unfinished_one_is_not_used_and_is_finished(made: Making) -> None:
     assert made.available == ("default",)
-    assert made.state is State.UNFINISHED
+    assert made.state is EnvironmentState.UNFINISHED
     assert "no environment 'torch-2.9'" in made.refused
     assert made.anew
-    assert _states(made.environments)["torch-2.9"] is State.READY
+    assert _states(made.environments)["torch-2.9"] is EnvironmentState.READY
 
 
 def test_made_once_from_its_recipe_and_used_by_its_name(made: Making) -> None:

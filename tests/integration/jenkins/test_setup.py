@@ -189,3 +189,45 @@ def test_an_interrupted_set_up_is_started_again(tmp_path: Path) -> None:
     assert "interrupted; starting again" in done.stdout
     again = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
     assert (again.returncode, again.stdout) == (0, "")
+
+
+def test_an_interpreter_that_the_sandbox_cannot_read_is_chosen_only_without_another(
+    tmp_path: Path,
+) -> None:
+    """One in root's home is often the fastest, and `make papers` cannot run code with it."""
+    script = (ROOT / "scripts" / "setup.sh").read_text()
+    chooses = script[script.index("usable=") : script.index("\n}\n", script.index("find_python()"))]
+
+    def interpreter(name: str, microseconds: int, *, readable: bool) -> Path:
+        path = tmp_path / name / "python3.11"
+        path.parent.mkdir()
+        refuses = "" if readable else "case $2 in *geteuid*) exit 1 ;; esac; "
+        path.write_text(f"#!/bin/sh\n{refuses}echo {microseconds}\n")
+        path.chmod(0o755)
+        return path
+
+    def chosen(*paths: Path) -> str:
+        folders = [str(path.parent) for path in paths]
+        return subprocess.run(
+            ["bash", "-c", f"{chooses}\n}}\nfind_python"],
+            env={"PATH": os.pathsep.join([*folders, "/usr/bin", "/bin"])},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+
+    fast, slow = interpreter("a", 1, readable=False), interpreter("b", 9_999_999, readable=True)
+    assert chosen(fast, slow) != str(fast)
+    assert chosen(slow) == chosen(fast, slow)
+
+    check = script[script.index("readable='") + len("readable='") :].partition("'\n")[0]
+
+    def readable(executable: str, user: int = 0) -> bool:
+        as_root = f"import os, sys\nos.geteuid = lambda: {user}\nsys.executable = {executable!r}\n"
+        return not subprocess.run([sys.executable, "-c", as_root + check], check=False).returncode
+
+    hidden = tmp_path / "hidden"
+    hidden.mkdir(mode=0o700)
+    assert readable("/usr/bin/python3")
+    assert not readable(str(hidden / "python3"))
+    assert readable(str(hidden / "python3"), user=1000)

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from compilewatch.launchers.fake import FakeLauncher
 from compilewatch.records import Request, Result
 from compilewatch.records.plans import Shard
 from tests import factories
+from tests.fake_launcher import FakeLauncher
 from tests.integration.jenkins.conftest import ROOT, Job
 from tests.serving import serving
 from tests.sweeping import breaking, run_sweep, store

@@ -16,7 +16,7 @@ from tests.integration.launchers.conftest import bare_request, chaos_request
 pytestmark = pytest.mark.torch
 
 WARM = {"local": "warm_launcher", "ray": "warm_ray"}
-"""Fixtures of launchers whose servers have torch, for all tests that can share one."""
+"""Fixtures of the launchers, whose servers have torch, for all tests that can share one."""
 
 
 def load(name: str) -> type[Launcher]:
@@ -26,9 +26,7 @@ def load(name: str) -> type[Launcher]:
 
 @pytest.fixture(params=sorted(LAUNCHERS))
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    if request.param in WARM:
-        return request.getfixturevalue(WARM[request.param])
-    return load(request.param)()
+    return request.getfixturevalue(WARM[request.param])
 
 
 @pytest.fixture(params=sorted(LAUNCHERS))
@@ -38,10 +36,8 @@ def launcher_of_its_own(
     """With the environment that it has; for tests that end a server."""
     if request.param == "local":
         yield bare_launcher(), "bare"
-    elif request.param == "ray":
-        yield request.getfixturevalue("bare_ray")(), "bare"
     else:
-        yield load(request.param)(), "default"
+        yield request.getfixturevalue("bare_ray")(), "bare"
 
 
 def test_is_named_as_in_the_table() -> None:

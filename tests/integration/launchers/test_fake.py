@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compilewatch.launchers.fake import FakeLauncher, passing
 from compilewatch.records import Status
 from tests.factories import request, result
+from tests.fake_launcher import FakeLauncher, passing
 
 
 def test_answers_from_a_table_and_passes_the_rest(scratch: Path) -> None:

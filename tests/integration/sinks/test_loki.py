@@ -15,7 +15,7 @@ from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.events import LABELS, LINE_ONLY, TEXT_LENGTH
 from compilewatch.sinks import loki_client
 from compilewatch.sinks.loki import LokiSink
-from compilewatch.sinks.loki_client import Emitter, RejectedError, log_record
+from compilewatch.sinks.loki_client import Emitter, LokiRejectedError, log_record
 from tests import factories
 from tests.doubles.loki import Fault, LokiDouble, loki
 from tests.run_folder import RUN, VIEW, line, stamp, with_log
@@ -338,7 +338,7 @@ def test_a_plain_logging_record_is_sent_with_its_own_time(server: LokiDouble) ->
 def test_one_record_is_refused_with_an_error_of_ours(server: LokiDouble) -> None:
     record = log_record(line(stamp(timedelta(days=30))))
     assert record is not None
-    with pytest.raises(RejectedError):
+    with pytest.raises(LokiRejectedError):
         Emitter(server.url)(record, record.getMessage())
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -19,9 +18,9 @@ from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import Status, Target
 from compilewatch.records.views import RunView
 from compilewatch.sinks.prometheus import exposition, groups
-from compilewatch.sinks.pushgateway import Health, PushgatewaySink, push_health, push_profile
+from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
-from tests import example_run, factories, profiled, services
+from tests import example_run, factories, services
 from tests.services import Service
 from tests.serving import serving
 from tests.sharing import free_port
@@ -166,8 +165,8 @@ def test_prometheus_keeps_the_labels_and_names_no_instance(
 
 @pytest.mark.services
 def test_how_publishing_went_is_a_group_of_its_own(gateway: Service) -> None:
-    well = Health(spooled=0, failed=0, last="2026-01-02T03:04:05Z")
-    badly = Health(spooled=2, failed=1, last=None)
+    well = PublicationHealth(spooled=0, failed=0, last="2026-01-02T03:04:05Z")
+    badly = PublicationHealth(spooled=2, failed=1, last=None)
     push_health(settings(gateway.url), {"pushgateway": well, "loki": badly})
     found = {
         (name, dict(labels)["sink"]): value
@@ -329,25 +328,3 @@ def test_a_gateway_killed_in_mid_publish_holds_all_of_the_next_one(tmp_path: Pat
     with services.pushgateway(tmp_path, port=port) as again:
         push(view, again.url)
         assert len(held(again)) == sum(map(len, groups(view).values()))
-
-
-@pytest.mark.services
-def test_a_model_that_was_profiled_on_its_own_has_a_group_of_its_own(tmp_path: Path) -> None:
-    with services.pushgateway(tmp_path) as own:
-        run = example_run.view(*example_run.row())
-        push(run, own.url)
-        before = held(own)
-        profile, _ = profiled.profile()
-        for model in ("A", "B"):
-            named = msgspec.structs.replace(profile, model=model, family="bert")
-            said = push_profile(settings(own.url), named)
-            assert said.startswith("pushgateway: ")
-        after = held(own)
-        assert before.items() <= after.items()
-        latencies = [
-            dict(labels)
-            for (name, labels) in after
-            if name == "compilewatch_latency_seconds" and ("source", "profile") in labels
-        ]
-        assert {one["model"] for one in latencies} == {"A", "B"}
-        assert {one["batch_size"] for one in latencies} == {"1", "4", "8"}

@@ -11,12 +11,10 @@ import pytest
 
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.records import ModelSpec
-from compilewatch.records.papers import Generation, Stage, StageOutcome, StageResult
 from compilewatch.sources import SOURCES
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
 from compilewatch.sources.libraries import ALL, LIBRARIES
 from compilewatch.sources.loading import source_class
-from compilewatch.store.papers import PaperStore
 
 EXAMPLE = Path(__file__).parents[3] / "inputs"
 
@@ -38,43 +36,15 @@ def places(tmp_path: Path, scans: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ]
     write_pulled(
         inputs / "pulled" / "models.toml",
-        PulledList(endpoint="e", pulled_at="t", query=Query(top=3), model=models),
+        PulledList(endpoint="e", pulled_at="t", query=PulledQuery(top=3), model=models),
     )
     for name in ("models.toml", "examples"):
         (inputs / name).symlink_to(EXAMPLE / name)
     monkeypatch.chdir(tmp_path)
-    _store_code(tmp_path / "outputs")
+    if "papers" in SOURCES:
+        from tests.paper_summaries import store_code
 
-
-def _store_code(outputs: Path) -> None:
-    """One version of the code of one paper."""
-    made = Generation(
-        id="0" * 64,
-        paper="gated-residual",
-        source="def model(): ...",
-        number=0,
-        model="m",
-        call="c",
-        prompt_sha256="p",
-        rules_sha256="r",
-        paper_sha256="s",
-    )
-    folder = PaperStore(outputs).folder(made.paper)
-    files = (
-        folder.write(Stage.GENERATE, made.source.encode(), ".py"),
-        folder.write_record(Stage.GENERATE, made),
-    )
-    folder.append(
-        StageResult(
-            paper=made.paper,
-            stage=Stage.GENERATE,
-            key="k",
-            outcome=StageOutcome.PASSED,
-            at="2026-01-02T03:04:05.000000000Z",
-            generation=made.id,
-            files=files,
-        )
-    )
+        store_code(tmp_path / "outputs")
 
 
 @pytest.mark.parametrize("name", HERE)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from compilewatch.sinks.metric_definitions import DEFINITIONS
+from compilewatch.sinks.metric_definitions import all_definitions
 from dashboards.frame import TITLES
 from tests import services
 
@@ -150,7 +150,7 @@ def test_every_alert_is_seen_firing_and_not_firing() -> None:
 
 
 def test_rules_and_their_tests_know_only_metrics_that_exist_with_their_labels() -> None:
-    labels = {made.name: {"job", *made.labels} for made in DEFINITIONS}
+    labels = {made.name: {"job", *made.labels} for made in all_definitions()}
     labels |= {name: {"job", "source", "target"} for name in GATEWAYS_OWN}
     named = re.compile(
         r"\b(?:compile_breaks_total|compilewatch_\w+|push_(?:failure_)?time_seconds)\b"
@@ -226,6 +226,8 @@ def test_grafana_asks_nobody_on_the_internet_at_its_start() -> None:
         "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
         "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
         "GF_PLUGINS_PREINSTALL_DISABLED": "true",
+        "GF_PLUGINS_PUBLIC_KEY_RETRIEVAL_DISABLED": "true",
+        "GF_NEWS_NEWS_FEED_ENABLED": "false",
         "GF_SECURITY_DISABLE_GRAVATAR": "true",
         "GF_USERS_ALLOW_SIGN_UP": "false",
     }

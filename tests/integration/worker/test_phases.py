@@ -31,7 +31,7 @@ from compilewatch.worker.model import chaos
 from compilewatch.worker.model import resolve as models
 from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
 
 pytestmark = pytest.mark.torch
 
@@ -42,7 +42,7 @@ class StubTarget:
     name = "stub"
     tiers = (Tier.FAKE, Tier.REAL)
 
-    def __init__(self, said: Outcome | Exception, missing: str | None = None) -> None:
+    def __init__(self, said: TargetOutcome | Exception, missing: str | None = None) -> None:
         self.said = said
         self.lacks = missing
         self.subjects: list[Subject] = []
@@ -50,7 +50,7 @@ class StubTarget:
     def missing(self) -> str | None:
         return self.lacks
 
-    def run(self, subject: Subject) -> Outcome:
+    def run(self, subject: Subject) -> TargetOutcome:
         subject.enter(Phase.COMPILE)
         self.subjects.append(subject)
         if isinstance(self.said, Exception):
@@ -59,7 +59,7 @@ class StubTarget:
 
 
 Ask = Callable[..., ChildResult]
-PASSED = Outcome(status=Status.PASS, detail="one graph", graphs=1)
+PASSED = TargetOutcome(status=Status.PASS, detail="one graph", graphs=1)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_the_outcome_of_the_target_is_the_result(ask: Ask, target: StubTarget) -
 
 
 def test_an_outcome_without_memory_keeps_its_phase(ask: Ask, target: StubTarget) -> None:
-    target.said = Outcome(status=Status.OOM, detail="host memory")
+    target.said = TargetOutcome(status=Status.OOM, detail="host memory")
     result = ask().result
     assert (result.status, result.phase) == (Status.OOM, Phase.COMPILE)
 
@@ -230,7 +230,7 @@ def test_a_fake_error_inside_another_is_found(ask: Ask, target: StubTarget) -> N
 
 def test_an_error_of_the_compiler_keeps_its_phase(ask: Ask, target: StubTarget) -> None:
     record = ErrorRecord(type="BackendCompilerFailed", message="no", code="backend")
-    target.said = Outcome(status=Status.ERROR, error=record, detail="no")
+    target.said = TargetOutcome(status=Status.ERROR, error=record, detail="no")
     result = ask().result
     assert (result.status, result.phase, result.error) == (Status.ERROR, Phase.COMPILE, record)
     assert result.is_verdict

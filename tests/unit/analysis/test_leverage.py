@@ -6,8 +6,8 @@ import pytest
 from compilewatch.analysis.leverage import (
     By,
     Fix,
+    FixOrder,
     Leverage,
-    Order,
     cause_key,
     check,
     cured_alone,
@@ -125,7 +125,7 @@ def test_downloads_decide_where_they_are_asked_for() -> None:
         result("C", breaks=(BRANCH,), downloads=9, source="hub"),
     ]
     assert [f.models[0] for f in leverage(seen).fixes] == ["A", "C"]
-    assert [f.models[0] for f in leverage(seen, order=Order.DOWNLOADS).fixes] == ["C", "A"]
+    assert [f.models[0] for f in leverage(seen, order=FixOrder.DOWNLOADS).fixes] == ["C", "A"]
 
 
 def test_top_limits_the_steps_and_says_what_is_left() -> None:

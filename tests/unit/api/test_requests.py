@@ -7,7 +7,6 @@ import pytest
 from compilewatch.api import selection
 from compilewatch.api.requests import one_target
 from compilewatch.api.selection import one_model
-from compilewatch.cli.verbs import bisect
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
 from tests import factories
@@ -18,13 +17,6 @@ def test_the_setting_for_functions_that_a_break_interrupts(value: str, field: bo
     settings = load_settings({"nested_graph_breaks": value})
     target = one_target("dynamo", mode="eval", dynamic=None, settings=settings)
     assert target.nested_graph_breaks is field
-
-
-def test_bisect_rejects_the_setting_for_a_target_without_it() -> None:
-    arguments = ["BertModel", "--good", "5.5.4", "--bad", "5.23.0", "--torch", "2.15.0"]
-    arguments += ["--target", "export", "--nested-graph-breaks", "on"]
-    with pytest.raises(UsageError, match="--nested-graph-breaks is a setting of the target dynamo"):
-        bisect.command.main(arguments, standalone_mode=False)
 
 
 def test_one_device_at_a_time() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from compilewatch.extras.papers.records import PipelineStage
 from compilewatch.records import Status
-from compilewatch.records.papers import Stage
 from dashboards import build, frame, states
 from dashboards.panels import NO_DATA, TARGETS, tiles
-from dashboards.queries import MILLIONS
+from dashboards.queries import MILLIONS, MINUTES, SECONDS
 from dashboards.sources import SCRAPE, now
 from tests.reading import DASHBOARDS, PUBLIC, links, panels, variables
 
@@ -104,7 +104,7 @@ NEWS = {
         "Changed results",
     },
     "compilewatch-model": {"Where it breaks", "Why it breaks"},
-    "compilewatch-reasons": {"Where it breaks"},
+    "compilewatch-reasons": {"What to fix first", "Where it breaks"},
     "compilewatch-cost": {"Outliers"},
     "compilewatch-targets": {"Neuron failures by class"},
     "compilewatch-profiles": {"Calls until compiling has paid", "Slower models"},
@@ -132,7 +132,41 @@ def test_a_bar_keeps_its_name_and_its_height_when_it_is_the_only_one(uid: str) -
             shown = panel["fieldConfig"]["defaults"]["displayName"]
             assert named == re.findall(r"\${__field\.labels\.(\w+)}", shown), panel["title"]
             options = panel["options"]
-            assert (options["sizing"], options["maxVizHeight"]) == ("manual", 24)
+            above = options["namePlacement"] == "top"
+            assert (options["sizing"], options["maxVizHeight"]) == ("manual", 40 if above else 24)
+
+
+def test_names_that_are_sentences_have_a_line_of_their_own() -> None:
+    """Beside its bar a name has two fifths of the width, and is cut off there."""
+    for made in DASHBOARDS.values():
+        for panel in panels(made):
+            if panel["type"] == "bargauge" and "{{reason}}" in panel["targets"][0]["legendFormat"]:
+                assert panel["options"]["namePlacement"] == "top", panel["title"]
+
+
+def test_a_full_bar_is_not_drawn_as_if_a_part_were_missing() -> None:
+    """Grafana draws the rest of a bar below its number, too."""
+    for made in DASHBOARDS.values():
+        for panel in panels(made):
+            if panel["type"] == "bargauge":
+                assert panel["options"]["showUnfilled"] is False, panel["title"]
+
+
+def test_no_data_is_not_red() -> None:
+    """Without a mapping, the text has the colour of the lowest value."""
+    for made in DASHBOARDS.values():
+        for panel in panels(made):
+            if panel["type"] in ("stat", "bargauge"):
+                texts = mapped(panel["fieldConfig"]["defaults"]["mappings"])
+                assert [colour for text, colour in texts if text == NO_DATA] == ["text"] * 2
+
+
+def test_times_that_are_compared_have_one_unit() -> None:
+    """Grafana's own unit writes 59 s beside 1.66 mins."""
+    made = DASHBOARDS["compilewatch-cost"]
+    units = {panel["fieldConfig"]["defaults"]["unit"] for panel in panels(made)}
+    assert "s" not in units
+    assert {SECONDS, MINUTES} <= units
 
 
 def test_only_what_is_about_graph_breaks_has_their_colour() -> None:
@@ -194,7 +228,7 @@ def test_units_are_english_and_shares_near_one_are_not_rounded_to_it() -> None:
 def test_the_funnel_is_in_the_order_of_the_stages() -> None:
     (funnel,) = (p for p in panels(DASHBOARDS["compilewatch-papers"]) if p["title"] == "Funnel")
     stages = re.findall(r'stage=\\?"(\w+)\\?", outcome', json.dumps(funnel["targets"]))
-    assert stages == [stage.value for stage in Stage]
+    assert stages == [stage.value for stage in PipelineStage]
 
 
 def test_no_query_makes_a_zero_of_nothing() -> None:

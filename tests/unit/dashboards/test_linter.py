@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 import promql_parser
 import pytest
 
-from dashboards.queries import MILLIONS
+from dashboards.queries import MILLIONS, MINUTES, SECONDS
 from tests.reading import DASHBOARDS, PUBLIC, Json, bare, filled, panels, variables
 
 UNITS = {
     *("none", "short", "percentunit", "bytes", "s", "dateTimeAsIso", "dtdurations", "currencyUSD"),
     MILLIONS,
+    SECONDS,
+    MINUTES,
 }
 """Those of Grafana's units (valueFormats/categories.ts) that are used here."""
 

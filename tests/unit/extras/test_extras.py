@@ -8,11 +8,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 from packaging.requirements import Requirement
 
 from compilewatch import extras, plugins
-from compilewatch.cli import VERBS
+from compilewatch.cli import COMMANDS
 from compilewatch.errors import MissingExtraError
 from tests import refusing
 from tests.sweeping import run_sweep
@@ -81,12 +82,13 @@ def refused(code: str, *arguments: str, cwd: Path = ROOT) -> subprocess.Complete
 
 def test_the_table_names_the_modules_of_the_packages_that_pip_installs() -> None:
     offered = PROJECT["optional-dependencies"]
-    assert offered.keys() - set(PARTS) == extras.EXTRAS.keys()
-    for name, extra in extras.EXTRAS.items():
+    installed = {name: extra for name, extra in extras.EXTRAS.items() if extra.modules}
+    assert offered.keys() - set(PARTS) == installed.keys()
+    for name, extra in installed.items():
         named = {DISTRIBUTIONS.get(module, module) for module in extra.modules}
         assert named == requirements(offered[name]), name
     (every,) = offered["all"]
-    assert Requirement(every).extras == extras.EXTRAS.keys() - {"gpu"}
+    assert Requirement(every).extras == installed.keys() - {"gpu"}
 
 
 def test_at_most_ten_packages_besides_torch_are_needed_and_torch_is_not_pinned() -> None:
@@ -100,7 +102,7 @@ def test_at_most_ten_packages_besides_torch_are_needed_and_torch_is_not_pinned()
 def test_the_lock_of_the_checkout_has_the_extras_but_ray_and_streamlit() -> None:
     offered = PROJECT["optional-dependencies"]
     wanted = requirements(PROJECT["dependencies"])
-    for name in extras.EXTRAS.keys() - {"cluster", "gpu", "monitor"}:
+    for name in extras.EXTRAS.keys() & offered.keys() - {"cluster", "gpu", "monitor"}:
         wanted |= requirements(offered[name])
     assert locked() == wanted
     pinned = (ROOT / "requirements" / "default.txt").read_text()
@@ -117,8 +119,29 @@ def test_a_package_of_several_extras_is_installed_with_that_of_the_command() -> 
     assert plugins.missing(ModuleNotFoundError(name="nowhere"), "papers") is None
 
 
-def test_every_command_of_an_extra_is_one() -> None:
-    assert {c for extra in extras.EXTRAS.values() for c in extra.commands} <= VERBS.keys()
+def test_what_a_row_names_is_there() -> None:
+    for name, extra in extras.EXTRAS.items():
+        here = {c: row for c, row in extra.commands.items() if extras.is_here(row.implementation)}
+        for command, row in here.items():
+            assert isinstance(plugins.load(row.implementation, command), click.Command), name
+        for reference in filter(extras.is_here, extra.provides.values()):
+            assert plugins.load(reference), reference
+
+
+def test_a_folder_that_is_missing_adds_nothing_and_its_commands_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = extras.Extra(
+        commands={"gone": extras.Command("compilewatch.extras.gone.cli:command", "is not here")},
+        provides={"anywhere": "compilewatch.extras.gone.part:attribute"},
+    )
+    monkeypatch.setitem(extras.EXTRAS, "gone", gone)
+    assert list(extras.providers("anywhere")) == []
+    said = r"the extra gone is not installed, which gone needs: pip install 'compilewatch\[gone\]'"
+    with pytest.raises(MissingExtraError, match=said):
+        plugins.load(gone.commands["gone"].implementation, "gone")
+    with pytest.raises(MissingExtraError, match="which gone --anywhere needs"):
+        plugins.provided("anywhere", "gone --anywhere")
 
 
 def test_a_row_of_a_table_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +159,7 @@ def test_help_of_every_command_needs_no_extra() -> None:
     """One process imports what all commands import: about two seconds, once."""
     done = refused(HELPS)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > len(VERBS)
+    assert int(done.stdout) > len(COMMANDS)
 
 
 @pytest.mark.process

@@ -261,7 +261,7 @@ def test_a_targets_digest_follows_its_files(package: Path) -> None:
         ("worker/targets/export/module.py", {"export", "xla", "neuron"}),
         ("worker/targets/dynamo/module.py", set(TARGETS)),
         ("worker/reproduce.py", set()),
-        ("worker/profilers/module.py", set()),
+        ("extras/profiles/worker/module.py", set()),
         ("worker/process/oneshot.py", set()),
         ("report/html.py", set()),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from compilewatch.records import FullgraphVerdict, Part, Quantization, Status, Target
 from compilewatch.report import html
-from compilewatch.report.pages import Report
+from compilewatch.report.pages import RunReport
 from tests import example_run, factories
 
 VOID = {"meta", "link", "img", "br", "source", "input"}
@@ -428,14 +428,14 @@ def test_the_family_chart_begins_with_the_families_that_pass_least() -> None:
         factories.result(f"M{number}", family=family, breaks=breaks, downloads=9 - number)
         for number, (family, breaks) in enumerate(names)
     ]
-    report = Report.of(factories.view(*results))
+    report = RunReport.of(factories.view(*results))
     assert [name for name, _ in report.charted_families] == ["bad", "good", "odd"]
 
 
 def test_time_is_summed_by_phase_in_their_order() -> None:
     cached = factories.result("B", reused_from="20260101-030405-0001")
     durations = {"compile": 2.0, "setup": 0.25}
-    report = Report.of(factories.view(factories.result(durations=durations), cached))
+    report = RunReport.of(factories.view(factories.result(durations=durations), cached))
     assert list(report.phase_seconds.items()) == [("setup", 0.25), ("compile", 2.0)]
     page = rendered(factories.result(), cached)["index.html"]
     assert "Time by phase create 0.50 s compile 1.5 s" in page.text

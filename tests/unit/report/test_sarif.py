@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from compilewatch.report import sarif
-from compilewatch.report.sarif import Location, SarifResult
+from compilewatch.report.sarif import SarifLocation, SarifResult
 from tests.schemas import sarif_errors
 
-LINE = Location(file="src/my pkg/net.py", line=12, text="        if y > 0:", function="Net.f")
+LINE = SarifLocation(file="src/my pkg/net.py", line=12, text="        if y > 0:", function="Net.f")
 
 
 def found(code: str = "GB0170", **fields: Any) -> SarifResult:
@@ -25,7 +25,7 @@ def found(code: str = "GB0170", **fields: Any) -> SarifResult:
         "location": LINE,
         "explanation": "Detected data-dependent branching.",
         "hints": ("Use torch.where.",),
-        "path": (Location(file="src/my pkg/net.py", line=9, function="forward"), LINE),
+        "path": (SarifLocation(file="src/my pkg/net.py", line=9, function="forward"), LINE),
         "checks": ("tests/test_net.py::test_forward",),
     }
     return SarifResult(code=code, **{**given, **fields})
@@ -39,7 +39,7 @@ def content(*results: SarifResult, problems: tuple[str, ...] = ()) -> dict[str, 
 
 
 def test_a_result_has_rule_place_path_fingerprint_and_state() -> None:
-    run = content(found(), found(location=Location(file="src/my pkg/net.py", line=14)))
+    run = content(found(), found(location=SarifLocation(file="src/my pkg/net.py", line=14)))
     (rule,) = run["tool"]["driver"]["rules"]
     assert rule["id"] == "GB0170"
     assert rule["helpUri"].endswith("/gb/gb0170.html")
@@ -59,9 +59,9 @@ def test_a_result_has_rule_place_path_fingerprint_and_state() -> None:
 
 
 def test_resolved_breaks_and_those_of_packages_are_no_faults_of_the_repository() -> None:
-    packaged = Location(file="timm/layers/a.py", line=3, installed=True)
+    packaged = SarifLocation(file="timm/layers/a.py", line=3, installed=True)
     run = content(
-        found(level="none", state="absent", location=Location(file="old.py"), path=()),
+        found(level="none", state="absent", location=SarifLocation(file="old.py"), path=()),
         found("unbacked_symint", level="note", state=None, location=packaged, path=()),
     )
     note, gone = run["results"]

@@ -24,23 +24,23 @@ from compilewatch.records import (
 )
 from compilewatch.records.views import Earlier
 from compilewatch.report import commands, wording
-from compilewatch.report.wording import Outcome
+from compilewatch.report.wording import ResultGroup
 from tests import factories
 
 
 @pytest.mark.parametrize(
     ("status", "phase", "expected", "words"),
     [
-        (Status.PASS, Phase.DONE, Outcome.PASS, "pass"),
-        (Status.GRAPH_BREAK, Phase.DONE, Outcome.GRAPH_BREAK, "graph break"),
-        (Status.MISMATCH, Phase.COMPARE, Outcome.MISMATCH, "mismatch"),
-        (Status.ERROR, Phase.COMPILE, Outcome.COMPILE_ERROR, "compile error"),
-        (Status.ERROR, Phase.CREATE, Outcome.NO_VERDICT, "error in create"),
-        (Status.TIMEOUT, Phase.COMPILE, Outcome.NO_VERDICT, "timeout in compile"),
-        (Status.OOM, Phase.EAGER, Outcome.NO_VERDICT, "oom in eager"),
-        (Status.CRASHED, Phase.INPUTS, Outcome.NO_VERDICT, "crashed in inputs"),
-        (Status.SKIPPED, Phase.SETUP, Outcome.NOT_RUN, "skipped"),
-        (Status.UNSUPPORTED, Phase.SETUP, Outcome.NOT_RUN, "unsupported"),
+        (Status.PASS, Phase.DONE, ResultGroup.PASS, "pass"),
+        (Status.GRAPH_BREAK, Phase.DONE, ResultGroup.GRAPH_BREAK, "graph break"),
+        (Status.MISMATCH, Phase.COMPARE, ResultGroup.MISMATCH, "mismatch"),
+        (Status.ERROR, Phase.COMPILE, ResultGroup.COMPILE_ERROR, "compile error"),
+        (Status.ERROR, Phase.CREATE, ResultGroup.NO_VERDICT, "error in create"),
+        (Status.TIMEOUT, Phase.COMPILE, ResultGroup.NO_VERDICT, "timeout in compile"),
+        (Status.OOM, Phase.EAGER, ResultGroup.NO_VERDICT, "oom in eager"),
+        (Status.CRASHED, Phase.INPUTS, ResultGroup.NO_VERDICT, "crashed in inputs"),
+        (Status.SKIPPED, Phase.SETUP, ResultGroup.NOT_RUN, "skipped"),
+        (Status.UNSUPPORTED, Phase.SETUP, ResultGroup.NOT_RUN, "unsupported"),
     ],
 )
 def test_status_and_phase_decide_the_outcome(
@@ -49,14 +49,19 @@ def test_status_and_phase_decide_the_outcome(
     result = factories.result(status=status, phase=phase)
     assert wording.outcome(result) is expected
     assert wording.status_words(result) == words
-    verdicts = {Outcome.PASS, Outcome.GRAPH_BREAK, Outcome.MISMATCH, Outcome.COMPILE_ERROR}
+    verdicts = {
+        ResultGroup.PASS,
+        ResultGroup.GRAPH_BREAK,
+        ResultGroup.MISMATCH,
+        ResultGroup.COMPILE_ERROR,
+    }
     assert result.is_verdict == (expected in verdicts)
 
 
 def test_every_status_has_an_outcome_with_label_and_meaning() -> None:
     found = {wording.outcome(factories.result(status=status)) for status in Status}
-    assert found == set(Outcome)
-    assert set(wording.OUTCOME_LABELS) == set(wording.OUTCOME_MEANINGS) == set(Outcome)
+    assert found == set(ResultGroup)
+    assert set(wording.OUTCOME_LABELS) == set(wording.OUTCOME_MEANINGS) == set(ResultGroup)
 
 
 def test_the_registry_page_is_the_one_that_torch_links() -> None:

@@ -9,7 +9,7 @@ from compilewatch import plugins
 from compilewatch.config.paths import Places
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.sources import SOURCES
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
 from compilewatch.sources.hub.source import HubSource
 from compilewatch.sources.libraries.diffusers import DiffusersSource
 from compilewatch.sources.loading import (
@@ -33,7 +33,7 @@ def write_list(path: Path, message: str | None = None) -> None:
     pulled = PulledList(
         endpoint="e",
         pulled_at="2025-01-31T00:00:00Z",
-        query=Query(top=1),
+        query=PulledQuery(top=1),
         partial=message is not None,
         message=message,
         model=[PulledModel(repository="a/b", problem="p")],
@@ -71,7 +71,8 @@ def test_a_source_asked_for_by_name_must_be_there(tmp_path: Path) -> None:
 
 def test_unknown_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UsageError, match="no source 'papyrus'; known: auto, all-libraries, diffusers, hub, library"
+        UsageError,
+        match="no source 'papyrus'; known: auto, all-libraries, diffusers, flair,",
     ):
         source_class("papyrus")
 

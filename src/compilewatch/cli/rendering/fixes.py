@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from compilewatch.analysis.leverage import By, Cause, Check, Leverage
+from compilewatch.analysis.leverage import By, FixableCause, Leverage, PredictionCheck
 from compilewatch.report import wording
 from compilewatch.report.terminal.pieces import plain, plain_table, spaced
 from compilewatch.report.wording import plural, quantity
@@ -34,7 +34,7 @@ def fixes_table(found: Leverage) -> RenderableType:
     return spaced([heading, *([table] if found.fixes else []), Group(*lines)])
 
 
-def check_text(found: Check) -> RenderableType:
+def check_text(found: PredictionCheck) -> RenderableType:
     """What came true of a prediction, and the models for which it did not."""
     unit = "lines" if found.by is By.LINE else "ids"
     right, predicted = len(found.right), len(found.right) + len(found.wrong)
@@ -55,7 +55,7 @@ def check_text(found: Check) -> RenderableType:
     return Group(*(plain(f"{name:<{width}}  {value}") for name, value in facts))
 
 
-def _cause(cause: Cause, further: bool) -> RenderableType:
+def _cause(cause: FixableCause, further: bool) -> RenderableType:
     lines = [plain(("and " if further else "") + cause.label, "yellow"), plain(cause.place)]
     if cause.places > 1:
         lines.append(plain(f"and {plural(cause.places - 1, 'other place')}"))

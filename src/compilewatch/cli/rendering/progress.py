@@ -26,7 +26,7 @@ from compilewatch.records import Request, Result, Target
 from compilewatch.report.terminal.pieces import STYLES, console, plain
 from compilewatch.report.wording import (
     OUTCOME_LABELS,
-    Outcome,
+    ResultGroup,
     first_place,
     first_reason,
     outcome,
@@ -111,7 +111,7 @@ class ProgressBar:
         self._console = console(stderr=True)
         self._quiet = quiet
         self._known = known
-        self._counts: Counter[Outcome] = Counter()
+        self._counts: Counter[ResultGroup] = Counter()
         self._started = time.monotonic()
         self._done = self._total = 0
         self._remaining = Remaining((), {})
@@ -166,7 +166,7 @@ class ProgressBar:
         self._counts[kind] += 1
         self._done, self._total = done, total
         self._remaining.done(result)
-        if self._quiet or kind in (Outcome.PASS, Outcome.NOT_RUN) or result.expectation:
+        if self._quiet or kind in (ResultGroup.PASS, ResultGroup.NOT_RUN) or result.expectation:
             return
         line = plain(f"{status_words(result)}  ", STYLES[kind])
         line.append_text(plain(f"{result.request.model.name}  {first_place(result)}  "))

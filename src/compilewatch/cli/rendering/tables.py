@@ -15,7 +15,7 @@ from compilewatch.records import ChangeKind, Result, Run, Status
 from compilewatch.records.views import RunView
 from compilewatch.report import commands, wording
 from compilewatch.report.terminal.pieces import STYLES, plain, plain_table, spaced
-from compilewatch.report.wording import OUTCOME_LABELS, Outcome, outcome, plural
+from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
 
 FAMILIES_SHOWN = 15
 REASONS_SHOWN = 8
@@ -26,7 +26,7 @@ FIXED_SHOWN = 10
 
 CHANGE_STYLES = {ChangeKind.REGRESSION: "red", ChangeKind.FIXED: "green"}
 
-HEADINGS = OUTCOME_LABELS | {Outcome.GRAPH_BREAK: "breaks", Outcome.COMPILE_ERROR: "error"}
+HEADINGS = OUTCOME_LABELS | {ResultGroup.GRAPH_BREAK: "breaks", ResultGroup.COMPILE_ERROR: "error"}
 """Short enough for a table of all outcomes on 80 columns."""
 
 
@@ -98,7 +98,7 @@ def runs_table(runs: Sequence[Run], passed: Mapping[str, int]) -> RenderableType
 
 def _not_passing(view: RunView) -> list[RenderableType]:
     """The most downloaded models that do not pass: the line that breaks or fails, and why."""
-    found = [r for r in view.results if outcome(r) not in (Outcome.PASS, Outcome.NOT_RUN)]
+    found = [r for r in view.results if outcome(r) not in (ResultGroup.PASS, ResultGroup.NOT_RUN)]
     if not found:
         return []
     # Results with a reviewed expectation come last.
@@ -129,24 +129,26 @@ def _families(view: RunView) -> list[RenderableType]:
     counts = _counted(view, lambda result: result.request.model.family)
     if all(found.total() == 1 for found in counts.values()):
         return []  # the headline has the same figures
-    total = sum(counts.values(), Counter[Outcome]())
+    total = sum(counts.values(), Counter[ResultGroup]())
     shown = [group.name for group in summary.by_family(view)[:FAMILIES_SHOWN]]
     named = [(name, counts[name], "") for name in shown]
-    rest = sum((found for name, found in counts.items() if name not in shown), Counter[Outcome]())
+    rest = sum(
+        (found for name, found in counts.items() if name not in shown), Counter[ResultGroup]()
+    )
     if rest:
         others = len(counts) - len(shown)
         named.append((plural(others, "other family", "other families"), rest, "dim"))
     return [_outcome_table("Family", [*named, (f"all {len(counts):,}", total, "bold")])]
 
 
-def _counted(view: RunView, name: Callable[[Result], str]) -> dict[str, Counter[Outcome]]:
-    counts: dict[str, Counter[Outcome]] = {}
+def _counted(view: RunView, name: Callable[[Result], str]) -> dict[str, Counter[ResultGroup]]:
+    counts: dict[str, Counter[ResultGroup]] = {}
     for result in view.results:
         counts.setdefault(name(result), Counter())[outcome(result)] += 1
     return counts
 
 
-def _outcome_table(heading: str, lines: Iterable[tuple[str, Counter[Outcome], str]]) -> Table:
+def _outcome_table(heading: str, lines: Iterable[tuple[str, Counter[ResultGroup], str]]) -> Table:
     """A line for each (name, results by outcome, style), with the outcomes that occur."""
     held = list(lines)
     kinds = [kind for kind in OUTCOME_LABELS if any(counts[kind] for _, counts, _ in held)]
@@ -226,7 +228,7 @@ def _errors(view: RunView) -> list[RenderableType]:
 
 def _not_run(view: RunView) -> list[RenderableType]:
     """Why requests were not run, and which command helps."""
-    found = Counter(r.detail for r in view.results if outcome(r) is Outcome.NOT_RUN)
+    found = Counter(r.detail for r in view.results if outcome(r) is ResultGroup.NOT_RUN)
     table = plain_table("Requests not run", "Why")
     for reason, requests in found.most_common(REASONS_SHOWN):
         table.add_row(plain(f"{requests:,}"), plain(reason))

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
-from compilewatch.analysis.attribution import Attribution
+from compilewatch import plugins
 from compilewatch.analysis.comparison import moved
-from compilewatch.api.launching import local_launcher
 from compilewatch.api.selection import split
+from compilewatch.api.view import view, view_between, view_between_devices
 from compilewatch.cli import completion, conditions, options
-from compilewatch.cli.rendering.attribution import attributions_table
 from compilewatch.cli.rendering.run import print_view
 from compilewatch.cli.rendering.tables import changes_table
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config.settings import load_settings
 from compilewatch.contract.devices import canonical
-from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
 from compilewatch.records import Result
-from compilewatch.records.views import RunView
-from compilewatch.report.terminal.pieces import console, spaced
-from compilewatch.report.wording import plural
+from compilewatch.report.terminal.pieces import console
 from compilewatch.store import Store
-from compilewatch.workflows.attribute import Corner, Side, attribute_changes
-from compilewatch.workflows.bisect import preparing
-from compilewatch.workflows.versions import Evaluator
-from compilewatch.workflows.view import view, view_between, view_between_devices
 
 
 @click.command("compare")
@@ -98,11 +90,10 @@ def command(
         if names is not None:
             inside = [r for r in olds if r.request.target.environment == names[0]]
             olds = moved(inside, names[1])
-        found = _attributions(store, settings, seen, olds, limit, by_place=names is not None)
-        if as_json:
-            options.print_json(found)
-        else:
-            console().print(spaced([changes_table(seen), attributions_table(found)]))
+        print_attributions = plugins.provided("attribution", "compare --attribute")
+        print_attributions(
+            store, settings, seen, olds, limit=limit, by_place=names is not None, as_json=as_json
+        )
     elif as_json:
         print_view(store, seen, as_json)
     else:
@@ -116,37 +107,3 @@ def _two(text: str, option: str, example: str) -> tuple[str, str]:
     if len(names) != 2:
         raise UsageError(f"{option} takes two names, such as {example}")
     return names[0], names[1]
-
-
-def _attributions(
-    store: Store,
-    settings: Settings,
-    seen: RunView,
-    olds: Iterable[Result],
-    limit: int,
-    *,
-    by_place: bool,
-) -> tuple[Attribution, ...]:
-    """Who changed each verdict; prints a line to stderr before it evaluates something."""
-    evaluator = Evaluator(
-        store=store,
-        settings=settings,
-        launch=lambda chosen, names: local_launcher(chosen, names),
-        selection={"attribute": seen.run.id},
-    )
-
-    def report(corner: Corner, models: Sequence[str]) -> None:
-        count = plural(len(models), "model")
-        click.echo(f"{corner.versions}: evaluating {count} on {corner.target.name}", err=True)
-
-    assert seen.baseline is not None
-    return attribute_changes(
-        Side.of(seen.baseline, olds),
-        Side.of(seen.run, seen.results),
-        seen.changes,
-        evaluator,
-        preparing(Environments(settings.cache_folder), options.show_creation),
-        limit=limit,
-        by_place=by_place,
-        report=report,
-    )

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from packaging.version import Version
 
-from compilewatch import extras, sandbox
+from compilewatch import extras, plugins
 from compilewatch.api.worker_client import working
 from compilewatch.cli import options
 from compilewatch.config.settings import Settings, load_settings
@@ -37,7 +37,7 @@ ONLINE_SECONDS = 30.0
 """How long the package index may take to respond."""
 
 
-class Check(Record, frozen=True, kw_only=True):
+class DoctorCheck(Record, frozen=True, kw_only=True):
     """One line of output. `state` is ok, note (optional) or failed (a sweep cannot run)."""
 
     name: str
@@ -46,20 +46,20 @@ class Check(Record, frozen=True, kw_only=True):
     advice: str = ""
 
 
-def _interpreter(fresh: bool) -> Iterator[Check]:
+def _interpreter(fresh: bool) -> Iterator[DoctorCheck]:
     version = ".".join(map(str, sys.version_info[:3]))
-    yield Check(name="python", state="ok", fact=f"{version} at {sys.executable}")
+    yield DoctorCheck(name="python", state="ok", fact=f"{version} at {sys.executable}")
     try:
         default = Environments().describe("default", fresh=fresh)
     except CompilewatchError as error:
-        yield Check(name="torch", state="failed", fact=str(error), advice="pip install torch")
+        yield DoctorCheck(name="torch", state="failed", fact=str(error), advice="pip install torch")
         return
-    yield Check(
+    yield DoctorCheck(
         name="torch",
         state="ok",
         fact=f"{default.torch} (git {default.torch_git[:10]}), device {default.device}",
     )
-    yield Check(
+    yield DoctorCheck(
         name="transformers",
         state="ok" if default.transformers else "note",
         fact=default.transformers or "not installed: models of your own can be checked",
@@ -68,12 +68,12 @@ def _interpreter(fresh: bool) -> Iterator[Check]:
     yield _worker(fresh=fresh)
 
 
-def _worker(*, fresh: bool = False) -> Check:
+def _worker(*, fresh: bool = False) -> DoctorCheck:
     """Whether the first step of a sweep works: a worker starts and compiles a model."""
     try:
         found, checked_at = working(Environments(), DEFAULT_ENVIRONMENT, fresh=fresh)
     except CompilewatchError as error:
-        return Check(
+        return DoctorCheck(
             name="worker",
             state="failed",
             fact=str(error),
@@ -81,7 +81,7 @@ def _worker(*, fresh: bool = False) -> Check:
             "help, report this line with the output of: compilewatch env check default --json",
         )
     forks = found.threads == 1
-    return Check(
+    return DoctorCheck(
         name="worker",
         state="ok" if forks else "note",
         fact=f"ready after {found.start_seconds:.1f} s, compiled a small model within "
@@ -90,7 +90,7 @@ def _worker(*, fresh: bool = False) -> Check:
     )
 
 
-def _releases() -> Iterator[Check]:
+def _releases() -> Iterator[DoctorCheck]:
     """Whether the package index has a newer torch or transformers than this environment."""
     try:
         here = Environments().describe(DEFAULT_ENVIRONMENT).packages
@@ -101,7 +101,7 @@ def _releases() -> Iterator[Check]:
         if installed is None:
             continue
         if newest is None:
-            yield Check(
+            yield DoctorCheck(
                 name=f"{package} release",
                 state="note",
                 fact="unknown: the package index does not respond",
@@ -109,7 +109,7 @@ def _releases() -> Iterator[Check]:
             )
             continue
         behind = Version(newest) > Version(installed)
-        yield Check(
+        yield DoctorCheck(
             name=f"{package} release",
             state="note" if behind else "ok",
             fact=f"{newest}; {installed} is installed" if behind else newest,
@@ -136,14 +136,14 @@ def _newest(package: str) -> str | None:
     return first.rpartition("(")[2].rstrip(")") if listed.returncode == 0 else None
 
 
-def _machine(settings: Settings) -> Iterator[Check]:
+def _machine(settings: Settings) -> Iterator[DoctorCheck]:
     cores = os.cpu_count() or 1
-    yield Check(
+    yield DoctorCheck(
         name="cores", state="ok", fact=f"{cores}; a sweep runs {plural(settings.jobs, 'job')}"
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     wanted = settings.jobs * settings.memory_limit_bytes
-    yield Check(
+    yield DoctorCheck(
         name="memory",
         state="ok" if memory >= wanted else "note",
         fact=f"{memory / 2**30:.0f} GiB; "
@@ -152,7 +152,7 @@ def _machine(settings: Settings) -> Iterator[Check]:
     )
 
 
-def _inputs(settings: Settings) -> Iterator[Check]:
+def _inputs(settings: Settings) -> Iterator[DoctorCheck]:
     """The input of a sweep: targets, models, overrides and expectations."""
 
     def targets() -> str:
@@ -180,9 +180,9 @@ def _inputs(settings: Settings) -> Iterator[Check]:
 
     for read in (targets, models, overrides, expectations):
         try:
-            yield Check(name=read.__name__, state="ok", fact=read())
+            yield DoctorCheck(name=read.__name__, state="ok", fact=read())
         except CompilewatchError as error:
-            yield Check(
+            yield DoctorCheck(
                 name=read.__name__,
                 state="failed",
                 fact=str(error),
@@ -194,12 +194,12 @@ def _shipped_and(own: Path | None) -> str:
     return "as shipped" if own is None else f"as shipped and in {own}"
 
 
-def _environments(settings: Settings, fresh: bool) -> Iterator[Check]:
+def _environments(settings: Settings, fresh: bool) -> Iterator[DoctorCheck]:
     for listed in listing(Environments(settings.cache_folder), fresh=fresh):
         if listed.name in INTERPRETERS:
             continue  # `_interpreter` reports it
         made = listed.environment
-        yield Check(
+        yield DoctorCheck(
             name=f"env {listed.name}",
             state="ok" if made is not None else "note",
             fact=f"torch {made.torch}" if made is not None else listed.state.replace("_", " "),
@@ -207,11 +207,11 @@ def _environments(settings: Settings, fresh: bool) -> Iterator[Check]:
         )
 
 
-def _outputs(settings: Settings) -> Check:
+def _outputs(settings: Settings) -> DoctorCheck:
     folder = Path(settings.output_dir).absolute()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(existing, os.W_OK):
-        return Check(
+        return DoctorCheck(
             name="outputs",
             state="failed",
             fact=f"{existing} is not writable",
@@ -219,7 +219,7 @@ def _outputs(settings: Settings) -> Check:
         )
     free = shutil.disk_usage(existing).free
     enough = free > 2**30
-    return Check(
+    return DoctorCheck(
         name="outputs",
         state="ok" if enough else "note",
         fact=f"{folder}, {free / 2**30:.0f} GiB free",
@@ -229,17 +229,17 @@ def _outputs(settings: Settings) -> Check:
     )
 
 
-def _tools() -> Iterator[Check]:
+def _tools() -> Iterator[DoctorCheck]:
     beside = Path(sys.executable).with_name("tlparse")
     found = str(beside) if beside.exists() else shutil.which("tlparse")
-    yield Check(
+    yield DoctorCheck(
         name="tlparse",
         state="ok" if found else "note",
         fact=found or "not found: traces are kept but not rendered",
         advice="" if found else "pip install tlparse",
     )
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-    yield Check(
+    yield DoctorCheck(
         name="c++ compiler",
         state="ok" if compiler else "note",
         fact=compiler or "not found: Inductor needs one, Dynamo does not",
@@ -247,7 +247,7 @@ def _tools() -> Iterator[Check]:
     )
     for package, consequence in OPTIONAL_PACKAGES.items():
         present = importlib.util.find_spec(package) is not None
-        yield Check(
+        yield DoctorCheck(
             name=package,
             state="ok" if present else "note",
             fact="installed" if present else "not installed",
@@ -255,32 +255,18 @@ def _tools() -> Iterator[Check]:
         )
 
 
-def _sandbox() -> Check:
-    """Whether code that nobody has reviewed can be confined here."""
-    try:
-        sandbox.check()
-    except CompilewatchError as error:
-        return Check(
-            name="sandbox",
-            state="note",
-            fact="generated code and jobs of the executor do not run",
-            advice=str(error),
-        )
-    return Check(name="sandbox", state="ok", fact="bubblewrap holds against the attacks tried")
-
-
-def _hub(settings: Settings) -> Iterator[Check]:
+def _hub(settings: Settings) -> Iterator[DoctorCheck]:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     token = (
         "HF_TOKEN is set"
         if os.environ.get("HF_TOKEN")
         else "HF_TOKEN is not set (only gated models need it)"
     )
-    yield Check(name="hub", state="ok", fact=f"{endpoint}; {token}")
+    yield DoctorCheck(name="hub", state="ok", fact=f"{endpoint}; {token}")
     pulled = (
         sorted(Path(settings.pulled_dir).glob("*")) if Path(settings.pulled_dir).is_dir() else []
     )
-    yield Check(
+    yield DoctorCheck(
         name="pulled list",
         state="ok" if pulled else "note",
         fact=str(pulled[-1]) if pulled else "none: sweeps use the installed Transformers",
@@ -309,7 +295,7 @@ def command(as_json: bool, online: bool, fresh: bool) -> int:
         *_machine(settings),
         _outputs(settings),
         *_tools(),
-        _sandbox(),
+        *(plugins.load(reference)() for reference in extras.providers("doctor")),
         *_hub(settings),
     ]
     if as_json:

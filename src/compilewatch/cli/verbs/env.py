@@ -23,7 +23,7 @@ STEPS = ("Creating", "Collecting", "Downloading", "Building", "Installing", "Suc
 """The beginnings of those lines of pip's output that are worth showing."""
 
 
-class Checked(Record, frozen=True, kw_only=True):
+class CheckedEnvironment(Record, frozen=True, kw_only=True):
     """The output of `check --json`. `problem` is one line, empty if the environment works."""
 
     name: str
@@ -172,7 +172,7 @@ def _environments() -> Environments:
     return Environments(load_settings().cache_folder)
 
 
-def _check(name: str) -> Checked:
+def _check(name: str) -> CheckedEnvironment:
     environments = _environments()
     advice = ""
     try:
@@ -182,5 +182,5 @@ def _check(name: str) -> Checked:
         made = environments.describe(name, fresh=True)
         working = try_environment(environments, name)
     except InterpreterError as error:
-        return Checked(name=name, works=False, problem=str(error), advice=advice)
-    return Checked(name=name, works=True, environment=made, working=working)
+        return CheckedEnvironment(name=name, works=False, problem=str(error), advice=advice)
+    return CheckedEnvironment(name=name, works=True, environment=made, working=working)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from compilewatch.analysis.leverage import By, Order, check, leverage
+from compilewatch.analysis.leverage import By, FixOrder, check, leverage
 from compilewatch.analysis.rows import targets_in_order
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.fixes import check_text, fixes_table
@@ -28,8 +28,8 @@ from compilewatch.store import Store
 )
 @click.option(
     "--order",
-    type=click.Choice([each.value for each in Order]),
-    default=Order.MODELS.value,
+    type=click.Choice([each.value for each in FixOrder]),
+    default=FixOrder.MODELS.value,
     show_default=True,
     help="Choose each step for the models, or for the downloads, that it gains.",
 )
@@ -79,7 +79,7 @@ def command(
         else:
             console().print(check_text(held))
         return
-    found = leverage(results, by=By(by), order=Order(order), top=top, target=label)
+    found = leverage(results, by=By(by), order=FixOrder(order), top=top, target=label)
     if as_json:
         options.print_json(found)
         return

@@ -20,7 +20,7 @@ from compilewatch.records import Environment, Record, Target
 from compilewatch.report.terminal.pieces import console
 
 
-class Listed(Record, frozen=True, kw_only=True):
+class ListedTarget(Record, frozen=True, kw_only=True):
     """One target in the environment that a sweep would use; `why` it cannot run there.
 
     `dynamo/cuda` is the target for a CUDA device, which need not be present.
@@ -32,7 +32,7 @@ class Listed(Record, frozen=True, kw_only=True):
     why: str = ""
 
 
-def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[Listed, ...]:
+def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTarget, ...]:
     """Every registered target. Each environment is checked once, or its stored facts are used."""
     environments = Environments(settings.cache_folder)
     known: list[Environment] = []
@@ -56,7 +56,7 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[Listed, 
             if target.device == CUDA:
                 why = why or ready[name].no_cuda
         label = target.name if target.device == CPU else f"{target.name}/{target.device}"
-        found.append(Listed(target=label, environment=name, runs=not why, why=why or ""))
+        found.append(ListedTarget(target=label, environment=name, runs=not why, why=why or ""))
     return tuple(found)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from compilewatch.api.merge import merge
 from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.run import print_view
 from compilewatch.config.settings import load_settings
 from compilewatch.store import Store
-from compilewatch.workflows.merge import merge
 
 
 @click.command("merge")

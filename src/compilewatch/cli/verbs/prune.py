@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
+from compilewatch.api.prune import Candidate, prune, review
 from compilewatch.cli import options
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
 from compilewatch.report.terminal.pieces import console, plain, plain_table
 from compilewatch.report.wording import memory, plural
 from compilewatch.store import Store
-from compilewatch.workflows.prune import Candidate, prune, review
 
 
 @click.command("prune")

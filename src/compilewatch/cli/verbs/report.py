@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
+from compilewatch.api.publish import load_sinks, publish
+from compilewatch.api.view import view
 from compilewatch.cli import completion, options
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import SinkError
 from compilewatch.plan.expectations import load_expectations
 from compilewatch.store import Store
-from compilewatch.workflows.publish import load_sinks, publish
-from compilewatch.workflows.view import view
 
 
 @click.command("report")

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from compilewatch.api.launching import launcher_of
+from compilewatch.api.run import resume
 from compilewatch.api.selection import Selection, choose_for_sweep, split
 from compilewatch.api.sweep import SweepPlan, checked_targets, environments_of, new_run
 from compilewatch.cli import completion, conditions, options
@@ -24,7 +25,6 @@ from compilewatch.records import Depth, Target
 from compilewatch.records.plans import Shard
 from compilewatch.report.run_sarif import write_run
 from compilewatch.store import Store
-from compilewatch.workflows.sweep import resume
 
 
 @click.command("sweep")

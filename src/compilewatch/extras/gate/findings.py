@@ -10,7 +10,7 @@ from compilewatch.extras.gate.baseline import Identity, KnownBreak
 from compilewatch.records.base import Record
 
 
-class Place(Record, frozen=True, kw_only=True):
+class BreakPlace(Record, frozen=True, kw_only=True):
     """A line of code. `file` is relative to the repository, or to the folder of packages."""
 
     file: str
@@ -29,7 +29,7 @@ class Finding(Record, frozen=True, kw_only=True):
 
     own: bool
     new: bool
-    place: Place
+    place: BreakPlace
     code: str
     reason: str
     fingerprint: str
@@ -38,7 +38,7 @@ class Finding(Record, frozen=True, kw_only=True):
     hints: tuple[str, ...] = ()
     gb_id: str | None = None
     moved: str = ""
-    path: tuple[Place, ...] = ()
+    path: tuple[BreakPlace, ...] = ()
     source_start: int = 0
     source: tuple[str, ...] = ()
 

@@ -11,7 +11,7 @@ import msgspec
 
 from compilewatch.api.check import CheckResult
 from compilewatch.extras.gate.baseline import Identity, KnownBreak
-from compilewatch.extras.gate.findings import CheckReport, Finding, Place, known_breaks
+from compilewatch.extras.gate.findings import BreakPlace, CheckReport, Finding, known_breaks
 from compilewatch.extras.gate.places import own_path, qualified
 from compilewatch.records import GraphBreak, Numerics, Phase, StackFrame, Status
 from compilewatch.records.labels import reason_label, source_lines
@@ -102,14 +102,14 @@ def _finding(found: GraphBreak, files: Mapping[str, str], rules: Rules) -> Findi
     if path is not None:
         function = qualified(files.get(found.file, ""), found.line, found.function)
     frames = [
-        Place(file=own, line=frame.line, function=frame.function)
+        BreakPlace(file=own, line=frame.line, function=frame.function)
         for frame in _up_to(found)
         if (own := own_path(frame.file, files, rules.root, rules.own)) is not None
     ]
     return Finding(
         own=path is not None,
         new=False,
-        place=Place(file=path or found.file, line=found.line, function=function),
+        place=BreakPlace(file=path or found.file, line=found.line, function=function),
         code=found.code,
         reason=reason_label(found),
         fingerprint=found.fingerprint,

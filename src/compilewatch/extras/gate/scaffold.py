@@ -78,7 +78,7 @@ jobs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class PlannedFile:
     """A file that is written, or one that is there and gets `content` at its end."""
 
     path: Path
@@ -127,7 +127,7 @@ def _packages(root: Path) -> Iterator[Path]:
 
 def changes(
     root: Path, models: Sequence[str], action: str | None
-) -> tuple[list[Change], list[str]]:
+) -> tuple[list[PlannedFile], list[str]]:
     """Return what is to be written, and a line for each file that is left as it is.
 
     `action` is `OWNER/REPOSITORY@REF` of a copy of compilewatch whose action the workflow uses.
@@ -135,8 +135,10 @@ def changes(
     listed = "\n".join(f"    {json.dumps(model)}," for model in models)
     steps = (_ACTION if action else _STEPS).format(action=action, test=TEST)
     wanted = [
-        Change(path=root / TEST, content=_TEST.format(models=listed)),
-        Change(path=root / WORKFLOW, content=_WORKFLOW.format(branch=_branch(root), steps=steps)),
+        PlannedFile(path=root / TEST, content=_TEST.format(models=listed)),
+        PlannedFile(
+            path=root / WORKFLOW, content=_WORKFLOW.format(branch=_branch(root), steps=steps)
+        ),
     ]
     made = [change for change in wanted if not os.path.lexists(change.path)]
     left = [f"{change.path.relative_to(root)} exists" for change in wanted if change not in made]
@@ -152,7 +154,7 @@ def changes(
         return made, [*left, "pyproject.toml has a table [tool.compilewatch]"]
     start = "" if text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
     content = f"{start}[tool.compilewatch]\nmodels = [\n{listed}\n]\n"
-    return [*made, Change(path=project, content=content, appended=True)], left
+    return [*made, PlannedFile(path=project, content=content, appended=True)], left
 
 
 def _branch(root: Path) -> str:

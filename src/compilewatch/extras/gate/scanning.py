@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from compilewatch.extras.gate.findings import Finding, Place
+from compilewatch.extras.gate.findings import BreakPlace, Finding
 from compilewatch.extras.gate.session import GateSession
 from compilewatch.files import write_atomically
 from compilewatch.report import sarif
-from compilewatch.report.sarif import Location, SarifResult, State
+from compilewatch.report.sarif import SarifLocation, SarifResult, State
 
 
 def write_sarif(path: Path, session: GateSession) -> None:
@@ -101,15 +101,15 @@ def _resolved(session: GateSession) -> Iterator[SarifResult]:
             level="none",
             state="absent",
             fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:12],
-            location=Location(file=session.in_repository(known.file), function=known.function),
+            location=SarifLocation(file=session.in_repository(known.file), function=known.function),
             checks=known.checks,
         )
 
 
 def _location(
-    session: GateSession, place: Place, text: str = "", *, installed: bool = False
-) -> Location:
-    return Location(
+    session: GateSession, place: BreakPlace, text: str = "", *, installed: bool = False
+) -> SarifLocation:
+    return SarifLocation(
         file=place.file if installed else session.in_repository(place.file),
         line=place.line,
         function=place.function,

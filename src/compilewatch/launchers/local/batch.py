@@ -31,7 +31,7 @@ from compilewatch.contract.messages import (
 from compilewatch.errors import LauncherError
 from compilewatch.launchers import Completed, device_of_worker
 from compilewatch.launchers.local.server import ServerProcess
-from compilewatch.launchers.local.task import GRACE_SECONDS, Ending, Task
+from compilewatch.launchers.local.task import GRACE_SECONDS, ChildEnding, Task
 from compilewatch.records import (
     Attempt,
     AttemptCode,
@@ -54,7 +54,7 @@ POLL_SECONDS = 0.1
 """How often deadlines and memory are checked. The exit of a child is reported immediately."""
 
 
-class Batch:
+class LocalExecution:
     """The requests of one environment and device in one run."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Batch:
         self.done: list[Completed] = []
         self.deaths_in_a_row = 0
 
-    def run(self, following: Batch | None = None) -> Iterator[Completed]:
+    def run(self, following: LocalExecution | None = None) -> Iterator[Completed]:
         """Yield every result. Closing it early ends the server and deletes the scratch folders.
 
         The server of the batch that is `following` starts when this one leaves a slot free.
@@ -87,7 +87,7 @@ class Batch:
                 for task in self.sent.values():
                     shutil.rmtree(task.folder, ignore_errors=True)
 
-    def _completed(self, following: Batch | None) -> Iterator[Completed]:
+    def _completed(self, following: LocalExecution | None) -> Iterator[Completed]:
         while self.requests or self.retries or self.sent:
             server = self.launcher.server(
                 self.name, self.targets, device=self.device, real_device=self.real_device
@@ -185,7 +185,7 @@ class Batch:
 
     def _lost(self, task: Task, why: str) -> None:
         """Retry a lost task alone, since another task may be the cause; fail it the second time."""
-        ending = Ending(status=Status.CRASHED, phase=task.phase(), detail=why)
+        ending = ChildEnding(status=Status.CRASHED, phase=task.phase(), detail=why)
         result = task.result(ending, None)
         if task.alone:
             detail = f"{why}, twice, the second time without other requests running"

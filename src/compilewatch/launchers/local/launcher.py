@@ -24,7 +24,7 @@ from compilewatch.analysis.comparison import environment_differences
 from compilewatch.environments import Environments
 from compilewatch.errors import CompilewatchError, LauncherError
 from compilewatch.launchers import Completed, Running, by_environment, device_of_worker
-from compilewatch.launchers.local.batch import Batch
+from compilewatch.launchers.local.batch import LocalExecution
 from compilewatch.launchers.local.server import ServerProcess
 from compilewatch.records import DeclaredDevice, Environment, Request
 
@@ -58,7 +58,7 @@ class LocalLauncher:
         self._described: dict[str, Environment] = {}
         self._server: ServerProcess | None = None
         self._next: ServerProcess | None = None
-        self._batch: Batch | None = None
+        self._batch: LocalExecution | None = None
         self.ids = count(1)
         self._warn = warn
         self._single = single
@@ -85,7 +85,7 @@ class LocalLauncher:
         """See `Launcher.run`. Closing the generator early ends the server and its children."""
         groups = by_environment(requests, self._names, "this launcher has")
         batches = [
-            Batch(self, name, deque(part), scratch.resolve())
+            LocalExecution(self, name, deque(part), scratch.resolve())
             for name, group in groups.items()
             for _, part in groupby(group, key=device_of_worker)
         ]
@@ -130,7 +130,7 @@ class LocalLauncher:
             self._server = self._start(name, targets, device, real_device)
         return self._server
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: LocalExecution) -> None:
         """Start the server of the next batch. If that fails, it is said when it is needed."""
         if self._next is None:
             with contextlib.suppress(CompilewatchError):

@@ -40,7 +40,7 @@ STDERR_TAIL_BYTES = 16 * 1024
 
 
 @dataclass(kw_only=True)
-class Ending:
+class ChildEnding:
     """How a child ended or was ended: its result has these values if it wrote none."""
 
     status: Status
@@ -68,7 +68,7 @@ class Task:
     started_monotonic: float = 0.0
     started_at: str = ""
     oom_kills_before: int = 0
-    ending: Ending | None = None
+    ending: ChildEnding | None = None
     kills: list[tuple[float, int | None]] = field(default_factory=list)
 
     def started(self, pid: int, at: float) -> None:
@@ -101,41 +101,41 @@ class Task:
         phase, begun = marks[-1]
         return Running(name=self.request.model.name, doing=phase.value, seconds=now - begun)
 
-    def over_limit(self, now: float) -> Ending | None:
+    def over_limit(self, now: float) -> ChildEnding | None:
         """The ending of a child that has exceeded a deadline or its memory limit, else None."""
         marks = read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
         phase, begun = marks[-1]
         limits = self.request.deadlines
         if now - begun > limits.of(phase):
             detail = f"{phase} did not finish within {limits.of(phase):g} s"
-            return Ending(status=Status.TIMEOUT, phase=phase, detail=detail)
+            return ChildEnding(status=Status.TIMEOUT, phase=phase, detail=detail)
         if now - self.started_monotonic > limits.total_seconds:
             detail = f"did not finish within {limits.total_seconds:g} s in total; was in {phase}"
-            return Ending(status=Status.TIMEOUT, phase=phase, detail=detail)
+            return ChildEnding(status=Status.TIMEOUT, phase=phase, detail=detail)
         limit = self.request.memory_limit_bytes
         used = resident_bytes(self.pid) if self.pid is not None else 0
         if used > limit:
             detail = f"used {used / 2**30:.1f} GiB of {limit / 2**30:.1f} GiB allowed, in {phase}"
-            return Ending(status=Status.OOM, phase=phase, detail=detail)
+            return ChildEnding(status=Status.OOM, phase=phase, detail=detail)
         return None
 
-    def ending_of(self, exited: Exited | None) -> Ending:
+    def ending_of(self, exited: Exited | None) -> ChildEnding:
         """How a child ended that wrote no result."""
         if self.ending is not None:
             return self.ending
         phase = self.phase()
         if exited is None:
-            return Ending(status=Status.CRASHED, phase=phase, detail=f"ended in {phase}")
+            return ChildEnding(status=Status.CRASHED, phase=phase, detail=f"ended in {phase}")
         if exited.signal is None:
             how = f"exit code {exited.exit_code} in {phase}, without a result"
-            return Ending(status=Status.CRASHED, phase=phase, detail=how)
+            return ChildEnding(status=Status.CRASHED, phase=phase, detail=how)
         if exited.signal == signal.SIGKILL and oom_kills() > self.oom_kills_before:
             how = f"killed in {phase}: the machine ran out of memory"
-            return Ending(status=Status.OOM, phase=phase, detail=how)
+            return ChildEnding(status=Status.OOM, phase=phase, detail=how)
         how = f"{signal_name(exited.signal)} in {phase}"
-        return Ending(status=Status.CRASHED, phase=phase, detail=how)
+        return ChildEnding(status=Status.CRASHED, phase=phase, detail=how)
 
-    def result(self, ending: Ending, exited: Exited | None) -> Result:
+    def result(self, ending: ChildEnding, exited: Exited | None) -> Result:
         """The result for a child that wrote none, with the end of its output."""
         now = exited.at if exited is not None else time.monotonic()
         kind = ending.status.value

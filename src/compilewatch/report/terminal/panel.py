@@ -24,7 +24,7 @@ from compilewatch.report import commands, later_calls, wording
 from compilewatch.report.sections import Section, details
 from compilewatch.report.terminal.excerpt import Excerpt, SourceLine, excerpt_of
 from compilewatch.report.terminal.pieces import STYLES, Indented, block, plain, plain_table
-from compilewatch.report.wording import Outcome, outcome, plural
+from compilewatch.report.wording import ResultGroup, outcome, plural
 
 ERROR_LINES_SHOWN = 12
 
@@ -78,7 +78,7 @@ def row_panel(results: Sequence[Result]) -> RenderableType:
     for row in rows.rows(results):
         for cell in row.cells:
             result = cell.result
-            style = STYLES[Outcome.PASS if result is None else outcome(result)]
+            style = STYLES[ResultGroup.PASS if result is None else outcome(result)]
             first = "  <- fails first" if cell is row.first_failing else ""
             table.add_row(
                 plain(cell.layer, "bold" if first else ""),

@@ -20,17 +20,17 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.report import wording
-from compilewatch.report.wording import Outcome
+from compilewatch.report.wording import ResultGroup
 
 UNLIMITED_WIDTH = 10_000
 
-STYLES: dict[Outcome, str] = {
-    Outcome.PASS: "green",
-    Outcome.GRAPH_BREAK: "yellow",
-    Outcome.MISMATCH: "magenta",
-    Outcome.COMPILE_ERROR: "red",
-    Outcome.NO_VERDICT: "bright_red",
-    Outcome.NOT_RUN: "dim",
+STYLES: dict[ResultGroup, str] = {
+    ResultGroup.PASS: "green",
+    ResultGroup.GRAPH_BREAK: "yellow",
+    ResultGroup.MISMATCH: "magenta",
+    ResultGroup.COMPILE_ERROR: "red",
+    ResultGroup.NO_VERDICT: "bright_red",
+    ResultGroup.NOT_RUN: "dim",
 }
 
 

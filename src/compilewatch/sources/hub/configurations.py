@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from compilewatch.errors import ConfigError
 from compilewatch.files import write_atomically
 from compilewatch.sources.configs import parse_config
-from compilewatch.sources.hub.original import ORIGINAL_CONFIG, converted
+from compilewatch.sources.hub.original import ORIGINAL_CONFIG, converted, converted_mamba
 
 CONFIG_FILES = frozenset(
     {
@@ -41,6 +41,8 @@ MAIN_FILES = (
 MAX_FILES = 24
 MAX_FILE_BYTES = 2 * 2**20
 """The largest published configurations, with the names of 20,000 labels, have about 1 MB."""
+
+BASE_TAG = "base_model"
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -68,13 +70,34 @@ def fetch_configurations(files: Iterable[str] | None, fetch: Fetch, folder: Path
     for name, text in texts.items():
         if name != "modules.json":
             parse_config(text, name)
-    if "config.json" not in texts and "params.json" in texts:
-        config = converted(parse_config(texts["params.json"], "params.json"))
-        if config is not None:
-            texts[ORIGINAL_CONFIG] = json.dumps(config, indent=1)
+    if (original := _original(texts)) is not None:
+        texts[ORIGINAL_CONFIG] = json.dumps(original, indent=1)
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     return main
+
+
+def _original(texts: Mapping[str, str]) -> dict[str, Any] | None:
+    """The configuration of Transformers for files in the form of a model's own code."""
+    if "config.json" in texts:
+        return converted_mamba(parse_config(texts["config.json"], "config.json"))
+    if "params.json" in texts:
+        return converted(parse_config(texts["params.json"], "params.json"))
+    return None
+
+
+def base_pipeline(library: str | None, tags: Iterable[str]) -> str | None:
+    """Return the repository that an adapter of diffusers is for, as its tags say.
+
+    The Hub makes such a tag from `base_model` in the description, and a second one that says how
+    the repository is related to it, such as `base_model:adapter:org/name`.
+    """
+    if library != "diffusers":
+        return None
+    bases = [tag.split(":")[1:] for tag in tags if tag.startswith(f"{BASE_TAG}:")]
+    related = [base[1] for base in bases if len(base) == 2 and base[0] == "adapter"]
+    plain = [base[0] for base in bases if len(base) == 1]
+    return next(iter([*related, *plain]), None)
 
 
 def base_model(folder: Path) -> str | None:

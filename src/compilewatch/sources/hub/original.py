@@ -1,8 +1,8 @@
-"""`params.json` of original checkpoints, as the configuration of the class of Transformers.
+"""Configurations of original checkpoints, as those of the classes of Transformers.
 
-Llama's and Mistral's own code stores sizes under other names than Transformers does. The
-conversions are those of `convert_llama_weights_to_hf.py` and `convert_mistral_weights_to_hf.py`
-of Transformers 5.23.
+Llama's, Mistral's and Mamba's own code stores sizes under other names than Transformers does. The
+conversions are those of `convert_llama_weights_to_hf.py`, `convert_mistral_weights_to_hf.py` and
+`convert_mamba_ssm_checkpoint_to_pytorch.py` of Transformers 5.23.
 """
 
 from __future__ import annotations
@@ -48,6 +48,27 @@ def converted(params: Mapping[str, Any]) -> dict[str, Any] | None:
         }
         return config | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
     return config | {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+
+
+def converted_mamba(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the configuration with the sizes of the package mamba-ssm; None for another one.
+
+    Its second generation names a layer in `ssm_cfg` and is another class.
+    """
+    sizes = [config.get(name) for name in ("d_model", "n_layer", "vocab_size")]
+    layer = config.get("ssm_cfg")
+    if "model_type" in config or not isinstance(layer, Mapping) or "layer" in layer:
+        return None
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return None
+    multiple = int(config.get("pad_vocab_size_multiple", 8))
+    return {
+        "model_type": "mamba",
+        "architectures": ["MambaForCausalLM"],
+        "hidden_size": config["d_model"],
+        "num_hidden_layers": config["n_layer"],
+        "vocab_size": multiple * -(-config["vocab_size"] // multiple),
+    }
 
 
 def _intermediate_size(params: Mapping[str, Any]) -> int:

@@ -40,6 +40,7 @@ from compilewatch.sources.hub.configurations import (
     CONFIG_FILES,
     MAX_FILE_BYTES,
     base_model,
+    base_pipeline,
     fetch_configurations,
 )
 from compilewatch.sources.hub.formats import kept_files, kept_tags
@@ -47,13 +48,13 @@ from compilewatch.sources.hub.pulled import (
     SORTS,
     PulledList,
     PulledModel,
+    PulledQuery,
     PullReport,
-    Query,
     pulled_path,
     read_pulled,
     write_pulled,
 )
-from compilewatch.sources.hub.repositories import BASE_CONFIG
+from compilewatch.sources.hub.repositories import BASE, BASE_CONFIG
 from compilewatch.sources.hub.retry import HubUnavailableError, Notice, RetryLimits, retrying_client
 from compilewatch.sources.popularity import figures_of, popularity_csv
 
@@ -98,7 +99,7 @@ def pull(
     if top < 1:
         raise UsageError(f"top must be 1 or more, not {top}")
     path = output or pulled_path()
-    query = Query(top=top, sort=sort, task=task, family=family, library=library)
+    query = PulledQuery(top=top, sort=sort, task=task, family=family, library=library)
     earlier = read_pulled(path) if path.exists() else None
     disable_progress_bars()
     logging.set_verbosity_error()
@@ -143,7 +144,7 @@ class _Puller:
         self.done: dict[str, PulledModel] = {}
         self.message: str | None = None
 
-    def list_models(self, query: Query) -> None:
+    def list_models(self, query: PulledQuery) -> None:
         """Fill `listed`, up to the first page that fails. Raises SourceError if none succeeds."""
         tags = [tag for tag in (query.family, query.library) if tag]
         try:
@@ -226,7 +227,8 @@ class _Puller:
             names, lambda name: self._config_text(info.id, revision, name), folder
         )
         if main is None:
-            return listed
+            pipeline = base_pipeline(info.library_name, info.tags or ())
+            return self._of_base_pipeline(listed, pipeline, where) if pipeline else listed
         base = base_model(folder)
         if base is not None and not (folder / "config.json").exists():
             problem = self._fetch_base(base, folder)
@@ -258,6 +260,25 @@ class _Puller:
             return _problem(exc)
         write_atomically(folder / BASE_CONFIG, text.encode())
         return None
+
+    def _of_base_pipeline(self, listed: PulledModel, base: str, where: Path) -> PulledModel:
+        """Fetch the configurations of the pipeline that an adapter of diffusers is for."""
+        try:
+            info = self.api.model_info(base, expand=["sha", "siblings"])
+            names = [sibling.rfilename for sibling in info.siblings or ()]
+            main = fetch_configurations(
+                names,
+                lambda name: self._config_text(base, info.sha or "main", name),
+                self.folder / where / BASE,
+            )
+        except HubUnavailableError:
+            raise
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
+            problem = f"adapter of diffusers: its base pipeline {base}: {_problem(exc)}"
+            return msgspec.structs.replace(listed, problem=problem)
+        if main is None:
+            return listed
+        return msgspec.structs.replace(listed, config=(where / BASE / main).as_posix())
 
     def _config_text(self, repository: str, revision: str, name: str) -> str:
         fetched = self.download(repository, revision, name)
@@ -333,7 +354,7 @@ def _one_line(exc: BaseException) -> str:
     return " ".join(str(exc).split()) or type(exc).__name__
 
 
-def _write(path: Path, query: Query, api: HfApi, puller: _Puller) -> PullReport:
+def _write(path: Path, query: PulledQuery, api: HfApi, puller: _Puller) -> PullReport:
     """Write list and figures; an interrupted pull keeps the other models of the earlier list."""
     models = [puller.done[i.id] for i in puller.listed if i.id in puller.done]
     if not models:

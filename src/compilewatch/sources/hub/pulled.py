@@ -21,7 +21,7 @@ SORTS = {"downloads": "downloads", "likes": "likes", "trending": "trending_score
 """Values of `pull --sort` -> those of `HfApi.list_models`."""
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PulledQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The query that was sent to the Hub."""
 
     top: int
@@ -66,7 +66,7 @@ class PulledList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     endpoint: str
     pulled_at: str
-    query: Query
+    query: PulledQuery
     schema_version: int = SCHEMA_VERSION
     partial: bool = False
     message: str | None = None

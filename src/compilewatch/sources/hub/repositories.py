@@ -22,11 +22,15 @@ from compilewatch.records.digests import canonical_config, digest
 from compilewatch.sources.configs import Configured, Resolver, read_config
 from compilewatch.sources.hub import formats
 from compilewatch.sources.hub.original import ORIGINAL_CONFIG
-from compilewatch.sources.hub.quantized import quantization_of
+from compilewatch.sources.hub.reviewed import Reviewed
+from compilewatch.sources.hub.specs import built, configured, library_build, skipped
 from compilewatch.sources.libraries import ADAPTERS
 
-BASE_CONFIG = "base/config.json"
-"""Where the configuration of an adapter's base model is stored in the folder of a repository."""
+BASE = "base"
+"""The folder, in that of a repository, with the configurations of an adapter's base."""
+
+BASE_CONFIG = f"{BASE}/config.json"
+BASE_INDEX = f"{BASE}/model_index.json"
 
 NO_MODELS = re.compile(
     r"(Scheduler|Tokenizer(Fast)?|Processor(Fast)?|FeatureExtractor|Guider|GuidanceProjector)$"
@@ -78,10 +82,14 @@ Rule = Callable[["Kinds", ModelSpec, Repository], tuple[ModelSpec, ...]]
 
 
 class Kinds:
-    """The kinds of repository, resolved against one scan of Transformers."""
+    """The kinds of repository, resolved against one scan of Transformers.
 
-    def __init__(self, resolver: Resolver) -> None:
+    `reviewed` has the repositories whose files do not say what their users run.
+    """
+
+    def __init__(self, resolver: Resolver, reviewed: Reviewed | None = None) -> None:
         self._resolver = resolver
+        self._reviewed = reviewed or Reviewed(())
 
     def models(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         """Return the models of a repository, or `spec` with a reason to skip it.
@@ -91,30 +99,36 @@ class Kinds:
         """
         foreign = formats.foreign_format(repository.library, repository.tags, repository.files)
         if foreign is not None:
-            return _skipped(spec, f"not PyTorch: it has only {foreign} weights")
+            return skipped(spec, f"not PyTorch: it has only {foreign} weights")
+        found = self._by_its_files(spec, repository)
+        if all(each.skip_reason is not None for each in found):
+            return self._reviewed.models(spec, self._resolver) or found
+        return found
+
+    def _by_its_files(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         try:
             for rule in _rules(repository):
                 if found := rule(self, spec, repository):
                     return found
         except ConfigError as error:
-            return _skipped(spec, f"invalid configuration: {error}")
-        return _skipped(spec, _why_none(repository))
+            return skipped(spec, f"invalid configuration: {error}")
+        return skipped(spec, _why_none(repository))
 
     def adapter(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         """The base model of a PEFT adapter with the adapter on it."""
         adapter = repository.read("adapter_config.json")
         base = adapter.get("base_model_name_or_path")
         if not isinstance(base, str) or not base:
-            return _skipped(spec, "PEFT adapter: it names no base model")
+            return skipped(spec, "PEFT adapter: it names no base model")
         if not repository.has(BASE_CONFIG):
             reason = f"PEFT adapter: the configuration of its base model {base} is not available"
-            return _skipped(spec, reason)
+            return skipped(spec, reason)
         config = repository.read(BASE_CONFIG)
         # The base has a commit of its own, which nobody listed for remote code.
         found = self._resolver.resolve(repository.path(BASE_CONFIG), config, repo=base)
-        made = _configured(spec, found, config, Part.WHOLE)
+        made = configured(spec, found, config, Part.WHOLE)
         if found.skip_reason is not None:
-            return _skipped(made, f"PEFT adapter of {base}: {found.skip_reason}")
+            return skipped(made, f"PEFT adapter of {base}: {found.skip_reason}")
         build = msgspec.structs.replace(
             found.build,
             adapter_file=str(repository.path("adapter_config.json").resolve()),
@@ -123,17 +137,36 @@ class Kinds:
         )
         return (msgspec.structs.replace(made, build=build),)
 
-    def pipeline(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
+    def pipeline(
+        self, spec: ModelSpec, repository: Repository, index_file: str = "model_index.json"
+    ) -> tuple[ModelSpec, ...]:
         """One model for each component of a pipeline of diffusers."""
-        index = repository.read("model_index.json")
+        index = repository.read(index_file)
         made = tuple(
-            self._component(spec, repository, name, library, class_name)
+            self._component(spec, repository, index_file, name, library, class_name)
             for name, library, class_name in _components(index)
         )
-        return made or _skipped(spec, "pipeline of diffusers without a component that is a model")
+        return made or skipped(spec, "pipeline of diffusers without a component that is a model")
+
+    def base_pipeline(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
+        """The components of the pipeline that an adapter of diffusers is for.
+
+        An adapter such as a LoRA stores its layers in its weights only, which are not read.
+        """
+        made = self.pipeline(spec, repository, BASE_INDEX)
+        return tuple(
+            msgspec.structs.replace(each, part=Part.BASE_COMPONENT) if each.component else each
+            for each in made
+        )
 
     def _component(
-        self, spec: ModelSpec, repository: Repository, name: str, library: str, class_name: str
+        self,
+        spec: ModelSpec,
+        repository: Repository,
+        index_file: str,
+        name: str,
+        library: str,
+        class_name: str,
     ) -> ModelSpec:
         spec = msgspec.structs.replace(
             spec,
@@ -143,7 +176,7 @@ class Kinds:
             architecture=class_name,
             family=class_name,
         )
-        file = f"{name}/config.json"
+        file = f"{index_file.removesuffix('model_index.json')}{name}/config.json"
         if library not in ("diffusers", "transformers"):
             own = f"{name}.py" in (repository.files or ()) or f"{library}.py" in (
                 repository.files or ()
@@ -165,9 +198,9 @@ class Kinds:
             found = self._resolver.resolve(
                 repository.path(file), config, class_name=class_name, repo=repository.name
             )
-            return _configured(spec, found, config, Part.COMPONENT)
-        build = _library("diffusers", class_name, repository, file)
-        return _built(spec, build, class_name, "vision", config, Part.COMPONENT)
+            return configured(spec, found, config, Part.COMPONENT)
+        build = library_build("diffusers", class_name, repository.path(file))
+        return built(spec, build, class_name, "vision", config, Part.COMPONENT)
 
     def diffusers_model(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         """A single model of diffusers, such as an autoencoder or a ControlNet."""
@@ -175,23 +208,25 @@ class Kinds:
         class_name = config.get("_class_name")
         if not isinstance(class_name, str):
             return ()
-        build = _library("diffusers", class_name, repository, "config.json")
-        return (_built(spec, build, class_name, "vision", config),)
+        build = library_build("diffusers", class_name, repository.path("config.json"))
+        return (built(spec, build, class_name, "vision", config),)
 
     def timm(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         config = repository.read_if_there("config.json")
         name = config.get("architecture")
         if not isinstance(name, str) or "model_type" in config:
             return ()
-        build = _library("timm", name, repository, "config.json")
-        return (_built(spec, build, name.partition("_")[0], "vision", config),)
+        build = library_build("timm", name, repository.path("config.json"))
+        return (built(spec, build, name.partition("_")[0], "vision", config),)
 
     def open_clip(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         if not repository.has("open_clip_config.json"):
             return ()
         config = repository.read("open_clip_config.json")
-        build = _library("open_clip", repository.name, repository, "open_clip_config.json")
-        return (_built(spec, build, "open_clip", "multimodal", config),)
+        build = library_build(
+            "open_clip", repository.name, repository.path("open_clip_config.json")
+        )
+        return (built(spec, build, "open_clip", "multimodal", config),)
 
     def sentence_transformers(
         self, spec: ModelSpec, repository: Repository
@@ -216,9 +251,9 @@ class Kinds:
             configuration=str(repository.path(".").resolve()),
             configuration_sha256=_folder_sha256(repository),
         )
-        made = _built(spec, build, found.family if found else "unknown", "text", config)
+        made = built(spec, build, found.family if found else "unknown", "text", config)
         if found is not None and found.skip_reason is not None:
-            return _skipped(made, f"sentence-transformers: {found.skip_reason}")
+            return skipped(made, f"sentence-transformers: {found.skip_reason}")
         return (msgspec.structs.replace(made, architecture=found.architecture if found else None),)
 
     def _transformers_part(
@@ -229,8 +264,8 @@ class Kinds:
         own: list[str],
     ) -> tuple[ModelSpec, ...]:
         if found is None:
-            return _skipped(spec, f"remote code: {own[0]} is not a module of sentence-transformers")
-        return (_configured(spec, found, config, Part.TRANSFORMERS),)
+            return skipped(spec, f"remote code: {own[0]} is not a module of sentence-transformers")
+        return (configured(spec, found, config, Part.TRANSFORMERS),)
 
     def transformers(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         """A class of Transformers; only a part, where the repository is of another library."""
@@ -246,14 +281,14 @@ class Kinds:
             return ()
         beside = repository.read_if_there("quantize_config.json") or None
         part = Part.WHOLE if other is None else Part.TRANSFORMERS
-        return (_configured(spec, found, config, part, beside),)
+        return (configured(spec, found, config, part, beside),)
 
     def original(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         if not repository.has(ORIGINAL_CONFIG):
             return ()
         config = repository.read(ORIGINAL_CONFIG)
         found = self._resolver.resolve(repository.path(ORIGINAL_CONFIG), config)
-        return (_configured(spec, found, config, Part.ORIGINAL),)
+        return (configured(spec, found, config, Part.ORIGINAL),)
 
     def _transformers(
         self, repository: Repository, file: str, config: dict[str, Any]
@@ -275,6 +310,8 @@ def _rules(repository: Repository) -> Iterator[Rule]:
         yield Kinds.adapter
     if repository.has("model_index.json"):
         yield Kinds.pipeline
+    elif repository.has(BASE_INDEX):
+        yield Kinds.base_pipeline
     named: dict[str, Rule] = {
         "diffusers": Kinds.diffusers_model,
         "open_clip": Kinds.open_clip,
@@ -294,6 +331,8 @@ def _rules(repository: Repository) -> Iterator[Rule]:
 
 def _why_none(repository: Repository) -> str:
     other = formats.other_library(repository.library, repository.tags, repository.files)
+    if other in formats.REVIEWED_LIBRARIES:
+        return f"a model of {other}: no reviewed line of repositories.toml says which"
     if other is not None:
         return f"a model of {other}: only models of {BUILT_HERE} are built"
     if repository.library == "diffusers":
@@ -302,58 +341,6 @@ def _why_none(repository: Repository) -> str:
     if repository.has("config.json"):
         return "its config.json names no model_type"
     return formats.why_no_model(repository.files)
-
-
-def _skipped(spec: ModelSpec, reason: str) -> tuple[ModelSpec]:
-    return (msgspec.structs.replace(spec, skip_reason=reason),)
-
-
-def _configured(
-    spec: ModelSpec,
-    found: Configured,
-    config: Mapping[str, Any],
-    part: Part,
-    beside: Mapping[str, Any] | None = None,
-) -> ModelSpec:
-    return msgspec.structs.replace(
-        spec,
-        build=found.build,
-        architecture=found.architecture,
-        family=found.family,
-        task=found.task,
-        part=part,
-        quantization=quantization_of(config, beside),
-        skip_reason=found.skip_reason,
-    )
-
-
-def _built(
-    spec: ModelSpec,
-    build: LibraryBuild,
-    family: str,
-    task: str,
-    config: Mapping[str, Any],
-    part: Part = Part.WHOLE,
-) -> ModelSpec:
-    return msgspec.structs.replace(
-        spec,
-        build=build,
-        architecture=build.name,
-        family=family,
-        task=task,
-        part=part,
-        quantization=quantization_of(config),
-    )
-
-
-def _library(library: str, name: str, repository: Repository, file: str) -> LibraryBuild:
-    path = repository.path(file)
-    return LibraryBuild(
-        library=library,
-        name=name,
-        configuration=str(path.resolve()),
-        configuration_sha256=digest(canonical_config(read_config(path))),
-    )
 
 
 def _components(index: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

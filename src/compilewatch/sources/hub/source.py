@@ -13,7 +13,8 @@ from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, ConfigBuild, ModelSpec
 from compilewatch.sources.configs import Resolver
 from compilewatch.sources.hub.pulled import PulledModel, pulled_path, read_pulled
-from compilewatch.sources.hub.repositories import Kinds, Repository
+from compilewatch.sources.hub.repositories import BASE, Kinds, Repository
+from compilewatch.sources.hub.reviewed import shipped_and_own
 from compilewatch.sources.overrides import package_classes
 from compilewatch.sources.transformers.scan import read_library
 
@@ -48,13 +49,14 @@ class HubSource:
     ) -> None:
         self.path = path or pulled_path()
         self._remote_code = remote_code or inputs_folder() / "remote_code.toml"
-        self._overrides = inputs_folder() / "overrides"
+        self._inputs = inputs_folder()
+        self._overrides = self._inputs / "overrides"
         self._root = transformers
 
     def models(self) -> tuple[ModelSpec, ...]:
         found = read_pulled(self.path)
         elsewhere = package_classes(self._overrides)
-        kinds = Kinds(Resolver(read_library(self._root), elsewhere))
+        kinds = Kinds(Resolver(read_library(self._root), elsewhere), shipped_and_own(self._inputs))
         allowed = _read_allowed(self._remote_code)
         specs = [spec for model in found.model for spec in self._specs(model, kinds, allowed)]
         return tuple(sorted(specs, key=lambda s: (-(s.downloads or 0), s.checkpoint or "", s.name)))
@@ -84,7 +86,7 @@ class HubSource:
             return (msgspec.structs.replace(spec, skip_reason=reason),)
         repository = Repository(
             name=model.repository,
-            folder=config_file.parent if config_file is not None else None,
+            folder=_folder(config_file) if config_file is not None else None,
             library=model.library,
             tags=tuple(model.tags),
             files=tuple(model.files) if model.files is not None else None,
@@ -92,6 +94,12 @@ class HubSource:
             trusted=(model.repository, model.revision) in allowed,
         )
         return kinds.models(spec, repository)
+
+
+def _folder(config_file: Path) -> Path:
+    """The folder of a repository; one without a configuration of its own has that of its base."""
+    folder = config_file.parent
+    return folder.parent if folder.name == BASE else folder
 
 
 def _read_allowed(path: Path) -> frozenset[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,7 +82,7 @@ class PackageSource(ABC):
         if not files:
             raise SourceError(f"{package} is not the package {row.package}: it has no models")
         kind = tuple[LibraryModel, ...]
-        own = Path(__file__).with_name(f"{row.module}.py")
+        own = Path(inspect.getfile(type(self)))
         return read_cached(
             row.module, files, kind, lambda: self.scan(package), cache=self._cache, readers=(own,)
         )

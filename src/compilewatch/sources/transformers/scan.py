@@ -51,7 +51,7 @@ class ModelClass(Record, frozen=True, kw_only=True):
     concrete: bool = True
 
 
-class Library(Record, frozen=True, kw_only=True):
+class ScannedLibrary(Record, frozen=True, kw_only=True):
     """A scan. `mappings` maps `MODEL_FOR_…_MAPPING_NAMES` to model types to class names."""
 
     version: str
@@ -81,7 +81,7 @@ def transformers_version(root: Path) -> str:
     return found[1]
 
 
-def read_library(root: Path | None = None, cache: Path | None = None) -> Library:
+def read_library(root: Path | None = None, cache: Path | None = None) -> ScannedLibrary:
     """Return the scan of the Transformers at `root`, from the cache if nothing changed.
 
     A cache that cannot be read or written is ignored, since it only saves time.
@@ -97,7 +97,7 @@ def read_library(root: Path | None = None, cache: Path | None = None) -> Library
     if not files:
         raise SourceError(f"{root} contains no models/*/modeling_*.py: reinstall transformers")
     return read_cached(
-        version, files, Library, lambda: scan(root), readers=(Path(__file__),), cache=cache
+        version, files, ScannedLibrary, lambda: scan(root), readers=(Path(__file__),), cache=cache
     )
 
 
@@ -176,7 +176,7 @@ class _Modules:
         return None
 
 
-def scan(root: Path) -> Library:
+def scan(root: Path) -> ScannedLibrary:
     """Parse the Transformers at `root`; takes some seconds. See `read_library`."""
     modules = _Modules(sorted(_files(root)))
     auto = root / "models" / "auto"
@@ -197,7 +197,7 @@ def scan(root: Path) -> Library:
         for name in module.exports
         if name in module.classes and modules.is_model(stem, name)
     ]
-    return Library(
+    return ScannedLibrary(
         version=transformers_version(root),
         classes=tuple(sorted(classes, key=lambda c: c.name)),
         mappings={k: v for k, v in named.items() if k.startswith("MODEL_")},

@@ -12,7 +12,7 @@ from compilewatch.data import POPULARITY
 from compilewatch.errors import UsageError
 from compilewatch.records import ClassBuild, ModelSpec
 from compilewatch.sources.popularity import Figure, read_popularity
-from compilewatch.sources.transformers.scan import Library, ModelClass, read_library
+from compilewatch.sources.transformers.scan import ModelClass, ScannedLibrary, read_library
 
 DEFAULT_HEADS = ("Model", "ForCausalLM", "ForConditionalGeneration")
 """Suffixes of the class names that `heads="default"` selects."""
@@ -59,7 +59,7 @@ class LibrarySource:
         self._popularity = popularity
         self._cache = cache
 
-    def library(self) -> Library:
+    def library(self) -> ScannedLibrary:
         """Return the scan; fast after the first call on a machine."""
         return read_library(self._root, self._cache)
 
@@ -80,12 +80,12 @@ class LibrarySource:
         )
 
 
-def concrete_classes(library: Library) -> tuple[ModelClass, ...]:
+def concrete_classes(library: ScannedLibrary) -> tuple[ModelClass, ...]:
     """Return the classes that can be instantiated: all except abstract bases."""
     return tuple(found for found in library.classes if found.concrete)
 
 
-def primary_classes(library: Library) -> dict[str, str]:
+def primary_classes(library: ScannedLibrary) -> dict[str, str]:
     """Map each model type to the class that people usually load.
 
     This is the class for conditional generation if an auto class has one for the type, otherwise
@@ -123,7 +123,7 @@ def _is_default(found: ModelClass) -> bool:
     return found.name.endswith(DEFAULT_HEADS)
 
 
-def task_group(found: ModelClass, library: Library) -> str:
+def task_group(found: ModelClass, library: ScannedLibrary) -> str:
     """Return a group for a class.
 
     One of text, encoder-decoder, document, vision, video, audio, multimodal, time-series, other.
@@ -150,7 +150,7 @@ def task_group(found: ModelClass, library: Library) -> str:
     return _group(found, library, modalities)
 
 
-def _group(found: ModelClass, library: Library, modalities: set[str]) -> str:
+def _group(found: ModelClass, library: ScannedLibrary, modalities: set[str]) -> str:
     takes = set(found.parameters)
     # For a class without forward (it only generates), the declaration counts.
     reads = "input_ids" in takes or (not takes and "text" in modalities)
@@ -169,7 +169,7 @@ def _group(found: ModelClass, library: Library, modalities: set[str]) -> str:
 
 
 def _spec(
-    library: Library, found: ModelClass, figures: Mapping[str, Figure], packages: Path | None
+    library: ScannedLibrary, found: ModelClass, figures: Mapping[str, Figure], packages: Path | None
 ) -> ModelSpec:
     figure = figures.get(found.model_type)
     return ModelSpec(

@@ -47,7 +47,7 @@ from compilewatch.worker.caller.recompilations import Recompilations
 from compilewatch.worker.caller.snapshot import kept
 from compilewatch.worker.example_inputs import summarize
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import Outcome
+from compilewatch.worker.targets import TargetOutcome
 from compilewatch.worker.targets.dynamo.graph_breaks import path_of
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
@@ -82,7 +82,7 @@ class CallerSubject(Subject):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class CallerEvaluation:
     """A result, what was compiled again, and the paths of the files that its breaks name."""
 
     result: Result
@@ -98,7 +98,7 @@ def evaluate(
     backend: str | None,
     dynamic: bool,
     numerics: bool = False,
-) -> Evaluation:
+) -> CallerEvaluation:
     """Compile a model, make all calls, and return what Dynamo reports.
 
     `calls` has at least one. After a single one, a call with equal inputs follows, as in other
@@ -154,7 +154,7 @@ def evaluate(
     breaks = (*result.breaks, *second)
     frames = {each.file for each in breaks}
     frames |= {frame.file for each in breaks for frame in each.user_stack}
-    return Evaluation(
+    return CallerEvaluation(
         result=result,
         recompilations=recompilations.found(),
         files={file: path for file in sorted(frames) if (path := path_of(file)) is not None},
@@ -227,24 +227,24 @@ def _dtype(module: nn.Module) -> str | None:
     return str(found).removeprefix("torch.") if found is not None else None
 
 
-def _outcome(subject: CallerSubject) -> Outcome:
+def _outcome(subject: CallerSubject) -> TargetOutcome:
     """Return what the target says; where it failed, what the model alone fails with, if it does."""
     outcome = _caught(lambda: DynamoTarget().run(subject))
     if outcome.status is not Status.ERROR:
         return outcome
     subject.enter(Phase.EAGER)
-    alone = _caught(lambda: subject.in_fork(_call, Outcome))
+    alone = _caught(lambda: subject.in_fork(_call, TargetOutcome))
     if alone.status is Status.PASS:
         subject.enter(Phase.COMPILE)
         return outcome
     return alone
 
 
-def _with_numerics(subject: CallerSubject, outcome: Outcome, backend: str) -> Outcome:
+def _with_numerics(subject: CallerSubject, outcome: TargetOutcome, backend: str) -> TargetOutcome:
     """Return the outcome with a comparison; a graph break stays the status of a mismatch."""
     found: list[Numerics] = []
 
-    def compare() -> Outcome:
+    def compare() -> TargetOutcome:
         found.append(compared(subject, backend))
         return outcome
 
@@ -259,7 +259,7 @@ def _with_numerics(subject: CallerSubject, outcome: Outcome, backend: str) -> Ou
     return replace(outcome, status=Status.MISMATCH, detail=detail, numerics=found[0])
 
 
-def _caught(function: Callable[[], Outcome]) -> Outcome:
+def _caught(function: Callable[[], TargetOutcome]) -> TargetOutcome:
     try:
         return function()
     except UsageError:
@@ -267,14 +267,14 @@ def _caught(function: Callable[[], Outcome]) -> Outcome:
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the edge to the model's code)
         record = error_record(error)
         status = Status.OOM if record.code == "out_of_memory" else Status.ERROR
-        return Outcome(status=status, detail=one_line(error), error=record)
+        return TargetOutcome(status=status, detail=one_line(error), error=record)
 
 
-def _call(subject: Subject) -> Outcome:
+def _call(subject: Subject) -> TargetOutcome:
     training = subject.request.target.mode is Mode.TRAIN
     with torch.set_grad_enabled(training):
         subject.module(*subject.inputs.args, **subject.inputs.kwargs)
-    return Outcome(status=Status.PASS)
+    return TargetOutcome(status=Status.PASS)
 
 
 def _over_all_calls(result: Result) -> Result:

@@ -1,7 +1,7 @@
 """Applies overrides of inputs: `[override.inputs]` in `data/overrides/*.toml`.
 
 Each key is an argument with a table of `specs`, whose sizes may be `batch`, `sequence` or
-`config.…` (for a list, its length), or one of the settings of `Settings`.
+`config.…` (for a list, its length), or one of the settings of `AppliedSettings`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compilewatch.worker.example_inputs.state import filled_cache
 from compilewatch.worker.model.overrides import Overrides, Scope
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class AppliedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of `[override.inputs]` that are not arguments.
 
     `drop`: arguments that keep their defaults. `batch`: rows, for models that require a number.
@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cache: int | None = None
 
 
-SETTINGS = frozenset(Settings.__struct_fields__)
+SETTINGS = frozenset(AppliedSettings.__struct_fields__)
 
 
 def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: Tier) -> None:
@@ -53,7 +53,9 @@ def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: 
     if not tables:
         return
     try:
-        settings = msgspec.convert({k: v for k, v in tables.items() if k in SETTINGS}, Settings)
+        settings = msgspec.convert(
+            {k: v for k, v in tables.items() if k in SETTINGS}, AppliedSettings
+        )
         _apply_settings(ctx, settings)
         for name, spec in tables.items():
             usable = name in ctx.signature.parameters and name not in ctx.dropped
@@ -70,13 +72,13 @@ def check_inputs(table: dict[str, Any]) -> None:
 
     Every name in an expression counts as two, so only the format is checked.
     """
-    msgspec.convert({k: v for k, v in table.items() if k in SETTINGS}, Settings)
+    msgspec.convert({k: v for k, v in table.items() if k in SETTINGS}, AppliedSettings)
     for name, spec in table.items():
         if name not in SETTINGS:
             from_spec(name, spec, lambda _: 2, torch.float32)
 
 
-def _apply_settings(ctx: Context, settings: Settings) -> None:
+def _apply_settings(ctx: Context, settings: AppliedSettings) -> None:
     ctx.dropped |= frozenset(settings.drop)
     ctx.batch = settings.batch or ctx.batch
     ctx.length = settings.sequence

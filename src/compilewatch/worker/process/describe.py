@@ -28,7 +28,9 @@ PACKAGES = (
     "chronos-forecasting",
     "diffusers",
     "einops",
+    "flair",
     "flash-attn",
+    "gliner",
     "kernels",
     "librosa",
     "mamba-ssm",
@@ -37,9 +39,11 @@ PACKAGES = (
     "open-clip-torch",
     "peft",
     "pillow",
+    "pyannote-audio",
     "scipy",
     "sentence-transformers",
     "sentencepiece",
+    "speechbrain",
     "sympy",
     "timm",
     "tokenizers",
@@ -50,6 +54,9 @@ PACKAGES = (
     "torchvision",
     "transformers",
     "triton",
+    "ultralytics",
+    "vocos",
+    "wtpsplit",
 )
 """Distributions whose presence or version can change a result."""
 

@@ -1,26 +1,24 @@
-"""`compilewatch.worker.process.oneshot inputs|reproduce|train|neuron-profile|targets`: one call.
+"""`compilewatch.worker.process.oneshot inputs|reproduce|targets|VERB`: one call.
 
-`inputs`, `reproduce` and `train` read a JSON request from standard input, `neuron-profile` a
-`NeuronCapture`; `targets` describes the environment itself. Each prints one JSON document to
-standard output. On failure, the exit status is 1, and the last line of standard error is the
-reason.
+`inputs` and `reproduce` read a JSON request from standard input, `targets` describes the
+environment itself, and further verbs are calls of extras. Each prints one JSON document to standard
+output. On failure, the exit status is 1, and the last line of standard error is the reason.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 import msgspec
 
+from compilewatch import extras, plugins
 from compilewatch.contract.devices import devices
 from compilewatch.contract.failures import one_line
-from compilewatch.contract.messages import MadeInputs, NeuronCapture, Readiness, Script
+from compilewatch.contract.messages import MadeInputs, Readiness, Script
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UnknownArgumentsError, WrongGuessError
-from compilewatch.records import Mode, Record, Request, Result, Tier
+from compilewatch.records import Mode, Record, Request, Tier
 from compilewatch.worker.targets import load_target
 
 
@@ -87,29 +85,16 @@ def call(verb: str) -> Record:
     """Run a verb, which may read a request from standard input."""
     if verb == "targets":
         return readiness()
-    if verb == "neuron-profile":
-        from compilewatch.worker.profilers.neuron import capture
-
-        return capture(msgspec.json.decode(sys.stdin.buffer.read(), type=NeuronCapture))
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    return call_with(verb, request)
-
-
-def trained(request: Request) -> Result:
-    """Train for a profile in this process, whose autograd no warm-up has started.
-
-    Autograd knows only the devices that exist at its first backward; XLA's comes with torch_xla.
-    """
-    from compilewatch.worker import phases
-
-    with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
-        return phases.evaluate(request, Tier.REAL, Path(folder), lambda _: None).result
+    content = sys.stdin.buffer.read()
+    if (reference := extras.rows("calls").get(verb)) is not None:
+        found = plugins.load(reference)(content)
+        assert isinstance(found, Record)
+        return found
+    return call_with(verb, msgspec.json.decode(content, type=Request))
 
 
-def call_with(verb: str, request: Request) -> MadeInputs | Script | Result:
+def call_with(verb: str, request: Request) -> MadeInputs | Script:
     """Run a verb for a request; the first tier that can make example inputs makes them."""
-    if verb == "train":
-        return trained(request)
     if verb == "reproduce":
         from compilewatch.worker.reproduce import script
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class TargetOutcome:
     """What a target found; the fields are those of `records.Result`."""
 
     status: Status
@@ -71,15 +71,15 @@ class CompileTarget(Protocol):
         """
         return self.missing()
 
-    def run(self, subject: Subject) -> Outcome:
+    def run(self, subject: Subject) -> TargetOutcome:
         """Enter `Phase.COMPILE` (and later phases as needed), compile, and return the outcome.
 
-        An exception of the compiler about the model is an `Outcome` with the status `error`. Raises
-        `FakeUnsupportedError` if fake tensors cannot lead to a verdict but real ones may.
+        An exception of the compiler about the model is a `TargetOutcome` with the status `error`.
+        Raises `FakeUnsupportedError` if fake tensors cannot lead to a verdict but real ones may.
         """
         ...
 
-    def probe(self, subject: Subject) -> Outcome:
+    def probe(self, subject: Subject) -> TargetOutcome:
         """Return what can be said of a model that cannot run on its fake tensors.
 
         Only called for targets that capture for declared devices, with fake tensors. No code of the

@@ -27,7 +27,7 @@ from compilewatch.contract.processes import PeakMemory
 from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Status, Tier
 from compilewatch.worker.model.state import preserved
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome, numerics
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, TargetOutcome, numerics
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
 from compilewatch.worker.targets.execution import (
     Call,
@@ -76,7 +76,7 @@ class InductorTarget(CompileTarget):
             return f"no {header}: install the headers of Python {version}"
         return None
 
-    def run(self, subject: Subject) -> Outcome:
+    def run(self, subject: Subject) -> TargetOutcome:
         """Compile cold, compare with eager, compile warm, measure.
 
         Raises FakeUnsupportedError for a subject of fake tensors; out-of-memory errors propagate.
@@ -95,7 +95,7 @@ class InductorTarget(CompileTarget):
             except Exception as error:  # noqa: BLE001  (any error of a broken tool chain)
                 compiler_failure(error, CODES)
                 detail = f"the C++ compiler cannot build for torch: {one_line(error)}"
-                return Outcome(status=Status.UNSUPPORTED, detail=detail)
+                return TargetOutcome(status=Status.UNSUPPORTED, detail=detail)
             with fresh_cache():
                 return _evaluated(subject)
 
@@ -120,10 +120,10 @@ class _Compiled:
     ops: int = 0
     seconds: float = 0.0
     peak_memory_bytes: int | None = None
-    failure: Outcome | None = None
+    failure: TargetOutcome | None = None
 
 
-def _evaluated(subject: Subject) -> Outcome:
+def _evaluated(subject: Subject) -> TargetOutcome:
     """Compile, compare and measure, with a fork for each call that must be a model's first."""
     compiled: _Compiled = numerics.seeded(lambda: subject.in_fork(_compile, _Compiled))
     if compiled.failure is not None:
@@ -131,7 +131,7 @@ def _evaluated(subject: Subject) -> Outcome:
     performance = Performance(
         cold_compile_seconds=compiled.seconds, compiler_peak_memory_bytes=compiled.peak_memory_bytes
     )
-    outcome = Outcome(
+    outcome = TargetOutcome(
         status=Status.PASS, graphs=compiled.graphs, ops=compiled.ops, details=performance
     )
     subject.enter(Phase.COMPARE)
@@ -274,9 +274,9 @@ def latencies(eager: Call, compiled: Call) -> tuple[float, float, int]:
     return statistics.median(taken[0]), statistics.median(taken[1]), len(taken[0])
 
 
-def _failed(error: Exception, when: str) -> Outcome:
+def _failed(error: Exception, when: str) -> TargetOutcome:
     record: ErrorRecord = compiler_failure(error, CODES)
-    return Outcome(status=Status.ERROR, detail=f"{when}{one_line(error)}", error=record)
+    return TargetOutcome(status=Status.ERROR, detail=f"{when}{one_line(error)}", error=record)
 
 
 def _remarks(graphs: int, found: Numerics, performance: Performance) -> Iterator[str]:

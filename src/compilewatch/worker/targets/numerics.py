@@ -41,7 +41,7 @@ Run = Callable[[], Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
+class NumericComparison:
     """The comparison of two outputs. `mismatches` says what differs beyond tolerance, and how."""
 
     mismatches: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def seeded(run: Run, seed: int = SEED) -> Any:
     return run()
 
 
-def compare(eager: Any, compiled: Any, reference: Any | None) -> Comparison:
+def compare(eager: Any, compiled: Any, reference: Any | None) -> NumericComparison:
     """Compare two outputs, also with an output in float64 of the same structure."""
     ours, theirs = dict(leaves(eager)), dict(leaves(compiled))
     exact = dict(leaves(reference)) if reference is not None else {}
@@ -109,7 +109,7 @@ def compare(eager: Any, compiled: Any, reference: Any | None) -> Comparison:
             error, scale = _largest_error(value, theirs[name])
             absolute.append(error)
             relative.append(error / scale if scale else error)
-    return Comparison(
+    return NumericComparison(
         mismatches=tuple(sorted(mismatches)),
         max_abs_error=max(absolute, default=None),
         max_rel_error=max(relative, default=None),

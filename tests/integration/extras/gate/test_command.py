@@ -11,8 +11,8 @@ import pytest
 
 from compilewatch.extras.gate.baseline import load
 from tests.cases import suite
-from tests.integration.cli.conftest import Compilewatch, run_here
 from tests.schemas import sarif_errors
+from tests.team import Compilewatch, run_here
 from tests.warm import WarmLauncher
 
 pytestmark = pytest.mark.torch

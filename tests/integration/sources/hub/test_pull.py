@@ -221,6 +221,31 @@ def test_all_configuration_files_of_a_repository_are_fetched_and_nothing_else(
     assert report.models == 8 + len(added)
 
 
+def test_the_base_pipeline_of_an_adapter_of_diffusers_is_fetched_as_far_as_the_token_reaches(
+    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path, miniature: Path
+) -> None:
+    weights: dict[str, str | None] = {"pytorch_lora_weights.safetensors": None}
+    for name, base in {"lora": "org/pipeline", "closed": "org/gated", "odd": "org/acorn"}.items():
+        tags = (f"base_model:{base}", f"base_model:adapter:{base}")
+        added = HubModel(
+            id=f"org/{name}", library="diffusers", downloads=30, files=weights, tags=tags
+        )
+        hub.models[added.id] = added
+    hub.models[PIPELINE.id] = PIPELINE
+
+    pull_from(top=99)
+
+    found = specs(listing, miniature)
+    unet = found["lora#unet"]
+    assert (unet.part, unet.skip_reason) == (Part.BASE_COMPONENT, None)
+    assert isinstance(unet.build, LibraryBuild)
+    assert "org--lora" in (unet.build.configuration or "")
+    closed = "adapter of diffusers: its base pipeline org/gated: gated: accept its terms"
+    assert (found["closed"].skip_reason or "").startswith(closed)
+    # Its base is no pipeline.
+    assert "without the configuration of a model" in (found["odd"].skip_reason or "")
+
+
 def test_a_hub_that_lists_no_files_has_at_most_a_config(
     pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path, miniature: Path
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.config.paths import cache_folder
-from compilewatch.sources.transformers.scan import Library, read_library
+from compilewatch.sources.transformers.scan import ScannedLibrary, read_library
 from compilewatch.sources.transformers.source import concrete_classes, primary_classes
 
 RELEASES = ("4.57.6", "5.3.0", "5.5.4", "5.23.0")
@@ -48,7 +48,9 @@ def _wheel(version: str) -> Path:
         *(pytest.param(version, marks=pytest.mark.matrix) for version in RELEASES[1:]),
     ],
 )
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
+def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ScannedLibrary:
     folder = tmp_path_factory.mktemp("release")
     with zipfile.ZipFile(_wheel(request.param)) as wheel:
         names = [n for n in wheel.namelist() if n.startswith("transformers/") and n.endswith(".py")]
@@ -56,7 +58,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return read_library(folder / "transformers", folder / "cache")
 
 
-def test_the_classes_of_a_release_are_found(library: Library) -> None:
+def test_the_classes_of_a_release_are_found(library: ScannedLibrary) -> None:
     classes = {found.name: found for found in library.classes}
     assert library.version in RELEASES
     assert len(concrete_classes(library)) > 1200
@@ -67,7 +69,7 @@ def test_the_classes_of_a_release_are_found(library: Library) -> None:
     assert ("Gemma4ForCausalLM" in classes) == (library.version in ("5.5.4", "5.23.0"))
 
 
-def test_what_the_mappings_name_is_found(library: Library) -> None:
+def test_what_the_mappings_name_is_found(library: ScannedLibrary) -> None:
     assert library.model_types["bert"] == "BertConfig"
     assert len(library.model_types) > 400
     assert primary_classes(library)["phi3"] == "Phi3ForCausalLM"

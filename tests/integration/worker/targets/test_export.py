@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from compilewatch.errors import UsageError
 from compilewatch.records import ExportDetail, Mode, Phase, Status, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
 from compilewatch.worker.targets.export.draft import draft_export
 from compilewatch.worker.targets.export.target import (
     DRAFT_ARTIFACT,
@@ -97,7 +97,7 @@ class Resized(nn.Module):
         return x.sum() + (y * self.weight).sum() + names[0].sum()
 
 
-def detail_of(outcome: Outcome) -> ExportDetail:
+def detail_of(outcome: TargetOutcome) -> ExportDetail:
     assert isinstance(outcome.details, ExportDetail)
     return outcome.details
 

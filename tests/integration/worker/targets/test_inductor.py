@@ -36,7 +36,6 @@ def _imported() -> None:
     with warnings.catch_warnings():
         # Torch's own modules use what torch deprecates (2.13: torch.jit.script_method).
         warnings.simplefilter("ignore", DeprecationWarning)
-        import torch._inductor.compile_fx  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from compilewatch.errors import UsageError
 from compilewatch.neuron import device, neuronx_cc
 from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
 from compilewatch.worker.targets.export.target import VARIANTS
 from compilewatch.worker.targets.neuron import target as neuron
 from compilewatch.worker.targets.neuron.target import NeuronTarget
@@ -109,7 +109,7 @@ def subject_of(
     return replace(subject, inputs=inputs, artifacts=subject.artifacts / "artifacts")
 
 
-def answer(make_subject: MakeSubject, behaviour: str = "ok", **fields: Any) -> Outcome:
+def answer(make_subject: MakeSubject, behaviour: str = "ok", **fields: Any) -> TargetOutcome:
     return NeuronTarget().run(subject_of(make_subject, lambda: Net(behaviour), **fields))
 
 

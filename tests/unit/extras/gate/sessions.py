@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compilewatch.extras.gate.baseline import KnownBreak, save
-from compilewatch.extras.gate.findings import CheckReport, Finding, Place
+from compilewatch.extras.gate.findings import BreakPlace, CheckReport, Finding
 from compilewatch.extras.gate.session import GateSession
 
 SOURCE = ("def helper(self, y):", "    if y.sum() > 0:  # ```", "        y = y * 2")
@@ -22,13 +22,13 @@ def finding(
     return Finding(
         own=own,
         new=new,
-        place=Place(file=file, line=12, function=function),
+        place=BreakPlace(file=file, line=12, function=function),
         code=code,
         reason=f"{code} Data-dependent branching",
         fingerprint="0123456789ab",
         path=(
-            Place(file=file, line=9, function="forward"),
-            Place(file=file, line=12, function="f"),
+            BreakPlace(file=file, line=9, function="forward"),
+            BreakPlace(file=file, line=12, function="f"),
         ),
         source_start=11,
         source=SOURCE,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.extras.gate.baseline import KnownBreak, load, save
-from compilewatch.extras.gate.findings import CheckReport, Finding, Place
+from compilewatch.extras.gate.findings import BreakPlace, CheckReport, Finding
 from compilewatch.extras.gate.session import GateSession
 
 KNOWN = KnownBreak(file="net.py", function="Net.old", code="GB0059", reason="r", checks=("t::a",))
@@ -17,7 +17,7 @@ def finding(function: str = "Net.forward", *, line: int = 3, own: bool = True) -
     return Finding(
         own=own,
         new=own,
-        place=Place(file="net.py" if own else "timm/a.py", line=line, function=function),
+        place=BreakPlace(file="net.py" if own else "timm/a.py", line=line, function=function),
         code="GB0170",
         reason="GB0170 Data-dependent branching",
         fingerprint="0123456789ab",

@@ -15,7 +15,7 @@ from compilewatch.errors import ConfigError
 from compilewatch.records import ModelSpec
 from compilewatch.sources.hub.configurations import fetch_configurations
 from compilewatch.sources.hub.formats import kept_files
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, Query, write_pulled
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
 from compilewatch.sources.hub.source import HubSource
 
 NAME = "org/model"
@@ -24,7 +24,11 @@ COMMIT = "0123456789" * 4
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A repository. `files` maps names to content (JSON, text), None for weights and the like."""
+    """A repository. `files` maps names to content (JSON, text), None for weights and the like.
+
+    `base` is the configuration of an adapter's base model, and `base_pipeline` the files of the
+    pipeline that an adapter of diffusers is for.
+    """
 
     files: Mapping[str, Any]
     library: str | None = None
@@ -32,6 +36,7 @@ class Kind:
     problem: str | None = None
     gated: bool = False
     base: dict[str, Any] | None = None
+    base_pipeline: Mapping[str, Any] | None = None
     trusted: bool = False
     name: str = NAME
 
@@ -62,6 +67,10 @@ def read(tmp_path: Path, miniature: Path) -> Read:
         if kind.base is not None:
             (folder / "base").mkdir()
             (folder / "base" / "config.json").write_text(json.dumps(kind.base))
+        if kind.base_pipeline is not None:
+            of_base = {name: json.dumps(content) for name, content in kind.base_pipeline.items()}
+            index = fetch_configurations(of_base, of_base.__getitem__, folder / "base")
+            main = f"base/{index}"
         model = PulledModel(
             repository=kind.name,
             revision=COMMIT,
@@ -74,7 +83,7 @@ def read(tmp_path: Path, miniature: Path) -> Read:
             downloads=7,
         )
         path = tmp_path / "models.toml"
-        query = Query(top=1)
+        query = PulledQuery(top=1)
         write_pulled(path, PulledList(endpoint="e", pulled_at="t", query=query, model=[model]))
         reviewed = tmp_path / "remote_code.toml"
         if kind.trusted:

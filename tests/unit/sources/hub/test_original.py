@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.sources.hub.original import converted
+from compilewatch.sources.hub.original import converted, converted_mamba
 
 LLAMA_2_7B = {
     "dim": 4096,
@@ -65,3 +65,38 @@ def test_sizes_are_those_of_the_published_configurations(
 )
 def test_other_forms_are_not_guessed(params: dict[str, Any]) -> None:
     assert converted(params) is None
+
+
+MAMBA_130M = {
+    "d_model": 768,
+    "n_layer": 24,
+    "vocab_size": 50277,
+    "ssm_cfg": {},
+    "rms_norm": True,
+    "pad_vocab_size_multiple": 8,
+}
+
+
+def test_a_configuration_of_mamba_ssm_has_the_sizes_of_the_class() -> None:
+    assert converted_mamba(MAMBA_130M) == {
+        "model_type": "mamba",
+        "architectures": ["MambaForCausalLM"],
+        "hidden_size": 768,
+        "num_hidden_layers": 24,
+        # The embeddings have a multiple of eight rows.
+        "vocab_size": 50280,
+    }
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**MAMBA_130M, "ssm_cfg": {"layer": "Mamba2"}},
+        {**MAMBA_130M, "model_type": "mamba"},
+        {**MAMBA_130M, "d_model": "768"},
+        {"d_model": 768, "n_layer": 24, "vocab_size": 9},
+        {},
+    ],
+)
+def test_other_configurations_are_not_those_of_mamba_ssm(config: dict[str, Any]) -> None:
+    assert converted_mamba(config) is None

@@ -19,7 +19,7 @@ from compilewatch.records import (
     Target,
 )
 from compilewatch.records.plans import Options
-from compilewatch.sources.hub import configurations
+from compilewatch.sources.hub import configurations, formats
 from tests import factories
 from tests.unit.sources.hub.conftest import NAME, Kind, Read
 
@@ -55,6 +55,7 @@ GATED = "gated: accept its terms on the Hub and set HF_TOKEN"
 BUILT = (
     "only models of Transformers, timm, diffusers, sentence-transformers and open_clip are built"
 )
+REVIEWED = "no reviewed line of repositories.toml says which"
 
 KINDS: dict[str, tuple[Kind, str]] = {
     "transformers": (Kind(files={"config.json": ACORN, **WEIGHTS}, library="transformers"), WHOLE),
@@ -243,7 +244,7 @@ KINDS: dict[str, tuple[Kind, str]] = {
     **{
         f"other library: {name}": (
             Kind(files={"pytorch_model.bin": None}, library=name),
-            f"a model of {shown}: {BUILT}",
+            f"a model of {shown}: {REVIEWED if shown in formats.REVIEWED_LIBRARIES else BUILT}",
         )
         for name, shown in (
             ("spacy", "spaCy"),
@@ -259,7 +260,7 @@ KINDS: dict[str, tuple[Kind, str]] = {
     },
     "other library, by its files": (
         Kind(files={"hyperparams.yaml": None, "embedding_model.ckpt": None}),
-        f"a model of SpeechBrain: {BUILT}",
+        f"a model of SpeechBrain: {REVIEWED}",
     ),
     "other library on a class of Transformers": (
         Kind(files={"config.json": ACORN, **WEIGHTS}, library="setfit"),
@@ -379,6 +380,44 @@ def test_a_configuration_of_old_has_the_type_that_its_name_says(read: Read) -> N
     # Other sizes are those of other code.
     other = dataclasses.replace(kind, name="org/acorn", files={"config.json": {"d_model": 8}})
     assert read(other)[0].skip_reason == "its config.json names no model_type"
+
+
+def test_an_adapter_of_diffusers_is_the_components_of_its_base(read: Read) -> None:
+    base = {
+        "model_index.json": PIPELINE,
+        "unet/config.json": {"_class_name": "UNet2DConditionModel"},
+        "text_encoder/config.json": ACORN,
+    }
+    weights = {"pytorch_lora_weights.safetensors": None}
+    specs = {
+        spec.component: spec
+        for spec in read(Kind(files=weights, library="diffusers", base_pipeline=base))
+    }
+    assert specs.keys() == {"unet", "text_encoder", "safety_checker"}
+    for name in ("unet", "text_encoder"):
+        assert specs[name].part is Part.BASE_COMPONENT
+        assert specs[name].skip_reason is None
+        assert specs[name].name == f"{NAME}#{name}"
+    assert isinstance(specs["unet"].build, LibraryBuild)
+    assert specs["safety_checker"].skip_reason is not None
+
+
+@pytest.mark.parametrize(
+    ("library", "tags", "expected"),
+    [
+        ("diffusers", ["lora", "base_model:org/base"], "org/base"),
+        ("diffusers", ["base_model:org/base", "base_model:adapter:org/base"], "org/base"),
+        ("diffusers", ["base_model:org/other", "base_model:adapter:org/base"], "org/base"),
+        # Weights that were derived from another model have their own configuration.
+        ("diffusers", ["base_model:finetune:org/base"], None),
+        ("diffusers", ["lora"], None),
+        ("peft", ["base_model:adapter:org/base"], None),
+    ],
+)
+def test_the_base_of_an_adapter_is_that_of_its_tags(
+    library: str, tags: list[str], expected: str | None
+) -> None:
+    assert configurations.base_pipeline(library, tags) == expected
 
 
 def test_components_are_one_repository(read: Read) -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from compilewatch.errors import SourceError
 from compilewatch.sources.transformers import scan as scanning
-from compilewatch.sources.transformers.scan import Library, ModelClass, read_library, scan
+from compilewatch.sources.transformers.scan import ModelClass, ScannedLibrary, read_library, scan
 
 
-def classes(library: Library) -> dict[str, ModelClass]:
+def classes(library: ScannedLibrary) -> dict[str, ModelClass]:
     return {found.name: found for found in library.classes}
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from compilewatch.worker.example_inputs.guess.arguments import Argument
 from compilewatch.worker.example_inputs.guess.layers import taken_by
 from compilewatch.worker.example_inputs.guess.resizing import resized, with_all, with_rank
-from compilewatch.worker.example_inputs.guess.trial import Comparison, Trial
+from compilewatch.worker.example_inputs.guess.trial import ComparedNumbers, Trial
 from compilewatch.worker.example_inputs.guess.values import (
     Attributes,
     Call,
@@ -32,7 +32,7 @@ MOST = 14
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed:
+class FailedCall:
     """A call that failed; `arguments` are all arguments of the forward, given or not."""
 
     call: Call
@@ -50,7 +50,7 @@ class Failed:
         return next(iter(self.arguments.values()))
 
 
-def corrections(failed: Failed) -> Iterator[Call]:
+def corrections(failed: FailedCall) -> Iterator[Call]:
     """Yield calls to try after one that failed, the most likely first."""
     found: list[Call] = []
     for correct in CORRECTIONS:
@@ -60,7 +60,7 @@ def corrections(failed: Failed) -> Iterator[Call]:
     yield from found[:MOST]
 
 
-def _of_missing(failed: Failed) -> Iterator[Call]:
+def _of_missing(failed: FailedCall) -> Iterator[Call]:
     """Give an argument that the forward cannot do without, or a part that it reads."""
     message = failed.trial.message
     absent = [n for n in failed.arguments if failed.call.get(n) is None]
@@ -78,7 +78,7 @@ def _of_missing(failed: Failed) -> Iterator[Call]:
     yield from _of_missing_parts(failed)
 
 
-def _of_missing_parts(failed: Failed) -> Iterator[Call]:
+def _of_missing_parts(failed: FailedCall) -> Iterator[Call]:
     """Add a key or an attribute that the forward misses or that its message names."""
     message = failed.trial.message
     key = re.match(r"KeyError: '(\w+)'", failed.trial.line)
@@ -105,7 +105,7 @@ def _best(argument: Argument) -> Any:
     return values[0] if values else None
 
 
-def _of_layer(failed: Failed) -> Iterator[Call]:
+def _of_layer(failed: FailedCall) -> Iterator[Call]:
     """Give what the layer takes in which the call failed, if it got an argument as it is."""
     layer, shapes = failed.layer, failed.trial.shapes
     if layer is None or not shapes:
@@ -124,7 +124,7 @@ def _of_layer(failed: Failed) -> Iterator[Call]:
             yield _set(failed.call, where, replace(taken, why=why))
 
 
-def _of_numbers(failed: Failed) -> Iterator[Call]:
+def _of_numbers(failed: FailedCall) -> Iterator[Call]:
     """Change sizes that the model compared with others, or that the message names."""
     for each in (*failed.trial.comparisons, *_layer_sizes(failed), *_message_sizes(failed)):
         if each.kind == "rank":
@@ -133,7 +133,7 @@ def _of_numbers(failed: Failed) -> Iterator[Call]:
             yield from resized(failed.call, each.have, each.want, each.kind == "multiple")
 
 
-def _layer_sizes(failed: Failed) -> Iterator[Comparison]:
+def _layer_sizes(failed: FailedCall) -> Iterator[ComparedNumbers]:
     layer, shapes = failed.layer, failed.trial.shapes
     if layer is None or not shapes or not shapes[0]:
         return
@@ -149,10 +149,10 @@ def _layer_sizes(failed: Failed) -> Iterator[Comparison]:
         want = getattr(layer, name, None)
         there = len(shape) > abs(index) - (index < 0)
         if isinstance(want, int) and want > 0 and there and shape[index] != want:
-            yield Comparison(have=shape[index], want=want)
+            yield ComparedNumbers(have=shape[index], want=want)
     normalized = getattr(layer, "normalized_shape", None)
     if normalized and shape[-1] != normalized[-1]:
-        yield Comparison(have=shape[-1], want=int(normalized[-1]))
+        yield ComparedNumbers(have=shape[-1], want=int(normalized[-1]))
 
 
 _PAIRS = (
@@ -175,19 +175,19 @@ _MULTIPLES = re.compile(
 )
 
 
-def _message_sizes(failed: Failed) -> Iterator[Comparison]:
+def _message_sizes(failed: FailedCall) -> Iterator[ComparedNumbers]:
     message = failed.trial.message
     for pattern in _PAIRS:
         for found in re.finditer(pattern, message):
-            yield Comparison(have=int(found["have"]), want=int(found["want"]))
+            yield ComparedNumbers(have=int(found["have"]), want=int(found["want"]))
     for found in _MULTIPLES.finditer(message):
         base, _, exponent = found[1].partition("**")
-        yield Comparison(have=0, want=int(base) ** int(exponent or 1), kind="multiple")
+        yield ComparedNumbers(have=0, want=int(base) ** int(exponent or 1), kind="multiple")
     dims = {size for _, guess in leaves(failed.call) for size in guess.shape[1:]}
     numbers = [int(n) for n in re.findall(r"(?<![\w.])\d{1,5}(?![\w.]\d)", message[:400])]
     for have in dict.fromkeys(n for n in numbers if n in dims):
         for want in dict.fromkeys(n for n in numbers if n not in dims and n > 0):
-            yield Comparison(have=have, want=want)
+            yield ComparedNumbers(have=have, want=want)
 
 
 _RANKS: tuple[tuple[str, Callable[[re.Match[str]], tuple[int | None, int]]], ...] = (
@@ -204,7 +204,7 @@ _RANKS: tuple[tuple[str, Callable[[re.Match[str]], tuple[int | None, int]]], ...
 )
 
 
-def _of_ranks(failed: Failed) -> Iterator[Call]:
+def _of_ranks(failed: FailedCall) -> Iterator[Call]:
     """Change the number of dimensions that the message is about."""
     for pattern, ranks in _RANKS:
         for found in re.finditer(pattern, failed.trial.message):
@@ -232,7 +232,7 @@ _WANTS_FLOATS = re.compile(
 _WANTS_MASKS = re.compile(r"boolean masks?|bool tensors?|type bool|must be bool|dtype bool|Boolean")
 
 
-def _of_types(failed: Failed) -> Iterator[Call]:
+def _of_types(failed: FailedCall) -> Iterator[Call]:
     """Change what a tensor contains: ids, numbers or a mask."""
     message = failed.trial.message
     layer = failed.layer
@@ -274,7 +274,7 @@ _SMALL = re.compile(
 )
 
 
-def _of_small(failed: Failed) -> Iterator[Call]:
+def _of_small(failed: FailedCall) -> Iterator[Call]:
     """Make images and signals larger."""
     if not _SMALL.search(failed.trial.message):
         return
@@ -301,7 +301,7 @@ def _cube(guess: Guess, side: int) -> Guess:
     return guess.resized(*guess.shape[:2], side, side, side) if len(guess.shape) == 5 else guess
 
 
-def _of_containers(failed: Failed) -> Iterator[Call]:
+def _of_containers(failed: FailedCall) -> Iterator[Call]:
     """Give a list where the model iterates, or a tensor where it takes one."""
     message = failed.trial.message
     keys = re.findall(r"\[[\"'](\w+)[\"']\]|[\"'](\w+)[\"'] (?:not )?in ", failed.trial.statement)
@@ -320,7 +320,7 @@ def _of_containers(failed: Failed) -> Iterator[Call]:
                 yield {**failed.call, name: first[1]}
 
 
-def _of_layout(failed: Failed) -> Iterator[Call]:
+def _of_layout(failed: FailedCall) -> Iterator[Call]:
     """Put the features of a sequence before its elements, or after them."""
     sizes = [c.want for c in (*_layer_sizes(failed), *failed.trial.comparisons)]
     for where, guess in leaves(failed.call):
@@ -335,7 +335,7 @@ def _set(call: Call, where: Where, guess: Guess) -> Call:
     return made
 
 
-Correct = Callable[[Failed], Iterator[Call]]
+Correct = Callable[[FailedCall], Iterator[Call]]
 
 CORRECTIONS: tuple[Correct, ...] = (
     _of_missing,

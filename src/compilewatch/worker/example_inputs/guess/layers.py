@@ -16,7 +16,7 @@ Shapes = Iterator[Guess]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class LayerRow:
     """`takes(layer, position, sizes)` yields what a layer may get as its argument there."""
 
     kinds: tuple[type, ...] = ()
@@ -106,13 +106,13 @@ def _message(layer: Any, position: int, sizes: Sizes) -> Shapes:
         yield Guess(shape=(sizes.nodes, int(width) if int(width) > 0 else sizes.sequence))
 
 
-ROWS: tuple[Row, ...] = (
-    Row(kinds=(nn.Embedding, nn.EmbeddingBag), takes=_ids),
-    Row(kinds=(nn.Conv1d, nn.ConvTranspose1d), takes=_convolution(1)),
-    Row(kinds=(nn.Conv2d, nn.ConvTranspose2d), takes=_convolution(2)),
-    Row(kinds=(nn.Conv3d, nn.ConvTranspose3d), takes=_convolution(3)),
-    Row(kinds=(nn.MultiheadAttention,), takes=_attention),
-    Row(
+ROWS: tuple[LayerRow, ...] = (
+    LayerRow(kinds=(nn.Embedding, nn.EmbeddingBag), takes=_ids),
+    LayerRow(kinds=(nn.Conv1d, nn.ConvTranspose1d), takes=_convolution(1)),
+    LayerRow(kinds=(nn.Conv2d, nn.ConvTranspose2d), takes=_convolution(2)),
+    LayerRow(kinds=(nn.Conv3d, nn.ConvTranspose3d), takes=_convolution(3)),
+    LayerRow(kinds=(nn.MultiheadAttention,), takes=_attention),
+    LayerRow(
         kinds=(
             nn.TransformerEncoderLayer,
             nn.TransformerDecoderLayer,
@@ -122,21 +122,21 @@ ROWS: tuple[Row, ...] = (
         ),
         takes=_encoder,
     ),
-    Row(kinds=(nn.RNNBase,), takes=_recurrent),
-    Row(kinds=(nn.RNNCellBase,), takes=_cell),
-    Row(kinds=(nn.Bilinear,), takes=_bilinear),
-    Row(kinds=(nn.BatchNorm1d, nn.InstanceNorm1d), takes=_channel_norm(1)),
-    Row(kinds=(nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm), takes=_channel_norm(2)),
-    Row(kinds=(nn.BatchNorm3d, nn.InstanceNorm3d), takes=_channel_norm(3)),
-    Row(kinds=(nn.LayerNorm, nn.RMSNorm), takes=_norm),
-    Row(kinds=(nn.Linear,), takes=_linear),
-    Row(names=("Rearrange", "Reduce"), takes=_rearranged),
-    Row(names=("MessagePassing",), takes=_message),
+    LayerRow(kinds=(nn.RNNBase,), takes=_recurrent),
+    LayerRow(kinds=(nn.RNNCellBase,), takes=_cell),
+    LayerRow(kinds=(nn.Bilinear,), takes=_bilinear),
+    LayerRow(kinds=(nn.BatchNorm1d, nn.InstanceNorm1d), takes=_channel_norm(1)),
+    LayerRow(kinds=(nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm), takes=_channel_norm(2)),
+    LayerRow(kinds=(nn.BatchNorm3d, nn.InstanceNorm3d), takes=_channel_norm(3)),
+    LayerRow(kinds=(nn.LayerNorm, nn.RMSNorm), takes=_norm),
+    LayerRow(kinds=(nn.Linear,), takes=_linear),
+    LayerRow(names=("Rearrange", "Reduce"), takes=_rearranged),
+    LayerRow(names=("MessagePassing",), takes=_message),
 )
 """In this order, because a layer may be a kind of another one."""
 
 
-def row_of(layer: Any) -> Row | None:
+def row_of(layer: Any) -> LayerRow | None:
     """Return the row of a layer, by its class or the name of one of its bases."""
     names = {each.__name__ for each in type(layer).__mro__}
     return next((r for r in ROWS if isinstance(layer, r.kinds) or names & set(r.names)), None)

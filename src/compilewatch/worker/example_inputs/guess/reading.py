@@ -17,7 +17,7 @@ from torch import nn
 
 from compilewatch.worker.example_inputs.guess.uses import (
     Held,
-    Known,
+    KnownObject,
     Path,
     Uses,
     bound_arguments,
@@ -105,7 +105,7 @@ class Reading:
         scope = dict(bound)
         first = node.args.args[0].arg if node.args.args else ""
         if owner is not None and first not in scope:
-            scope[first] = Known(owner)
+            scope[first] = KnownObject(owner)
         self._depth += 1
         try:
             return _Body(self, scope, getattr(function, "__globals__", {})).run(node.body)
@@ -218,7 +218,7 @@ class _Body:
                 if isinstance(held, Held):
                     self.reading.of(held.path).checked = True
         value = self._value(node)
-        if isinstance(value, Known) and isinstance(value.value, bool):
+        if isinstance(value, KnownObject) and isinstance(value.value, bool):
             return value.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner_value = self._test(node.operand)
@@ -261,7 +261,7 @@ class _Body:
         first: Any = None
         if isinstance(iterated, Held):
             first = self._part(iterated, "<*>")
-        elif isinstance(iterated, Known):
+        elif isinstance(iterated, KnownObject):
             first = first_of(iterated.value)
         if isinstance(first, tuple) and isinstance(target, ast.Tuple):
             for each, value in zip(target.elts, first, strict=False):
@@ -299,10 +299,10 @@ class _Body:
     def _name(self, node: ast.Name) -> Any:
         if node.id in self.scope:
             return self.scope[node.id]
-        return Known(self.names[node.id]) if node.id in self.names else None
+        return KnownObject(self.names[node.id]) if node.id in self.names else None
 
     def _constant(self, node: ast.Constant) -> Any:
-        return Known(node.value)
+        return KnownObject(node.value)
 
     def _namedexpr(self, node: ast.NamedExpr) -> Any:
         value = self._value(node.value)
@@ -330,19 +330,19 @@ class _Body:
             self.reading.of(each.path).used = True
         if isinstance(node.op, ast.MatMult):
             weight = values[1]
-            if held and isinstance(weight, Known) and isinstance(weight.value, nn.Parameter):
+            if held and isinstance(weight, KnownObject) and isinstance(weight.value, nn.Parameter):
                 self.reading.of(held[0].path).layers.append((weight.value, 0, held[0].changes))
             return None
         return held[0] if len(held) == 1 else None
 
     def _attribute(self, node: ast.Attribute) -> Any:
         base = self._value(node.value)
-        if isinstance(base, Known):
+        if isinstance(base, KnownObject):
             try:
                 return (
-                    Known(inspect.getattr_static(base.value, node.attr))
+                    KnownObject(inspect.getattr_static(base.value, node.attr))
                     if isinstance(base.value, type)
-                    else Known(getattr(base.value, node.attr))
+                    else KnownObject(getattr(base.value, node.attr))
                 )
             except Exception:  # noqa: BLE001  (whatever a property of the module raises)
                 return None
@@ -355,15 +355,15 @@ class _Body:
 
     def _subscript(self, node: ast.Subscript) -> Any:
         base, index = self._value(node.value), self._value(node.slice)
-        if isinstance(base, Known) and isinstance(index, Known):
+        if isinstance(base, KnownObject) and isinstance(index, KnownObject):
             try:
-                return Known(base.value[index.value])
+                return KnownObject(base.value[index.value])
             except Exception:  # noqa: BLE001  (whatever a container of the module raises)
                 return None
         if not isinstance(base, Held):
             return None
         self.reading.of(base.path).used = True
-        key = index.value if isinstance(index, Known) else None
+        key = index.value if isinstance(index, KnownObject) else None
         if isinstance(key, str):
             self.reading.of(base.path).is_dict = True
             return self._part(base, f"[{key}]")
@@ -380,7 +380,7 @@ class _Body:
             if isinstance(base, Held):
                 return self._method(base, node, args)
         target = self._value(node.func)
-        value = target.value if isinstance(target, Known) else None
+        value = target.value if isinstance(target, KnownObject) else None
         name = getattr(value, "__name__", "") or dotted(node.func)
         if name in CHECKS:
             for each in args:
@@ -392,7 +392,7 @@ class _Body:
         if name in ("rearrange", "reduce", "repeat", "parse_shape", "einsum"):
             self._pattern(name, args, kwargs)
         if name in _FUNCTIONAL and len(args) > 1 and isinstance(args[0], Held):
-            weight = args[1].value if isinstance(args[1], Known) else None
+            weight = args[1].value if isinstance(args[1], KnownObject) else None
             if isinstance(weight, nn.Parameter):
                 layers = self.reading.of(args[0].path).layers
                 layers.append(((name, weight), 0, args[0].changes))
@@ -406,7 +406,7 @@ class _Body:
         uses.used = True
         if name in NO_TENSOR_METHODS:
             uses.is_dict = True
-            key = args[0].value if args and isinstance(args[0], Known) else None
+            key = args[0].value if args and isinstance(args[0], KnownObject) else None
             if name in ("get", "pop") and isinstance(key, str):
                 part = self._part(base, f"[{key}]")
                 if name == "get" or len(args) > 1:
@@ -421,11 +421,11 @@ class _Body:
         return Held(base.path, base.changes | {changed})
 
     def _pattern(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-        known = [a.value for a in args if isinstance(a, Known) and isinstance(a.value, str)]
+        known = [a.value for a in args if isinstance(a, KnownObject) and isinstance(a.value, str)]
         held = [a for a in args if isinstance(a, Held) and not a.changes]
         if not known or not held:
             return
-        sizes = {k: v.value for k, v in kwargs.items() if isinstance(v, Known)}
+        sizes = {k: v.value for k, v in kwargs.items() if isinstance(v, KnownObject)}
         for each, side in zip(held, known[0].partition("->")[0].split(","), strict=False):
             dims = pattern_dims(side, sizes)
             if name == "einsum":

@@ -17,7 +17,7 @@ from torch import nn
 from compilewatch.worker.example_inputs.context import Context
 from compilewatch.worker.example_inputs.dynamic import dynamic_shapes
 from compilewatch.worker.example_inputs.guess.arguments import Argument
-from compilewatch.worker.example_inputs.guess.corrections import Failed, corrections
+from compilewatch.worker.example_inputs.guess.corrections import FailedCall, corrections
 from compilewatch.worker.example_inputs.guess.layers import is_known
 from compilewatch.worker.example_inputs.guess.reading import Reading
 from compilewatch.worker.example_inputs.guess.symbols import Sizes
@@ -42,7 +42,7 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundInputs:
     """The best call: one that passed, or the failure that came furthest.
 
     `lacking` are required arguments without any value.
@@ -76,11 +76,11 @@ class _Search:
             guessed=described(call),
         )
 
-    def run(self, first: Iterable[Call]) -> Found:
+    def run(self, first: Iterable[Call]) -> FoundInputs:
         began = time.monotonic()
         waiting, order = deque(first), itertools.count()
         better: list[tuple[int, int, Call]] = []
-        best: Found | None = None
+        best: FoundInputs | None = None
         for number in range(1, TRIALS + 1):
             call = self._next(waiting, better, number)
             if call is None or time.monotonic() - began > SECONDS:
@@ -88,7 +88,7 @@ class _Search:
             inputs = self.inputs(call)
             trial = tried(self.ctx.module, inputs, self.mode)
             if best is None or trial.calls > best.trial.calls:
-                best = Found(inputs=inputs, trial=trial, trials=number)
+                best = FoundInputs(inputs=inputs, trial=trial, trials=number)
             # A call without a tensor that passes says nothing.
             passed = trial.passed and bool(inputs.guessed)
             if (
@@ -96,14 +96,14 @@ class _Search:
                 or trial.code == "missing_package"
                 or (self.mode is not None and _only_fake(trial))
             ):
-                return Found(inputs=inputs, trial=trial, trials=number)
-            failed = Failed(
+                return FoundInputs(inputs=inputs, trial=trial, trials=number)
+            failed = FailedCall(
                 call=call, trial=trial, module=self.ctx.module, arguments=self.arguments
             )
             for new in corrections(failed):
                 heapq.heappush(better, (-trial.calls, next(order), new))
         if best is None:
-            return Found(inputs=self.inputs({}), trial=Trial(), trials=0)
+            return FoundInputs(inputs=self.inputs({}), trial=Trial(), trials=0)
         return best
 
     def _next(
@@ -130,7 +130,7 @@ def _only_fake(trial: Trial) -> bool:
 _VALUES = frozenset({"data_dependent", "dynamic_output_shape", "unsupported_operator"})
 
 
-def guessed_inputs(ctx: Context, mode: Any) -> Found:
+def guessed_inputs(ctx: Context, mode: Any) -> FoundInputs:
     """Return inputs that a call with tensors of `mode` accepts, or the failure that came furthest.
 
     Values that `ctx` has already, from overrides, are kept.

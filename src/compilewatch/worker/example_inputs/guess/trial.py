@@ -27,7 +27,7 @@ MESSAGE = 2000
 """How much of a message is kept, in characters."""
 
 
-class Comparison(Record, frozen=True, kw_only=True):
+class ComparedNumbers(Record, frozen=True, kw_only=True):
     """Numbers that the model compared before it gave up; `kind`: `equal`, `multiple` or `rank`."""
 
     have: int
@@ -51,7 +51,7 @@ class Trial(Record, frozen=True, kw_only=True):
     layer: str | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
     statement: str = ""
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[ComparedNumbers, ...] = ()
     missing: tuple[str, ...] = ()
 
 
@@ -119,7 +119,7 @@ def _failure(error: Exception, module: nn.Module, calls: int, failed: list[Any])
     frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if not _of_torch(f)]
     lines = dict(traceback.walk_tb(error.__traceback__))
     frames = [f for f in frames if "example_inputs/guess" not in f.f_code.co_filename]
-    comparisons: list[Comparison] = []
+    comparisons: list[ComparedNumbers] = []
     for frame in frames[-3:][::-1]:
         comparisons += _comparisons(frame, lines[frame])
     statement = ""
@@ -158,7 +158,7 @@ def _missing(
     return ()
 
 
-def _comparisons(frame: FrameType, line: int) -> Iterator[Comparison]:
+def _comparisons(frame: FrameType, line: int) -> Iterator[ComparedNumbers]:
     for test in _tests(frame, line):
         for node in ast.walk(test):
             if isinstance(node, ast.Compare) and len(node.ops) >= 1:
@@ -169,26 +169,26 @@ def _comparisons(frame: FrameType, line: int) -> Iterator[Comparison]:
 
 def _compared(
     frame: FrameType, left: ast.expr, op: ast.cmpop, right: ast.expr
-) -> Iterator[Comparison]:
+) -> Iterator[ComparedNumbers]:
     a, b = _evaluated(frame, left), _evaluated(frame, right)
     remainder = isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod)
     if remainder and isinstance(left, ast.BinOp):
         dividend, divisor = _evaluated(frame, left.left), _evaluated(frame, left.right)
         if isinstance(dividend, int) and isinstance(divisor, int):
-            yield Comparison(have=dividend, want=divisor, kind="multiple")
+            yield ComparedNumbers(have=dividend, want=divisor, kind="multiple")
         return
     kind = "rank" if _is_rank(left) or _is_rank(right) else "equal"
     if isinstance(op, ast.In) and isinstance(a, int) and isinstance(b, list | tuple | set):
         for each in b:
-            yield Comparison(have=a, want=int(each), kind=kind)
+            yield ComparedNumbers(have=a, want=int(each), kind=kind)
         return
     pairs = [(a, b)]
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         pairs = list(zip(a, b, strict=False))
     for have, want in pairs:
         if type(have) is int and type(want) is int and have != want:
-            yield Comparison(have=have, want=want, kind=kind)
-            yield Comparison(have=want, want=have, kind=kind)
+            yield ComparedNumbers(have=have, want=want, kind=kind)
+            yield ComparedNumbers(have=want, want=have, kind=kind)
 
 
 def _is_rank(node: ast.expr) -> bool:

@@ -48,7 +48,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownObject:
     """A variable or expression that holds an object of the module, such as a submodule."""
 
     value: Any
@@ -91,12 +91,12 @@ def iterating(name: str, args: list[Any]) -> Any:
         part_of(each)
         if isinstance(each, Held)
         else first_of(each.value)
-        if isinstance(each, Known)
+        if isinstance(each, KnownObject)
         else None
         for each in args
     ]
     element = (None, *values) if name == "enumerate" else tuple(values)
-    return Known([element])
+    return KnownObject([element])
 
 
 def part_of(held: Held) -> Held:
@@ -112,12 +112,12 @@ def first_of(container: Any) -> Any:
     except Exception:  # noqa: BLE001  (whatever an object of the module raises)
         return None
     if isinstance(first, nn.ModuleList | nn.Sequential | list):
-        return tuple(Known(each) for each in first)
-    return first if isinstance(first, tuple) and any(map(is_value, first)) else Known(first)
+        return tuple(KnownObject(each) for each in first)
+    return first if isinstance(first, tuple) and any(map(is_value, first)) else KnownObject(first)
 
 
 def is_value(value: Any) -> bool:
-    return value is None or isinstance(value, Held | Known)
+    return value is None or isinstance(value, Held | KnownObject)
 
 
 def keeps_shape(module: nn.Module) -> bool:

@@ -341,6 +341,7 @@ SPECIAL: dict[str, Special] = {
         "encoder_hidden_states": _normal(1, TOKENS, f.get("caption_channels")),
         "encoder_attention_mask": _ones(TOKENS).long(),
     },
+    "ReduxImageEncoder": lambda f: {"x": _normal(TOKENS, f.get("redux_dim"))},
     "SparseControlNetModel": lambda f: {
         "sample": _video(f.channels),
         "encoder_hidden_states": torch.randn(BATCH * FRAMES, TOKENS, f.get("cross_attention_dim")),

@@ -51,7 +51,7 @@ import msgspec
 
 from compilewatch.contract.failures import relative_file
 from compilewatch.records import GraphBreak, StackFrame
-from compilewatch.worker.targets.dynamo.reasons import UNATTRIBUTED, Cause, classify
+from compilewatch.worker.targets.dynamo.reasons import UNATTRIBUTED, BreakCause, classify
 
 CompileId = str
 """`frame_id/frame_compile_id`, as torch writes it; `?/n` for a failed frame without one."""
@@ -74,7 +74,7 @@ _CODE_NUMBER = re.compile(r"^(<[^>]*>)\.\d+$")
 _MODULE_CALLS = ("_wrapped_call_impl", "_call_impl")
 _MODULE_FILE = "torch/nn/modules/module.py"
 _DYNAMO = "torch/_dynamo/"
-_HARNESS = "compilewatch/worker/"
+_HARNESS = re.compile(r"compilewatch/(?:extras/\w+/)?worker/")
 _LINES_AROUND = 2
 _LINE_CHARACTERS = 200
 _PATHS: dict[str, str] = {}
@@ -165,7 +165,7 @@ def as_break(reports: Sequence[BreakReport], model: StackFrame | None = None) ->
 
 
 def graph_break(
-    cause: Cause, reason: str, place: StackFrame, stack: tuple[StackFrame, ...] = ()
+    cause: BreakCause, reason: str, place: StackFrame, stack: tuple[StackFrame, ...] = ()
 ) -> GraphBreak:
     source_start, source = _source(place)
     return GraphBreak(
@@ -199,7 +199,7 @@ def unattributed(count: int) -> GraphBreak:
     """Return the graph breaks that torch counted without a reason."""
     place = StackFrame(file=UNKNOWN, line=0, function=UNKNOWN)
     reason = "PyTorch's counters show this graph break, but PyTorch reported no reason."
-    found = graph_break(Cause(code=UNATTRIBUTED), reason, place)
+    found = graph_break(BreakCause(code=UNATTRIBUTED), reason, place)
     return _times(found, count)
 
 
@@ -271,7 +271,7 @@ def user_stack(summary: Iterable[FrameSummary]) -> tuple[StackFrame, ...]:
             frame = msgspec.structs.replace(frame, function=resumed["function"])
             if frames and (frames[-1].file, frames[-1].function) == (frame.file, frame.function):
                 frames.pop()
-        if frame.file.startswith(_HARNESS):
+        if _HARNESS.match(frame.file):
             frames.clear()
         elif not (frame.function in _MODULE_CALLS and frame.file == _MODULE_FILE):
             frames.append(frame)

@@ -83,7 +83,7 @@ _PREFIX = re.compile(
 )
 
 
-class Cause(Record, frozen=True, kw_only=True):
+class BreakCause(Record, frozen=True, kw_only=True):
     """The classification of a graph break: the fields of `GraphBreak` that its reason decides."""
 
     code: str
@@ -93,7 +93,7 @@ class Cause(Record, frozen=True, kw_only=True):
     hints: tuple[str, ...] = ()
 
 
-def classify(reason: str, type_names: Iterable[str] = ()) -> Cause:
+def classify(reason: str, type_names: Iterable[str] = ()) -> BreakCause:
     """Classify one of torch's reasons, given the types of the exceptions that it came with.
 
     A graph break that occurs while another one is handled (a loop or a context manager in which
@@ -107,14 +107,14 @@ def classify(reason: str, type_names: Iterable[str] = ()) -> Cause:
     if first_line in known or "\n  Explanation:" in inner:
         gb_id = known.get(first_line)
         explanation = _EXPLANATION.search(inner)
-        return Cause(
+        return BreakCause(
             code=gb_id or UNREGISTERED,
             gb_id=gb_id,
             gb_type=first_line,
             explanation=_joined(explanation["text"]) if explanation else "",
             hints=tuple(_joined(found["text"]) for found in _HINT.finditer(inner)),
         )
-    return Cause(code=short_code(inner, type_names))
+    return BreakCause(code=short_code(inner, type_names))
 
 
 def innermost(reason: str) -> str:

@@ -39,7 +39,7 @@ from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import (
     CompileTarget,
     FakeUnsupportedError,
-    Outcome,
+    TargetOutcome,
     check_device_not_needed,
 )
 from compilewatch.worker.targets.dynamo import trace_log
@@ -73,7 +73,7 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
 from compilewatch.worker.targets.dynamo.reasons import (
     AOT_AUTOGRAD,
     SKIPPED_FRAME,
-    Cause,
+    BreakCause,
     classify,
 )
 from compilewatch.worker.targets.dynamo.settings import (
@@ -94,7 +94,7 @@ class _Captured:
     `by_compiler` says of a failure whether the compiler raised it.
     """
 
-    outcome: Outcome
+    outcome: TargetOutcome
     by_compiler: bool = False
 
 
@@ -115,7 +115,7 @@ class DynamoTarget(CompileTarget):
     def missing(self) -> str | None:
         return None
 
-    def run(self, subject: Subject) -> Outcome:
+    def run(self, subject: Subject) -> TargetOutcome:
         """Capture the model, record the graph breaks, and determine `fullgraph`.
 
         Raises FakeUnsupportedError if a failure may be caused by the subject's fake tensors instead
@@ -123,7 +123,7 @@ class DynamoTarget(CompileTarget):
         """
         if subject.request.target.nested_graph_breaks and not has_nested_graph_breaks():
             detail = f"torch {torch.__version__} has no setting nested_graph_breaks"
-            return Outcome(status=Status.UNSUPPORTED, detail=detail)
+            return TargetOutcome(status=Status.UNSUPPORTED, detail=detail)
         subject.enter(Phase.COMPILE)
         captured = subject.in_fork(self._captured, _Captured)
         outcome = captured.outcome
@@ -152,7 +152,7 @@ class DynamoTarget(CompileTarget):
             return _failed(subject, error)
         return _Captured(outcome=self._outcome(subject, found, _derived_fullgraph(found)))
 
-    def probe(self, subject: Subject) -> Outcome:
+    def probe(self, subject: Subject) -> TargetOutcome:
         """Look for the first graph break without running anything that was compiled.
 
         The capture ends with the first graph. A frame that Dynamo leaves to eager mode without a
@@ -186,13 +186,13 @@ class DynamoTarget(CompileTarget):
         breaks: tuple[GraphBreak, ...] = (),
         *,
         probed: bool = False,
-    ) -> Outcome:
+    ) -> TargetOutcome:
         keep = subject.request.keep_artifacts
         model = forward_of(subject.module)
         breaks = breaks or found.log.breaks(model) or _nothing_captured(subject, found)
         for each in breaks:
             check_device_not_needed(subject, each.reason)
-        outcome = Outcome(
+        outcome = TargetOutcome(
             status=Status.GRAPH_BREAK if breaks else Status.PASS,
             detail=_detail(found, breaks, probed=probed),
             probed=probed,
@@ -384,7 +384,7 @@ def _failed(subject: Subject, error: Exception) -> _Captured:
     return _Captured(outcome=_error_outcome(error, None), by_compiler=is_by_compiler(error))
 
 
-def _after_failure(subject: Subject, captured: _Captured) -> Outcome:
+def _after_failure(subject: Subject, captured: _Captured) -> TargetOutcome:
     """Return the outcome of a capture that failed.
 
     Raises what the model's own backward raises, in phase eager: that is no compiler error.
@@ -403,8 +403,8 @@ def _after_failure(subject: Subject, captured: _Captured) -> Outcome:
 
 def _error_outcome(
     error: Exception, fullgraph: FullgraphVerdict | None, *, probed: bool = False
-) -> Outcome:
-    return Outcome(
+) -> TargetOutcome:
+    return TargetOutcome(
         status=Status.ERROR,
         detail=one_line(error),
         error=compiler_error(error),
@@ -434,7 +434,7 @@ def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...
     said = "\n".join(found.skip_reasons) or "Dynamo did not report why."
     reason = f"Dynamo captured {found.graphs} graphs. Frames that it skipped:\n{said}"
     place = forward_of(subject.module)
-    return (graph_break(Cause(code=SKIPPED_FRAME), reason, place, (place,)),)
+    return (graph_break(BreakCause(code=SKIPPED_FRAME), reason, place, (place,)),)
 
 
 def forward_of(module: torch.nn.Module) -> StackFrame:
@@ -446,7 +446,7 @@ def forward_of(module: torch.nn.Module) -> StackFrame:
     return stack_frame(code.co_filename, code.co_firstlineno, code.co_name)
 
 
-def _with_artifacts(subject: Subject, outcome: Outcome) -> Outcome:
+def _with_artifacts(subject: Subject, outcome: TargetOutcome) -> TargetOutcome:
     if not outcome.breaks:
         trace_log.discard(subject.artifacts)
         return outcome

@@ -47,7 +47,7 @@ from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import (
     CompileTarget,
     FakeUnsupportedError,
-    Outcome,
+    TargetOutcome,
     check_device_not_needed,
 )
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
@@ -124,7 +124,7 @@ class ExportTarget(CompileTarget):
     def missing(self) -> str | None:
         return None
 
-    def run(self, subject: Subject) -> Outcome:
+    def run(self, subject: Subject) -> TargetOutcome:
         """Export in the variants that the target's backend names (`VARIANTS`).
 
         Raises FakeUnsupportedError if fake tensors may have caused a failure, UsageError for an
@@ -316,12 +316,12 @@ def _detail(results: dict[bool, _VariantResult], draft: DraftExport | None) -> E
     )
 
 
-def _outcome(subject: Subject, verdict: _VariantResult, detail: ExportDetail) -> Outcome:
+def _outcome(subject: Subject, verdict: _VariantResult, detail: ExportDetail) -> TargetOutcome:
     remarks = tuple(_remarks(detail))
     keep = subject.request.keep_artifacts
     if verdict.error is not None:
         drafted = keep and detail.draft is not None and detail.draft.exported
-        return Outcome(
+        return TargetOutcome(
             status=Status.ERROR,
             detail="; ".join((verdict.detail, *remarks)),
             details=detail,
@@ -332,7 +332,7 @@ def _outcome(subject: Subject, verdict: _VariantResult, detail: ExportDetail) ->
         listed = {"dialect": verdict.dialect, "ops": verdict.ops}
         text = json.dumps(listed, indent=1) + "\n"
         (subject.artifacts / OPS_ARTIFACT).write_text(text, encoding="utf-8")
-    return Outcome(
+    return TargetOutcome(
         status=Status.PASS,
         detail="; ".join((f"{verdict.variant.ops} ops", *remarks)),
         graphs=1,

@@ -6,12 +6,12 @@ from compilewatch.contract.failures import KEPT_CHARACTERS
 from compilewatch.neuron import error_classes, neuronx_cc
 from compilewatch.records import ErrorRecord, NeuronDetail, NeuronFailure, Status
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import Outcome
+from compilewatch.worker.targets import TargetOutcome
 
 
 def outcome_of(
     subject: Subject, found: NeuronDetail, log: str, error: ErrorRecord | None
-) -> Outcome:
+) -> TargetOutcome:
     """A NEFF is a pass, a rejection an error, and a machine with too little memory an `oom`."""
     artifacts: tuple[str, ...] = ()
     if subject.request.keep_artifacts:
@@ -19,7 +19,7 @@ def outcome_of(
         artifacts = tuple(sorted(str(path.relative_to(subject.artifacts)) for path in files))
     problem = found.failure
     if problem is None:
-        return Outcome(
+        return TargetOutcome(
             status=Status.PASS,
             detail=neuronx_cc.described(found),
             graphs=1,
@@ -27,7 +27,7 @@ def outcome_of(
             artifacts=artifacts,
         )
     exhausted = problem.kind == error_classes.HOST_MEMORY
-    return Outcome(
+    return TargetOutcome(
         status=Status.OOM if exhausted else Status.ERROR,
         detail=neuronx_cc.described(found),
         details=found,

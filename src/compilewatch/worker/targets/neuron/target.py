@@ -27,10 +27,10 @@ from compilewatch.neuron import device, neuronx_cc
 from compilewatch.neuron.neuronx_cc import Compilation, Compiler
 from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, TargetOutcome
 from compilewatch.worker.targets.compiler_errors import compiler_failure
 from compilewatch.worker.targets.neuron.outcome import outcome_of
-from compilewatch.worker.targets.neuron.trace import Traced
+from compilewatch.worker.targets.neuron.trace import NeuronTrace
 
 HLO_FILE = f"graph{neuronx_cc.HLO_SUFFIX}"
 
@@ -65,7 +65,7 @@ class NeuronTarget(CompileTarget):
             return "no neuronx-cc: it stores an HLO, for `compilewatch neuron compile` elsewhere"
         return self.missing()
 
-    def run(self, subject: Subject) -> Outcome:
+    def run(self, subject: Subject) -> TargetOutcome:
         """Compile by the best route in this environment; with a device, also run and measure.
 
         Raises FakeUnsupportedError for a subject of fake tensors, UsageError for an unknown
@@ -78,7 +78,9 @@ class NeuronTarget(CompileTarget):
         wanted = subject.request.target
         if wanted.mode is Mode.TRAIN or wanted.dynamic:
             what = "training" if wanted.mode is Mode.TRAIN else "dynamic shapes"
-            return Outcome(status=Status.UNSUPPORTED, detail=f"Neuron through XLA has no {what}")
+            return TargetOutcome(
+                status=Status.UNSUPPORTED, detail=f"Neuron through XLA has no {what}"
+            )
         subject.enter(Phase.COMPILE)
         path = neuronx_cc.find()
         if path is None:
@@ -87,10 +89,10 @@ class NeuronTarget(CompileTarget):
         try:
             compiler = neuronx_cc.describe(path)
             if _installed("torch_neuronx"):
-                return Traced(subject, target, compiler, cores).outcome()
+                return NeuronTrace(subject, target, compiler, cores).outcome()
             return _compiled_hlo(subject, target, compiler)
         except CompilerError as error:
-            return Outcome(status=Status.UNSUPPORTED, detail=str(error))
+            return TargetOutcome(status=Status.UNSUPPORTED, detail=str(error))
 
 
 def _installed(package: str) -> bool:
@@ -153,23 +155,23 @@ def _capture(subject: Subject) -> Path | None:
     return None if found is None else subject.artifacts / HLO_FILE
 
 
-def _captured(subject: Subject) -> Path | Outcome:
+def _captured(subject: Subject) -> Path | TargetOutcome:
     """Return the HLO module, or the outcome if none may be compiled."""
     try:
         hlo = _capture(subject)
     except Exception as error:  # noqa: BLE001  (the edge to torch_xla and to model code)
         record = getattr(error, "record", None) or compiler_failure(error, ())
         detail = f"not captured as an HLO: {one_line(error)}"
-        return Outcome(status=Status.ERROR, detail=detail, error=record)
+        return TargetOutcome(status=Status.ERROR, detail=detail, error=record)
     if hlo is None:
         detail = "no HLO valid for other inputs: operators run outside XLA (see target xla)"
-        return Outcome(status=Status.UNSUPPORTED, detail=detail)
+        return TargetOutcome(status=Status.UNSUPPORTED, detail=detail)
     return hlo
 
 
-def _compiled_hlo(subject: Subject, target: str, compiler: Compiler) -> Outcome:
+def _compiled_hlo(subject: Subject, target: str, compiler: Compiler) -> TargetOutcome:
     hlo = _captured(subject)
-    if isinstance(hlo, Outcome):
+    if isinstance(hlo, TargetOutcome):
         return hlo
     folder = neuronx_cc.folder_of(hlo, target)
     # In this process group: after the deadline, the launcher ends the compiler with it.
@@ -177,13 +179,13 @@ def _compiled_hlo(subject: Subject, target: str, compiler: Compiler) -> Outcome:
     return outcome_of(subject, compilation.detail(), compilation.log(), None)
 
 
-def _archived(subject: Subject, target: str) -> Outcome:
+def _archived(subject: Subject, target: str) -> TargetOutcome:
     """Return the outcome without a compiler: the HLO module, for a machine that has one."""
     hlo = _captured(subject)
-    if isinstance(hlo, Outcome):
+    if isinstance(hlo, TargetOutcome):
         detail = f"no neuronx-cc here, and {hlo.detail}"
         return replace(hlo, status=Status.UNSUPPORTED, detail=detail)
-    return Outcome(
+    return TargetOutcome(
         status=Status.UNSUPPORTED,
         detail=f"no neuronx-cc here; its input is stored as an artifact, for a machine with it: "
         f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}",

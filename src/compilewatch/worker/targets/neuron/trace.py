@@ -41,7 +41,7 @@ from compilewatch.records import (
 )
 from compilewatch.worker.model.state import preserved
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import Outcome, numerics
+from compilewatch.worker.targets import TargetOutcome, numerics
 from compilewatch.worker.targets.compiler_errors import compiler_failure
 from compilewatch.worker.targets.execution import forward, observed, observed_in_float64
 from compilewatch.worker.targets.inductor import latencies
@@ -90,7 +90,7 @@ class Flat(nn.Module):  # type: ignore[misc]  # torch is not followed
 
 
 @dataclass
-class Traced:
+class NeuronTrace:
     """The evaluation of one subject by `torch_neuronx`."""
 
     subject: Subject
@@ -98,12 +98,12 @@ class Traced:
     compiler: Compiler
     cores: int
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> TargetOutcome:
         try:
             sdk = importlib.import_module("torch_neuronx")
         except Exception as error:  # noqa: BLE001  (any error of a broken installation)
             detail = f"torch_neuronx cannot be imported: {one_line(error)}"
-            return Outcome(status=Status.UNSUPPORTED, detail=detail)
+            return TargetOutcome(status=Status.UNSUPPORTED, detail=detail)
         subject, flat = self.subject, Flat(self.subject)
         tensors = flat.tensors(*subject.inputs.args, **subject.inputs.kwargs)
         folder = subject.artifacts / f"graph.{self.target}"
@@ -225,7 +225,7 @@ def _console(folder: Path) -> str:
     return neuronx_cc.tail(folder / neuronx_cc.CONSOLE_FILE)
 
 
-def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: Outcome) -> Outcome:
+def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: TargetOutcome) -> TargetOutcome:
     """Load and run the executable, compare it with eager mode, and measure its latency."""
 
     def eager(*args: Any, **kwargs: Any) -> dict[str, Tensor]:

@@ -27,7 +27,7 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     place_of,
     user_stack,
 )
-from compilewatch.worker.targets.dynamo.reasons import UNATTRIBUTED, Cause
+from compilewatch.worker.targets.dynamo.reasons import UNATTRIBUTED, BreakCause
 from compilewatch.worker.targets.execution import forward
 from compilewatch.worker.targets.xla import device as xla_device
 from compilewatch.worker.targets.xla.isolation import Enter
@@ -123,12 +123,12 @@ def _break(name: str, stack: tuple[StackFrame, ...]) -> GraphBreak:
                 "ends there, and what follows is valid for these inputs only."
             ),
         )
-    return graph_break(Cause(code=code, gb_type=name), reason, _place(stack), stack)
+    return graph_break(BreakCause(code=code, gb_type=name), reason, _place(stack), stack)
 
 
 def _cut(name: str, stack: tuple[StackFrame, ...]) -> GraphBreak:
     reason = f"{name} needed values, for example on the CPU: everything pending ran first."
-    return graph_break(Cause(code=GRAPH_CUT), reason, _place(stack), stack)
+    return graph_break(BreakCause(code=GRAPH_CUT), reason, _place(stack), stack)
 
 
 def unattributed(name: str | None, count: int) -> GraphBreak:
@@ -136,7 +136,7 @@ def unattributed(name: str | None, count: int) -> GraphBreak:
     place = StackFrame(file=UNKNOWN, line=0, function=UNKNOWN)
     what = name or "graphs besides the expected one"
     reason = f"torch_xla counted this break ({what}), but a second run did not show where."
-    found = graph_break(Cause(code=UNATTRIBUTED, gb_type=name), reason, place)
+    found = graph_break(BreakCause(code=UNATTRIBUTED, gb_type=name), reason, place)
     return msgspec.structs.replace(found, occurrences=count)
 
 

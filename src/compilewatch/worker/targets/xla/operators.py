@@ -13,7 +13,7 @@ from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, NeuronConcern
 
 
-class NeuronOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RejectedOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One reviewed line: an operator that neuronx-cc is documented to reject, and the source.
 
     It is named by exactly one of `torch` (`aten::sort`), `hlo` (an opcode), `element_type` (`C64`).
@@ -43,7 +43,7 @@ class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The contents of the file."""
 
     schema_version: int = SCHEMA_VERSION
-    operator: tuple[NeuronOperator, ...] = ()
+    operator: tuple[RejectedOperator, ...] = ()
 
     def concerns(
         self,

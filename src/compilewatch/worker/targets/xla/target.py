@@ -30,7 +30,7 @@ from compilewatch.records import (
     XlaDetail,
 )
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, TargetOutcome
 from compilewatch.worker.targets.compiler_errors import Codes
 from compilewatch.worker.targets.dynamo.reasons import UNATTRIBUTED
 from compilewatch.worker.targets.xla.isolation import (
@@ -89,7 +89,7 @@ class XlaTarget(CompileTarget):
             return f"{DEVICE_VARIABLE} is {device}: this target needs {DEVICE_VARIABLE}=CPU"
         return None
 
-    def run(self, subject: Subject) -> Outcome:
+    def run(self, subject: Subject) -> TargetOutcome:
         """Run StableHLO, capture, attribution of graph breaks, execution, Dynamo, in this order.
 
         Raises FakeUnsupportedError for a subject of fake tensors; out-of-memory errors propagate.
@@ -100,7 +100,6 @@ class XlaTarget(CompileTarget):
             raise FakeUnsupportedError("XLA runs the compiled code: it needs real tensors")
         subject.enter(Phase.COMPILE)
         os.environ.setdefault(DEVICE_VARIABLE, DEVICE)
-        import torch_xla  # noqa: F401  (once, here; in each fork it would cost seconds)
 
         return _Evaluation(subject).outcome()
 
@@ -121,7 +120,7 @@ class _Evaluation:
         self._subject = subject
         self._phase = Phase.COMPILE
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> TargetOutcome:
         detail = XlaDetail(stablehlo=self._stablehlo())
         outcome = self._verdict(detail)
         assert isinstance(outcome.details, XlaDetail)
@@ -135,7 +134,7 @@ class _Evaluation:
         remarks = filter(None, (outcome.detail, *_remarks(detail)))
         return replace(outcome, detail="; ".join(remarks), details=detail, artifacts=artifacts)
 
-    def _verdict(self, detail: XlaDetail) -> Outcome:
+    def _verdict(self, detail: XlaDetail) -> TargetOutcome:
         """Capture and execute; the first that fails decides the verdict."""
         from compilewatch.worker.targets.xla.capture import HloCapture, capture_hlo
         from compilewatch.worker.targets.xla.execution import Execution, execute
@@ -143,7 +142,7 @@ class _Evaluation:
         try:
             captured = self.step(capture_hlo, HloCapture)
         except StepFailedError as error:
-            return Outcome(
+            return TargetOutcome(
                 status=Status.ERROR, detail=str(error), error=error.record, details=detail
             )
         breaks = self._breaks(captured)
@@ -157,7 +156,7 @@ class _Evaluation:
             hlo=("lazy" if hlo is captured else "export") if hlo.ready else None,
             expected_to_fail_on_neuron=self._concerns(hlo),
         )
-        outcome = Outcome(
+        outcome = TargetOutcome(
             status=Status.PASS,
             ops=sum(hlo.operators.values()) if hlo.ready else None,
             artifacts=hlo.artifacts,
@@ -272,7 +271,7 @@ def _failure(error: BaseException) -> tuple[str, str]:
     return codes[type(error)], str(error)
 
 
-def _broken(outcome: Outcome, breaks: tuple[GraphBreak, ...]) -> Outcome:
+def _broken(outcome: TargetOutcome, breaks: tuple[GraphBreak, ...]) -> TargetOutcome:
     return replace(
         outcome,
         status=Status.GRAPH_BREAK if breaks else outcome.status,
@@ -283,7 +282,7 @@ def _broken(outcome: Outcome, breaks: tuple[GraphBreak, ...]) -> Outcome:
     )
 
 
-def _judged(outcome: Outcome, detail: XlaDetail, ran: Execution) -> Outcome:
+def _judged(outcome: TargetOutcome, detail: XlaDetail, ran: Execution) -> TargetOutcome:
     from compilewatch.worker.targets.xla.fallbacks import unattributed
 
     if ran.graphs > 1 and not outcome.breaks:

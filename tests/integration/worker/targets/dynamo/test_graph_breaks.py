@@ -23,7 +23,7 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     stack_frame,
     user_stack,
 )
-from compilewatch.worker.targets.dynamo.reasons import Cause
+from compilewatch.worker.targets.dynamo.reasons import BreakCause
 
 BRANCH = "Data-dependent branching\n  Explanation: It branches.\n  Hint: Do not.\n\n  Developer"
 LOOP = "graph break in loop\n  Explanation: A loop.\n  Hint: No.\n\n  Developer"
@@ -194,14 +194,14 @@ def test_a_break_keeps_the_lines_around_it_wherever_its_file_lies(tmp_path: Path
 
     def lines(line: int) -> tuple[int, tuple[str, ...]]:
         place = stack_frame(str(tmp_path / "own.py"), line, "f")
-        found = graph_break(Cause(code="x"), "reason", place)
+        found = graph_break(BreakCause(code="x"), "reason", place)
         return found.source_start, found.source
 
     assert lines(4) == (2, ("    two", ("three" * 99)[:200], "four", "five", "six"))
     assert lines(1) == (1, ("one", "    two", ("three" * 99)[:200]))
     assert lines(7) == lines(0) == (0, ())
     generated = stack_frame("<eval_with_key>.17", 1, "forward")
-    assert graph_break(Cause(code="x"), "reason", generated).source == ()
+    assert graph_break(BreakCause(code="x"), "reason", generated).source == ()
 
 
 def test_each_graph_names_the_break_that_ended_it() -> None:

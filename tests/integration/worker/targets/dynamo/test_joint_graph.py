@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from compilewatch.records import Mode, Status, Tier
-from compilewatch.worker.targets import Outcome
+from compilewatch.worker.targets import TargetOutcome
 from compilewatch.worker.targets.dynamo import joint_graph
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from tests.integration.worker.targets.conftest import MakeSubject
@@ -109,7 +109,7 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
 STAND_INS = {"aten.empty_strided.default"}
 
 
-def verdict(outcome: Outcome) -> tuple[Any, ...]:
+def verdict(outcome: TargetOutcome) -> tuple[Any, ...]:
     return (
         outcome.status,
         outcome.graphs,

@@ -21,7 +21,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
 from compilewatch.environments import WORKER_VARIABLES
 from compilewatch.records import Mode, Phase, Status, Tier
-from compilewatch.worker.targets import FakeUnsupportedError, Outcome
+from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
 from compilewatch.worker.targets.dynamo import target as dynamo
 from compilewatch.worker.targets.dynamo.capture import Capture
 from compilewatch.worker.targets.dynamo.reasons import CODES, registry
@@ -74,7 +74,7 @@ def as_before() -> Iterator[None]:
     torch._dynamo.utils.counters.clear()
 
 
-Answers = Callable[[Case], Outcome]
+Answers = Callable[[Case], TargetOutcome]
 
 
 @pytest.fixture
@@ -386,7 +386,9 @@ def _backend(raised: Exception) -> Callable[..., NoReturn]:
     return refuse
 
 
-def _run_with_backend(make_subject: MakeSubject, raised: Exception, **options: Any) -> Outcome:
+def _run_with_backend(
+    make_subject: MakeSubject, raised: Exception, **options: Any
+) -> TargetOutcome:
     name = f"raises_{type(raised).__name__}"
     torch._dynamo.register_backend(_backend(raised), name=name)
     try:

@@ -1,0 +1,190 @@
+"""Takes the pictures of docs/dashboards.md: each dashboard of a running Grafana, in Chromium.
+
+    .venv/bin/python -m scripts.dashboard_pictures http://127.0.0.1:3000
+    .venv/bin/python -m scripts.dashboard_pictures URL --only overview --width 1280 --theme light
+
+Each page is opened as high as its panels are, and its picture is written to docs/images/ as
+dashboard-NAME.webp. The script prints a line for each page, and below it what a reader would miss:
+panels that could not load, text that is cut off, other hosts that the page asked, and complaints of
+the browser. The password is GRAFANA_PASSWORD, or the one that scripts/stack_setup.sh created.
+
+Exit status: 0 done; 1 a panel could not load, or a page asked another host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import json
+import os
+import shutil
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).parents[1]
+PASSWORD = ROOT / "stack" / "secrets" / "grafana_admin_password"
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
+ROW_PIXELS, MARGIN_PIXELS = 38, 120
+"""Of Grafana's grid, and of the controls and the space around them."""
+LOAD_MILLISECONDS = 60_000
+DRAW_MILLISECONDS = 1500
+"""Grafana draws charts after the last response, without an event that says so."""
+QUALITY = 82
+
+CUT_OFF = """
+() => [...document.querySelectorAll('section *, [role="gridcell"]')]
+  .filter(one => one.innerText && one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 0)
+  .filter(one => one.getAttribute('role') === 'gridcell'
+    || getComputedStyle(one).textOverflow === 'ellipsis')
+  .map(one => one.innerText.trim().split('\\n')[0])
+  .filter(Boolean)
+"""
+"""Words of which only a part is visible: cells, headers, titles and names of bars."""
+
+LOADED = """
+() => !document.querySelector('[aria-label="Panel loading bar"]')
+  && !/Cancel/.test(
+    document.querySelector('[data-testid="data-testid RefreshPicker run button"]')?.innerText || '')
+"""
+
+FAILED = """
+() => [...document.querySelectorAll('[data-testid="data-testid Panel status error"]')]
+  .map(one => one.closest('section')?.querySelector('h2')?.innerText || 'a panel')
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How pages are shown."""
+
+    width: int
+    theme: str
+    variables: tuple[str, ...]
+    """NAME=VALUE, as in an address without its `var-`; also from=… and to=…"""
+
+
+class Grafana:
+    """The server, with the password that scripts/stack_setup.sh created."""
+
+    def __init__(self, url: str, password: str) -> None:
+        self.url = url.rstrip("/")
+        token = base64.b64encode(f"admin:{password}".encode()).decode()
+        self.headers = {"Authorization": f"Basic {token}"}
+
+    def get(self, path: str) -> Any:
+        request = urllib.request.Request(self.url + path, headers=self.headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def dashboards(self) -> Iterator[tuple[str, str, int]]:
+        """Uid, name and height in pixels of each dashboard of compilewatch."""
+        for found in self.get("/api/search?type=dash-db&tag=compilewatch"):
+            uid = found["uid"]
+            panels = self.get(f"/api/dashboards/uid/{uid}")["dashboard"]["panels"]
+            rows = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in panels)
+            yield uid, uid.removeprefix("compilewatch-"), rows * ROW_PIXELS + MARGIN_PIXELS
+
+    def address(self, uid: str, look: Look) -> str:
+        asked = [("kiosk", "true"), ("theme", look.theme)]
+        for one in look.variables:
+            name, _, value = one.partition("=")
+            asked.append((name if name in ("from", "to") else f"var-{name}", value))
+        return f"{self.url}/d/{uid}?{urllib.parse.urlencode(asked)}"
+
+
+def opened(browser: Browser, grafana: Grafana, look: Look, height: int) -> Page:
+    context = browser.new_context(
+        viewport={"width": look.width, "height": height},
+        color_scheme="dark" if look.theme == "dark" else "light",
+        extra_http_headers=grafana.headers,
+        timezone_id="UTC",
+    )
+    return context.new_page()
+
+
+def taken(
+    browser: Browser, grafana: Grafana, uid: str, look: Look, height: int
+) -> tuple[bytes, list[str], bool]:
+    """The picture of a dashboard as PNG, what a reader would miss, and whether it is at fault."""
+    page = opened(browser, grafana, look, height)
+    hosts: set[str] = set()
+    complaints: list[str] = []
+    page.on("request", lambda request: hosts.add(urllib.parse.urlsplit(request.url).netloc))
+    page.on(
+        "console",
+        lambda said: complaints.append(said.text[:160]) if said.type == "error" else None,
+    )
+    page.goto(grafana.address(uid, look), timeout=LOAD_MILLISECONDS)
+    page.wait_for_selector("[data-testid^='data-testid Panel header']", timeout=LOAD_MILLISECONDS)
+    page.wait_for_load_state("networkidle", timeout=LOAD_MILLISECONDS)
+    page.wait_for_function(LOADED, timeout=LOAD_MILLISECONDS)
+    page.wait_for_timeout(DRAW_MILLISECONDS)
+    failed = page.evaluate(FAILED)
+    foreign = sorted(hosts - {urllib.parse.urlsplit(grafana.url).netloc, ""})
+    said = [
+        *(f"could not load: {title}" for title in failed),
+        *(f"asked another host: {host}" for host in foreign),
+        *(f"cut off: {text}" for text in sorted(set(page.evaluate(CUT_OFF)))),
+        *(f"complaint: {text}" for text in dict.fromkeys(complaints)),
+    ]
+    picture = page.screenshot(animations="disabled")
+    page.context.close()
+    return picture, said, bool(failed or foreign)
+
+
+def write(picture: bytes, path: Path) -> int:
+    """As WebP, which is a third of a PNG; returns the number of bytes."""
+    with Image.open(io.BytesIO(picture)) as image:
+        image.convert("RGB").save(path, "WEBP", quality=QUALITY, method=6)
+    return path.stat().st_size
+
+
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Pictures of the dashboards of a Grafana.")
+    parser.add_argument("grafana", help="its address, for instance http://127.0.0.1:3000")
+    parser.add_argument("--only", default="", help="names, separated by commas: overview,model")
+    parser.add_argument("--width", type=int, default=1680)
+    parser.add_argument("--theme", choices=("dark", "light"), default="dark")
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images")
+    parser.add_argument("--label", default="", help="added to the names of the files")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a variable, from or to"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = options(arguments)
+    password = os.environ.get("GRAFANA_PASSWORD") or PASSWORD.read_text()
+    grafana = Grafana(given.grafana, password)
+    look = Look(width=given.width, theme=given.theme, variables=tuple(given.set))
+    label = given.label and f"-{given.label}"
+    wanted = set(filter(None, given.only.split(",")))
+    fault = False
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=list(FLAGS)
+        )
+        for uid, name, height in grafana.dashboards():
+            if wanted and name not in wanted:
+                continue
+            picture, said, wrong = taken(browser, grafana, uid, look, height)
+            path = given.folder / f"dashboard-{name}{label}.webp"
+            print(f"{path}: {write(picture, path) / 1000:.0f} kB")
+            for line in said:
+                print(f"  {line}")
+            fault = fault or wrong
+    return int(fault)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""The launcher `ray`: sends requests to a driver process and receives the results."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec.structs import replace
+
+from compilewatch.config.settings import Settings
+from compilewatch.errors import LauncherError
+from compilewatch.extras.cluster.losses import Flight, lost_result
+from compilewatch.extras.cluster.protocol import (
+    OUR_OWN_FAULT,
+    ClusterBatch,
+    ClusterFailed,
+    Connect,
+    Count,
+    Counted,
+    Describe,
+    Described,
+    Done,
+    Landed,
+    Lost,
+    Order,
+    Report,
+    Submitted,
+)
+from compilewatch.launchers import Completed, by_environment
+from compilewatch.launchers.peer import Peer
+from compilewatch.records import Environment, Request
+
+NODE_TIMEOUT_SECONDS = 60.0
+"""How long to wait for a node that can take a request, when there is none."""
+
+SILENCE_SECONDS = 300.0
+"""A driver that is silent for longer hangs: during a run it reports every second, and it gives
+nodes three minutes to describe themselves."""
+
+LEAVE_SECONDS = 10.0
+"""For a driver to cancel its tasks and to end a cluster that it started."""
+
+MOST_LOST_DRIVERS = 2
+"""How many drivers may be lost in succession, without a result in between."""
+
+WHERE_RAY_SAYS_WHY = "see raylet.out and gcs_server.out below /tmp/ray/session_latest/logs"
+
+_reports = msgspec.json.Decoder(Report)
+
+
+class RayLauncher:
+    """Runs as many requests at a time as the cluster has slots; on its own cluster, `jobs`.
+
+    `environments` are those wanted; `environments()` omits one that no node has. `cache` is the
+    folder in which nodes look for created environments (None: the cache folder of their user).
+    `node_timeout_seconds` limits the time during which no node can take a request, and
+    `silence_seconds` the time without a report of the driver.
+    """
+
+    name = "ray"
+
+    def __init__(
+        self,
+        jobs: int | None = None,
+        environments: tuple[str, ...] = ("default",),
+        *,
+        address: str = "",
+        cache: Path | None = None,
+        memory_limit_bytes: int = 8 * 2**30,
+        node_timeout_seconds: float = NODE_TIMEOUT_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS,
+    ) -> None:
+        self._connect = Connect(
+            address=address,
+            jobs=jobs or os.cpu_count() or 1,
+            environments=environments,
+            cache=str(cache) if cache is not None else None,
+            memory_limit_bytes=memory_limit_bytes,
+            node_timeout_seconds=node_timeout_seconds,
+        )
+        self._silence = silence_seconds
+        self._driver: Peer | None = None
+        self._described: tuple[Environment, ...] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @classmethod
+    def of(cls, settings: Settings, names: Sequence[str]) -> Self:
+        """The launcher that the settings name, for these environments."""
+        return cls(
+            settings.jobs,
+            tuple(names),
+            address=settings.ray_address,
+            cache=settings.cache_folder,
+            memory_limit_bytes=settings.memory_limit_bytes,
+        )
+
+    @property
+    def jobs(self) -> int:
+        """How many requests run at a time, at least 1; the cluster may grow or shrink."""
+        counted = self._report_of(Count())
+        assert isinstance(counted, Counted)
+        return counted.jobs
+
+    def environments(self) -> tuple[Environment, ...]:
+        """Return the environments of the nodes. Raises LauncherError if nodes differ."""
+        if self._described is None:
+            described = self._report_of(Describe())
+            assert isinstance(described, Described)
+            self._described = described.environments
+        return self._described
+
+    def close(self) -> None:
+        """Leave the cluster; Ray ends what this launcher still runs there."""
+        if self._driver is not None:
+            self._driver.close(LEAVE_SECONDS)
+            self._driver = None
+
+    def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
+        """See `Launcher.run`. Environments alternate, so that few slots need a second server."""
+        digests = {environment.name: environment.digest for environment in self.environments()}
+        queues = by_environment(requests, digests, "the nodes have").values()
+        waiting = [Flight(request=request) for queue in queues for request in queue]
+        lost_drivers = 0
+        while waiting:
+            order = ClusterBatch(
+                flights=tuple(waiting), digests=digests, scratch=str(scratch.resolve())
+            )
+            before = len(waiting)
+            waiting = yield from self._run(order)
+            lost_drivers = 1 if len(waiting) < before else lost_drivers + 1
+            if waiting and lost_drivers >= MOST_LOST_DRIVERS:
+                raise LauncherError(
+                    f"the connection to the Ray cluster was lost {lost_drivers} times without a "
+                    f"result in between; {WHERE_RAY_SAYS_WHY}, then sweep --resume"
+                )
+
+    def _run(self, order: ClusterBatch) -> Generator[Completed, None, list[Flight]]:
+        """Yield results; return the requests without one, because their driver was lost."""
+        waiting = dict(enumerate(order.flights))
+        under_way: set[int] = set()
+        idle = False
+        report: Report | None = None
+        self._send(order)
+        try:
+            for report in self._received():
+                if isinstance(report, Submitted):
+                    under_way.add(report.number)
+                elif isinstance(report, Lost):
+                    under_way.remove(report.number)
+                    flight = waiting[report.number]
+                    waiting[report.number] = replace(flight, attempts=report.attempts)
+                elif isinstance(report, Landed):
+                    del waiting[report.number]
+                    kept = Path(report.artifacts) if report.artifacts is not None else None
+                    yield Completed(result=report.result, artifacts=kept)
+                elif isinstance(report, Done | ClusterFailed):
+                    idle = True
+                    break
+        finally:
+            if not idle:
+                self.close()
+        if isinstance(report, ClusterFailed):
+            raise LauncherError(report.reason)
+        left = []
+        for number, flight in waiting.items():
+            again = flight.cut_off() if number in under_way else flight
+            if again.may_run_again:
+                left.append(again)
+            else:
+                digest = order.digests[again.request.target.environment]
+                yield Completed(result=lost_result(again, digest))
+        return left
+
+    def _report_of(self, order: Order) -> Report:
+        """Return the single report of this order. Raises LauncherError."""
+        self._send(order)
+        for report in self._received():
+            if isinstance(report, ClusterFailed):
+                raise LauncherError(report.reason)
+            return report
+        raise LauncherError(f"the connection to the Ray cluster was lost; {WHERE_RAY_SAYS_WHY}")
+
+    def _send(self, order: Order) -> None:
+        if self._driver is None:
+            self._driver = Peer([sys.executable, "-P", "-m", "compilewatch.extras.cluster.driver"])
+            self._driver.send(self._connect)
+        self._driver.send(order)
+
+    def _received(self) -> Iterator[Report]:
+        """Yield the driver's reports until it ends. Raises LauncherError for its own errors."""
+        assert self._driver is not None
+        driver, heard_at = self._driver, time.monotonic()
+        while (lines := driver.receive(1.0)) is not None:
+            if lines:
+                yield from map(_reports.decode, lines)
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > self._silence:
+                driver.kill()
+                break
+        status, words = driver.exit_status(LEAVE_SECONDS), driver.last_line()
+        self.close()
+        if status == OUR_OWN_FAULT:
+            raise LauncherError(f"the process connected to Ray failed: {words}")

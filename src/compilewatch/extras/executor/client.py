@@ -1,0 +1,325 @@
+"""The executor's client: submits jobs, follows them and fetches what they left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from urllib.parse import quote, urlsplit
+
+import httpx2
+import msgspec
+
+from compilewatch.errors import ExecutorError, ExecutorUnavailableError
+from compilewatch.extras.executor.protocol import (
+    PROTOCOL_VERSION,
+    SERVICE,
+    Artifact,
+    ErrorCode,
+    JobRequest,
+    JobState,
+    Key,
+    LogPart,
+    Problem,
+    ServiceHealth,
+)
+from compilewatch.files import write_atomically
+from compilewatch.retry import TransientError, retrying
+
+T = TypeVar("T")
+
+POLL_SECONDS = (0.2, 5.0)
+"""The shortest and the longest wait between two questions for the state of a job."""
+
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class ExecutorClient:
+    """Calls one executor; safe to use from several threads.
+
+    Each call is repeated with growing waits while the service cannot be reached or is overloaded:
+    all calls can be repeated without harm. Raises ExecutorUnavailableError (exit status 1) when
+    that takes longer than `retry_seconds`, and ExecutorError (exit status 2) for a rejected call or
+    for another service at the endpoint.
+
+    Args:
+        endpoint: `http://host:port` or `https://…` (usually the variable TRAINIUM_ENDPOINT).
+        token: the bearer token; empty: none is sent.
+        certificates: a file of certificates to trust; None: those of the system.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        token: str = "",
+        *,
+        timeout_seconds: float = 30.0,
+        retry_seconds: float = 60.0,
+        certificates: Path | None = None,
+    ) -> None:
+        parts = urlsplit(endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise ExecutorError(
+                f"{endpoint!r} is not the address of an executor: set TRAINIUM_ENDPOINT or "
+                "--endpoint to http://HOST:PORT"
+            )
+        self.endpoint = endpoint.rstrip("/")
+        self._retry_seconds = retry_seconds
+        self._authorization = {"Authorization": f"Bearer {token}"} if token else {}
+        self._checked = False
+        self._http = httpx2.Client(
+            timeout=timeout_seconds,
+            follow_redirects=False,
+            verify=str(certificates) if certificates is not None else True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def health(self) -> ServiceHealth:
+        """The service's state; verifies that it is an executor of this protocol."""
+        health = self._decoded(self._call("GET", "/health", known=False), ServiceHealth)
+        if health.service != SERVICE:
+            raise self._foreign()
+        if health.protocol != PROTOCOL_VERSION:
+            raise ExecutorError(
+                f"{self.endpoint} speaks version {health.protocol} of the protocol, and this "
+                f"compilewatch {PROTOCOL_VERSION}: install the same version on both"
+            )
+        self._checked = True
+        return health
+
+    def submit(self, key: str, request: JobRequest) -> JobState:
+        """Store a job. Submitting the same request under the same key again changes nothing.
+
+        Raises ExecutorError (`code` conflict) if the key belongs to a different request.
+        """
+        return self._state("PUT", key, msgspec.json.encode(request))
+
+    def status(self, key: str) -> JobState:
+        """The job's state. Raises ExecutorError (`code` not_found)."""
+        return self._state("GET", key)
+
+    def jobs(self) -> tuple[JobState, ...]:
+        """The jobs that were submitted last, the newest first."""
+        return self._decoded(self._call("GET", "/jobs"), tuple[JobState, ...])
+
+    def log(self, key: str, offset: int = 0, *, stream: str = "stdout") -> LogPart:
+        """Part of a log, from a byte offset: stdout or stderr."""
+        path = f"{_path(key)}/log"
+        response = self._call("GET", path, query={"stream": stream, "offset": str(offset)})
+        try:
+            following = int(response.headers["x-next-offset"])
+            ended = response.headers["x-ended"] == "1"
+        except (KeyError, ValueError):
+            raise self._foreign() from None
+        return LogPart(data=response.content, next_offset=following, ended=ended)
+
+    def parts(self, key: str, *, stream: str = "stdout") -> Iterator[bytes]:
+        """Yield all parts of a log that have been written so far."""
+        offset = 0
+        while True:
+            part = self.log(key, offset, stream=stream)
+            if part.data:
+                yield part.data
+            if part.ended or not part.data:
+                return
+            offset = part.next_offset
+
+    def whole_log(self, key: str, *, stream: str = "stdout") -> bytes:
+        """All of a log that has been written so far; the limit of the job bounds its size."""
+        return b"".join(self.parts(key, stream=stream))
+
+    def follow(self, key: str, *, stream: str = "stdout", offset: int = 0) -> Iterator[bytes]:
+        """Yield the parts of a log as they are written, until the job has ended."""
+        shortest, longest = POLL_SECONDS
+        wait = shortest
+        while True:
+            part = self.log(key, offset, stream=stream)
+            offset = part.next_offset
+            if part.data:
+                wait = shortest
+                yield part.data
+            if part.ended:
+                return
+            if not part.data:
+                time.sleep(wait)
+                wait = min(wait * 1.5, longest)
+
+    def wait(
+        self,
+        key: str,
+        *,
+        timeout_seconds: float | None = None,
+        on_change: Callable[[JobState], None] | None = None,
+    ) -> JobState:
+        """Wait until the job has ended, and return its final state.
+
+        Raises ExecutorUnavailableError if it has not ended after `timeout_seconds`.
+        """
+        until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        wait, longest = POLL_SECONDS
+        before: JobState | None = None
+        while True:
+            state = self.status(key)
+            if on_change is not None and state != before:
+                on_change(state)
+            if state.ended:
+                return state
+            if until is not None and time.monotonic() > until:
+                raise ExecutorUnavailableError(
+                    f"job {key} is still {state.state} after {timeout_seconds:g} s: wait for it "
+                    f"with compilewatch executor status {key} --wait"
+                )
+            before = state
+            time.sleep(wait)
+            wait = min(wait * 1.5, longest)
+
+    def cancel(self, key: str) -> JobState:
+        """Cancel a job that has not ended; the state may still be `running` in the response."""
+        return self._state("DELETE", key)
+
+    def artifacts(self, key: str) -> tuple[Artifact, ...]:
+        """What the job left in `/job/out`."""
+        return self._decoded(self._call("GET", f"{_path(key)}/artifacts"), tuple[Artifact, ...])
+
+    def artifact(self, key: str, name: str) -> bytes:
+        """The content of one artifact, verified against its digest."""
+        for artifact in self.artifacts(key):
+            if artifact.name == name:
+                return self._content(key, artifact)
+        raise ExecutorError(f"job {key} left no file {name!r}", ErrorCode.NOT_FOUND)
+
+    def fetch(self, key: str, folder: Path) -> tuple[Path, ...]:
+        """Write all artifacts below a folder and return their paths."""
+        written = []
+        for artifact in self.artifacts(key):
+            path = folder / artifact.name
+            write_atomically(path, self._content(key, artifact))
+            written.append(path)
+        return tuple(written)
+
+    def _content(self, key: str, artifact: Artifact) -> bytes:
+        content = self._call("GET", f"{_path(key)}/artifacts/{quote(artifact.name)}").content
+        if hashlib.sha256(content).hexdigest() != artifact.sha256:
+            raise ExecutorError(f"{artifact.name} of job {key} arrived damaged: fetch it again")
+        return content
+
+    def drain(self) -> ServiceHealth:
+        """Let the service take no more jobs. Raises ExecutorError (`code` conflict) if any is left.
+
+        After it, the instance can be stopped without harm to anybody's job.
+        """
+        return self._decoded(self._call("PUT", "/drain"), ServiceHealth)
+
+    def undrain(self) -> ServiceHealth:
+        """Let a service that was drained take jobs again."""
+        return self._decoded(self._call("DELETE", "/drain"), ServiceHealth)
+
+    def _state(self, method: str, key: str, body: bytes | None = None) -> JobState:
+        return self._decoded(self._call(method, _path(key), body), JobState)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        known: bool = True,
+    ) -> httpx2.Response:
+        """One call, repeated while that may help. Raises ExecutorError."""
+        if known and not self._checked:
+            self.health()  # no code and no token for a service that is not an executor
+        repeat = retrying(seconds=self._retry_seconds, first_wait_seconds=0.2)
+        try:
+            return repeat(self._attempt, method, path, body, query)
+        except TransientError as error:
+            raise ExecutorUnavailableError(
+                f"the executor {self.endpoint} {error}: is it started, and its port open?"
+            ) from None
+
+    def _attempt(
+        self, method: str, path: str, body: bytes | None, query: Mapping[str, str] | None
+    ) -> httpx2.Response:
+        headers = dict(self._authorization) if path != "/health" else {}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            response = self._http.request(
+                method,
+                self.endpoint + path,
+                content=body,
+                headers=headers,
+                params=dict(query) if query else None,
+            )
+        except httpx2.TransportError as error:
+            if isinstance(error, httpx2.RemoteProtocolError) and not self._checked:
+                raise self._foreign() from None
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise ExecutorError(
+                    f"{self.endpoint} has a certificate that is not trusted: name its authority "
+                    "with --certificates FILE"
+                ) from None
+            reason = "does not respond in time" if _is_timeout(error) else f"fails ({error})"
+            raise TransientError(reason) from None
+        if response.is_success:
+            return response
+        raise self._error_of(response)
+
+    def _error_of(self, response: httpx2.Response) -> Exception:
+        try:
+            problem = msgspec.json.decode(response.content, type=Problem)
+        except msgspec.MsgspecError:
+            if response.status_code in _TRANSIENT:
+                return TransientError(f"responds with {response.status_code}")
+            return self._foreign()
+        if response.status_code in _TRANSIENT and problem.code is not ErrorCode.DRAINING:
+            return TransientError(f"responds: {problem.message}", _retry_after(response))
+        if problem.code is ErrorCode.DRAINING:
+            return ExecutorUnavailableError(f"{self.endpoint}: {problem.message}", problem.code)
+        hint = ""
+        if problem.code is ErrorCode.UNAUTHORIZED:
+            hint = ": set COMPILEWATCH_EXECUTOR_TOKEN or --token-file"
+        return ExecutorError(f"{self.endpoint}: {problem.message}{hint}", problem.code)
+
+    def _decoded(self, response: httpx2.Response, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise self._foreign() from None
+
+    def _foreign(self) -> ExecutorError:
+        return ExecutorError(
+            f"{self.endpoint} is not an executor of compilewatch: set TRAINIUM_ENDPOINT or "
+            "--endpoint to the address of `compilewatch executor serve`"
+        )
+
+
+def _path(key: str) -> str:
+    try:
+        return f"/jobs/{msgspec.convert(key, Key)}"
+    except msgspec.ValidationError:
+        raise ExecutorError(
+            f"{key!r} cannot name a job: use 1 to 128 letters, digits, dots, dashes and "
+            "underscores, beginning with a letter or digit",
+            ErrorCode.INVALID,
+        ) from None
+
+
+def _is_timeout(error: Any) -> bool:
+    return isinstance(error, httpx2.TimeoutException)
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    text = response.headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdecimal() else None

@@ -1,0 +1,182 @@
+"""The command line of bubblewrap: what a sandbox sees, and the check of the installed version."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from compilewatch.errors import SandboxError
+from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, SandboxSpec
+
+SEARCHED = "/usr/local/bin:/usr/bin:/bin"
+
+OLDEST = (0, 8)
+"""The first version with `--disable-userns`."""
+
+SANDBOX_UID = 65534
+"""The user inside: nobody."""
+
+FIRST_FREE_UID = 64_000
+"""Where root looks for a user id that nobody has, to run the sandbox with."""
+
+UBUNTU_PROFILE = (
+    "sudo apt install apparmor-profiles && sudo install -m644 "
+    "/usr/share/apparmor/extra-profiles/bwrap-userns-restrict /etc/apparmor.d/ && "
+    "sudo apparmor_parser -r /etc/apparmor.d/bwrap-userns-restrict"
+)
+
+NEURON_PATHS = (
+    "/sys/class/neuron_device",
+    "/sys/devices/virtual/neuron_device",
+    "/sys/devices/virtual/dmi/id/product_name",
+    "/opt/aws/neuron",
+)
+"""What the Neuron runtime reads, visible only where a device is."""
+
+
+def program() -> str:
+    """The path of bwrap. Raises SandboxError if it is missing, too old or setuid."""
+    path = shutil.which("bwrap", path=SEARCHED)
+    install = "sudo apt install bubblewrap"
+    if path is None:
+        raise SandboxError(f"unreviewed code cannot be confined: bubblewrap is missing: {install}")
+    path = os.path.realpath(path)
+    if os.stat(path).st_mode & (stat.S_ISUID | stat.S_ISGID):
+        raise SandboxError(
+            f"unreviewed code cannot be confined: {path} is setuid: sudo chmod u-s {path}"
+        )
+    try:
+        said = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=False, env={}, timeout=30
+        ).stdout
+    except OSError as error:
+        raise SandboxError(f"{path} cannot be run: {error.strerror}: {install}") from None
+    found = re.search(r"(\d+)\.(\d+)", said)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        version = found[0] if found else "an unknown version"
+        oldest = ".".join(map(str, OLDEST))
+        raise SandboxError(
+            f"unreviewed code cannot be confined: bubblewrap is {version}, and {oldest} is needed: "
+            f"{install}"
+        )
+    return path
+
+
+def advice(message: str) -> str:
+    """One line about bubblewrap's own error message, with the command that changes it."""
+    blocked = ("No permissions to create new namespace", "setting up uid map", "RTM_NEWADDR")
+    if any(each in message for each in blocked):
+        if Path("/sys/kernel/security/apparmor").exists():
+            return f"AppArmor denies user namespaces ({message}): {UBUNTU_PROFILE}"
+        return (
+            f"this system or container denies user namespaces ({message}): set "
+            "kernel.unprivileged_userns_clone=1, or run it outside the container"
+        )
+    return f"bubblewrap does not start: {message}"
+
+
+def arguments(
+    run: SandboxSpec, inner: Sequence[str], *, seccomp_fd: int, info_fd: int, block_fd: int
+) -> list[str]:
+    """The arguments of bwrap for one run, whose first program is `inner`.
+
+    The order matters: later mounts lie on earlier ones.
+    """
+    size = str(run.limits.disk_bytes)
+    made = ["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    made += ["--unshare-cgroup-try", "--disable-userns", "--cap-drop", "ALL"]
+    made += ["--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_UID), "--hostname", "sandbox"]
+    made += ["--new-session", "--die-with-parent", "--clearenv"]
+    made += ["--ro-bind", "/usr", "/usr", *_links()]
+    for path in ("/etc/ld.so.cache", "/etc/alternatives"):
+        made += ["--ro-bind-try", path, path]
+    made += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm"]
+    for device in run.devices:
+        made += ["--dev-bind", device, device]
+    made += ["--remount-ro", "/dev", "--size", size, "--tmpfs", "/tmp"]
+    for path in NEURON_PATHS if run.devices else ():
+        made += ["--ro-bind-try", path, path]
+    for path in visible_paths(run):
+        made += ["--ro-bind", os.path.realpath(path), path]
+    made += ["--size", size, "--tmpfs", JOB_FOLDER, "--chdir", JOB_FOLDER, "--remount-ro", "/"]
+    made += ["--seccomp", str(seccomp_fd), "--info-fd", str(info_fd), "--block-fd", str(block_fd)]
+    return [*made, "--", *inner]
+
+
+def visible_paths(run: SandboxSpec) -> tuple[str, ...]:
+    """The paths to make visible, without those that lie below another or below /usr."""
+    wanted = sorted({os.path.abspath(p) for p in (*interpreter_paths(run.python), *run.visible)})
+    kept: list[str] = []
+    for path in wanted:
+        if not any(_below(path, other) for other in ("/usr", *kept)):
+            kept.append(path)
+    for path in kept:
+        if path in ("/", "/proc", "/sys", "/dev", "/run", "/etc", "/tmp", "/root", "/home"):
+            raise SandboxError(f"{path} cannot be visible in a sandbox: name a folder below it")
+    return tuple(kept)
+
+
+def interpreter_paths(python: str) -> tuple[str, ...]:
+    """The folders that an interpreter consists of: its virtual environment and its base.
+
+    A checkout's environment that scripts/setup.sh shares with others has its packages in a further
+    folder, to which the environment's `shared` leads.
+    """
+    programs = (Path(os.path.abspath(python)), Path(os.path.realpath(python)))
+    folders = [
+        str(path.parent.parent)
+        for path in programs
+        if path.parent.name == "bin" and path.parent.parent != Path("/")
+    ]
+    shared = Path(os.path.abspath(python)).parent.parent / "shared"
+    if shared.is_symlink():
+        folders.append(os.path.abspath(shared.parent / shared.readlink()))
+    return tuple(folders)
+
+
+def dropped_uid() -> int | None:
+    """A user id that nobody has, if this process is root's; None for an ordinary user.
+
+    Resource limits do not hold for root, so its sandboxes run as that user.
+    """
+    if os.geteuid() != 0:
+        return None
+    taken = {entry.pw_uid for entry in pwd.getpwall()}
+    return next(uid for uid in range(FIRST_FREE_UID, 2**16 - 2) if uid not in taken)
+
+
+def check_readable(paths: Sequence[str], uid: int | None) -> None:
+    """Raise SandboxError for a path that the sandbox's user cannot reach."""
+    for path in paths:
+        real = Path(os.path.realpath(path))
+        if not real.exists():
+            raise SandboxError(f"{path} is to be visible in a sandbox, but does not exist")
+        for part in (real, *real.parents) if uid is not None else ():
+            mode = part.stat().st_mode
+            needed = 0o005 if part == real and part.is_dir() else 0o004 if part == real else 0o001
+            if mode & needed != needed:
+                raise SandboxError(
+                    f"{path} cannot be read in a sandbox, because {part} belongs to root alone: "
+                    "move it to a folder that all can read (such as /opt, with COMPILEWATCH_CACHE "
+                    "for environments; an interpreter: rm -rf .venv, PYTHON=/usr/bin/python3 "
+                    "make setup), or run compilewatch as an ordinary user"
+                )
+
+
+def _links() -> Iterator[str]:
+    """/lib, /bin and so on, which are links into /usr or folders of their own."""
+    for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
+        if os.path.islink(name):
+            yield from ("--symlink", os.readlink(name).lstrip("/"), name)
+        elif os.path.isdir(name):
+            yield from ("--ro-bind", name, name)
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")

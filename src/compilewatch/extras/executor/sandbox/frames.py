@@ -1,0 +1,110 @@
+"""What a sandbox and its supervisor pass on: frames, sealed files, and the parsing of results."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import selectors
+import time
+from typing import IO
+
+import msgspec
+
+from compilewatch.extras.executor.sandbox.policy import Name
+from compilewatch.records import Record
+
+HEADER_BYTES = 2**20
+
+
+class Header(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the first program says about the command; hostile code may have forged it."""
+
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    files: list[str]
+    left_out: int
+
+
+def parsed(data: bytes, most_files: int, most_bytes: int) -> tuple[Header | None, dict[str, bytes]]:
+    """The header and files that the sandbox returned; no header if they are not as they must be.
+
+    A file with a name that is not a `Name` is left out.
+    """
+    rest = memoryview(data)
+
+    def frame() -> bytes:
+        nonlocal rest
+        size = int.from_bytes(rest[:4], "big")
+        if len(rest) < 4 + size:
+            raise ValueError("short frame")
+        found, rest = bytes(rest[4 : 4 + size]), rest[4 + size :]
+        return found
+
+    try:
+        frame()  # says that the first program runs
+        header = msgspec.json.decode(frame(), type=Header)
+        if len(header.files) > most_files:
+            raise ValueError("too many files")
+        files = {name: frame() for name in header.files}
+    except (ValueError, msgspec.MsgspecError):
+        return None, {}
+    if sum(map(len, files.values())) > most_bytes:
+        return None, {}
+    return header, {name: content for name, content in files.items() if is_name(name)}
+
+
+def is_name(text: str) -> bool:
+    """Whether the text can name a file outside."""
+    try:
+        msgspec.convert(text, Name)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def memory_file(data: bytes) -> int:
+    """A file in memory that cannot be changed, open for a child process."""
+    descriptor = os.memfd_create("compilewatch", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def read_all(descriptor: int, seconds: float) -> bytes:
+    """What a pipe gives until its end, for at most so long."""
+    until, found = time.monotonic() + seconds, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while selector.select(max(0.0, until - time.monotonic())):
+            part = os.read(descriptor, 1 << 16)
+            if not part or len(found) > HEADER_BYTES:
+                break
+            found += part
+    return found
+
+
+def receive_frame(stream: IO[bytes], most_bytes: int = 2**32) -> bytes:
+    """One frame. Raises EOFError if the stream ends before or is not one."""
+    size = int.from_bytes(_exactly(stream, 8), "big")
+    if size > most_bytes:
+        raise EOFError("not a frame")
+    return _exactly(stream, size)
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    found = stream.read(size)
+    if len(found) != size:
+        raise EOFError("the stream ended")
+    return found
+
+
+def send_frame(stream: IO[bytes], data: bytes) -> None:
+    """Write one frame."""
+    stream.write(len(data).to_bytes(8, "big"))
+    stream.write(data)
+    stream.flush()

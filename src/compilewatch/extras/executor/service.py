@@ -1,0 +1,348 @@
+"""The executor's HTTP service: a Starlette application over the store and the runner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from compilewatch import __version__
+from compilewatch.extras.executor import founding
+from compilewatch.extras.executor.jobs import JobRejectedError, JobStore
+from compilewatch.extras.executor.protocol import (
+    MAX_BODY_BYTES,
+    PROTOCOL_VERSION,
+    SERVICE,
+    STATUSES,
+    ErrorCode,
+    JobRequest,
+    JobState,
+    Key,
+    Problem,
+    ServiceHealth,
+)
+from compilewatch.extras.executor.runner import OUTPUT, STDERR, STDOUT, JobRunner, Setup
+from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, SandboxLimits
+from compilewatch.records.clock import now
+
+T = TypeVar("T")
+
+BODY_SECONDS = 60.0
+LOG_BYTES = 2**20
+MOST_LISTED = 1000
+POLL_SECONDS = 0.1
+
+
+class Service:
+    """The responses to all calls. One service owns one store and one runner."""
+
+    def __init__(self, store: JobStore, setup: Setup) -> None:
+        self.store, self.setup = store, setup
+        self.runner = JobRunner(store, setup)
+        self.draining = False
+        self._accepting = threading.Lock()
+
+    async def health(self, _: Request) -> Response:
+        """`GET /health`: the state of the service, without a token."""
+        running, queued = await run_in_threadpool(self.store.counts)
+        return _answer(
+            ServiceHealth(
+                service=SERVICE,
+                protocol=PROTOCOL_VERSION,
+                version=__version__,
+                status="draining" if self.draining else "ok",
+                timestamp=now(),
+                running=running,
+                queued=queued,
+                draining=self.draining,
+                concurrency=self.setup.concurrency,
+                neuron_available=bool(self.setup.devices),
+                profiler_enabled=self.setup.profiler is not None,
+                working_dir=JOB_FOLDER,
+                max_execution_time=self.setup.ceiling.deadline_seconds,
+            )
+        )
+
+    async def submit(self, request: Request) -> Response:
+        """`PUT /jobs/{key}`: 201 for a new job, 200 for one that is stored already."""
+        key = _key(request)
+        wanted = await _body(request, JobRequest)
+        state, new = await run_in_threadpool(self.accept, key, wanted)
+        return _answer(state, 201 if new else 200)
+
+    def accept(self, key: str, wanted: JobRequest) -> tuple[JobState, bool]:
+        """Store a job if the service takes it. Raises JobRejectedError."""
+        _verify(wanted, self.setup.ceiling)
+        with self._accepting:
+            if self.draining:
+                raise JobRejectedError(
+                    ErrorCode.DRAINING, "the service takes no more jobs: it is to stop"
+                )
+            state, new = self.store.submit(key, wanted)
+        if new:
+            self.runner.wake()
+        return state, new
+
+    async def listed(self, _: Request) -> Response:
+        """`GET /jobs`: the newest jobs."""
+        return _answer(await run_in_threadpool(self.store.newest, MOST_LISTED))
+
+    async def status(self, request: Request) -> Response:
+        """`GET /jobs/{key}`."""
+        return _answer(await run_in_threadpool(self.store.get, _key(request)))
+
+    async def cancel(self, request: Request) -> Response:
+        """`DELETE /jobs/{key}`: 202 while the job still runs, 200 once it has ended."""
+        key = _key(request)
+        state = await run_in_threadpool(self.store.cancel, key)
+        await run_in_threadpool(self.runner.cancel, key)
+        return _answer(state, 200 if state.ended else 202)
+
+    async def log(self, request: Request) -> Response:
+        """`GET /jobs/{key}/log?stream=stdout&offset=0`: bytes; the headers say how to go on."""
+        key = _key(request)
+        stream = request.query_params.get("stream", "stdout")
+        offset = request.query_params.get("offset", "0")
+        if stream not in ("stdout", "stderr") or not offset.isascii() or not offset.isdecimal():
+            raise JobRejectedError(
+                ErrorCode.INVALID, "stream must be stdout or stderr, and offset a number of bytes"
+            )
+        # The state first: what is written after it is read next time.
+        state = await run_in_threadpool(self.store.get, key)
+        file = self.store.attempt_folder(state) / (STDOUT if stream == "stdout" else STDERR)
+        data = await run_in_threadpool(_part, file, min(int(offset), 2**60))
+        ended = state.ended and len(data) < LOG_BYTES
+        headers = {"X-Next-Offset": str(int(offset) + len(data)), "X-Ended": str(int(ended))}
+        return _bytes(data, headers)
+
+    async def artifacts(self, request: Request) -> Response:
+        """`GET /jobs/{key}/artifacts`: names, sizes and digests."""
+        state = await run_in_threadpool(self.store.get, _key(request))
+        return _answer(state.result.artifacts if state.result is not None else ())
+
+    async def artifact(self, request: Request) -> Response:
+        """`GET /jobs/{key}/artifacts/{name}`: the content."""
+        state = await run_in_threadpool(self.store.get, _key(request))
+        name = request.path_params["name"]
+        known = state.result.artifacts if state.result is not None else ()
+        if name not in {each.name for each in known}:
+            raise JobRejectedError(
+                ErrorCode.NOT_FOUND, f"job {state.key} left no file {name[:100]!r}"
+            )
+        file = self.store.attempt_folder(state) / OUTPUT / name
+        return _bytes(await run_in_threadpool(file.read_bytes), {})
+
+    async def drain(self, request: Request) -> Response:
+        """`PUT /drain`: take no more jobs, if none runs or waits. `DELETE /drain`: take them again.
+
+        It lets the instance be stopped without a job being submitted in between.
+        """
+        if request.method == "DELETE":
+            self.draining = False
+        else:
+            await run_in_threadpool(self._drain)
+        return await self.health(request)
+
+    def _drain(self) -> None:
+        with self._accepting:
+            running, queued = self.store.counts()
+            if running or queued:
+                raise JobRejectedError(ErrorCode.CONFLICT, f"{running} jobs run and {queued} wait")
+            self.draining = True
+
+    async def execute(self, request: Request) -> Response:
+        """`POST /execute` of the founding system: one script, with the response at its end."""
+        asked = await _body(request, founding.Execute)
+        return _answer(await self._executed(asked, asked.timeout))
+
+    async def execute_batch(self, request: Request) -> Response:
+        """`POST /execute_batch` of the founding system: several scripts."""
+        asked = await _body(request, founding.ExecuteBatch)
+        each = [self._executed(script, asked.timeout) for script in asked.batch]
+        answers = await asyncio.gather(*each)
+        return _answer(founding.batch_answer(asked, answers))
+
+    async def _executed(self, asked: founding.Execute, timeout: float | None) -> dict[str, Any]:
+        key, wanted = founding.job_of(asked, timeout, self.setup.ceiling)
+        state, _ = await run_in_threadpool(self.accept, key, wanted)
+        while not state.ended:
+            await asyncio.sleep(POLL_SECONDS)
+            state = await run_in_threadpool(self.store.get, key)
+        folder = self.store.attempt_folder(state)
+        most = self.setup.ceiling.log_bytes
+        stdout, stderr = [
+            await run_in_threadpool(_part, folder / n, 0, most) for n in (STDOUT, STDERR)
+        ]
+        return founding.answer(asked, state, stdout, stderr, self.setup.profiler)
+
+
+class Gate:
+    """Lets calls through that carry the token, and no body that is too large.
+
+    `/health` needs no token. Without a token (only on the loopback address), a call must name the
+    loopback address as its host: a page in a browser cannot make one that does not.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode() if token else b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/health":
+            problem = self._problem(dict(scope["headers"]))
+            if problem is not None:
+                await _problem_response(*problem)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _problem(self, headers: dict[bytes, bytes]) -> tuple[ErrorCode, str] | None:
+        given = headers.get(b"authorization", b"")
+        if self._expected and not hmac.compare_digest(given, self._expected):
+            return ErrorCode.UNAUTHORIZED, "the bearer token is missing or wrong"
+        if not self._expected:
+            host = headers.get(b"host", b"").rpartition(b":")[0] or headers.get(b"host", b"")
+            if host not in (b"127.0.0.1", b"localhost", b"[::1]"):
+                return ErrorCode.UNAUTHORIZED, "without a token, call it as 127.0.0.1 or localhost"
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+            return ErrorCode.TOO_LARGE, f"a request may have {MAX_BODY_BYTES} bytes"
+        return None
+
+
+def application(store: JobStore, setup: Setup, token: str) -> Starlette:
+    """The ASGI application; jobs run from its start to its end."""
+    service = Service(store, setup)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await run_in_threadpool(service.runner.start)
+        yield
+        await run_in_threadpool(service.runner.stop)
+
+    routes = [
+        Route("/health", service.health),
+        Route("/jobs", service.listed),
+        Route("/jobs/{key}/log", service.log),
+        Route("/jobs/{key}/artifacts", service.artifacts),
+        Route("/jobs/{key}/artifacts/{name:path}", service.artifact),
+        Route("/jobs/{key:path}", service.submit, methods=["PUT"]),
+        Route("/jobs/{key:path}", service.status, methods=["GET"]),
+        Route("/jobs/{key:path}", service.cancel, methods=["DELETE"]),
+        Route("/drain", service.drain, methods=["PUT", "DELETE"]),
+        Route("/execute", service.execute, methods=["POST"]),
+        Route("/execute_batch", service.execute_batch, methods=["POST"]),
+    ]
+    app = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={JobRejectedError: _rejected, 404: _unknown, 405: _unknown},
+    )
+    app.add_middleware(Gate, token=token)
+    return app
+
+
+def _key(request: Request) -> str:
+    try:
+        return msgspec.convert(request.path_params["key"], Key)
+    except msgspec.ValidationError:
+        raise JobRejectedError(
+            ErrorCode.INVALID,
+            "a key has 1 to 128 letters, digits, dots, dashes and underscores, and begins with a "
+            "letter or digit",
+        ) from None
+
+
+async def _body(request: Request, kind: type[T]) -> T:
+    """The JSON body of a call. Raises JobRejectedError if it is anything else, or too large."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise JobRejectedError(ErrorCode.MEDIA_TYPE, "the body must be application/json")
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                data += part
+                if len(data) > MAX_BODY_BYTES:
+                    raise JobRejectedError(
+                        ErrorCode.TOO_LARGE, f"a request may have {MAX_BODY_BYTES} bytes"
+                    )
+        return msgspec.json.decode(data, type=kind)
+    except TimeoutError:
+        raise JobRejectedError(
+            ErrorCode.INVALID, f"the body did not arrive within {BODY_SECONDS:g} s"
+        ) from None
+    except ClientDisconnect:
+        raise JobRejectedError(ErrorCode.INVALID, "the caller ended") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise JobRejectedError(ErrorCode.INVALID, f"not a valid request: {error}") from None
+
+
+def _verify(wanted: JobRequest, ceiling: SandboxLimits) -> None:
+    """Raise JobRejectedError for a request that contradicts itself or wants too much."""
+    if wanted.entry not in wanted.files:
+        raise JobRejectedError(
+            ErrorCode.INVALID, f"files has no {wanted.entry!r}, which is the entry"
+        )
+    for name in wanted.files:
+        above = name.rpartition("/")[0]
+        while above:
+            if above in wanted.files:
+                raise JobRejectedError(ErrorCode.INVALID, f"{above!r} is a file and a folder")
+            above = above.rpartition("/")[0]
+    for field in msgspec.structs.fields(SandboxLimits):
+        most = getattr(ceiling, field.name)
+        if getattr(wanted.limits, field.name) > most:
+            raise JobRejectedError(
+                ErrorCode.INVALID, f"limits.{field.name} may be at most {most} here"
+            )
+
+
+def _part(file: Path, offset: int, most: int = LOG_BYTES) -> bytes:
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
+        opened.seek(offset)
+        return opened.read(most)
+    return b""
+
+
+def _answer(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _bytes(data: bytes, headers: dict[str, str]) -> Response:
+    """Untrusted content: no browser may take it for a page."""
+    safe = {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
+    return Response(data, headers={**headers, **safe}, media_type="application/octet-stream")
+
+
+def _problem_response(code: ErrorCode, message: str) -> Response:
+    response = _answer(Problem(code=code, message=message), STATUSES[code])
+    if code is ErrorCode.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if code in (ErrorCode.BUSY, ErrorCode.DRAINING):
+        response.headers["Retry-After"] = "5"
+    if code is ErrorCode.TOO_LARGE:
+        response.headers["Connection"] = "close"
+    return response
+
+
+def _rejected(_: Request, error: Exception) -> Response:
+    assert isinstance(error, JobRejectedError)
+    return _problem_response(error.code, str(error))
+
+
+def _unknown(request: Request, _: Exception) -> Response:
+    return _problem_response(
+        ErrorCode.NOT_FOUND, f"this executor has no {request.method} {request.url.path}"
+    )

@@ -1,0 +1,274 @@
+"""up, down and status: an instance that was started for a run is stopped with it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from compilewatch.config.settings import Settings
+from compilewatch.errors import TrainiumError, UsageError
+from compilewatch.extras.executor.trainium import session
+from compilewatch.extras.executor.trainium.ec2 import GONE, Ec2, Instance, InstanceLimits, Say
+from compilewatch.extras.executor.trainium.prices import Price, price_of
+from compilewatch.extras.executor.trainium.session import InstanceSession
+from compilewatch.extras.executor.trainium.sshd import Agent
+from compilewatch.records import Record
+
+
+class InstanceReport(Record, frozen=True, kw_only=True):
+    """The output of `--json`.
+
+    `action` is what was done: `started`, `joined` (it was running), `stopped`, `was stopped`,
+    `left` (running, not started by this run), `nothing`. `started_by_run`: `down` stops it.
+    `problem` says why the agent cannot be used; empty if it can, None if this was not checked.
+    `seconds` is how long this run has had the instance (`status` without a run: since its start);
+    `usd` is the cost, None if the price is unknown or this run did not start the instance.
+    """
+
+    action: str
+    instance: str = ""
+    type: str = ""
+    region: str = ""
+    state: str = ""
+    checks: str = ""
+    host: str = ""
+    port: int = 0
+    problem: str | None = None
+    started_by_run: bool = False
+    price: Price | None = None
+    seconds: float | None = None
+    usd: float | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "running" and self.problem == ""
+
+
+class Operation:
+    """The verbs, for the state file of one run. `say` prints lines of progress."""
+
+    def __init__(self, settings: Settings, state: Path, say: Say) -> None:
+        self._settings = settings
+        self._state = state
+        self._say = say
+        self._limits = InstanceLimits(
+            attempts=settings.trainium.attempts,
+            poll_seconds=settings.trainium.poll_seconds,
+            ready_seconds=settings.trainium.ready_seconds,
+            stop_seconds=settings.trainium.stop_seconds,
+        )
+
+    def up(self) -> InstanceReport:
+        """Start the instance unless it runs, wait for its agent, and record who started it.
+
+        If this fails or is interrupted after starting the instance, the instance is stopped again.
+        """
+        with self._locked():
+            ec2 = self._ec2(self._settings.trainium.region)
+            found = self._find(ec2)
+            known = self._other_than(found, session.read(self._state))
+            if found.state in ("running", "pending"):
+                known = known or session.begin(found.id, found.region, started=False)
+                session.write(self._state, known)
+                self._say(f"{found.id} is {found.state} already")
+                return self._ready(ec2, found, known, "joined")
+            return self._started(ec2, found)
+
+    def down(self, *, force: bool = False, wait: bool = True) -> InstanceReport:
+        """Stop what this run started, or with `force` the instance regardless of who started it."""
+        with self._locked():
+            known = session.read(self._state)
+            if known is None and not force:
+                return InstanceReport(action="nothing")
+            if known is not None and not known.started and not force:
+                session.end(self._state)
+                return InstanceReport(action="left", instance=known.instance, region=known.region)
+            ec2, found = self._meant(known, force=force)
+            if known is not None and known.instance != found.id:
+                known = None
+            if found.state in ("stopped", *GONE):
+                self._end(known)
+                return self._report("was stopped", found, known)
+            if known and known.launched not in (None, found.launched) and not force:
+                self._end(known)
+                self._say(f"{found.id} was stopped and started by another user in the meantime")
+                return self._report("left", found, None)
+            self._say(f"stopping {found.id}")
+            ec2.stop(found.id)
+            self._end(known)
+            report = self._report("stopped", found, known)
+            if wait:
+                ec2.wait_stopped(found.id)
+            state = "stopped" if wait else "stopping"
+            return msgspec.structs.replace(report, state=state)
+
+    def started_here(self) -> bool:
+        """Whether this run has started an instance and not stopped it."""
+        known = session.read(self._state)
+        return known is not None and known.started
+
+    def status(self) -> InstanceReport:
+        """Report the current state. Starts and stops nothing."""
+        known = session.read(self._state)
+        ec2 = self._ec2(self._settings.trainium.region)
+        found = self._find(ec2)
+        if known is not None and known.instance != found.id:
+            known = None
+        report = self._report("nothing", found, known)
+        if found.state != "running":
+            return report
+        if known is None or not known.started:
+            now = datetime.datetime.now(datetime.UTC)
+            ran = (now - found.launched).total_seconds()
+            usd = report.price.cost(ran) if report.price else None
+            report = msgspec.structs.replace(report, seconds=ran, usd=usd)
+        agent = self._agent(found)
+        problem = agent.problem() if agent.host else "no address: set trainium.host"
+        return msgspec.structs.replace(report, checks=ec2.checks(found.id), problem=problem)
+
+    def _started(self, ec2: Ec2, found: Instance) -> InstanceReport:
+        # Written first, so that `down` finds the instance of a killed `up`.
+        known = session.begin(found.id, found.region, started=True)
+        session.write(self._state, known)
+        try:
+            try:
+                ours = ec2.start(found)
+            except TrainiumError as error:
+                # An error code of EC2 means that the call had no effect.
+                known = msgspec.structs.replace(known, started=not error.code)
+                raise
+            known = msgspec.structs.replace(known, started=ours)
+            session.write(self._state, known)
+            self._say(f"{found.id} is starting: waiting for its status checks")
+            return self._ready(ec2, found, known, "started" if ours else "joined")
+        except BaseException:
+            if known.started:
+                self._stop_again(ec2, found.id)
+            else:
+                session.end(self._state)
+            raise
+
+    def _ready(
+        self, ec2: Ec2, found: Instance, known: InstanceSession, action: str
+    ) -> InstanceReport:
+        ec2.wait_ready(found.id)
+        found = ec2.by_id(found.id)
+        if known.started and known.launched is None:
+            known = msgspec.structs.replace(known, launched=found.launched)
+            session.write(self._state, known)
+        agent = self._agent(found)
+        if not agent.host:
+            raise TrainiumError(f"{found.id} has no address: set trainium.host")
+        self._say(f"waiting for the agent on {agent.host}:{agent.port}")
+        agent.wait(self._limits.ready_seconds, self._limits.poll_seconds)
+        report = self._report(action, found, known)
+        return msgspec.structs.replace(report, checks="ok", problem="")
+
+    def _stop_again(self, ec2: Ec2, instance: str) -> None:
+        with _undisturbed():
+            self._say(f"stopping {instance} again, because this run started it")
+            try:
+                ec2.stop(instance)
+            except TrainiumError as error:
+                self._say(f"{instance} MAY STILL RUN: {error}; run: compilewatch trainium down")
+                return
+            session.end(self._state)
+
+    def _other_than(self, found: Instance, known: InstanceSession | None) -> InstanceSession | None:
+        """Return the existing session if it is about this start of this instance.
+
+        Raises UsageError if this run has started another instance and not stopped it.
+        """
+        if known is None or not known.started:
+            return None
+        if known.instance != found.id:
+            raise UsageError(
+                f"this run has started {known.instance} and not stopped it: run compilewatch "
+                "trainium down first, or use another --state"
+            )
+        return known if known.launched in (None, found.launched) else None
+
+    def _meant(self, known: InstanceSession | None, *, force: bool) -> tuple[Ec2, Instance]:
+        """Return the instance for `down`: this run's, or with `force` that of the settings."""
+        if known is None or force:
+            ec2 = self._ec2(self._settings.trainium.region)
+            return ec2, self._find(ec2)
+        ec2 = self._ec2(known.region)
+        try:
+            return ec2, ec2.by_id(known.instance)
+        except TrainiumError as error:
+            if error.code == "InvalidInstanceID.NotFound":
+                self._end(known)
+            raise
+
+    def _end(self, known: InstanceSession | None) -> None:
+        if known is not None:
+            session.end(self._state)
+
+    def _find(self, ec2: Ec2) -> Instance:
+        wanted = self._settings.trainium.instance
+        found = ec2.by_id(wanted) if wanted else ec2.by_tag(self._settings.trainium.tag)
+        if found.state in GONE:
+            raise TrainiumError(f"{found.id} is terminated: create another and name it")
+        return found
+
+    def _agent(self, found: Instance) -> Agent:
+        return Agent(
+            instance=found.id,
+            host=self._settings.trainium.host or found.address,
+            port=self._settings.trainium.ssh_port,
+            command=self._settings.trainium.ready_command,
+        )
+
+    def _report(
+        self, action: str, found: Instance, known: InstanceSession | None
+    ) -> InstanceReport:
+        prices = Path(self._settings.trainium.prices_file)
+        price = price_of(prices, found.type, found.region)
+        ours = known is not None and known.started
+        seconds = known.seconds() if known else None
+        agent = self._agent(found)
+        return InstanceReport(
+            action=action,
+            instance=found.id,
+            type=found.type,
+            region=found.region,
+            state=found.state,
+            host=agent.host,
+            port=agent.port,
+            started_by_run=ours,
+            price=price,
+            seconds=seconds,
+            usd=price.cost(seconds) if price and ours and seconds is not None else None,
+        )
+
+    def _ec2(self, region: str) -> Ec2:
+        return Ec2(region, self._settings.trainium.profile, self._limits, self._say)
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        # An `up` may take three times ready_seconds: start, checks, agent.
+        seconds = 3 * self._limits.ready_seconds + self._limits.stop_seconds
+        return session.locked(self._state, seconds, self._say)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM: Ctrl-C often comes twice, and the end of a build adds SIGTERM."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before: list[Callable[..., object] | int | None] = [
+        signal.signal(each, signal.SIG_IGN) for each in signals
+    ]
+    try:
+        yield
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)

@@ -1,0 +1,105 @@
+"""`compilewatch monitor`: the local web page over the folder of outputs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import socket
+import sys
+import threading
+import time
+import webbrowser
+from pathlib import Path
+
+import click
+
+from compilewatch.cli import options
+from compilewatch.cli.rendering.progress import spinner
+from compilewatch.config.settings import Settings, load_settings
+from compilewatch.environments.tools import Tool, run_tool
+from compilewatch.errors import UsageError
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 8501
+
+TOOL = "monitor"
+
+VARIABLES = {
+    "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
+    "STREAMLIT_SERVER_ADDRESS": HOST,
+    "STREAMLIT_SERVER_HEADLESS": "true",  # No question for an address of mail, no browser
+    "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
+    "STREAMLIT_SERVER_ENABLE_STATIC_SERVING": "false",
+    "STREAMLIT_CLIENT_TOOLBAR_MODE": "minimal",
+    "STREAMLIT_CLIENT_SHOW_ERROR_DETAILS": "none",
+    "STREAMLIT_LOGGER_LEVEL": "warning",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+"""Settings of Streamlit: only this machine sees the page, and nothing is sent anywhere."""
+
+
+@click.command("monitor")
+@options.output
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help=f"The port of {HOST}.",
+)
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+def command(*, output_dir: str | None, port: int, no_browser: bool) -> int:
+    """Serve a page about the runs and profiles in outputs/, on this machine only.
+
+    Tabs: Overview, Timing, Memory, Artifacts. A running sweep and a training that runs under the
+    profiler are followed live. Unless the extra `monitor` is installed, the first call installs
+    Streamlit into an environment of its own in the user's cache folder (about 470 MB); nothing is
+    sent to other hosts. Ctrl-C ends it.
+    """
+    settings = load_settings({"output_dir": output_dir})
+    _check_port(port)
+    python = _python(settings)
+    root = Path(settings.output_dir).absolute()
+    address = f"http://{HOST}:{port}"
+    click.echo(f"{address} shows {root}; Ctrl-C ends it", err=True)
+    if not no_browser and _has_display():
+        threading.Thread(target=_open_when_ready, args=(address, port), daemon=True).start()
+    script = Path(__file__).with_name("__main__.py")
+    arguments = ["run", str(script), "--server.port", str(port), "--", str(root)]
+    status = run_tool(python, "streamlit", arguments, VARIABLES)
+    return 0 if status == 0 else 2
+
+
+def _python(settings: Settings) -> Path:
+    """The interpreter with Streamlit: this one (the extra `monitor`), or that of its own."""
+    if importlib.util.find_spec("streamlit") is not None:
+        return Path(sys.executable)
+    tool = Tool(TOOL, settings.cache_folder)
+    if not tool.is_ready():
+        with spinner("installing Streamlit (about 470 MB, once)"):
+            tool.create()
+    return tool.python
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} cannot be used ({error.strerror}): choose another one with --port"
+            ) from None
+
+
+def _has_display() -> bool:
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+
+
+def _open_when_ready(address: str, port: int) -> None:
+    for _ in range(100):
+        with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+            webbrowser.open(address)
+            return
+        time.sleep(0.2)

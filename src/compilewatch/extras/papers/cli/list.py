@@ -1,0 +1,27 @@
+"""`compilewatch papers list`: all stored papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from compilewatch.cli import options
+from compilewatch.extras.papers.cli import options as shared
+
+
+@click.command("list")
+@options.output
+@options.as_json
+def list_verb(*, output_dir: str | None, as_json: bool) -> int:
+    """List the stored papers with what became of them and what they cost."""
+    settings = shared.settings_of(output_dir)
+    from compilewatch.extras.papers.cli.tables import print_summaries
+    from compilewatch.extras.papers.view import summaries
+
+    found = summaries(Path(settings.output_dir))
+    if as_json:
+        options.print_json(found)
+    else:
+        print_summaries(found, Path(settings.output_dir) / "papers")
+    return 0

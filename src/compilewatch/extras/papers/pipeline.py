@@ -1,0 +1,376 @@
+"""`compilewatch papers run`: papers through the stages, each stored before the next one begins.
+
+Nothing is kept in memory only. A stage whose result is in the journal under the same key is not
+repeated, and a call whose reply is in the ledger is not sent again, so that a run that was killed
+continues where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from compilewatch.errors import SourceError
+from compilewatch.extras.papers import PaperLibrary, Prompt, prompts, replies, static
+from compilewatch.extras.papers import faithfulness as faithful
+from compilewatch.extras.papers.analysis import summarise_paper
+from compilewatch.extras.papers.calls import Caller, NoReplyError
+from compilewatch.extras.papers.datasets import offline
+from compilewatch.extras.papers.execution import CodeRunner, Ran, run_eager
+from compilewatch.extras.papers.journal import Journal, Made, Observer, failed, listed, made
+from compilewatch.extras.papers.records import (
+    REPAIRABLE,
+    CodeVersion,
+    FindingClass,
+    ModelCall,
+    Paper,
+    PaperFinding,
+    PaperPlan,
+    PaperSummary,
+    PaperText,
+    PipelineStage,
+    Review,
+    StageOutcome,
+    StageResult,
+)
+from compilewatch.extras.papers.store import PaperFolder, PaperStore
+from compilewatch.extras.papers.text import UnreadableError, read_text
+from compilewatch.extras.papers.threads import in_threads
+from compilewatch.records import Record
+from compilewatch.records.digests import digest
+from compilewatch.report.wording import plural
+
+
+class Checker(Protocol):
+    """A stage that runs generated code, confined: the sweep, or the execution."""
+
+    @property
+    def identity(self) -> str:
+        """What can change the outcome beside the code: environment, targets, limits."""
+        ...
+
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran: ...
+
+
+class _StoppedError(Exception):
+    """No further stage of this paper can run."""
+
+
+@dataclass(kw_only=True)
+class Pipeline:
+    """What all papers of a run share. With `until` = `generate`, no code is run or reviewed."""
+
+    store: PaperStore
+    library: PaperLibrary
+    caller: Caller
+    runner: CodeRunner
+    sweeper: Checker
+    executor: Checker
+    max_paper_tokens: int
+    observer: Observer = lambda _: None
+    until: PipelineStage = PipelineStage.EXECUTE
+
+    def run(self, papers: Sequence[Paper], jobs: int = 1) -> tuple[PaperSummary, ...]:
+        """Process papers, so many at a time, and return their summaries in the same order."""
+        return tuple(in_threads(self.process, papers, jobs))
+
+    def process(self, paper: Paper) -> PaperSummary:
+        """Process one paper. What is wrong with it is in its summary."""
+        folder = self.store.folder(paper.id)
+        journal = Journal(
+            paper=paper.id, folder=folder, observer=self.observer, lines=list(folder.journal())
+        )
+        work = _Work(pipeline=self, paper=paper, folder=folder, journal=journal)
+        with contextlib.suppress(_StoppedError):
+            work.run()
+        return summarise_paper(journal.lines, self.caller.ledger.entries())
+
+
+@dataclass(kw_only=True)
+class _Work:
+    """One paper on its way through the stages."""
+
+    pipeline: Pipeline
+    paper: Paper
+    folder: PaperFolder
+    journal: Journal
+
+    def run(self) -> None:
+        self._found()
+        text = self._read()
+        plan, parent = self._planned(text)
+        rules = self.pipeline.caller.rules
+        prompt = prompts.generate_prompt(self.paper, text, plan, rules)
+        generation = self._generated(prompt, text, parent, None)
+        if self.pipeline.until is PipelineStage.GENERATE:
+            return
+        repairs = self.pipeline.caller.budget.max_repairs
+        while True:
+            findings = self._checked(generation, plan)
+            wrong = [finding for finding in findings if finding.kind in REPAIRABLE]
+            if not wrong or generation.number >= repairs:
+                break
+            prompt = prompts.repair_prompt(self.paper, plan, rules, generation, wrong)
+            repaired = self._generated(prompt, text, generation.id, generation)
+            if repaired.id == generation.id:
+                break  # the model has nothing better
+            generation = repaired
+        blocking = [f for f in findings if f.stage is not PipelineStage.SWEEP]
+        if not blocking:
+            self._executed(generation)
+
+    # --- stages without generated code ---
+
+    def _found(self) -> None:
+        about = msgspec.structs.replace(self.paper, ingested_at="")
+        labels = {"title": self.paper.title[:200], "library": self.paper.library}
+
+        def make() -> Made:
+            name = self.folder.write_record(PipelineStage.FIND, self.paper, what="paper")
+            return Made(files=(name,), labels=labels, detail=self.paper.location)
+
+        self.journal.stage(PipelineStage.FIND, digest(about), make)
+
+    def _read(self) -> PaperText:
+        limit = self.pipeline.max_paper_tokens
+        try:
+            text = read_text(self.pipeline.library.fetch(self.paper), max_tokens=limit)
+        except (UnreadableError, SourceError) as error:
+            finding = PaperFinding(
+                kind=FindingClass.UNREADABLE, stage=PipelineStage.READ, evidence=str(error)
+            )
+            self.journal.stage(
+                PipelineStage.READ,
+                digest([self.paper.location, str(error)]),
+                lambda: failed(finding),
+            )
+            raise _StoppedError from None
+
+        def make() -> Made:
+            name = self.folder.write(PipelineStage.READ, text.text.encode(), ".txt", what="text")
+            left = text.left_out_characters
+            detail = f"{text.format}, {text.tokens:,} tokens"
+            detail += f", {left:,} characters left out" if left else ""
+            numbers = {"tokens": float(text.tokens), "left_out_characters": float(left)}
+            labels = {"format": text.format, "raw_sha256": text.raw_sha256, "sha256": text.sha256}
+            return Made(files=(name,), detail=detail, numbers=numbers, labels=labels)
+
+        self.journal.stage(PipelineStage.READ, digest([text.raw_sha256, text.sha256]), make)
+        return text
+
+    def _planned(self, text: PaperText) -> tuple[PaperPlan, str]:
+        prompt = prompts.plan_prompt(self.paper, text, self.pipeline.caller.rules)
+        call, key = self._called(prompt, PipelineStage.PLAN, text.raw_sha256)
+        try:
+            plan = replies.plan_of(call)
+        except replies.InvalidReplyError as error:
+            finding = error.finding
+            self.journal.stage(PipelineStage.PLAN, key, lambda: failed(finding))
+            raise _StoppedError from None
+
+        def make() -> Made:
+            name = self.folder.write_record(PipelineStage.PLAN, plan, what="plan")
+            used, said = offline(plan.dataset)
+            return Made(
+                files=(name,),
+                detail=f"{plural(len(plan.claims), 'claim')}; dataset: {said}",
+                labels={"dataset": used, "recommended_dataset": plan.dataset},
+                scripted=call.scripted,
+            )
+
+        self.journal.stage(PipelineStage.PLAN, key, make)
+        return plan, digest(plan)
+
+    def _generated(
+        self, prompt: Prompt, text: PaperText, parent: str, earlier: CodeVersion | None
+    ) -> CodeVersion:
+        call, key = self._called(prompt, PipelineStage.GENERATE, parent)
+        try:
+            code = replies.code_of(call)
+        except replies.InvalidReplyError as error:
+            finding = error.finding
+            self.journal.stage(PipelineStage.GENERATE, key, lambda: failed(finding))
+            raise _StoppedError from None
+        generation = CodeVersion(
+            id=digest(code.source),
+            paper=self.paper.id,
+            source=code.source,
+            number=earlier.number + 1 if earlier else 0,
+            model=call.model,
+            call=call.key,
+            prompt_sha256=digest([prompt.system, prompt.text]),
+            rules_sha256=self.pipeline.caller.rules.sha256,
+            paper_sha256=text.raw_sha256,
+            parent=earlier.id if earlier else None,
+            bindings=code.bindings,
+            scripted=call.scripted,
+            created_at=call.at,
+        )
+
+        def make() -> Made:
+            short = f"v{generation.number}_{generation.id[:12]}"
+            module = self.folder.write(
+                PipelineStage.GENERATE, code.source.encode(), ".py", what=short
+            )
+            about = self.folder.write_record(PipelineStage.GENERATE, generation, what=short)
+            lines = len(code.source.splitlines())
+            return Made(
+                files=(module, about),
+                detail=f"version {generation.number}, {lines} lines, {generation.id[:12]}",
+                numbers={"version": float(generation.number), "lines": float(lines)},
+            )
+
+        self.journal.version = generation
+        self.journal.stage(PipelineStage.GENERATE, key, make)
+        return generation
+
+    # --- the checks of one version ---
+
+    def _checked(self, generation: CodeVersion, plan: PaperPlan) -> tuple[PaperFinding, ...]:
+        """The findings of a version. A stage that fails keeps the later ones from running."""
+        found = self.journal.stage(
+            PipelineStage.STATIC,
+            digest([generation.id, static.VERSION]),
+            lambda: listed(static.check_source(generation.source), "no finding"),
+        )
+        if found.findings:
+            return found.findings
+        review, stage = self._reviewed(generation, plan)
+        if review is None or stage.findings:
+            return stage.findings
+        eager, formulas, findings = self._ran_eager(generation, plan)
+        if findings:
+            return findings
+        faithfulness = self._faithful(generation, plan, review, formulas)
+        if faithfulness.findings or eager.not_run:
+            if eager.not_run:
+                self.journal.not_run(PipelineStage.SWEEP, generation, eager.not_run)
+            return faithfulness.findings
+        return self._swept(generation).findings
+
+    def _reviewed(
+        self, generation: CodeVersion, plan: PaperPlan
+    ) -> tuple[Review | None, StageResult]:
+        """The review of a version. Without a valid review nothing is approved."""
+        prompt = prompts.review_prompt(self.paper, plan, self.pipeline.caller.rules, generation)
+        call, key = self._called(prompt, PipelineStage.REVIEW, generation.id)
+        try:
+            review = replies.review_of(call)
+        except replies.InvalidReplyError as error:
+            finding = error.finding
+            return None, self.journal.stage(PipelineStage.REVIEW, key, lambda: failed(finding))
+
+        def make() -> Made:
+            name = self.folder.write_record(PipelineStage.REVIEW, review, what="review")
+            found = [
+                PaperFinding(
+                    kind=FindingClass.NOT_APPROVED,
+                    stage=PipelineStage.REVIEW,
+                    evidence=" ".join(issue.statement.split())[:400],
+                    line=issue.line,
+                )
+                for issue in review.issues
+                if issue.severity != "minor"
+            ]
+            if not review.approved and not found:
+                said = "the review does not approve this version"
+                found.append(
+                    PaperFinding(
+                        kind=FindingClass.NOT_APPROVED, stage=PipelineStage.REVIEW, evidence=said
+                    )
+                )
+            minor = len(review.issues) - len(found)
+            return Made(
+                findings=tuple(found),
+                files=(name,),
+                detail=f"approved, {plural(minor, 'minor issue')}" if not found else "",
+            )
+
+        return review, self.journal.stage(PipelineStage.REVIEW, key, make)
+
+    def _ran_eager(
+        self, generation: CodeVersion, plan: PaperPlan
+    ) -> tuple[Ran, Ran, tuple[PaperFinding, ...]]:
+        """Run the code, which the formulas need too, unless both results are in the journal."""
+        key = digest([generation.id, digest(plan), "eager", 2])
+        ran: list[tuple[Ran, Ran]] = []
+
+        def make() -> Made:
+            ran.append(run_eager(self.pipeline.runner, generation, plan))
+            eager, formulas = ran[0]
+            if eager.not_run:
+                return made(eager)
+            name = self.folder.write_record(
+                PipelineStage.EAGER, _EagerFile(eager=eager, formulas=formulas), what="eager"
+            )
+            return made(eager, files=(name,))
+
+        stage = self.journal.stage(PipelineStage.EAGER, key, make)
+        if ran:
+            return *ran[0], stage.findings
+        stored = msgspec.json.decode(self.folder.read(stage.files[0]), type=_EagerFile)
+        return stored.eager, stored.formulas, stage.findings
+
+    def _faithful(
+        self, generation: CodeVersion, plan: PaperPlan, review: Review, formulas: Ran
+    ) -> StageResult:
+        key = digest([generation.id, digest(plan), digest(review), faithful.VERSION])
+
+        def make() -> Made:
+            found = (
+                *faithful.check_structure(generation.source, plan),
+                *faithful.check_rubric(generation.source, plan, review),
+                *formulas.findings,
+            )
+            claims = f"{plural(len(plan.claims), 'claim')} in structure and review"
+            if formulas.not_run and not found:
+                why = f"{claims}; formulas were not computed: {formulas.not_run}"
+                return Made(not_run=why)
+            return Made(
+                findings=found, detail=f"{claims}; {formulas.detail}", numbers=formulas.numbers
+            )
+
+        return self.journal.stage(PipelineStage.FAITHFUL, key, make)
+
+    def _swept(self, generation: CodeVersion) -> StageResult:
+        sweeper = self.pipeline.sweeper
+        return self.journal.stage(
+            PipelineStage.SWEEP,
+            digest([generation.id, sweeper.identity]),
+            lambda: made(sweeper.run(generation, self.folder)),
+        )
+
+    def _executed(self, generation: CodeVersion) -> None:
+        last = {result.stage: result for result in self.journal.lines}
+        eager = last.get(PipelineStage.EAGER)
+        if eager is None or eager.outcome is not StageOutcome.PASSED:
+            why = eager.detail if eager is not None else "the code was not run in eager mode"
+            self.journal.not_run(PipelineStage.EXECUTE, generation, why)
+            return
+        executor = self.pipeline.executor
+        self.journal.stage(
+            PipelineStage.EXECUTE,
+            digest([generation.id, executor.identity]),
+            lambda: made(executor.run(generation, self.folder)),
+        )
+
+    # --- storing ---
+
+    def _called(self, prompt: Prompt, stage: PipelineStage, parent: str) -> tuple[ModelCall, str]:
+        caller = self.pipeline.caller
+        key = caller.key(prompt, parent)
+        try:
+            return caller.call(prompt, stage=stage, parent=parent), key
+        except NoReplyError as error:
+            finding = error.finding
+            self.journal.stage(stage, key, lambda: failed(finding))
+            raise _StoppedError from None
+
+
+class _EagerFile(Record, frozen=True, kw_only=True):
+    eager: Ran
+    formulas: Ran

@@ -1,0 +1,186 @@
+"""Amazon Bedrock's Converse API, one HTTP request for each call.
+
+botocore would send a request again after a read timeout, and each may be charged: so it makes one
+attempt, and `papers.calls` decides about others.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from botocore import exceptions
+
+from compilewatch import aws
+from compilewatch.extras.papers import Availability, CallError, Prompt, Reply
+
+READ_TIMEOUT_SECONDS = 600.0
+"""The first use of a schema can take minutes, and a long module too."""
+
+_TRANSIENT = aws.BUSY | {
+    *("ModelNotReadyException", "ModelTimeoutException", "ServiceUnavailableException"),
+    *("InternalServerException", "ModelErrorException", "TooManyRequestsException"),
+}
+_PROFILE = re.compile(r"^(?:us|eu|ap|apac|jp|au|ca|sa|us-gov|global)\.(?=[a-z0-9-]+\.)")
+"""The region in the id of an inference profile."""
+
+_MAY_BE_PAID = frozenset({"ModelTimeoutException", "ModelErrorException"})
+
+
+class BedrockProvider:
+    """One model of Bedrock, by its id or the ARN or id of an inference profile."""
+
+    name = "bedrock"
+    scripted = False
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        region: str = "",
+        profile: str = "",
+        endpoint_url: str = "",
+        credentials: tuple[str, str] | None = None,
+        read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
+    ) -> None:
+        self.model = model
+        self._region = region
+        self._arguments: dict[str, Any] = {
+            "region": region,
+            "profile": profile,
+            "endpoint_url": endpoint_url,
+            "credentials": credentials,
+            "read_timeout": read_timeout_seconds,
+            "connect_timeout": 10.0,
+        }
+        self._runtime: Any = None
+        self._lock = threading.Lock()
+
+    def converse(self, prompt: Prompt) -> Reply:
+        schema = msgspec.json.encode(prompt.schema).decode()
+        try:
+            response = self._client().converse(
+                modelId=self.model,
+                system=[{"text": prompt.system}],
+                messages=[{"role": "user", "content": [{"text": prompt.text}]}],
+                # No temperature: newer models reject sampling parameters.
+                inferenceConfig={"maxTokens": prompt.max_tokens},
+                outputConfig={
+                    "textFormat": {
+                        "type": "json_schema",
+                        "structure": {"jsonSchema": {"name": prompt.schema_name, "schema": schema}},
+                    }
+                },
+                requestMetadata={name: value[:256] for name, value in prompt.labels.items()},
+            )
+        except (exceptions.BotoCoreError, exceptions.ClientError) as error:
+            raise self._error(error) from None
+        return reply_of(response)
+
+    def available(self) -> tuple[Availability, ...]:
+        """The text models of the region, or the named one, with their life cycle."""
+        try:
+            client = aws.client("bedrock", **self._arguments)
+            if self.model:
+                base = foundation_model(self.model)
+                found = client.get_foundation_model(modelIdentifier=base)["modelDetails"]
+                return (_availability(found, by_profile=base != self.model),)
+            listed = client.list_foundation_models(byOutputModality="TEXT")["modelSummaries"]
+        except (exceptions.BotoCoreError, exceptions.ClientError) as error:
+            raise self._error(error) from None
+        return tuple(sorted((_availability(each) for each in listed), key=lambda a: a.model))
+
+    def close(self) -> None:
+        if self._runtime is not None:
+            self._runtime.close()
+
+    def _client(self) -> Any:
+        with self._lock:
+            if self._runtime is None:
+                self._runtime = aws.client("bedrock-runtime", **self._arguments)
+            return self._runtime
+
+    def _error(self, error: Exception) -> CallError:
+        code, message, _ = aws.error_details(error)
+        request_id = ""
+        if isinstance(error, exceptions.ClientError):
+            metadata = error.response.get("ResponseMetadata", {})
+            request_id = metadata.get("RequestId", "")
+            status = metadata.get("HTTPStatusCode", 0)
+            transient = code in _TRANSIENT or status == 429 or status >= 500
+            said = f"Bedrock: {aws.explain(error, self._region)}{_advice(code, message)}"
+            return CallError(
+                said,
+                code=code or str(status),
+                transient=transient,
+                paid=code in _MAY_BE_PAID,
+                request_id=request_id,
+            )
+        # The connection failed before the request, or ended after it; only the first is free.
+        connected = not isinstance(
+            error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError
+        )
+        return CallError(
+            f"Bedrock: {aws.explain(error, self._region)}",
+            code=type(error).__name__,
+            transient=isinstance(error, aws.CONNECTION),
+            paid=connected and isinstance(error, aws.CONNECTION),
+        )
+
+
+def reply_of(response: Mapping[str, Any]) -> Reply:
+    """The reply in a response of Converse. Unknown parts of the content are left out."""
+    message = response.get("output", {}).get("message", {})
+    usage = response.get("usage", {})
+    latency = response.get("metrics", {}).get("latencyMs")
+    return Reply(
+        text="".join(part.get("text", "") for part in message.get("content", ())),
+        stop_reason=response.get("stopReason", ""),
+        request_id=response.get("ResponseMetadata", {}).get("RequestId", ""),
+        input_tokens=usage.get("inputTokens", 0),
+        output_tokens=usage.get("outputTokens", 0),
+        cache_read_tokens=usage.get("cacheReadInputTokens", 0),
+        cache_write_tokens=usage.get("cacheWriteInputTokens", 0),
+        latency_seconds=None if latency is None else latency / 1000,
+    )
+
+
+def _advice(code: str, message: str) -> str:
+    if code == "AccessDeniedException":
+        return ": enable the model for this account in the Bedrock console"
+    if code == "ResourceNotFoundException":
+        return ": the model does not exist here, or is past its end of life; see `papers preflight`"
+    if code == "ValidationException" and "model" in message.lower():
+        return ": no such model, or it cannot do this; see `papers preflight`"
+    return ""
+
+
+def foundation_model(model: str) -> str:
+    """The id of the model behind an inference profile, `us.anthropic.…` or its ARN."""
+    return _PROFILE.sub("", model.rpartition("/")[2])
+
+
+def _availability(details: Mapping[str, Any], *, by_profile: bool = False) -> Availability:
+    """How a model can be used now. Some are used by the id of an inference profile only."""
+    cycle = details.get("modelLifecycle", {})
+    ends = cycle.get("endOfLifeTime")
+    kinds = details.get("inferenceTypesSupported", [])
+    status = cycle.get("status", "unknown")
+    why = ""
+    if status == "LEGACY":
+        why = "it is being retired: choose an active one"
+    elif "ON_DEMAND" not in kinds and not by_profile:
+        why = (
+            "it needs an inference profile: use the profile's id, such as us." + details["modelId"]
+        )
+    return Availability(
+        model=details["modelId"],
+        name=details.get("modelName", ""),
+        status=status,
+        ends=ends.isoformat() if ends is not None else "",
+        usable=not why,
+        why=why,
+    )

@@ -1,0 +1,293 @@
+"""`outputs/papers/`: files of papers, their journals, and the ledger of calls to models.
+
+Files of a paper are written once and never changed. The journal of a paper and the ledger are
+append-only and synced, so that a process that is killed loses no line that was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from compilewatch.errors import StoreError, UsageError, did_you_mean
+from compilewatch.extras.papers.records import CallState, ModelCall, PipelineStage, StageResult
+from compilewatch.files import (
+    append_all,
+    failed,
+    lock,
+    safe_name,
+    sync,
+    sync_folder,
+    write_atomically,
+)
+from compilewatch.records.base import SCHEMA_VERSION, Record
+
+FOLDERS: dict[PipelineStage, str] = {
+    PipelineStage.FIND: "paper-retrieval",
+    PipelineStage.READ: "paper-retrieval",
+    PipelineStage.PLAN: "code-generation",
+    PipelineStage.GENERATE: "code-generation",
+    PipelineStage.STATIC: "code-review",
+    PipelineStage.REVIEW: "code-review",
+    PipelineStage.FAITHFUL: "code-review",
+    PipelineStage.EAGER: "trn-execution",
+    PipelineStage.SWEEP: "metrics",
+    PipelineStage.EXECUTE: "trn-execution",
+}
+"""Stage -> the folder of its files below the paper's folder."""
+
+PROFILER_FOLDER = "profiler_results"
+JOURNAL = "journal.jsonl"
+LEDGER = "ledger.jsonl"
+
+_Line = TypeVar("_Line", StageResult, ModelCall)
+
+
+class PaperStore:
+    """`outputs/papers/`. Raises StoreError. Nothing is created before the first write."""
+
+    def __init__(self, outputs: Path) -> None:
+        self.root = outputs.absolute() / "papers"
+
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all papers with a journal, sorted."""
+        try:
+            found = [p for p in self.root.iterdir() if (p / JOURNAL).is_file()]
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise failed("read", self.root, error) from None
+        named = {path.name: _paper_of(path / JOURNAL) for path in found}
+        return tuple(sorted(name for name in named.values() if name))
+
+    def folder(self, paper: str) -> PaperFolder:
+        """The folder of a paper, whether it exists or not."""
+        return PaperFolder(self.root / safe_name(paper), paper)
+
+    def known(self, paper: str) -> PaperFolder:
+        """The folder of a stored paper. Raises UsageError if there is none."""
+        folder = self.folder(paper)
+        if not (folder.path / JOURNAL).is_file():
+            known = self.ids()
+            hint = did_you_mean(paper, known) or "; see `compilewatch papers list`"
+            raise UsageError(f"no paper {paper!r} in {self.root}{hint}")
+        return folder
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.root / LEDGER)
+
+    def write_report(self, name: str, data: bytes) -> None:
+        """Replace a file of the report."""
+        write_atomically(self.root / "report" / name, data, durable=False)
+
+    def published(self, sink: str) -> frozenset[str]:
+        """The keys of what a sink has accepted."""
+        path = self.root / "published" / f"{sink}.txt"
+        try:
+            return frozenset(path.read_text(encoding="utf-8").splitlines())
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise failed("read", path, error) from None
+
+    def add_published(self, sink: str, keys: Iterable[str]) -> None:
+        """Remember what a sink has accepted, durably."""
+        known = sorted({*self.published(sink), *keys})
+        path = self.root / "published" / f"{sink}.txt"
+        write_atomically(path, "".join(f"{key}\n" for key in known).encode())
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for one run. Raises StoreError if another run holds it."""
+        path = self.root / ".lock"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise failed("write", path, error) from None
+        try:
+            if not lock(descriptor, seconds=0.0):
+                raise StoreError(
+                    f"another `papers run` writes to {self.root}: wait for it, or choose another "
+                    "folder with --output"
+                )
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class PaperFolder:
+    """The files and the journal of one paper."""
+
+    def __init__(self, path: Path, paper: str) -> None:
+        self.path = path
+        self.paper = paper
+
+    def write(self, stage: PipelineStage, data: bytes, suffix: str, *, what: str = "") -> str:
+        """Write a new file of a stage and return its path relative to the folder.
+
+        The file is complete and on disk before the name exists, and is read-only.
+        """
+        name = safe_name(self.paper)
+        part = f"_{what}" if what else ""
+        return self.write_named(f"{FOLDERS[stage]}/{name}_{_stamp()}{part}{suffix}", data)
+
+    def write_named(self, name: str, data: bytes) -> str:
+        """Write a new file by its relative path. Raises StoreError if it exists."""
+        path = self.path / name
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                sync(file.fileno())
+            temporary.chmod(0o444)
+            os.link(temporary, path)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise failed("write", path, error) from None
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        return name
+
+    def write_record(self, stage: PipelineStage, record: Record, *, what: str = "") -> str:
+        """Write a record as a JSON file of a stage."""
+        fields = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(record)}
+        data = msgspec.json.format(msgspec.json.encode(fields), indent=2)
+        return self.write(stage, data + b"\n", ".json", what=what)
+
+    def read(self, name: str) -> bytes:
+        """Read a file that the journal names."""
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as error:
+            raise failed("read", self.path / name, error) from None
+
+    def journal(self) -> tuple[StageResult, ...]:
+        """All stage results, oldest first."""
+        return tuple(_lines(self.path / JOURNAL, StageResult))
+
+    def append(self, result: StageResult) -> None:
+        """Append a stage result, durably."""
+        _append(self.path / JOURNAL, result)
+
+    def last(self) -> dict[PipelineStage, StageResult]:
+        """The newest result of each stage, in the order of the stages."""
+        found = {result.stage: result for result in self.journal()}
+        return {stage: found[stage] for stage in PipelineStage if stage in found}
+
+
+class Ledger:
+    """The ledger: two lines for each request to a model, one before it and one after it.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines = _lines(path, ModelCall)
+        self._lock = threading.Lock()
+
+    def entries(self) -> tuple[ModelCall, ...]:
+        """The newest line of each entry, in order."""
+        with self._lock:
+            return tuple({line.entry: line for line in self._lines}.values())
+
+    def finished(self, key: str) -> ModelCall | None:
+        """The finished call with this key, which need not be made again."""
+        for line in reversed(self.entries()):
+            if line.key == key and line.state is CallState.FINISHED:
+                return line
+        return None
+
+    def begin(self, call: ModelCall) -> ModelCall:
+        """Append a line `started` and return it with its number; then the request may be sent."""
+        with self._lock:
+            number = max((line.entry for line in self._lines), default=0) + 1
+            begun = msgspec.structs.replace(call, entry=number, state=CallState.STARTED)
+            return self._written(begun)
+
+    def end(self, call: ModelCall) -> ModelCall:
+        """Append the line that ends an entry."""
+        with self._lock:
+            return self._written(call)
+
+    def _written(self, call: ModelCall) -> ModelCall:
+        _append(self.path, call)
+        self._lines.append(call)
+        return call
+
+
+def _stamp() -> str:
+    """The time for a file name: `20260131T120000.000000Z`."""
+    moment = datetime.fromtimestamp(time.time(), UTC)
+    return moment.strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+def _append(path: Path, record: Record) -> None:
+    """Append one line and sync it; the rest of an incomplete line is removed first."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _cut_incomplete(descriptor)
+            append_all(descriptor, msgspec.json.encode(record) + b"\n")
+            sync(descriptor)
+        finally:
+            os.close(descriptor)
+        if fresh:
+            sync_folder(path.parent)
+    except OSError as error:
+        raise failed("write", path, error) from None
+
+
+def _cut_incomplete(descriptor: int) -> None:
+    """Remove what a process that was killed wrote after the last complete line."""
+    size = os.fstat(descriptor).st_size
+    if not size or os.pread(descriptor, 1, size - 1) == b"\n":
+        return
+    data = os.pread(descriptor, size, 0)
+    os.ftruncate(descriptor, data.rfind(b"\n") + 1)
+
+
+def _lines(path: Path, kind: type[_Line]) -> list[_Line]:
+    """The complete lines of a file. Raises StoreError for a line that cannot be decoded."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise failed("read", path, error) from None
+    decoder = msgspec.json.Decoder(kind)
+    found = []
+    complete = data[: data.rfind(b"\n") + 1]
+    for number, line in enumerate(complete.splitlines(), 1):
+        try:
+            record = decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"{path}:{number} is damaged ({error}): restore it") from None
+        if record.schema_version > SCHEMA_VERSION:
+            raise StoreError(f"{path} was written by a newer compilewatch: upgrade compilewatch")
+        found.append(record)
+    return found
+
+
+def _paper_of(journal: Path) -> str:
+    """The id of the paper that a journal is about, read from its first line."""
+    with contextlib.suppress(OSError, UnicodeDecodeError), journal.open(encoding="utf-8") as file:
+        if found := re.search(r'"paper":"((?:[^"\\]|\\.)*)"', file.readline()):
+            return str(msgspec.json.decode(f'"{found[1]}"'))
+    return ""

@@ -1,0 +1,239 @@
+"""What measured values of a model say: points, costs of breaks, and the main findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from compilewatch.extras.profiles.infer import statistics
+from compilewatch.extras.profiles.infer.messages import Segmented
+from compilewatch.extras.profiles.infer.records import (
+    EAGER,
+    BatchPoint,
+    BreakCost,
+    InferenceProfile,
+    Segments,
+    TargetProfile,
+    Verdict,
+    target_kind,
+)
+from compilewatch.extras.profiles.infer.statistics import Rounds
+from compilewatch.records import Status
+
+OWN_CALL = ""
+"""The compile id of what runs in no compiled frame (`contract.profiling.Segmented`)."""
+
+TRACED = (EAGER, "inductor")
+"""The kinds of targets of which `torch.profiler` records operators."""
+
+NOTABLE = 0.10
+"""A share of a call that is worth naming as its bottleneck."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """The rounds of one target at one batch size; CPU times are those of all threads."""
+
+    wall: Rounds
+    cpu: Rounds
+
+
+def with_latency(
+    point: BatchPoint, measured: Measurement, *, tokens_per_sample: int | None, threads: int
+) -> BatchPoint:
+    """A point with the timing of its rounds and the rates that follow from the median."""
+    found = statistics.timing(measured.wall, measured.cpu)
+    rate = point.batch_size / found.median_seconds if found.median_seconds else None
+    used = found.cpu_median_seconds
+    busy = used / found.median_seconds / threads if used and found.median_seconds else None
+    return msgspec.structs.replace(
+        point,
+        latency=found,
+        samples_per_second=rate,
+        tokens_per_second=rate * tokens_per_sample if rate and tokens_per_sample else None,
+        utilization=min(1.0, busy) if busy is not None else None,
+    )
+
+
+def with_speedup(point: BatchPoint, measured: Measurement, eager: Measurement) -> BatchPoint:
+    """A point compared with eager mode of the same rounds; unchanged where numbers differ."""
+    numerics = point.numerics
+    if numerics is None or (numerics.deterministic and not numerics.matches):
+        return point
+    judged = statistics.in_turns(measured.wall, eager.wall)
+    if judged.ratio is None:
+        return point
+    point = msgspec.structs.replace(
+        point, speedup=judged.ratio, speedup_low=judged.ratio_low, speedup_high=judged.ratio_high
+    )
+    if judged.verdict is not Verdict.SLOWER or point.latency is None:
+        return point  # eager mode is not slower for certain, so compiling never pays
+    own = point.latency.median_seconds
+    return msgspec.structs.replace(
+        point,
+        break_even_calls_cold=statistics.break_even_calls(
+            point.first_call_seconds, own * judged.ratio, own
+        ),
+        break_even_calls_warm=statistics.break_even_calls(
+            point.warm_first_call_seconds, own * judged.ratio, own
+        ),
+    )
+
+
+def with_first(point: BatchPoint, measured: Measurement, first: Measurement) -> BatchPoint:
+    """A point compared with the same target in the first environment, of the same rounds."""
+    judged = statistics.in_turns(first.wall, measured.wall)
+    return msgspec.structs.replace(point, against_first=judged)
+
+
+def trace_folder(target: str, targets: Sequence[str]) -> str:
+    """The folder of a target's trace, relative to the profile.
+
+    The files of the main target are in `profiler_traces` itself, the others below it.
+    """
+    main = main_traced(targets)
+    return "profiler_traces" if target == main else f"profiler_traces/{target}"
+
+
+def main_traced(targets: Sequence[str]) -> str | None:
+    """The target whose trace and operators have the usual names: the first that is compiled."""
+    traced = [target for target in targets if target_kind(target) in TRACED]
+    return next((t for t in traced if target_kind(t) != EAGER), traced[0] if traced else None)
+
+
+def segments_of(found: Segmented) -> Segments:
+    """Where the call spends its time, by kind."""
+    kinds = dict.fromkeys(("graph", "guard", "eager", "python"), 0.0)
+    for by_kind in found.seconds.values():
+        for kind, seconds in by_kind.items():
+            kinds[kind] += seconds
+    return Segments(
+        calls=found.calls,
+        call_seconds=found.total_seconds,
+        graph_seconds=kinds["graph"],
+        guard_seconds=kinds["guard"],
+        eager_seconds=kinds["eager"],
+        python_seconds=kinds["python"],
+    )
+
+
+def costs_of(found: Segmented) -> tuple[BreakCost, ...]:
+    """The cost of each graph break, the most expensive first.
+
+    A break costs what its frame does outside of graphs: looking up the frame that resumes, Python
+    code and operators in between. The last frame of a call has no break, and costs nobody anything
+    that compiling without breaks would not.
+    """
+    costs: list[BreakCost] = []
+    for index, each in enumerate(found.breaks):
+        owners = [owner for owner, end in found.ends.items() if end == index]
+        spent = [found.seconds.get(owner, {}) for owner in owners]
+        guard, python, eager = (
+            sum(kinds.get(kind, 0.0) for kinds in spent) for kind in ("guard", "python", "eager")
+        )
+        total = found.total_seconds
+        costs.append(
+            BreakCost(
+                fingerprint=each.fingerprint,
+                code=each.code,
+                file=each.file,
+                line=each.line,
+                function=each.function,
+                reason=each.reason,
+                source_start=each.source_start,
+                source=each.source,
+                compile_ids=tuple(owner for owner in owners if owner != OWN_CALL),
+                guard_seconds=guard,
+                python_seconds=python,
+                eager_seconds=eager,
+                share=(guard + python + eager) / total if total else 0.0,
+            )
+        )
+    return tuple(sorted(costs, key=lambda cost: -cost.seconds))
+
+
+def best_batch(points: Iterable[BatchPoint]) -> int | None:
+    """The measured batch size with the most samples a second; of equal ones the smallest."""
+    rates = [(p.samples_per_second, -p.batch_size) for p in points if p.samples_per_second]
+    return -max(rates)[1] if rates else None
+
+
+def best_point(target: TargetProfile) -> BatchPoint | None:
+    """The point of the best batch size of a target."""
+    return next((p for p in target.points if p.batch_size == target.best_batch_size), None)
+
+
+def fastest(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | None:
+    """The target and batch size with the most samples a second whose numbers are right."""
+    found = [
+        (point.samples_per_second, target, point)
+        for target in profile.targets
+        for point in target.points
+        if point.samples_per_second
+        and (target_kind(target.target) == EAGER or point.speedup is not None)
+    ]
+    if not found:
+        return None
+    _, target, point = max(found, key=lambda each: each[0])
+    return target, point
+
+
+def broken(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | None:
+    """The first target with graph breaks whose costs are known, at its smallest batch size."""
+    points = ((target, point) for target in profile.targets for point in target.points)
+    return next(((target, point) for target, point in points if point.breaks), None)
+
+
+def bottleneck(profile: InferenceProfile) -> str:
+    """The main bottleneck in one sentence, from what was measured of the fastest target."""
+    chosen = fastest(profile)
+    if chosen is None:
+        return "nothing was measured"
+    target, point = chosen
+    where = f"{target.target} at batch {point.batch_size}"
+    if point.utilization is not None and point.utilization < 1 - 2 * NOTABLE:
+        return (
+            f"the machine: of the time of {where}, the model had the CPU for "
+            f"{point.utilization:.0%} only"
+        )
+    compiled = next((t for t in profile.targets if any(p.segments for p in t.points)), None)
+    if compiled is not None:
+        worst = max((p for p in compiled.points if p.segments), key=_break_share)
+        if _break_share(worst) >= NOTABLE:
+            cost = worst.breaks[0]
+            return (
+                f"graph breaks: {_break_share(worst):.0%} of a call of {compiled.target} at batch "
+                f"{worst.batch_size}, most of it at {cost.file}:{cost.line}"
+            )
+    segments = point.segments
+    if segments is not None and segments.graph_ratio < 1 - NOTABLE:
+        return f"overhead around the compiled graphs: {1 - segments.graph_ratio:.0%} of {where}"
+    return f"computing: {_scaling(target.points)}"
+
+
+def _break_share(point: BatchPoint) -> float:
+    return sum(cost.share for cost in point.breaks)
+
+
+def _scaling(points: Sequence[BatchPoint]) -> str:
+    """What the time per sample does as the batch grows."""
+    measured = [p for p in points if p.status is Status.PASS and p.samples_per_second]
+    if len(measured) < 2:
+        return "the operators of the model take the time"
+    first, last = measured[0], measured[-1]
+    assert first.samples_per_second is not None
+    assert last.samples_per_second is not None
+    gain = last.samples_per_second / first.samples_per_second
+    if gain > 1 + 5 * NOTABLE:
+        return (
+            f"small batches do not fill the machine; batch {last.batch_size} gives "
+            f"{gain:.1f} times the throughput of batch {first.batch_size}"
+        )
+    if gain < 1 - NOTABLE:
+        return (
+            f"memory: batch {last.batch_size} gives only {gain:.0%} of the throughput of "
+            f"batch {first.batch_size}"
+        )
+    return "the time of a call grows with its batch, so the machine is full at any batch size"

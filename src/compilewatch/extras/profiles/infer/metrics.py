@@ -1,0 +1,123 @@
+"""The metrics of a run's inference profiles, with a number of series that does not grow with it.
+
+Single models have series only where a dashboard can show them: every batch size of up to
+`DETAILED_MODELS` models, or else the best batch size of the `SHOWN_MODELS` most used ones. The
+other models are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from compilewatch.extras.profiles.infer import analysis
+from compilewatch.extras.profiles.infer.records import (
+    BatchPoint,
+    InferenceProfile,
+    TargetProfile,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles
+
+DETAILED_MODELS = 10
+SHOWN_MODELS = 40
+
+Sample = tuple[str, tuple[str, ...], float]
+"""A metric's name, its label values in the order of the definition, and the value."""
+
+
+def samples(part: RunProfiles) -> Iterator[Sample]:
+    """Yield the samples of all profiles of a run; nothing for a run without profiles."""
+    if not part.profiles:
+        return
+    yield from of_profiles(part.profiles)
+    yield from _changes(part, {profile.model for profile in _ranked(part.profiles)[:SHOWN_MODELS]})
+
+
+def of_profiles(profiles: Sequence[InferenceProfile]) -> Iterator[Sample]:
+    """Yield the samples of profiles without a comparison."""
+    shown = _ranked(profiles)
+    detailed = len(shown) <= DETAILED_MODELS
+    for profile in shown[:SHOWN_MODELS]:
+        for target in profile.targets:
+            yield from _of_target(profile, target, detailed=detailed)
+    counted: Counter[tuple[str, str]] = Counter()
+    for profile in profiles:
+        for target in profile.targets:
+            counted[target.target, _stability(target)] += 1
+    yield from (("compilewatch_profiles", labels, count) for labels, count in counted.items())
+
+
+def _ranked(profiles: Sequence[InferenceProfile]) -> list[InferenceProfile]:
+    return sorted(profiles, key=lambda p: (-(p.downloads or 0), p.model))
+
+
+def _of_target(
+    profile: InferenceProfile, target: TargetProfile, *, detailed: bool
+) -> Iterator[Sample]:
+    who = (profile.model, profile.family, target.target)
+    best = analysis.best_point(target)
+    points = [p for p in target.points if p.latency and (detailed or p is best)]
+    for point in points:
+        yield from _of_point(who, point)
+    broken = next((p for p in target.points if p.segments is not None), None)
+    if broken is not None:
+        share = sum(cost.share for cost in broken.breaks)
+        yield "compilewatch_break_cost_ratio", who, share
+        if profile.downloads is not None:
+            yield "compilewatch_break_cost_downloads", who, share * profile.downloads
+    if best is not None and best.break_even_calls_cold is not None:
+        yield "compilewatch_break_even_calls", (*who, "cold"), best.break_even_calls_cold
+    if best is not None and best.break_even_calls_warm is not None:
+        yield "compilewatch_break_even_calls", (*who, "warm"), best.break_even_calls_warm
+
+
+def _of_point(who: tuple[str, ...], point: BatchPoint) -> Iterator[Sample]:
+    assert point.latency is not None
+    labels = (*who, str(point.batch_size))
+    for quantile, seconds in (
+        ("0.5", point.latency.median_seconds),
+        ("0.99", point.latency.p99_seconds),
+    ):
+        if seconds is not None:
+            yield "compilewatch_latency_seconds", (*labels, quantile), seconds
+    if point.samples_per_second is not None:
+        yield "compilewatch_throughput_samples_per_second", labels, point.samples_per_second
+    if point.memory is not None and point.memory.rss_peak_bytes is not None:
+        yield "compilewatch_profile_memory_bytes", labels, point.memory.rss_peak_bytes
+    if point.speedup is not None:
+        yield "compilewatch_profile_speedup_ratio", labels, point.speedup
+
+
+def _stability(target: TargetProfile) -> str:
+    """`stable`, `unstable`, or `failed` where nothing was measured."""
+    measured = [point.latency for point in target.points if point.latency is not None]
+    if not measured:
+        return "failed"
+    return "stable" if all(each.stable for each in measured) else "unstable"
+
+
+def _changes(part: RunProfiles, shown: set[str]) -> Iterator[Sample]:
+    """Counts by verdict, and the models that are slower; nothing without a baseline."""
+    if not part.changes:
+        return
+    counts: Counter[tuple[str, str]] = Counter()
+    families = {profile.model: profile.family for profile in part.profiles}
+    for compared in part.changes:
+        worst: dict[str, float] = {}
+        for point in compared.points:
+            counts[point.target, point.judgement.verdict.value] += 1
+            if point.judgement.verdict is Verdict.SLOWER and compared.model in shown:
+                ratio = point.judgement.ratio or 1.0
+                worst[point.target] = max(ratio, worst.get(point.target, 0.0))
+        for target, ratio in worst.items():
+            who = (compared.model, families.get(compared.model, "unknown"), target)
+            yield "compilewatch_profile_slower_ratio", who, ratio
+    # A measured zero is exported, because an alert must see the value fall to it.
+    for target in {point.target for c in part.changes for point in c.points}:
+        counts.setdefault((target, Verdict.SLOWER.value), 0)
+    for labels, count in counts.items():
+        yield "compilewatch_profile_changes", labels, count

@@ -1,0 +1,139 @@
+"""Trains models for a profile, each on each target in a child of its own, one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from compilewatch.errors import StoreError
+from compilewatch.extras.profiles.train import analysis
+from compilewatch.extras.profiles.train.records import (
+    ProfileFinding,
+    StageTimes,
+    TrainingMetrics,
+    TrainingOptions,
+)
+from compilewatch.extras.profiles.train.store import find_training, read_training
+from compilewatch.files import safe_name
+from compilewatch.launchers import Launcher
+from compilewatch.records import Depth, Mode, Request, Result, Status, Tier, Work
+
+EAGER, XLA = "eager", "xla"
+
+SAME_LOSS = 1e-3
+"""Relative difference of the losses of the first steps up to which a speed-up is stated."""
+
+COMPARED_STEPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """One model on one target. `speedup` is None unless the losses match those of eager mode."""
+
+    model: str
+    target: str
+    status: Status
+    detail: str
+    folder: Path | None = None
+    metrics: TrainingMetrics | None = None
+    times: StageTimes | None = None
+    losses: tuple[float | None, ...] = ()
+    findings: tuple[ProfileFinding, ...] = ()
+    speedup: float | None = None
+    same_losses: bool | None = None
+
+
+def training_request(request: Request, target: str, options: TrainingOptions) -> Request:
+    """Return the request that trains instead of evaluating; `target` may be `eager`."""
+    compiled = target != EAGER
+    return msgspec.structs.replace(
+        request,
+        target=msgspec.structs.replace(request.target, mode=Mode.TRAIN),
+        key=f"train-{safe_name(request.model.name)}-{target}",
+        tier=Tier.REAL,
+        depth=request.depth or Depth.FULL,
+        keep_artifacts=False,
+        work=Work(
+            name="train",
+            options=msgspec.to_builtins(
+                msgspec.structs.replace(
+                    options,
+                    out=str(Path(options.out) / safe_name(request.model.name) / target),
+                    compiled=compiled,
+                )
+            ),
+        ),
+    )
+
+
+def profile_training(
+    requests: Sequence[tuple[str, Request]],
+    launcher: Launcher,
+    scratch: Path,
+    train_alone: Callable[[Request], Result],
+) -> Iterator[Trained]:
+    """Run the requests, given with their targets, and yield each with what was measured.
+
+    `train_alone` runs those that a warm server's child cannot run.
+    """
+    eager: dict[str, Trained] = {}
+    for target, request in requests:
+        if target == XLA:
+            result = train_alone(request)
+        else:
+            (completed,) = launcher.run([request], scratch)
+            result = completed.result
+        found = _trained(target, result)
+        if target == EAGER:
+            eager[found.model] = found
+        yield _compared(found, eager.get(found.model))
+
+
+def _trained(target: str, result: Result) -> Trained:
+    assert result.request.work is not None
+    found = Trained(
+        model=result.request.model.name,
+        target=target,
+        status=result.status,
+        detail=f"{result.detail} (in {result.phase})"
+        if result.status is not Status.PASS
+        else result.detail,
+    )
+    folders = find_training(Path(result.request.work.options["out"]))
+    if not folders:
+        return found
+    try:
+        profile = read_training(folders[0])
+    except StoreError as error:
+        return replace(found, detail=str(error))
+    return Trained(
+        model=found.model,
+        target=target,
+        status=found.status,
+        detail=found.detail,
+        folder=folders[0],
+        metrics=analysis.metrics_of(profile),
+        times=analysis.times_of(profile),
+        losses=tuple(step.loss for step in profile.steps[:COMPARED_STEPS]),
+        findings=analysis.findings(profile),
+    )
+
+
+def _compared(found: Trained, eager: Trained | None) -> Trained:
+    """Add the speed-up over eager mode, if both trained and their first losses are the same."""
+    if eager is None or found is eager or found.status is not Status.PASS:
+        return found
+    if eager.status is not Status.PASS or found.times is None or eager.times is None:
+        return found
+    pairs = list(zip(eager.losses, found.losses, strict=False))
+    same = bool(pairs) and all(
+        a is not None and b is not None and math.isclose(a, b, rel_tol=SAME_LOSS) for a, b in pairs
+    )
+    speedup = None
+    if same and found.times.step is not None and eager.times.step is not None:
+        speedup = eager.times.step.median / found.times.step.median
+    return replace(found, speedup=speedup, same_losses=same)

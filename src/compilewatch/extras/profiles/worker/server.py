@@ -1,0 +1,252 @@
+"""`worker.process.profiler --channel FD --environment NAME`: the profiling server.
+
+It imports torch once, forks a subject for each `Prepare`, passes every order on to its subject and
+sends one reply to each. It is synchronous on purpose: while a subject measures, nothing else of
+this profile may run. The messages are those of `contract.profiling`. When the parent ends, the
+server ends all subjects.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from compilewatch.contract.failures import error_record, one_line
+from compilewatch.contract.messages import Lines
+from compilewatch.errors import CompilewatchError, UsageError
+from compilewatch.extras.profiles.infer.messages import (
+    AnyOrder,
+    End,
+    Ended,
+    Prepare,
+    ProfileServerReady,
+    SubjectFailed,
+)
+from compilewatch.extras.profiles.infer.records import ProfileFailure
+from compilewatch.records import Phase, Record, Status
+from compilewatch.worker.process import child, warmup
+from compilewatch.worker.process.server import own_temporary_folder
+
+POLL_SECONDS = 0.5
+"""How often the memory of a working subject is checked: often enough, and without disturbing it."""
+
+_orders = msgspec.json.Decoder(AnyOrder)
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class _Subject:
+    """A running subject, as the server sees it. `limit` is its memory limit in bytes."""
+
+    pid: int
+    lines: Lines
+    limit: int
+
+    def ask(self, line: bytes, deadline_seconds: float) -> bytes | SubjectFailed:
+        """Pass on an order and return the line of the reply, or why there is none."""
+        with contextlib.suppress(OSError):  # it has ended: the empty reply says so
+            self.lines.channel.sendall(line + b"\n")
+        end = time.monotonic() + deadline_seconds
+        while True:
+            readable, _, _ = select.select([self.lines], [], [], POLL_SECONDS)
+            if readable:
+                received = self.lines.receive()
+                if received is None:
+                    return self._ended()
+                if received:
+                    return received[0]
+            if time.monotonic() > end:
+                self.kill()
+                return _failed(Status.TIMEOUT, f"did not finish within {deadline_seconds:g} s")
+            if (used := self._resident_bytes()) > self.limit:
+                self.kill()
+                gib = f"used {used / 2**30:.1f} GiB of {self.limit / 2**30:.1f} GiB allowed"
+                return _failed(Status.OOM, gib)
+
+    def kill(self) -> int:
+        """End it with everything it started, and return its wait status."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+        self.lines.channel.close()
+        return os.waitpid(self.pid, 0)[1]
+
+    def _ended(self) -> SubjectFailed:
+        status = os.waitpid(self.pid, 0)[1]
+        self.lines.channel.close()
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            # The kernel's memory killer uses SIGKILL, and so does nobody else here.
+            kind = Status.OOM if number == signal.SIGKILL else Status.CRASHED
+            return _failed(kind, f"ended by {signal.Signals(number).name}")
+        return _failed(Status.CRASHED, f"ended with exit code {os.WEXITSTATUS(status)}")
+
+    def _resident_bytes(self) -> int:
+        try:
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+        except (OSError, IndexError):
+            return 0
+
+
+class ProfilingServer:
+    """Starts subjects and passes orders on to them, until the parent closes the socket."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.lines = Lines(channel)
+        self.subjects: dict[int, _Subject] = {}
+
+    def serve(self) -> None:
+        try:
+            while (received := self.lines.receive()) is not None:
+                for line in received:
+                    reply = self._reply(line)
+                    if isinstance(reply, bytes):
+                        self.lines.channel.sendall(reply + b"\n")
+                    else:
+                        self.lines.send(reply)
+        except OSError:
+            return  # the parent has ended
+        finally:
+            for subject in self.subjects.values():
+                subject.kill()
+
+    def _reply(self, line: bytes) -> bytes | Record:
+        order = _orders.decode(line)
+        if isinstance(order, Prepare):
+            try:
+                self.subjects[order.subject] = self._fork(order)
+            except OSError as error:
+                return _failed(Status.CRASHED, f"no process could be started: {error.strerror}")
+        subject = self.subjects.get(order.subject)
+        if isinstance(order, End):
+            if subject is not None:
+                del self.subjects[order.subject]
+                subject.kill()
+            return Ended()
+        if subject is None:
+            return _failed(Status.CRASHED, "its process has ended")
+        reply = subject.ask(line, order.deadline_seconds)
+        if isinstance(reply, SubjectFailed):
+            del self.subjects[order.subject]
+        return reply
+
+    def _fork(self, order: Prepare) -> _Subject:
+        ours, theirs = socket.socketpair()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            self.lines.channel.close()
+            for other in self.subjects.values():
+                other.lines.channel.close()
+            _be_subject(order, theirs, parent)
+        theirs.close()
+        return _Subject(pid=pid, lines=Lines(ours), limit=order.request.memory_limit_bytes)
+
+
+def _be_subject(order: Prepare, channel: socket.socket, parent: int) -> NoReturn:
+    """Obey orders until the server closes the socket. Never returns."""
+    code = 1
+    try:
+        folder = Path(order.folder)
+        child.become_child(folder, parent, order.request.memory_limit_bytes)
+        os.chdir(folder)
+        gc.enable()
+        _obey(order, Lines(channel))
+        code = 0
+    finally:
+        if code:
+            sys.excepthook(*sys.exc_info())
+        os._exit(code)
+
+
+def _obey(first: Prepare, lines: Lines) -> None:
+    from compilewatch.extras.profiles.worker.subject import ProfiledModel
+
+    subject = ProfiledModel(first)
+    while (received := lines.receive()) is not None:
+        for line in received:
+            order = _orders.decode(line)
+            try:
+                is_first = isinstance(order, Prepare)
+                reply: Record = subject.prepare() if is_first else subject.answer(order)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
+                reply = _failure_of(error, subject.phase)
+            lines.send(reply)
+
+
+def _failure_of(error: BaseException, phase: Phase) -> SubjectFailed:
+    record = error_record(error)
+    detail = str(error) if isinstance(error, CompilewatchError) else one_line(error)
+    status = Status.OOM if record.code == "out_of_memory" else Status.ERROR
+    if record.code in ("missing_package", "unknown_architecture"):
+        status = Status.UNSUPPORTED
+    return SubjectFailed(failure=ProfileFailure(status=status, phase=phase, detail=detail))
+
+
+def _failed(status: Status, detail: str) -> SubjectFailed:
+    return SubjectFailed(failure=ProfileFailure(status=status, phase=Phase.PROFILE, detail=detail))
+
+
+def _missing(device: str) -> str:
+    """Why there is no such device here; empty if there is."""
+    from compilewatch.extras.profiles.worker import gpu
+
+    try:
+        gpu.device_of(device)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="compilewatch.extras.profiles.worker.server")
+    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("--environment", default="default")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--targets", default="")
+    options = parser.parse_args(arguments)
+    channel = socket.socket(fileno=options.channel)
+    channel.set_inheritable(False)
+    with own_temporary_folder():
+        from compilewatch.worker.process.describe import describe
+
+        gc.disable()
+        targets = filter(None, options.targets.split(","))
+        if options.device == "cuda":
+            # A process that has asked CUDA for its devices, as a first backward does, cannot fork.
+            warmup.import_modules(targets, warmup.MODULES_OF_EACH)
+        else:
+            warmup.warm_up(targets, single=True)
+        child.become_subreaper()
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        server = ProfilingServer(channel)
+        if missing := _missing(options.device):
+            server.lines.send(_failed(Status.UNSUPPORTED, missing))
+            return 0
+        server.lines.send(
+            ProfileServerReady(environment=describe(options.environment, options.device))
+        )
+        server.serve()
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,1 +1,0 @@
-"""The only modules that see store, plan, launchers and sinks together."""

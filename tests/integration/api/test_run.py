@@ -1,0 +1,645 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from compilewatch.api import run as pipeline
+from compilewatch.api.run import resume
+from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
+from compilewatch.launchers import Completed
+from compilewatch.records import Mode, Phase, Request, Result, Status, Target
+from compilewatch.records.plans import Shard
+from tests import factories, sweeping
+from tests.fake_launcher import FakeLauncher, passing
+from tests.sweeping import ASKED, MODELS, events, names, run_sweep, seen, settings, store
+
+EVERYONE = sorted(spec.name for spec in MODELS)
+
+
+class Interrupted(FakeLauncher):
+    """Answers `after` requests, then is cut short by `error`; knows whether it was closed."""
+
+    def __init__(self, after: int, error: BaseException, **given: Any) -> None:
+        super().__init__(**given)
+        self.after = after
+        self.error = error
+        self.closed = False
+
+    def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
+        try:
+            for number, completed in enumerate(super().run(requests, scratch)):
+                if number == self.after:
+                    raise self.error
+                yield completed
+        finally:
+            self.closed = True
+
+
+class Watcher:
+    def __init__(self, on_result: Callable[[Result], None] = lambda result: None) -> None:
+        self.said: list[Any] = []
+        self._on_result = on_result
+
+    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
+        self.said.append((total, reused))
+
+    def on_result(self, result: Result, done: int, total: int) -> None:
+        self.said.append((result.request.model.name, done, total))
+        self._on_result(result)
+
+
+# --- one sweep ---
+
+
+def test_everything_is_answered_once_and_equal_questions_are_asked_once(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    view = run_sweep(tmp_path, launcher)
+    assert seen(launcher) == ASKED
+    assert sorted(names(view.results)) == EVERYONE
+    by_name = {r.request.model.name: r for r in view.results}
+    assert by_name["org/two"].status is Status.PASS
+    assert by_name["org/two"].reused_from == view.run.id
+    assert by_name["org/one"].reused_from is None
+    assert by_name["org/gated"].status is Status.SKIPPED
+    assert view.run.planned == len(MODELS)
+    assert (view.run.state, view.notes) == ("finished", ())
+
+
+def test_what_is_returned_is_what_is_stored(tmp_path: Path) -> None:
+    view = run_sweep(tmp_path)
+    stored = store(tmp_path).open()
+    assert stored.run == view.run
+    assert stored.results() == view.results
+    assert view.run.wall_seconds is not None
+    assert not list(stored.path.glob(".scratch*"))
+
+
+def test_a_cpu_build_trains_for_a_device_in_the_environment_cuda(tmp_path: Path) -> None:
+    targets = [Target(device="cuda", mode=mode) for mode in (Mode.EVAL, Mode.TRAIN)]
+    alone, both = FakeLauncher(), FakeLauncher(environments=("default", "cuda"))
+    without = run_sweep(tmp_path / "without", alone, targets=targets)
+    assert {request.target.mode for request in alone.seen} == {Mode.EVAL}
+    trained = [r for r in without.results if r.request.target.mode is Mode.TRAIN]
+    detail = "needs the environment 'cuda': compilewatch env create cuda"
+    assert Counter((r.status, r.detail) for r in trained)[(Status.UNSUPPORTED, detail)] == 5
+    run_sweep(tmp_path / "both", both, targets=targets)
+    placed = {(r.target.mode, r.target.environment) for r in both.seen}
+    assert placed == {(Mode.EVAL, "default"), (Mode.TRAIN, "cuda")}
+
+
+def test_an_unchanged_sweep_asks_nothing(tmp_path: Path) -> None:
+    first = run_sweep(tmp_path, FakeLauncher(artifacts={"trace.log": b"t"}))
+    launcher, watcher = FakeLauncher(), Watcher()
+    second = run_sweep(tmp_path, launcher, observer=watcher)
+    assert launcher.seen == []
+    assert watcher.said == [(6, 5)]
+    reused = {r.request.model.name: r for r in second.results if r.status is Status.PASS}
+    assert {r.reused_from for r in reused.values()} == {first.run.id}
+    assert second.run.id != first.run.id
+    path = store(tmp_path).open().path / reused["A"].artifacts[0]
+    assert path.read_bytes() == b"t"
+
+
+def test_a_reused_answer_keeps_naming_the_run_that_measured_it(tmp_path: Path) -> None:
+    first = run_sweep(tmp_path)
+    run_sweep(tmp_path)
+    third = run_sweep(tmp_path)
+    assert {r.reused_from for r in third.results if r.status is Status.PASS} == {first.run.id}
+
+
+def test_fresh_asks_again(tmp_path: Path) -> None:
+    run_sweep(tmp_path)
+    launcher = FakeLauncher()
+    run_sweep(tmp_path, launcher, fresh=True)
+    assert seen(launcher) == ASKED
+
+
+def test_what_did_not_last_is_asked_again(tmp_path: Path) -> None:
+    def slow(request: Request) -> Result:
+        status = Status.TIMEOUT if request.model.name == "A" else Status.PASS
+        return factories.result(status=status, request=request)
+
+    run_sweep(tmp_path, FakeLauncher(answers=slow))
+    launcher = FakeLauncher()
+    run_sweep(tmp_path, launcher)
+    assert seen(launcher) == ["A"]
+
+
+def test_another_environment_is_another_question(tmp_path: Path) -> None:
+    class Newer(FakeLauncher):
+        def environments(self) -> tuple[Any, ...]:
+            (environment,) = super().environments()
+            return (msgspec.structs.replace(environment, torch="9.9", digest="newer"),)
+
+    run_sweep(tmp_path)
+    launcher = Newer()
+    view = run_sweep(tmp_path, launcher)
+    assert seen(launcher) == ASKED
+    assert view.differences == ("torch 0.0.0+fake -> 9.9",)
+
+
+def test_an_edited_override_asks_its_models_again_and_no_others(tmp_path: Path) -> None:
+    run_sweep(tmp_path)
+    overrides = tmp_path / "in" / "overrides"
+    overrides.mkdir(parents=True)
+    (overrides / "a.toml").write_text(
+        '[[override]]\nreason = "r"\ndate = 2026-01-01\nclasses = ["B"]\nconfig = {x = 1}\n'
+    )
+    launcher = FakeLauncher()
+    run_sweep(tmp_path, launcher)
+    assert seen(launcher) == ["B"]
+    assert launcher.seen[0].overrides_dir == str(overrides)
+
+
+def test_progress_is_told_in_order(tmp_path: Path) -> None:
+    watcher = Watcher()
+    run_sweep(tmp_path, observer=watcher)
+    assert watcher.said == [
+        (6, 0),
+        ("A", 2, 6),
+        ("org/one", 3, 6),
+        ("org/two", 4, 6),
+        ("B", 5, 6),
+        ("C", 6, 6),
+    ]
+
+
+def test_an_answer_is_on_disk_before_it_is_counted(tmp_path: Path) -> None:
+    def look(result: Result) -> None:
+        stored = store(tmp_path).open().results()
+        assert (result.request.model.name, result.status) in [
+            (r.request.model.name, r.status) for r in stored
+        ]
+
+    run_sweep(tmp_path, observer=Watcher(look))
+
+
+def test_artifacts_end_in_the_run_and_are_shared(tmp_path: Path) -> None:
+    view = run_sweep(tmp_path, FakeLauncher(artifacts={"trace/a.log": b"a"}))
+    by_name = {r.request.model.name: r.artifacts for r in view.results}
+    assert by_name["org/two"] == by_name["org/one"] == ("artifacts/org--one/dynamo/trace/a.log",)
+    for names_ in by_name.values():
+        assert all((store(tmp_path).open().path / name).is_file() for name in names_)
+
+
+def test_the_log_tells_the_run(tmp_path: Path) -> None:
+    broken = sweeping.breaking({"A": [factories.graph_break()]})
+    view = run_sweep(tmp_path, FakeLauncher(answers=broken))
+    log = events(view, tmp_path)
+    kinds = Counter(line["event"] for line in log)
+    assert kinds == {"run_started": 1, "model_checked": 6, "graph_break": 1, "run_finished": 1}
+    assert (log[0]["event"], log[-1]["event"]) == ("run_started", "run_finished")
+    assert (log[0]["planned"], log[0]["skipped"], log[0]["duplicates"]) == (6, 1, 1)
+    assert log[-1]["statuses"] == {"pass": 4, "graph_break": 1, "skipped": 1}
+    assert {line["run"] for line in log} == {view.run.id}
+
+
+def test_a_shard_sweeps_its_part(tmp_path: Path) -> None:
+    parts = [run_sweep(tmp_path, shard=Shard(index=i, count=2), fresh=True).results for i in (1, 2)]
+    assert sorted(names(parts[0]) + names(parts[1])) == EVERYONE
+    assert all(parts)
+
+
+# --- what the second run says about the first ---
+
+
+def test_a_regression_is_found_logged_and_remembered(tmp_path: Path) -> None:
+    first = run_sweep(tmp_path)
+    broken = sweeping.breaking({"A": [factories.graph_break()]})
+    second = run_sweep(tmp_path, FakeLauncher(answers=broken), fresh=True)
+    ((change,), baseline) = second.changes, second.baseline
+    assert (change.kind, change.model) == ("regression", "A")
+    assert baseline is not None
+    assert second.run.baseline == baseline.id == first.run.id
+    assert store(tmp_path).open().run.baseline == first.run.id
+    log = {line["event"]: line for line in events(second, tmp_path)}
+    assert log["regression"]["model"] == "A"
+    assert log["run_finished"]["regressions"] == 1
+
+
+def test_another_selection_is_no_baseline_unless_named(tmp_path: Path) -> None:
+    first = run_sweep(tmp_path, selection={"top": 25})
+    assert run_sweep(tmp_path, specs=MODELS[:1], selection={"models": ["A"]}).baseline is None
+    named = run_sweep(tmp_path, specs=MODELS[:1], settings={"baseline": first.run.id})
+    assert named.baseline is not None
+    assert {c.kind for c in named.changes} == {"not_selected"}
+    assert (
+        run_sweep(tmp_path, selection={"top": 25}, settings={"baseline": "none"}).baseline is None
+    )
+
+
+def test_a_wrong_request_fails_before_anything_runs(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    for changes, kind, message in (
+        ({"baseline": "20990101"}, UsageError, "no run"),
+        ({"sinks": ["papyrus"]}, UsageError, "no sink 'papyrus'; known: html"),
+        ({"environments": ["xla"]}, UsageError, "no environment 'xla'; known: default"),
+    ):
+        with pytest.raises(kind, match=message):
+            run_sweep(tmp_path, launcher, settings=changes)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "expectations.toml").write_text("[[")
+    with pytest.raises(ConfigError, match=r"expectations\.toml"):
+        run_sweep(tmp_path, launcher)
+    assert launcher.seen == []
+    assert store(tmp_path).runs() == ()
+
+
+EXPECTATIONS = """
+schema_version = 1
+[[expectation]]
+model = "A"
+status = "error"
+reason = "needs a package"
+date = 2026-01-01
+[[expectation]]
+model = "B"
+status = "oom"
+reason = "takes the machine down"
+date = 2026-01-01
+skip = true
+"""
+
+
+def test_expectations_are_met_skipped_and_outlived(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "expectations.toml").write_text(EXPECTATIONS)
+
+    def failing(request: Request) -> Result:
+        if request.model.name != "A":
+            return passing(request)
+        return factories.result(status=Status.ERROR, phase=Phase.CREATE, request=request)
+
+    launcher = FakeLauncher(answers=failing)
+    met = run_sweep(tmp_path, launcher)
+    by_name = {r.request.model.name: r for r in met.results}
+    assert by_name["A"].expectation == "needs a package"
+    assert (by_name["B"].status, by_name["B"].detail) == (Status.SKIPPED, "takes the machine down")
+    assert "B" not in seen(launcher)
+    assert met.notes == ()
+
+    outlived = run_sweep(tmp_path, fresh=True)
+    assert len(outlived.notes) == 1
+    assert (
+        "A [dynamo]: expected error (needs a package, 2026-01-01) but the result is pass"
+        in (outlived.notes[0])
+    )
+    stale = [line for line in events(outlived, tmp_path) if line["event"] == "expectation_stale"]
+    assert [line["model"] for line in stale] == ["A"]
+
+
+def test_a_reused_answer_is_judged_by_the_expectations_of_today(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in" / "expectations.toml"
+    file.write_text(EXPECTATIONS.replace('"error"', '"graph_break"'))
+    broken = sweeping.breaking({"A": [factories.graph_break()]})
+    met = run_sweep(tmp_path, FakeLauncher(answers=broken))
+    assert [r.expectation for r in met.results if r.request.model.name == "A"] == [
+        "needs a package"
+    ]
+    file.unlink()
+    launcher = FakeLauncher(answers=broken)
+    again = run_sweep(tmp_path, launcher)
+    (reused,) = (r for r in again.results if r.request.model.name == "A")
+    assert "A" not in seen(launcher)
+    assert reused.reused_from == met.run.id
+    assert reused.expectation is None
+
+
+# --- cut short ---
+
+
+def _assert_whole(tmp_path: Path, launcher: FakeLauncher, run_id: str, known: list[str]) -> None:
+    """The resumed run is exactly its plan, and asked nothing that was known."""
+    stored = store(tmp_path).open(run_id)
+    assert sorted(names(stored.results())) == EVERYONE
+    assert stored.damaged == ()
+    assert stored.run.state == "finished"
+    assert not set(seen(launcher)) & set(known)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_an_interrupted_sweep_keeps_what_is_done(tmp_path: Path, after: int) -> None:
+    launcher = Interrupted(after, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tmp_path, launcher)
+    assert launcher.closed
+    stored = store(tmp_path).unfinished()
+    known = names(stored.results())
+    assert set(ASKED[:after]) <= set(known)
+    assert (stored.run.state, stored.damaged) == ("interrupted", ())
+
+    again = FakeLauncher()
+    view = resume(store(tmp_path), again, settings(tmp_path))
+
+    assert view.run.id == stored.run.id
+    assert seen(again) == ASKED[after:]
+    _assert_whole(tmp_path, again, view.run.id, known)
+    kinds = [line["event"] for line in events(view, tmp_path)]
+    assert [k for k in kinds if k.startswith("run_")] == [
+        "run_started",
+        "run_interrupted",
+        "run_resumed",
+        "run_finished",
+    ]
+
+
+def test_the_launcher_is_closed_when_an_answer_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = Interrupted(99, KeyboardInterrupt())
+    real = os.write
+    full = False
+
+    def write(descriptor: int, data: bytes) -> int:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data)
+
+    def fill(result: Result) -> None:
+        nonlocal full
+        full = result.request.model.name == "B"
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(StoreError, match="disk is full") as caught:
+        run_sweep(tmp_path, launcher, observer=Watcher(fill))
+    assert launcher.closed, "while the traceback still holds the generator"
+    assert caught.tb is not None
+    full = False
+
+    again = FakeLauncher()
+    view = resume(store(tmp_path), again, settings(tmp_path))
+    assert seen(again) == ["C"]
+    _assert_whole(tmp_path, again, view.run.id, ["A", "org/one", "B"])
+
+
+def test_a_launcher_that_gives_up_leaves_a_run_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(LauncherError, match="no server"):
+        run_sweep(tmp_path, Interrupted(2, LauncherError("no server")))
+    log = (store(tmp_path).unfinished().path / "logs").glob("*.jsonl")
+    assert b'"detail":"no server"' in next(log).read_bytes()
+
+
+def test_a_launcher_that_forgets_a_request_is_no_finished_run(tmp_path: Path) -> None:
+    class Forgetful(FakeLauncher):
+        def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
+            return super().run(list(requests)[1:], scratch)
+
+    with pytest.raises(LauncherError, match="while 1 request had no result"):
+        run_sweep(tmp_path, Forgetful())
+    assert store(tmp_path).unfinished().run.state == "interrupted"
+
+
+def test_there_may_be_nothing_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing to resume"):
+        resume(store(tmp_path), FakeLauncher(), settings(tmp_path))
+    view = run_sweep(tmp_path)
+    with pytest.raises(UsageError, match="nothing to resume"):
+        resume(store(tmp_path), FakeLauncher(), settings(tmp_path), reference=view.run.id)
+
+
+def test_a_run_is_never_of_two_environments_or_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tmp_path, Interrupted(1, KeyboardInterrupt()))
+
+    class Newer(FakeLauncher):
+        def environments(self) -> tuple[Any, ...]:
+            (environment,) = super().environments()
+            return (msgspec.structs.replace(environment, digest="newer"),)
+
+    with pytest.raises(UsageError, match="environment 'default' has changed"):
+        resume(store(tmp_path), Newer(), settings(tmp_path))
+    monkeypatch.setattr(pipeline, "target_sha256", lambda name: "edited")
+    with pytest.raises(UsageError, match="the targets of compilewatch have changed"):
+        resume(store(tmp_path), FakeLauncher(), settings(tmp_path))
+    assert store(tmp_path).unfinished().run.state == "interrupted"
+
+
+def test_an_answer_whose_sharers_were_cut_off_is_not_asked_again(tmp_path: Path) -> None:
+    """The kill fell between two lines of one write; an error of the set-up does not last."""
+
+    def slow(request: Request) -> Result:
+        return factories.result(status=Status.ERROR, phase=Phase.SETUP, request=request)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tmp_path, Interrupted(2, KeyboardInterrupt(), answers=slow))
+    stored = store(tmp_path).unfinished()
+    path = stored.path / "results.jsonl"
+    *kept, last = path.read_bytes().splitlines(keepends=True)
+    assert b'"org/two"' in last
+    path.write_bytes(b"".join(kept))
+
+    launcher = FakeLauncher()
+    view = resume(store(tmp_path), launcher, settings(tmp_path))
+
+    assert seen(launcher) == ["B", "C"]
+    by_name = {r.request.model.name: r for r in view.results}
+    assert by_name["org/two"].status is Status.ERROR
+    assert by_name["org/two"].reused_from == view.run.id
+
+
+def test_a_resumed_fresh_sweep_stays_fresh(tmp_path: Path) -> None:
+    run_sweep(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tmp_path, Interrupted(2, KeyboardInterrupt()), fresh=True)
+    launcher = FakeLauncher()
+    resume(store(tmp_path), launcher, settings(tmp_path))
+    assert seen(launcher) == ASKED[2:]
+
+
+# --- killed, for real ---
+
+CALLS = ("write", "fdatasync", "rename", "replace", "mkdir", "symlink", "unlink")
+
+
+def _die_at(number: int) -> None:
+    """Kill this process at its n-th change to the disk; a write is then half done."""
+    left = number
+
+    def deadly(name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                if name == "write":
+                    real(given[0], given[1][: len(given[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given, **named)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, deadly(name))
+
+
+def _in_child(action: Callable[[], object]) -> int:
+    """Fork, act, and return the wait status. No exit handlers: pytest's must not run twice."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
+def test_killed_at_any_change_to_the_disk_nothing_is_lost_or_asked_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The kernel keeps what a killed process wrote: waiting for the disk only takes time here.
+    for name in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
+    for number in range(1, 500):
+        place = tmp_path / str(number)
+        place.mkdir()
+
+        def act(place: Path = place, number: int = number) -> None:
+            _die_at(number)
+            run_sweep(place, FakeLauncher(artifacts={"trace.log": b"t"}))
+
+        status = _in_child(act)
+        if status == 0:
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        runs = store(place).runs()
+        assert len(runs) <= 1
+        launcher = FakeLauncher(artifacts={"trace.log": b"t"})
+        if not runs:
+            run_sweep(place, launcher)
+            known: list[str] = []
+        elif runs[0].run.state == "finished":
+            known = EVERYONE
+        else:
+            known = names(runs[0].results())
+            resume(store(place), launcher, settings(place))
+        run_id = store(place).open().run.id
+        _assert_whole(place, launcher, run_id, known)
+        asked = [name for name in ASKED if name not in known]
+        assert set(seen(launcher)) <= set(asked), number
+        for result in store(place).open().results():
+            for name in result.artifacts:
+                assert (store(place).open().path / name).read_bytes() == b"t"
+    assert number > 40, "there are more changes to the disk than that"
+    assert status == 0, "the last one was not killed"
+
+
+def test_killed_while_resuming_it_can_be_resumed_again(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tmp_path, Interrupted(1, KeyboardInterrupt()))
+    for number in (1, 2, 4, 6):
+
+        def act(number: int = number) -> None:
+            _die_at(number)
+            resume(store(tmp_path), FakeLauncher(), settings(tmp_path))
+
+        assert os.WTERMSIG(_in_child(act)) == signal.SIGKILL
+    known = names(store(tmp_path).unfinished().results())
+    launcher = FakeLauncher()
+    view = resume(store(tmp_path), launcher, settings(tmp_path))
+    _assert_whole(tmp_path, launcher, view.run.id, known)
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from tests.fake_launcher import FakeLauncher, passing
+from tests import factories
+from tests.sweeping import run_sweep
+
+def slow(request):
+    time.sleep(0.01)
+    print(request.model.name, flush=True)
+    return passing(request)
+
+specs = [factories.spec(f"{sys.argv[2]}{n}") for n in range(int(sys.argv[3]))]
+specs += [factories.spec(f"Common{n}") for n in range(10)]
+view = run_sweep(Path(sys.argv[1]), FakeLauncher(answers=slow), specs=specs)
+print("done", view.run.id, flush=True)
+"""
+
+
+def _start(tmp_path: Path, prefix: str, count: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(tmp_path), prefix, str(count)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+
+
+@pytest.mark.parametrize("moment", [1, 20])
+def test_a_process_killed_from_outside_can_be_resumed(tmp_path: Path, moment: int) -> None:
+    child = _start(tmp_path, "M", 30)
+    assert child.stdout is not None
+    with child, child.stdout:
+        for _ in range(moment):
+            child.stdout.readline()
+        child.kill()
+    stored = store(tmp_path).unfinished()
+    known = names(stored.results())
+    assert len(known) >= moment - 1
+    launcher = FakeLauncher()
+    view = resume(store(tmp_path), launcher, settings(tmp_path))
+    assert view.run.id == stored.run.id
+    assert len(view.results) == len(set(names(view.results))) == 40
+    assert not set(seen(launcher)) & set(known)
+    assert len(launcher.seen) == 40 - len(known)
+
+
+def test_two_sweeps_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    children = [_start(tmp_path, prefix, 40) for prefix in "LR"]
+    ids = [child.communicate(timeout=60)[0].split()[-1] for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    assert len(set(ids)) == 2
+    for prefix, run_id in zip("LR", ids, strict=True):
+        stored = store(tmp_path).open(run_id)
+        found = names(stored.results())
+        assert len(found) == len(set(found)) == 50
+        assert {f"{prefix}{n}" for n in range(40)} <= set(found)
+        assert stored.damaged == ()
+        assert stored.run.state == "finished"
+    assert store(tmp_path).open("latest").run.id in ids
+
+
+def test_what_the_machine_may_have_caused_is_evaluated_again_on_resume(tmp_path: Path) -> None:
+    """A crash, a timeout and an exhausted memory; what was seen of them stays as an attempt."""
+    ended = {"A": Status.CRASHED, "B": Status.TIMEOUT, "C": Status.OOM}
+
+    def answer(request: Request) -> Result:
+        status = ended.get(request.model.name, Status.PASS)
+        phase = Phase.DONE if status is Status.PASS else Phase.EAGER
+        return msgspec.structs.replace(
+            passing(request), status=status, phase=phase, detail=f"was {status}"
+        )
+
+    specs = [factories.spec(name) for name in "ABCDE"]
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tmp_path, Interrupted(4, KeyboardInterrupt(), answers=answer), specs=specs)
+    launcher = FakeLauncher()
+    view = resume(store(tmp_path), launcher, settings(tmp_path))
+    assert sorted(request.model.name for request in launcher.seen) == ["A", "B", "C", "E"]
+    assert len(view.results) == view.run.planned == 5
+    assert {result.status for result in view.results} == {Status.PASS}
+    kept = {r.request.model.name: [(a.status, a.reason) for a in r.attempts] for r in view.results}
+    assert kept == {
+        "A": [(Status.CRASHED, "was crashed")],
+        "B": [(Status.TIMEOUT, "was timeout")],
+        "C": [(Status.OOM, "was oom")],
+        "D": [],
+        "E": [],
+    }

@@ -1,0 +1,105 @@
+"""What a view knows of earlier runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilewatch.api.view import RUNS_SHOWN, view
+from compilewatch.records import Phase, Result, Status, Target
+from compilewatch.records.plans import Plan
+from compilewatch.store import Store
+from tests import factories
+
+EMPTY = Plan(requests=(), skipped=(), digest="plan")
+BROKEN = factories.graph_break()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "outputs")
+
+
+def stored(store: Store, *results: Result, state: str = "finished", **fields: Any) -> str:
+    made = factories.run("", state="running", planned=len(results), **fields)
+    with store.create_run(made, EMPTY) as writer:
+        writer.append(results)
+        writer.finish(state)
+        return writer.run.id
+
+
+def test_the_history_of_a_model_is_oldest_first_and_without_this_run(store: Store) -> None:
+    first = stored(store, factories.result("A", breaks=(BROKEN,)), factories.result("B"))
+    second = stored(store, factories.result("A", Status.ERROR, phase=Phase.CREATE))
+    last = stored(store, factories.result("A"))
+    assert view(store, store.open(last)).history == {
+        ("A", "dynamo"): (
+            (first, Status.GRAPH_BREAK, Phase.DONE),
+            (second, Status.ERROR, Phase.CREATE),
+        )
+    }
+    assert view(store, store.open(first)).history == {}
+
+
+def test_a_history_has_other_selections_but_no_other_depth_source_or_shard(store: Store) -> None:
+    settings = {"targets": ["dynamo"], "depth": "full", "tier": "auto"}
+    same = stored(store, factories.result("A"), settings={**settings, "selection": {"top": 9}})
+    stored(store, factories.result("A"), settings={**settings, "depth": "reduced"})
+    stored(store, factories.result("A"), source="hub")
+    stored(store, factories.result("A"), shard="1/2")
+    last = stored(store, factories.result("A"), settings=settings)
+    found = view(store, store.open(last))
+    assert [point.run for point in found.history[("A", "dynamo")]] == [same]
+    assert [point.run for point in found.trend] == [last]
+
+
+def test_the_trend_has_the_complete_runs_of_the_same_plan_and_this_one(store: Store) -> None:
+    first = stored(store, factories.result("A"), factories.result("B", breaks=(BROKEN,)))
+    stored(store, factories.result("A"), state="interrupted")
+    last = stored(store, factories.result("A"), factories.result("B"))
+    trend = view(store, store.open(last)).trend
+    assert [(point.run, point.passed, point.planned) for point in trend] == [
+        (first, 1, 2),
+        (last, 2, 2),
+    ]
+
+
+def test_no_more_runs_are_read_than_are_shown(store: Store) -> None:
+    ids = [stored(store, factories.result("A")) for _ in range(RUNS_SHOWN + 3)]
+    found = view(store, store.open(ids[-1]))
+    assert [point.run for point in found.trend] == ids[-RUNS_SHOWN:]
+    assert [point.run for point in found.history[("A", "dynamo")]] == ids[-RUNS_SHOWN:-1]
+
+
+def test_results_of_the_baseline_are_kept_where_something_changed(store: Store) -> None:
+    broken = factories.result("A", breaks=(BROKEN,))
+    base = stored(store, broken, factories.result("B"))
+    last = stored(store, factories.result("A"), factories.result("B"))
+    seen = view(store, store.open(last), baseline=base)
+    assert seen.before == {("A", Target()): broken}
+
+
+def test_results_of_the_baseline_are_kept_where_a_break_moved(store: Store) -> None:
+    moved, same = (factories.graph_break(p, source_start=12, source=("if x:",)) for p in "fg")
+    rewritten = factories.graph_break("f", source_start=12, source=("if x > 0:",))
+    before = factories.result("A", breaks=(moved,))
+    base = stored(store, before, factories.result("B", breaks=(same,)))
+    results = factories.result("A", breaks=(rewritten,)), factories.result("B", breaks=(same,))
+    seen = view(store, store.open(stored(store, *results)), baseline=base)
+    assert seen.changes == ()
+    assert seen.before == {("A", Target()): before}
+
+
+def test_an_index_that_cannot_be_used_costs_the_history_only(store: Store) -> None:
+    stored(store, factories.result("A"))
+    last = stored(store, factories.result("A"))
+    (store.root / "index.sqlite").mkdir()
+    seen = view(store, store.open(last))
+    assert (seen.history, seen.trend) == ({}, ())
+    assert [
+        note
+        for note in seen.notes
+        if note.startswith("the history of earlier runs cannot be read: ")
+    ]

@@ -1,0 +1,507 @@
+"""A real Ray cluster of several node processes on this machine; models without torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilewatch.api.run import sweep
+from compilewatch.config.settings import load_settings
+from compilewatch.errors import LauncherError
+from compilewatch.extras.cluster.cluster import Node, _reach, load_ray
+from compilewatch.extras.cluster.driver import Driver, check_equal
+from compilewatch.extras.cluster.launcher import RayLauncher
+from compilewatch.extras.cluster.node import Description
+from compilewatch.extras.cluster.protocol import Connect, Done
+from compilewatch.records import FactoryBuild, ModelSpec, Phase, Status, Target
+from compilewatch.store import Store
+from tests import factories
+from tests.integration.launchers.conftest import bare_request, hurried
+from tests.integration.launchers.local.test_server import gone
+from tests.ray_nodes import SOON_DEAD
+from tests.sharing import free_port
+
+Make = Callable[..., RayLauncher]
+
+
+@pytest.fixture
+def third_node(ray_cluster: Any) -> Iterator[Any]:
+    """A node that a test may kill."""
+    node = ray_cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20, memory=16 * 2**30)
+    yield node
+    if node in ray_cluster.worker_nodes:
+        ray_cluster.remove_node(node)
+
+
+def raylet(node: Any) -> int:
+    return int(node.all_processes["raylet"][0].process.pid)
+
+
+@contextlib.contextmanager
+def meanwhile(action: Callable[[], None]) -> Iterator[None]:
+    """Runs an action in a thread beside the block, and waits for its end."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
+    ray_cluster: Any, third_node: Any, bare_ray: Make, tmp_path: Path, gate: Path
+) -> None:
+    specs = [factories.spec(f"gate-{n}", checkpoint=str(gate)) for n in range(9)]
+    lost: list[bool] = []
+
+    def kill() -> None:
+        _until(lambda: len(list(gate.glob("started-*"))) >= 3)
+        lost.append((gate / f"started-{raylet(third_node)}").exists())
+        ray_cluster.remove_node(third_node, allow_graceful=False)
+        (gate / "open").touch()
+
+    given = {"output_dir": str(tmp_path / "outputs"), "sinks": [], "environments": ["bare"]}
+    settings = load_settings(given, folder=tmp_path, environ={})
+    launcher = bare_ray()
+    assert launcher.jobs == 3
+    store = Store(tmp_path / "outputs")
+    with meanwhile(kill):
+        view = sweep(store, launcher, specs, [Target()], settings, source="library")
+    assert lost == [True]
+    assert Counter(r.request.model.name for r in view.results) == {s.name: 1 for s in specs}
+    assert {r.status for r in view.results} == {Status.PASS}
+    again = [r for r in view.results if r.attempts]
+    assert len(again) == 1
+    assert again[0].attempts[0].reason.startswith("its Ray node ")
+    assert view.notes == ("1 request was evaluated again because a node of the cluster was lost",)
+
+
+def test_a_worker_that_is_killed_is_asked_again(bare_ray: Make, scratch: Path, gate: Path) -> None:
+    model = factories.spec("gate", checkpoint=str(gate))
+    asked = bare_request("gate", model=model)
+    (gate / "open").touch()
+    launcher = bare_ray()
+    (first,) = launcher.run([asked], scratch)
+    assert first.result.status is Status.PASS
+    (gate / "open").unlink()
+
+    for path in gate.glob("started-*"):
+        path.unlink()
+
+    def kill() -> None:
+        os.kill(_worker_at_work(gate), signal.SIGKILL)
+        (gate / "open").touch()
+
+    with meanwhile(kill):
+        (second,) = launcher.run([asked], scratch)
+    assert second.result.status is Status.PASS
+    assert [f"{a.code}: {a.reason}" for a in second.result.attempts] == [
+        "worker_lost: its Ray worker ended unexpectedly"
+    ]
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A folder that models of behaviour `gate` wait in, until there is a file `open`."""
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    return folder
+
+
+def driver_of(launcher: RayLauncher) -> int:
+    assert launcher._driver is not None
+    return launcher._driver.process.pid
+
+
+# A driver that is killed is replaced in the test of two losses, too.
+@pytest.mark.parametrize(
+    "which", [pytest.param(signal.SIGKILL, marks=pytest.mark.matrix), signal.SIGSTOP]
+)
+def test_a_driver_that_ends_or_hangs_is_replaced_and_what_it_had_is_asked_again(
+    bare_ray: Make, scratch: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """Ray itself ends it, with `_Exit(1)`, when it loses sight of its cluster.
+
+    What the driver had seen get lost before is remembered.
+    """
+    launcher = bare_ray()
+    asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+    assert launcher.jobs
+    first = driver_of(launcher)
+
+    def interfere() -> None:
+        os.kill(_worker_at_work(gate), signal.SIGKILL)
+        _until(lambda: bool(list(gate.glob("started-*"))))
+        with monkeypatch.context() as patched:
+            patched.setattr(launcher, "_silence", 3.0)  # three times what it takes
+            os.kill(first, which)
+            _until(lambda: gone(first))
+        (gate / "open").touch()
+
+    with meanwhile(interfere):
+        (answer,) = launcher.run([asked], scratch)
+    assert answer.result.status is Status.PASS
+    assert answer.result.request == asked
+    assert [f"{a.code}: {a.reason}" for a in answer.result.attempts] == [
+        "worker_lost: its Ray worker ended unexpectedly",
+        "connection_lost: the connection to the Ray cluster was lost",
+    ]
+    assert driver_of(launcher) != first
+
+
+def test_it_gives_up_when_nothing_is_answered_between_two_losses(
+    bare_ray: Make, scratch: Path, gate: Path
+) -> None:
+    launcher = bare_ray()
+    asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+    killed: set[int] = set()
+
+    def interfere() -> None:
+        for _ in range(2):
+            _until(lambda: bool(list(gate.glob("started-*"))))
+            for path in gate.glob("started-*"):
+                path.unlink()
+            _until(lambda: launcher._driver is not None and driver_of(launcher) not in killed)
+            killed.add(driver_of(launcher))
+            os.kill(driver_of(launcher), signal.SIGKILL)
+
+    lost_twice = pytest.raises(
+        LauncherError, match=r"was lost 2 times .* raylet\.out .* sweep --resume$"
+    )
+    with meanwhile(interfere), lost_twice:
+        list(launcher.run([asked], scratch))
+
+
+def test_an_error_of_our_own_is_not_taken_for_rays(bare_ray: Make) -> None:
+    launcher = bare_ray()
+    assert launcher.jobs
+    assert launcher._driver is not None
+    launcher._driver.send(Done())
+    with pytest.raises(
+        LauncherError, match=r"process connected to Ray failed: msgspec\.Validation"
+    ):
+        assert launcher.jobs
+    assert launcher.jobs
+
+
+def _until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until, "what the test waits for did not happen within 60 s"
+        time.sleep(0.02)
+
+
+def _worker_at_work(gate: Path) -> int:
+    """The worker process of Ray, of this test's cluster, whose server's child came to the gate."""
+    _until(lambda: bool(list(gate.glob("started-*"))))
+    for path in gate.glob("started-*"):
+        path.unlink()
+    (worker,) = _workers_at_work()
+    return worker
+
+
+def _workers_at_work() -> set[int]:
+    """Worker processes of Ray, of this test's cluster, whose warm server has a child."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"compilewatch.worker.process.server" not in path.read_bytes():
+                continue
+            server = int(path.parent.name)
+            owner = int(_status(server, "PPid"))
+            if _is_ours(owner) and Path(f"/proc/{server}/task/{server}/children").read_text():
+                found.add(owner)
+        except OSError:
+            continue
+    return found
+
+
+def _is_ours(pid: int) -> bool:
+    line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return line.startswith(b"ray::") and os.getpid() in _ancestors(pid)
+
+
+def _ancestors(pid: int) -> set[int]:
+    found = set()
+    while pid > 1:
+        pid = int(_status(pid, "PPid"))
+        found.add(pid)
+    return found
+
+
+def _status(pid: int, name: str) -> str:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith(f"{name}:"))
+
+
+def test_deadlines_are_held_on_the_node(bare_ray: Make, scratch: Path) -> None:
+    asked = bare_request("hang", deadlines=hurried("create", 0.3))
+    (answer,) = bare_ray().run([asked], scratch)
+    assert (answer.result.status, answer.result.phase) == (Status.TIMEOUT, Phase.CREATE)
+
+
+def test_files_travel_with_a_request(bare_ray: Make, scratch: Path, tmp_path: Path) -> None:
+    """crash_once looks for its inputs file, which is there under another name."""
+    inputs = tmp_path / "inputs.toml"
+    inputs.write_text("here")
+    overrides = tmp_path / "overrides"
+    overrides.mkdir()
+    (overrides / "a.toml").write_text("[[override]]")
+    asked = bare_request("crash_once", inputs_file=str(inputs), overrides_dir=str(overrides))
+    (answer,) = bare_ray().run([asked], scratch)
+    assert (answer.result.status, answer.result.attempts) == (Status.PASS, ())
+    assert answer.result.request == asked
+
+
+def test_code_of_ones_own_must_be_on_the_node(bare_ray: Make, scratch: Path) -> None:
+    build = FactoryBuild(factory="mine:build", path="/not/there")
+    model = ModelSpec(source="manifest", name="mine", build=build)
+    with pytest.raises(LauncherError, match=r"^node .* needs /not/there, which does not exist"):
+        list(bare_ray().run([bare_request("mine", model=model)], scratch))
+
+
+def test_an_environment_that_the_nodes_lack_is_not_listed(bare_ray: Make, scratch: Path) -> None:
+    launcher = bare_ray(environments=("bare", "nowhere"))
+    assert [e.name for e in launcher.environments()] == ["bare"]
+    with pytest.raises(LauncherError, match="requests environment 'nowhere'; the nodes have bare"):
+        list(launcher.run([bare_request("ok", environment="nowhere")], scratch))
+
+
+def test_nothing_waits_for_memory_that_no_node_has(bare_ray: Make, scratch: Path) -> None:
+    launcher = bare_ray(node_timeout_seconds=0.0)
+    asked = bare_request("ok", memory_limit_bytes=2**50)
+    with pytest.raises(LauncherError, match=r"no node of the Ray cluster \(2 alive\) has a CPU"):
+        list(launcher.run([asked], scratch))
+
+
+class _Told(Driver):
+    """Nodes that say what a test has them say."""
+
+    told: dict[str, Description]
+
+    def descriptions(self) -> Iterator[tuple[Node, Description]]:
+        for number, description in enumerate(self.told.values()):
+            cores = 2 if description.node.startswith("trn") else 0
+            yield (
+                Node(id=str(number), address="", cpus=1, memory_bytes=2**40, neuron_cores=cores),
+                description,
+            )
+
+    def eligible(self, node: Node, name: str) -> bool:
+        return name != "neuron" or node.neuron_cores > 0
+
+
+def told(**nodes: tuple[Any, ...]) -> _Told:
+    driver = _Told(
+        Connect(
+            address="",
+            jobs=1,
+            environments=("default", "neuron"),
+            cache=None,
+            memory_limit_bytes=2**30,
+            node_timeout_seconds=1.0,
+        )
+    )
+    driver.told = {
+        name: Description(node=name, environments=environments)
+        for name, environments in nodes.items()
+    }
+    return driver
+
+
+def test_nodes_that_differ_are_refused_by_name() -> None:
+    ours, theirs = factories.environment(), factories.environment(torch="2.9.0")
+    with pytest.raises(LauncherError) as refused:
+        told(a=(ours,), b=(theirs,)).agreed()
+    assert str(refused.value) == (
+        "environment 'default' is not the same on all nodes: torch 2.9.0 on b, 2.13.0 on a: make "
+        "them equal, or remove one of the nodes"
+    )
+
+
+def test_packages_are_compared_too() -> None:
+    ours = factories.environment(digest="1")
+    theirs = factories.environment(digest="2", packages={})
+    with pytest.raises(LauncherError, match=r"numpy missing on b, 2\.4\.6 on a"):
+        check_equal("a", ours, "b", theirs)
+
+
+def test_a_node_that_lacks_what_others_have_is_named() -> None:
+    with pytest.raises(LauncherError, match="node b has no environment 'default', node a has"):
+        told(a=(factories.environment(),), b=()).agreed()
+
+
+def test_only_nodes_with_neuron_cores_need_the_environment_neuron() -> None:
+    default, neuron = factories.environment(), factories.environment(name="neuron")
+    driver = told(a=(default,), trn=(default, neuron))
+    assert [e.name for e in driver.agreed()] == ["default", "neuron"]
+
+
+def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(LauncherError, match=r"pip install 'compilewatch\[cluster\]'"):
+        load_ray()
+
+
+@pytest.mark.parametrize("words", [b"220 mail.example\r\n", b""])
+def test_what_listens_but_is_no_ray_head_is_refused_at_once(words: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(words)
+                connection.recv(1024)
+
+        listening = threading.Thread(target=serve, daemon=True)
+        listening.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(LauncherError, match=f"no Ray cluster responds at {address}"):
+            _reach(address)
+        listening.join(10)
+
+
+def test_a_head_is_one(ray_cluster: Any) -> None:
+    _reach(ray_cluster.address)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:{port}", "no Ray cluster responds at 127.0.0.1:.*Connection refused"),
+        ("ray://somewhere:10001", "not an address of a Ray cluster: 'ray://somewhere:10001'"),
+        ("somewhere", "not an address of a Ray cluster: 'somewhere'"),
+    ],
+)
+def test_a_cluster_that_cannot_be_reached_is_said_in_one_line(address: str, why: str) -> None:
+    with (
+        RayLauncher(address=address.format(port=free_port())) as launcher,
+        pytest.raises(LauncherError, match=why) as refused,
+    ):
+        launcher.environments()
+    assert len(str(refused.value).splitlines()) == 1
+
+
+# In `make test`, a driver that hangs is replaced, and a node of a cluster is lost.
+@pytest.mark.matrix
+def test_a_cluster_of_its_own_that_dies_is_started_again(
+    bare_cache: Path, scratch: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its raylet is killed; Ray then ends the driver, or tells it first that the node is lost."""
+    for name, value in SOON_DEAD.items():
+        monkeypatch.setenv(f"RAY_{name}", str(value))
+    asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+    with RayLauncher(1, ("bare",), cache=bare_cache) as launcher:
+        launcher.environments()
+        first = driver_of(launcher)
+
+        def interfere() -> None:
+            _until(lambda: bool(list(gate.glob("started-*"))))
+            (started,) = gate.glob("started-*")
+            os.kill(int(started.name.partition("-")[2]), signal.SIGKILL)
+            (gate / "open").touch()
+
+        with meanwhile(interfere):
+            (answer,) = launcher.run([asked], scratch)
+        assert driver_of(launcher) != first
+    assert answer.result.status is Status.PASS
+    losses = [a.code for a in answer.result.attempts]
+    assert losses == ["connection_lost"]
+
+
+SWEEP = """
+import sys
+from pathlib import Path
+from compilewatch.extras.cluster.launcher import RayLauncher
+from tests import factories
+from tests.integration.launchers.conftest import bare_request
+gate = Path(sys.argv[2])
+asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+with RayLauncher(1, ("bare",), cache=Path(sys.argv[1])) as launcher:
+    for answer in launcher.run([asked], gate):
+        print(answer)
+"""
+
+
+# In `make test`, the errors of Ray are made by hand: only Ray's own monitor ends a task like this.
+@pytest.mark.matrix
+def test_a_node_out_of_memory_is_not_the_models_own_limit(bare_cache: Path, scratch: Path) -> None:
+    """Ray's monitor is told that one per cent of memory is too much, once nodes were described."""
+    code = SWEEP.replace(
+        "as launcher:\n", "as launcher:\n    launcher._described = (ENVIRONMENT,)\n"
+    )
+    code = code.replace("print(answer)", "print(answer.result.status, answer.result.error.code)")
+    code = code.replace("asked =", "from compilewatch.environments import Environments\nasked =", 1)
+    code = code.replace("ENVIRONMENT", "Environments(Path(sys.argv[1])).describe('bare')")
+    variables = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(bare_cache), str(scratch)],
+        cwd=Path(__file__).parents[4],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "oom node_out_of_memory", done.stderr
+
+
+# In `make test`, drivers end at the end of every test that has one.
+@pytest.mark.matrix
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_driver_of_a_cluster_of_its_own(
+    bare_cache: Path, scratch: Path, which: int
+) -> None:
+    """After SIGKILL Ray 2.60 leaves its two agents for a while; nothing of ours or of a model."""
+    root = Path(__file__).parents[4]
+    command = [sys.executable, "-c", SWEEP, str(bare_cache), str(scratch)]
+    with subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE) as driver:
+        until = time.monotonic() + 120
+        while not list(scratch.glob("started-*")) and time.monotonic() < until:
+            assert driver.poll() is None
+            time.sleep(0.05)
+        running = _below(driver.pid)
+        assert len(running) > 3
+        driver.send_signal(which)
+        assert driver.stderr is not None
+        complaint = driver.stderr.read().decode()
+    agents = {pid for pid in running if which == signal.SIGKILL and _is_an_agent(pid)}
+    left = {pid for pid in running - agents if not gone(pid)}
+    for pid in agents | left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert left == set()
+    if which == signal.SIGINT:
+        assert complaint.rstrip().endswith("KeyboardInterrupt")
+
+
+def _is_an_agent(pid: int) -> bool:
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return line.startswith((b"ray::DashboardAgent", b"ray::RuntimeEnvAgent"))
+
+
+def _below(pid: int) -> set[int]:
+    """All processes that descend from one."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if pid in _ancestors(int(path.name)):
+                found.add(int(path.name))
+        except OSError:
+            continue
+    return found

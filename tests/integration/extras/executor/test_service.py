@@ -1,0 +1,269 @@
+"""The service's calls, over real HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from compilewatch.errors import ExecutorError
+from compilewatch.extras.executor.protocol import (
+    MAX_BODY_BYTES,
+    FailureCode,
+    JobRequest,
+    JobState,
+    JobStatus,
+)
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
+from tests.integration.extras.executor.conftest import TOKEN, Executor
+
+
+def request(source: str, **values: Any) -> JobRequest:
+    values.setdefault("limits", SandboxLimits(deadline_seconds=20.0))
+    return JobRequest(files={"main.py": source}, **values)
+
+
+def raw(
+    executor: Executor,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    *,
+    token: str | None = TOKEN,
+    media: str = "application/json",
+    **headers: str,
+) -> tuple[int, dict[str, Any]]:
+    """A call whose path no client tidies up."""
+    connection = http.client.HTTPConnection("127.0.0.1", executor.port, timeout=20)
+    given = {"Content-Type": media, **headers}
+    if token is not None:
+        given["Authorization"] = f"Bearer {token}"
+    try:
+        connection.request(method, path, body, given)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"{}")
+    finally:
+        connection.close()
+
+
+def test_a_job_runs_and_returns_its_log_metrics_and_files(executor: Executor) -> None:
+    source = """
+import json, os, sys
+print("METRICS:", json.dumps({"step": 1, "training_loss": 0.5, "broken": float("nan")}))
+print("METRICS: [1, 2]")
+print("to stderr", file=sys.stderr)
+with open("out/model.txt", "w") as file:
+    file.write(" ".join(sys.argv[1:] + sorted(os.environ)))
+"""
+    client = executor.client()
+    client.submit("a-job", request(source, arguments=("one",), paper_id="p"))
+    state = client.wait("a-job")
+    assert (state.state, state.failure, state.paper_id) == (JobStatus.DONE, None, "p")
+    assert state.result is not None
+    assert [(point.step, point.values) for point in state.result.metrics] == [
+        (1, {"training_loss": 0.5})
+    ]
+    assert state.result.metrics_left_out == 2
+    assert client.log("a-job", stream="stderr").data == b"to stderr\n"
+    part = client.log("a-job", 9)
+    assert part.data.startswith(b'{"step": 1')
+    assert part.ended
+    (artifact,) = client.artifacts("a-job")
+    content = client.artifact("a-job", artifact.name)
+    assert content.startswith(b"one ")
+    assert b"AWS" not in content
+    assert b"TOKEN" not in content
+
+
+def test_a_log_can_be_followed_while_the_job_runs(executor: Executor) -> None:
+    source = "import time\nfor n in range(3):\n    print(n)\n    time.sleep(0.3)\n"
+    client = executor.client()
+    client.submit("followed", request(source))
+    parts = list(client.follow("followed"))
+    assert b"".join(parts) == b"0\n1\n2\n"
+    assert len(parts) > 1
+
+
+@pytest.mark.parametrize(
+    ("source", "limits", "failure"),
+    [
+        ("raise SystemExit(3)", SandboxLimits(deadline_seconds=20.0), FailureCode.EXIT_STATUS),
+        ("import os; os.abort()", SandboxLimits(deadline_seconds=20.0), FailureCode.SIGNAL),
+        ("while True: pass", SandboxLimits(deadline_seconds=1.0), FailureCode.DEADLINE),
+    ],
+)
+def test_a_job_that_fails_says_how(
+    source: str, limits: SandboxLimits, failure: FailureCode, executor: Executor
+) -> None:
+    client = executor.client()
+    client.submit(f"fails-{failure}", request(source, limits=limits))
+    state = client.wait(f"fails-{failure}")
+    assert (state.state, state.failure) == (JobStatus.FAILED, failure)
+
+
+def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
+    wanted = request("print('once')", title="fifty")
+
+    def submit(_: int) -> JobState:
+        return executor.client().submit("fifty", wanted)
+
+    with ThreadPoolExecutor(10) as pool:
+        states = list(pool.map(submit, range(50)))
+    assert len({state.submitted_at for state in states}) == 1
+    state = executor.client().wait("fifty")
+    assert (state.state, state.attempt) == (JobStatus.DONE, 1)
+    assert [job.key for job in executor.client().jobs()].count("fifty") == 1
+    with pytest.raises(ExecutorError) as caught:
+        executor.client().submit("fifty", request("print('another')"))
+    assert caught.value.code == "conflict"
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", "\xfc"])
+def test_a_call_without_the_token_is_rejected(token: str | None, executor: Executor) -> None:
+    for method, path in (("GET", "/jobs"), ("PUT", "/jobs/a"), ("POST", "/execute")):
+        status, problem = raw(executor, method, path, b"{}", token=token)
+        assert (status, problem["code"]) == (401, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "/jobs/../x", b"{}", 422),
+        ("GET", "/jobs/..%2f..%2fetc", None, 422),
+        ("DELETE", "/jobs/%00", None, 422),
+        ("PUT", "/jobs/" + "x" * 200, b"{}", 422),
+        ("PUT", "/jobs/good", b"not json", 422),
+        ("PUT", "/jobs/good", b'{"files": {}}', 422),
+        ("PUT", "/jobs/good", b'{"files": {"../x": ""}, "entry": "../x"}', 422),
+        ("PUT", "/jobs/good", b'{"files": {"/x": ""}, "entry": "/x"}', 422),
+        ("PUT", "/jobs/good", b'{"files": {"main.py": "", "main.py/x": ""}}', 422),
+        ("PUT", "/jobs/good", b'{"files": {"other.py": ""}}', 422),
+        ("PUT", "/jobs/good", b'{"files": {"main.py": ""}, "unknown": 1}', 422),
+        ("PUT", "/jobs/good", b'{"files": {"main.py": ""}, "limits": {"processes": 9999}}', 422),
+        ("PUT", "/jobs/good", b'{"files":{"main.py":""},"limits":{"deadline_seconds":61}}', 422),
+        ("PUT", "/jobs/good", b'{"files": {"main.py": "\xff"}}', 422),
+        ("GET", "/jobs/good", None, 404),
+        ("GET", "/jobs/good/log?offset=-1", None, 422),
+        ("GET", "/jobs/a-job/artifacts/../../../jobs.sqlite", None, 404),
+        ("GET", "/jobs/a-job/artifacts/..%2f..%2fjobs.sqlite", None, 404),
+        ("GET", "/elsewhere", None, 404),
+        ("POST", "/execute", b'{"paper_id": "", "code": ""}', 422),
+    ],
+)
+def test_a_bad_call_is_rejected_with_its_status(
+    method: str, path: str, body: bytes | None, status: int, executor: Executor
+) -> None:
+    executor.client().submit("a-job-for-paths", request("pass"))
+    found, problem = raw(executor, method, path, body)
+    assert found == status
+    assert problem["message"]
+
+
+def test_a_large_body_is_rejected_before_it_is_read(executor: Executor) -> None:
+    body = b"x" * (10 * 2**20)
+    connection = http.client.HTTPConnection("127.0.0.1", executor.port, timeout=20)
+    connection.putrequest("PUT", "/jobs/large")
+    for name, value in (
+        ("Authorization", f"Bearer {TOKEN}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+    ):
+        connection.putheader(name, value)
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+
+    connection = http.client.HTTPConnection("127.0.0.1", executor.port, timeout=20)
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    parts = [b"x" * 2**16] * (MAX_BODY_BYTES // 2**16 + 8)
+    try:
+        connection.request("PUT", "/jobs/large", iter(parts), headers, encode_chunked=True)
+        assert connection.getresponse().status == 413
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the service may close while we still send
+    finally:
+        connection.close()
+    assert executor.health()["status"] == "ok"
+
+
+def test_a_page_in_a_browser_cannot_submit(executor: Executor) -> None:
+    status, problem = raw(executor, "POST", "/execute", b"{}", media="text/plain")
+    assert (status, problem["code"]) == (415, "media_type")
+
+
+def test_a_running_job_is_cancelled_and_a_waiting_one_never_begins(executor: Executor) -> None:
+    client = executor.client()
+    keys = [f"slow-{number}" for number in range(3)]
+    for key in keys:
+        client.submit(key, request("import time; time.sleep(60)", title=key))
+    while executor.health()["running"] < 2:
+        time.sleep(0.05)
+    waiting = client.cancel(keys[2])
+    assert (waiting.state, waiting.attempt) == (JobStatus.CANCELLED, 0)
+    for key in keys[:2]:
+        client.cancel(key)
+    assert {client.wait(key).state for key in keys} == {JobStatus.CANCELLED}
+    assert client.cancel(keys[0]).state is JobStatus.CANCELLED
+
+
+def test_a_drained_service_takes_no_jobs_and_one_with_jobs_is_not_drained(
+    executor: Executor,
+) -> None:
+    client = executor.client()
+    client.submit("holds", request("import time; time.sleep(60)"))
+    with pytest.raises(ExecutorError) as caught:
+        client.drain()
+    assert caught.value.code == "conflict"
+    client.cancel("holds")
+    client.wait("holds")
+    assert client.drain().draining
+    with pytest.raises(ExecutorError) as caught:
+        client.submit("too-late", request("pass"))
+    assert caught.value.code == "draining"
+    assert not client.undrain().draining
+
+
+def test_the_founding_calls_answer_as_they_did(executor: Executor) -> None:
+    code = "print('Epoch 2/2 done, Loss: 0.25')\nprint('Test Accuracy: 91.5%')\n"
+    asked = {"paper_id": "2401.1", "code": code, "timeout": 20}
+    status, answer = raw(executor, "POST", "/execute", json.dumps(asked).encode())
+    assert status == 200
+    assert answer["success"] is True
+    assert answer["return_code"] == 0
+    assert answer["stdout"].endswith("91.5%\n")
+    assert answer["detailed_metrics"] == {"training_loss": 0.25, "test_accuracy": 91.5}
+    assert answer["profiler"]["profiler_enabled"] is False
+
+    batch = [asked, {"paper_id": "2401.2", "code": "while True: pass"}]
+    body = json.dumps({"batch": batch, "timeout": 1}).encode()
+    status, answer = raw(executor, "POST", "/execute_batch", body)
+    assert (answer["batch_size"], answer["successful"], answer["failed"]) == (2, 1, 1)
+    late = answer["results"]["2401.2"]
+    assert (late["timeout"], late["error_type"], late["return_code"]) == (True, "timeout", -1)
+
+
+def test_health_answers_while_hostile_jobs_run(executor: Executor) -> None:
+    """Takes a second: two jobs use all that they may until their deadline."""
+    source = """
+import os, threading
+for _ in range(40):
+    if os.fork() == 0:
+        break
+while True:
+    print("x" * 10000)
+"""
+    client = executor.client()
+    limits = SandboxLimits(deadline_seconds=1.0)
+    for number in range(2):
+        client.submit(f"busy-{number}", request(source, limits=limits, title=str(number)))
+    slowest = 0.0
+    while not all(client.status(f"busy-{number}").ended for number in range(2)):
+        begun = time.monotonic()
+        assert executor.health()["status"] == "ok"
+        slowest = max(slowest, time.monotonic() - begun)
+    assert slowest < 5.0  # `make bench ARGS=executor_health` holds it to one
+    assert all(client.status(f"busy-{n}").failure is FailureCode.DEADLINE for n in range(2))

@@ -1,0 +1,479 @@
+"""up, down and status against moto's EC2, with what can go wrong at each step."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from botocore.exceptions import ClientError
+from moto.ec2.models.instances import StateReason
+
+from compilewatch import data
+from compilewatch.errors import ConfigError, TrainiumError, TrainiumUnavailableError, UsageError
+from compilewatch.extras.executor.trainium import session
+from compilewatch.extras.executor.trainium.operation import InstanceReport
+from tests.integration.extras.executor.trainium.conftest import REGION, Refuse, World
+
+
+def test_what_up_starts_down_stops(world: World) -> None:
+    up = world.operation().up()
+    assert (up.action, up.state, up.checks, up.problem) == ("started", "running", "ok", "")
+    assert (up.host, up.port) == ("127.0.0.1", world.sshd.port)
+    assert up.ready
+    assert up.started_by_run
+    assert world.state() == "running"
+    down = world.operation().down()
+    assert (down.action, down.state, down.started_by_run) == ("stopped", "stopped", True)
+    assert world.state() == "stopped"
+    assert not world.file.exists()
+
+
+def test_the_newest_price_counts_and_a_minute_is_the_least(world: World) -> None:
+    world.operation().up()
+    known = session.read(world.file)
+    assert known is not None
+    an_hour_ago = known.since - datetime.timedelta(hours=1)
+    session.write(world.file, msgspec.structs.replace(known, since=an_hour_ago))
+    report = world.operation().status()
+    assert report.price is not None
+    assert report.price.usd_per_hour == 1.5
+    assert report.usd == pytest.approx(1.5, abs=0.05)
+    assert report.price.cost(1) == pytest.approx(1.5 / 60)
+
+
+def test_an_unknown_price_is_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (reviewed := world.folder / "reviewed.toml").write_text("schema_version = 1\n")
+    monkeypatch.setattr(data, "TRAINIUM_PRICES", reviewed)
+    up = world.operation(trainium_prices_file=str(world.folder / "no file.toml")).up()
+    assert (up.price, up.usd) == (None, None)
+
+
+def test_a_malformed_price_table_is_named(world: World) -> None:
+    broken = world.folder / "broken.toml"
+    broken.write_text("schema_version = 1\n[[price]]\nusd_per_hour = -1\n")
+    with pytest.raises(ConfigError, match=r"broken\.toml: "):
+        world.operation(trainium_prices_file=str(broken)).status()
+
+
+def test_what_ran_before_is_left_running(world: World) -> None:
+    world.put("running")
+    up = world.operation().up()
+    assert (up.action, up.started_by_run, up.usd) == ("joined", False, None)
+    assert world.operation().down().action == "left"
+    assert world.state() == "running"
+    assert world.operation().down().action == "nothing"
+    assert world.operation().down(force=True).action == "stopped"
+    assert world.state() == "stopped"
+
+
+def test_down_needs_no_aws_where_nothing_was_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert world.operation().down() == InstanceReport(action="nothing")
+
+
+def test_up_again_is_the_same_session(world: World) -> None:
+    world.operation().up()
+    first = session.read(world.file)
+    assert world.operation().up().started_by_run
+    assert session.read(world.file) == first
+    assert world.operation().down().action == "stopped"
+
+
+def test_another_run_joins_and_does_not_stop(world: World) -> None:
+    other = world.folder / "other.json"
+    world.operation().up()
+    assert world.operation(other).up().action == "joined"
+    assert world.operation(other).down().action == "left"
+    assert world.state() == "running"
+    assert world.operation().down().action == "stopped"
+
+
+def test_of_two_at_once_one_has_started_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both saw it stopped; EC2's answer to StartInstances tells them apart."""
+    barrier = threading.Barrier(2)
+    real, reports = world.backend.start_instances, []
+
+    def together(*arguments: Any) -> Any:
+        barrier.wait(timeout=30)
+        return real(*arguments)
+
+    monkeypatch.setattr(world.backend, "start_instances", together)
+
+    def up(file: Path) -> None:
+        reports.append(world.operation(file).up())
+
+    threads = [threading.Thread(target=up, args=(world.folder / f"{name}.json",)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(report.action for report in reports) == ["joined", "started"]
+
+
+def test_two_of_one_run_take_turns(world: World) -> None:
+    reports: list[InstanceReport] = []
+    threads = [
+        threading.Thread(target=lambda: reports.append(world.operation().up())) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(report.action for report in reports) == ["joined", "started"]
+    assert all(report.started_by_run for report in reports)
+
+
+def test_a_turn_that_does_not_come_is_said(world: World) -> None:
+    with (
+        session.locked(world.file, 1.0, world.said.append),
+        pytest.raises(TrainiumUnavailableError, match="another compilewatch trainium has held"),
+        session.locked(world.file, 0.2, world.said.append),
+    ):
+        pass
+    assert world.said == ["waiting for another compilewatch trainium to end"]
+
+
+def test_one_that_is_stopping_is_awaited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.put("stopping")
+    real, seen = world.backend.get_reservations_by_instance_ids, []
+
+    def by_id(*arguments: Any, **keywords: Any) -> Any:
+        seen.append(world.state())
+        if len(seen) == 4:
+            world.put("stopped")
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(world.backend, "get_reservations_by_instance_ids", by_id)
+    assert world.operation(trainium_instance=world.instance).up().action == "started"
+    assert f"waiting until {world.instance} has stopped" in world.said
+
+
+def test_one_that_begins_to_stop_meanwhile_is_started_after(world: World, refuse: Refuse) -> None:
+    calls = refuse("start_instances", "IncorrectInstanceState", times=1)
+    assert world.operation().up().action == "started"
+    assert len(calls) == 2
+    assert any("IncorrectInstanceState" in line and "trying again" in line for line in world.said)
+
+
+def test_one_that_is_only_starting_is_stopped_when_it_can_be(world: World, refuse: Refuse) -> None:
+    world.operation().up()
+    calls = refuse("stop_instances", "IncorrectInstanceState", times=2)
+    assert world.operation().down().action == "stopped"
+    assert len(calls) == 3
+
+
+def test_capacity_is_asked_for_a_few_times(world: World, refuse: Refuse) -> None:
+    calls = refuse("start_instances", "InsufficientInstanceCapacity")
+    with pytest.raises(TrainiumUnavailableError) as caught:
+        world.operation().up()
+    zone = world.client.describe_instances()["Reservations"][0]["Instances"][0]["Placement"]
+    assert str(caught.value) == (
+        f"EC2 has no capacity for trn1.2xlarge in {zone['AvailabilityZone']} now (tried 3 times): "
+        "try later, or move it to another zone"
+    )
+    assert caught.value.exit_status == 1
+    assert len(calls) == 3
+    assert world.state() == "stopped"
+    assert not world.file.exists()
+
+
+def test_capacity_that_comes_back_is_taken(world: World, refuse: Refuse) -> None:
+    calls = refuse("start_instances", "InsufficientInstanceCapacity", times=2)
+    assert world.operation().up().action == "started"
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("UnauthorizedOperation", r"may not ec2:StartInstances: .*docs/trainium\.md"),
+        ("VcpuLimitExceeded", "quota forbids it .*Service Quotas"),
+        ("UnsupportedOperation", "EC2 rejects StartInstances: UnsupportedOperation: as the test"),
+        ("AuthFailure", r"AWS rejects these credentials in us-east-1 \(AuthFailure\)"),
+    ],
+)
+def test_what_later_does_not_cure_is_asked_once(
+    world: World, refuse: Refuse, code: str, message: str
+) -> None:
+    calls = refuse("start_instances", code)
+    with pytest.raises(TrainiumError, match=message) as caught:
+        world.operation().up()
+    assert caught.value.exit_status == 2
+    assert "\n" not in str(caught.value)
+    assert len(calls) == 1
+    assert not world.file.exists(), "nothing was started, so nothing is left to stop"
+
+
+@pytest.mark.parametrize("action", ["start_instances", "describe_instance_status"])
+def test_throttling_is_ridden_out(world: World, refuse: Refuse, action: str) -> None:
+    calls = refuse(action, "RequestLimitExceeded", times=2)
+    assert world.operation().up().action == "started"
+    assert len(calls) >= 3
+
+
+def test_throttling_without_end_ends(world: World, refuse: Refuse) -> None:
+    calls = refuse("start_instances", "RequestLimitExceeded")
+    with pytest.raises(
+        TrainiumUnavailableError,
+        match=r"failed 3 times to respond to StartInstances \(RequestLimit",
+    ):
+        world.operation().up()
+    assert len(calls) == 3
+
+
+def test_a_start_whose_answer_was_lost_is_ours(world: World, refuse: Refuse) -> None:
+    refuse("start_instances", "InternalError", times=1, after=True)
+    assert world.operation().up().started_by_run
+    assert world.operation().down().action == "stopped"
+
+
+def test_an_error_that_hides_a_start_is_cleaned_up(world: World, refuse: Refuse) -> None:
+    refuse("start_instances", "InternalError", after=True)
+    with pytest.raises(TrainiumUnavailableError):
+        world.operation().up()
+    assert world.state() == "stopped"
+
+
+def test_a_silent_agent_stops_what_was_started(world: World) -> None:
+    world.sshd.close()
+    with pytest.raises(TrainiumUnavailableError, match="connection refused; check that its"):
+        world.operation(trainium_ready_seconds=0.2).up()
+    assert world.state() == "stopped"
+    assert not world.file.exists()
+
+
+def test_a_silent_agent_of_somebody_else_runs_on(world: World) -> None:
+    world.put("running")
+    world.sshd.banner = b"HTTP/1.0 400"
+    with pytest.raises(TrainiumUnavailableError, match="not an SSH server"):
+        world.operation(trainium_ready_seconds=0.2).up()
+    assert world.state() == "running"
+
+
+def test_a_command_has_the_last_word(world: World) -> None:
+    told = world.folder / "told"
+    command = f'echo "$TRAINIUM_HOST $TRAINIUM_PORT $TRAINIUM_INSTANCE" > {told}'
+    world.operation(trainium_ready_command=command).up()
+    assert told.read_text() == f"127.0.0.1 {world.sshd.port} {world.instance}\n"
+    world.operation().down()
+    with pytest.raises(
+        TrainiumUnavailableError, match="trainium_ready_command ended with 3: no cores"
+    ):
+        world.operation(
+            trainium_ready_command="echo no cores >&2; exit 3", trainium_ready_seconds=0.2
+        ).up()
+    assert world.state() == "stopped"
+
+
+def test_checks_that_fail_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = world.backend.describe_instance_status
+
+    def impaired(*arguments: Any, **keywords: Any) -> Any:
+        statuses = real(*arguments, **keywords)
+        return [_Impaired(status) for status in statuses]
+
+    monkeypatch.setattr(world.backend, "describe_instance_status", impaired)
+    with pytest.raises(TrainiumUnavailableError, match=r"did not pass its .*checks: impaired"):
+        world.operation(trainium_ready_seconds=0.2).up()
+    assert world.state() == "stopped"
+
+
+def test_one_that_falls_back_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As EC2 does without the right to use the key of its disk."""
+    real = world.backend.start_instances
+
+    def falls_back(ids: list[str]) -> Any:
+        answer = real(ids)
+        world.put("stopped")
+        world.backend.get_instance(world.instance).state_reason = StateReason(
+            "Client.InvalidKMSKey.InvalidState: the key is not to be used", "Client.InvalidKMSKey"
+        )
+        return answer
+
+    monkeypatch.setattr(world.backend, "start_instances", falls_back)
+    with pytest.raises(
+        TrainiumUnavailableError,
+        match=r"did not run within 0\.2 s: it is stopped \(Client\.",
+    ):
+        world.operation(trainium_ready_seconds=0.2).up()
+    assert not world.file.exists()
+
+
+def test_an_instance_without_an_address_needs_a_host(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compilewatch.extras.executor.trainium.ec2._address", lambda raw: "")
+    with pytest.raises(TrainiumError, match=r"has no address: set trainium.host"):
+        world.operation(trainium_host="").up()
+    assert world.state() == "stopped"
+
+
+class _Impaired:
+    """A moto instance status, but for its checks."""
+
+    def __init__(self, status: Any) -> None:
+        self._status = status
+        self.system_status = self.instance_status = {"Status": "impaired", "Details": []}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._status, name)
+
+
+def test_an_interruption_stops_what_was_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("compilewatch.extras.executor.trainium.operation.Agent.wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        world.operation().up()
+    assert world.state() == "stopped"
+    assert not world.file.exists()
+
+
+def test_a_stop_that_fails_is_shouted_and_left_to_down(world: World, refuse: Refuse) -> None:
+    world.sshd.close()
+    refuse("stop_instances", "UnauthorizedOperation", times=1)
+    with pytest.raises(TrainiumUnavailableError):
+        world.operation(trainium_ready_seconds=0.2).up()
+    assert any("MAY STILL RUN" in line and "ec2:StopInstances" in line for line in world.said)
+    assert world.state() == "running"
+    assert world.operation().down().action == "stopped"
+
+
+def test_what_a_killed_up_started_is_found(world: World) -> None:
+    """It had written its intention, and started the instance, but no more."""
+    session.write(world.file, session.begin(world.instance, REGION, started=True))
+    world.put("running")
+    assert world.operation().down().action == "stopped"
+
+
+def test_somebody_elses_later_start_is_left(world: World) -> None:
+    world.operation().up()
+    instance = world.backend.get_instance(world.instance)
+    instance.launch_time = instance.launch_time + datetime.timedelta(hours=1)
+    assert world.operation().down().action == "left"
+    assert world.state() == "running"
+
+
+def test_one_that_stopped_itself_is_no_trouble(world: World) -> None:
+    world.operation().up()
+    world.put("stopped")
+    down = world.operation().down()
+    assert (down.action, down.state) == ("was stopped", "stopped")
+    assert down.usd is not None
+    assert world.operation().up().action == "started", "and it can be started anew"
+
+
+def test_one_that_is_gone_meanwhile_is_said_once(world: World) -> None:
+    world.operation().up()
+    world.backend.reservations.clear()
+    with pytest.raises(TrainiumError, match=r"us-east-1 has no such instance .*trainium.region"):
+        world.operation().down()
+    assert world.operation().down().action == "nothing"
+
+
+def test_down_need_not_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.operation().up()
+    real = world.backend.stop_instances
+
+    def slowly(ids: list[str]) -> Any:
+        answer = real(ids)
+        world.put("stopping")
+        return answer
+
+    monkeypatch.setattr(world.backend, "stop_instances", slowly)
+    assert world.operation().down(wait=False).state == "stopping"
+    with pytest.raises(TrainiumUnavailableError, match=r"did not stop within 0\.2 s: it is stopp"):
+        world.operation(trainium_stop_seconds=0.2).down(force=True)
+
+
+def test_a_tag_means_one_instance(world: World) -> None:
+    with pytest.raises(TrainiumError, match=r"no instance in us-east-1 has the tag team=none: tag"):
+        world.operation(trainium_tag="team=none").up()
+    with pytest.raises(UsageError, match="'team' is not of the form NAME=VALUE"):
+        world.operation(trainium_tag="team").up()
+    other = world.add()
+    with pytest.raises(UsageError, match=r"2 instances .*name one with --instance") as caught:
+        world.operation().up()
+    assert other in str(caught.value)
+    assert world.operation(trainium_instance=world.instance).up().instance == world.instance
+    world.operation().down()
+    world.client.terminate_instances(InstanceIds=[other, world.instance])
+    with pytest.raises(TrainiumError, match="had it and is terminated"):
+        world.operation().up()
+    with pytest.raises(TrainiumError, match="is terminated: create another"):
+        world.operation(trainium_instance=world.instance).up()
+
+
+@pytest.mark.parametrize(
+    ("instance", "message"),
+    [
+        ("i-0123456789abcdef0", "us-east-1 has no such instance"),
+        ("trainium", "an id looks like i-0123456789abcdef0"),
+    ],
+)
+def test_a_wrong_id_is_told(world: World, refuse: Refuse, instance: str, message: str) -> None:
+    if instance == "trainium":  # moto takes any text for an id
+        refuse("get_reservations_by_instance_ids", "InvalidInstanceID.Malformed")
+    with pytest.raises(TrainiumError, match=message):
+        world.operation(trainium_instance=instance).status()
+
+
+def test_another_instance_is_not_started_over_the_first(world: World) -> None:
+    world.operation().up()
+    other = world.add("other")
+    with pytest.raises(UsageError, match=f"has started {world.instance} and not stopped it"):
+        world.operation(trainium_instance=other).up()
+    report = world.operation(trainium_instance=other).down(force=True)
+    assert (report.instance, report.started_by_run) == (other, False)
+    assert world.state() == "running"
+    assert world.file.exists(), "the first is still this run's"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema_version": 2}', "\xff"])
+def test_a_foreign_state_file_is_not_overwritten(world: World, text: str) -> None:
+    world.file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(TrainiumError, match=r"is not a state file of compilewatch trainium"):
+        world.operation().up()
+    assert world.file.read_bytes() == text.encode("latin-1")
+    assert world.state() == "stopped"
+
+
+def test_a_state_file_that_cannot_be_written_starts_nothing(world: World, refuse: Refuse) -> None:
+    calls = refuse("start_instances", "NotAsked")
+    (world.folder / "file").write_text("")
+    with pytest.raises(TrainiumError, match="cannot be"):
+        world.operation(world.folder / "file" / "state.json").up()
+    world.file.with_name("trainium.json.new").mkdir()
+    with pytest.raises(TrainiumError, match="cannot be written: "):
+        world.operation().up()
+    assert calls == []
+
+
+def test_status_changes_nothing(world: World) -> None:
+    stopped = world.operation().status()
+    assert (stopped.state, stopped.problem, stopped.ready) == ("stopped", None, False)
+    world.put("running")
+    running = world.operation().status()
+    assert running.ready
+    assert running.usd is not None, "what it costs since its start, whoever started it"
+    world.sshd.close()
+    assert world.operation().status().problem == "connection refused"
+    assert not world.file.exists()
+
+
+def test_moto_refuses_with_what_the_tests_inject(world: World, refuse: Refuse) -> None:
+    """Guards the double: an injected refusal arrives as EC2's would."""
+    refuse("stop_instances", "SomeCode", message="first line\nsecond line")
+    with pytest.raises(ClientError) as caught:
+        world.client.stop_instances(InstanceIds=[world.instance])
+    assert caught.value.response["Error"]["Code"] == "SomeCode"

@@ -1,0 +1,149 @@
+"""`compilewatch trainium`, run as a person runs it, against moto's EC2."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.extras.executor.trainium.conftest import REGION, World
+from tests.team import PROGRAM
+
+
+def environ(world: World, **variables: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "COMPILEWATCH_CACHE": str(world.folder / "cache"),
+        "COMPILEWATCH_TRAINIUM_REGION": REGION,
+        "COMPILEWATCH_TRAINIUM_HOST": "127.0.0.1",
+        "COMPILEWATCH_TRAINIUM_SSH_PORT": str(world.sshd.port),
+        "COMPILEWATCH_TRAINIUM_POLL_SECONDS": "0.05",
+        "NO_COLOR": "1",
+        **variables,
+    }
+
+
+def run(world: World, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(PROGRAM), "trainium", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environ(world, **variables),
+        timeout=120,
+    )
+
+
+def test_up_status_down(world: World) -> None:
+    up = run(world, "up")
+    assert up.returncode == 0, up.stderr
+    name = f"{world.instance} (trn1.2xlarge, us-east-1)"
+    assert up.stdout.startswith(
+        f"{name} is running and responds on 127.0.0.1:{world.sshd.port}. Cost: $"
+    )
+    assert "at $1.34375 an hour as of 2026-11-21, without disks. Stop it with: " in up.stdout
+    assert "waiting for its status checks" in up.stderr
+    assert (world.folder / "cache" / "trainium.json").exists()
+    status = run(world, "status", "--json")
+    assert status.returncode == 0
+    found = json.loads(status.stdout)
+    assert (found["state"], found["problem"], found["started_by_run"]) == ("running", "", True)
+    down = run(world, "down")
+    assert down.returncode == 0, down.stderr
+    assert down.stdout.startswith(f"{name} is stopped. Cost: $0.0")
+    again = run(world, "down")
+    assert (again.returncode, again.stdout[:29]) == (0, "This run started no instance,")
+    stopped = run(world, "status")
+    assert stopped.returncode == 1
+    assert stopped.stdout.startswith(f"{name} is stopped. Running costs $1.34375 an hour")
+
+
+def test_the_instance_of_an_executor_that_cannot_be_asked_is_not_stopped(world: World) -> None:
+    assert run(world, "up").returncode == 0
+    down = run(world, "down", TRAINIUM_ENDPOINT=f"http://127.0.0.1:{world.sshd.port}")
+    assert down.returncode == 2, down.stdout
+    assert "is not an executor of compilewatch" in down.stderr
+    assert len(down.stderr.splitlines()) == 1
+    forced = run(world, "down", "--force", TRAINIUM_ENDPOINT="http://127.0.0.1:1")
+    assert "is stopped" in forced.stdout, forced.stderr
+
+
+def test_what_was_running_is_said_to_be_left(world: World) -> None:
+    world.put("running")
+    state = str(world.folder / "build.json")
+    up = run(world, "up", "--state", state, "--instance", world.instance)
+    assert "so `down` leaves it running" in up.stdout
+    assert (
+        f"{world.instance} keeps running: this run" in run(world, "down", "--state", state).stdout
+    )
+    assert world.state() == "running"
+
+
+def test_exit_statuses(world: World) -> None:
+    none = run(world, "up", "--tag", "no=body")
+    assert none.returncode == 2
+    assert none.stderr.startswith("compilewatch: no instance in us-east-1 has the tag no=body")
+    assert none.stderr.count("\n") == 1
+    world.sshd.close()
+    silent = run(world, "up", COMPILEWATCH_TRAINIUM_READY_SECONDS="0.5")
+    assert silent.returncode == 1
+    assert "did not respond on 127.0.0.1" in silent.stderr
+    assert world.state() == "stopped"
+    wrong = run(world, "status", COMPILEWATCH_TRAINIUM_SSH_PORT="0")
+    assert wrong.returncode == 2
+    assert "trainium.ssh_port: expected `int` >= 1" in wrong.stderr
+
+
+@contextlib.contextmanager
+def waiting(world: World) -> Iterator[subprocess.Popen[str]]:
+    """An `up` that has started the instance and waits for its agent, in vain."""
+    world.sshd.banner = b"not yet"
+    command = [str(PROGRAM), "trainium", "up"]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environ(world)
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("waiting for the agent"):
+                break
+        assert world.state() == "running"
+        yield process
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_an_aborted_build_stops_what_it_started(world: World, sent: signal.Signals) -> None:
+    with waiting(world) as process:
+        process.send_signal(sent)
+        process.send_signal(sent)
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(timeout=60) == 130
+    assert f"stopping {world.instance} again" in said
+    assert world.state() == "stopped"
+    assert not (world.folder / "cache" / "trainium.json").exists()
+
+
+def test_a_killed_up_leaves_word_for_down(world: World) -> None:
+    with waiting(world) as process:
+        process.kill()
+    assert world.state() == "running"
+    down = run(world, "down", "--json")
+    assert json.loads(down.stdout)["action"] == "stopped"
+    assert world.state() == "stopped"
+
+
+def test_help_needs_no_boto3() -> None:
+    code = (
+        "import sys, compilewatch.extras.executor.cli.trainium; "
+        "print([m for m in ('boto3', 'botocore', 'tenacity') if m in sys.modules])"
+    )
+    python: Any = Path(PROGRAM).with_name("python")
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,260 @@
+"""Searches and attributions with a real store, and doubles of environments and launchers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from compilewatch.api.view import view
+from compilewatch.config.settings import Settings
+from compilewatch.errors import InterpreterError, UnknownModelError
+from compilewatch.extras.history.attribute import Side, attribute_changes
+from compilewatch.extras.history.attribution import Attribution, ChangeCause
+from compilewatch.extras.history.bisect import Question, bisect
+from compilewatch.extras.history.bisection import Bisection, Evaluated, Kind
+from compilewatch.extras.history.versions import Evaluator
+from compilewatch.launchers import Launcher
+from compilewatch.records import Environment, ModelSpec, Phase, Request, Result, Status, Target
+from compilewatch.store import Store
+from tests import factories, sweeping
+from tests.fake_launcher import FakeLauncher, passing
+
+Answer = Callable[[str, Request], Result]
+"""A result from the releases of torch and Transformers, as `torch/transformers`."""
+
+RELEASES = ("5.1.0", "5.2.0", "5.3.0", "5.4.0", "5.5.0", "5.6.0", "5.7.0")
+
+
+class In(FakeLauncher):
+    """A launcher of one environment with chosen releases."""
+
+    def __init__(self, environment: Environment, answers: Callable[[Request], Result]) -> None:
+        super().__init__(environments=(environment.name,), answers=answers)
+        self._environment = environment
+
+    def environments(self) -> tuple[Environment, ...]:
+        return (self._environment,)
+
+
+@dataclass
+class World:
+    """Environments that need not be created, and what models do in them."""
+
+    folder: Path
+    answer: Answer
+    lacking: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    evaluated: list[tuple[str, str]] = field(default_factory=list)
+
+    def prepare(self, torch: str, transformers: str) -> Environment:
+        if transformers in self.broken:
+            raise InterpreterError(f"no environment with transformers {transformers}")
+        return factories.environment(
+            name=f"{torch}-{transformers}", torch=torch, transformers=transformers, packages={}
+        )
+
+    def choose(self, name: str, environment: str) -> ModelSpec:
+        if environment.rpartition("-")[2] in self.lacking:
+            raise UnknownModelError(f"no model {name!r}", name)
+        return factories.spec(name)
+
+    def launch(self, settings: Settings, names: Sequence[str]) -> AbstractContextManager[Launcher]:
+        (name,) = names
+        torch, _, transformers = name.partition("-")
+
+        def answer(request: Request) -> Result:
+            self.evaluated.append((request.model.name, name))
+            return self.answer(f"{torch}/{transformers}", request)
+
+        return nullcontext(In(self.prepare(torch, transformers), answer))
+
+    def store(self) -> Store:
+        return sweeping.store(self.folder)
+
+    def evaluator(self) -> Evaluator:
+        return Evaluator(
+            store=self.store(),
+            settings=sweeping.settings(self.folder),
+            launch=self.launch,
+            selection={"bisect": "transformers"},
+        )
+
+    def search(self) -> tuple[Bisection, list[Evaluated]]:
+        seen: list[Evaluated] = []
+        found = bisect(
+            Question(model="A", target=Target(), package="transformers", other="2.15.0"),
+            RELEASES,
+            self.evaluator(),
+            choose=self.choose,
+            prepare=self.prepare,
+            report=lambda each, number, limit: seen.append(each),
+        )
+        return found, seen
+
+
+def breaking_from(release: str) -> Answer:
+    def answer(versions: str, request: Request) -> Result:
+        if versions.partition("/")[2] < release:
+            return passing(request)
+        return broken(request)
+
+    return answer
+
+
+def broken(request: Request) -> Result:
+    made = factories.result(breaks=(factories.graph_break(),))
+    return msgspec.structs.replace(made, request=request)
+
+
+def test_the_release_is_found_and_each_result_is_stored_once(tmp_path: Path) -> None:
+    world = World(tmp_path, breaking_from("5.4.0"))
+    found, seen = world.search()
+    assert (found.last, found.first, found.between) == ("5.3.0", "5.4.0", ())
+    assert len(world.evaluated) == len(seen) <= 7
+    assert len(world.store().runs()) == len(seen)
+    again, seen = world.search()
+    assert (again.last, again.first) == ("5.3.0", "5.4.0")
+    assert len(world.evaluated) == len(seen)  # nothing ran again
+    assert all(each.reused for each in seen)
+
+
+def test_an_interrupted_search_evaluates_only_what_is_left(tmp_path: Path) -> None:
+    steady = breaking_from("5.4.0")
+
+    def interrupted(versions: str, request: Request) -> Result:
+        if versions.endswith("5.4.0"):
+            raise KeyboardInterrupt
+        return steady(versions, request)
+
+    world = World(tmp_path, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        world.search()
+    before = len(world.evaluated)
+    world.answer = steady
+    found, seen = world.search()
+    assert found.first == "5.4.0"
+    assert [each.release for each in seen if each.reused] == ["5.1.0", "5.7.0"]
+    assert len(world.evaluated) == before + len(seen) - 2
+
+
+def test_releases_that_lack_the_model_or_have_no_environment(tmp_path: Path) -> None:
+    world = World(tmp_path, breaking_from("5.9"), lacking=("5.1.0", "5.2.0"), broken=("5.4.0",))
+    found, seen = world.search()
+    assert (found.last, found.first) == ("5.2.0", "5.3.0")
+    kinds = {each.release: each.kind for each in seen}
+    assert kinds["5.1.0"] is Kind.ABSENT
+    assert kinds["5.4.0"] is Kind.UNDETERMINED
+    assert ("A", "2.15.0-5.1.0") not in world.evaluated
+
+
+def test_the_latest_run_stays_the_one_that_people_look_at(tmp_path: Path) -> None:
+    made = sweeping.run_sweep(tmp_path)
+    World(tmp_path, breaking_from("5.4.0")).search()
+    assert sweeping.store(tmp_path).latest_id() == made.run.id
+
+
+OLD, NEW = ("2.13.0", "5.5.4"), ("2.15.0", "5.6.0")
+
+
+def _attribute(
+    world: World, ends: tuple[tuple[str, str], tuple[str, str]] = (OLD, NEW), limit: int = 9
+) -> tuple[Attribution, ...]:
+    """The changes between a run of each of two ends, in environments of one name."""
+    store = world.store()
+    runs = []
+    for torch, transformers in ends:
+        environment = factories.environment(
+            name="default", torch=f"{torch}+cpu", transformers=transformers, packages={}
+        )
+
+        def answer(request: Request, versions: str = f"{torch}/{transformers}") -> Result:
+            return world.answer(versions, request)
+
+        launcher = In(environment, answer)
+        runs.append(sweeping.run_sweep(world.folder, launcher, specs=sweeping.MODELS[:1]).run)
+    base, stored = (store.open(each.id) for each in runs)
+    seen = view(store, stored, baseline=base)
+    return attribute_changes(
+        Side.of(base.run, base.results()),
+        Side.of(stored.run, stored.results()),
+        seen.changes,
+        world.evaluator(),
+        world.prepare,
+        limit=limit,
+        by_place=False,
+        report=lambda corner, models: None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("breaks", "cause"),
+    [
+        (("2.15.0/5.5.4", "2.15.0/5.6.0"), ChangeCause.TORCH),
+        (("2.13.0/5.6.0", "2.15.0/5.6.0"), ChangeCause.TRANSFORMERS),
+        (("2.15.0/5.6.0",), ChangeCause.INTERACTION),
+    ],
+)
+def test_only_the_missing_corners_are_evaluated(
+    tmp_path: Path, breaks: tuple[str, ...], cause: ChangeCause
+) -> None:
+    world = World(tmp_path, lambda v, r: broken(r) if v in breaks else passing(r))
+    (found,) = _attribute(world)
+    assert found.cause is cause
+    assert sorted(world.evaluated) == [("A", "2.13.0-5.6.0"), ("A", "2.15.0-5.5.4")]
+    (again,) = _attribute(world)
+    assert again == found
+    assert len(world.evaluated) == 2
+
+
+def test_one_package_that_differs_needs_no_evaluation(tmp_path: Path) -> None:
+    world = World(tmp_path, breaking_from("5.6.0"))
+    (found,) = _attribute(world, (OLD, ("2.13.0", "5.6.0")))
+    assert found.cause is ChangeCause.TRANSFORMERS
+    assert world.evaluated == []
+
+
+def test_a_corner_without_a_verdict_or_environment_is_not_determined(tmp_path: Path) -> None:
+    def answer(versions: str, request: Request) -> Result:
+        if versions == "2.15.0/5.5.4":
+            late = factories.result(status=Status.TIMEOUT, phase=Phase.COMPILE)
+            return msgspec.structs.replace(late, request=request)
+        return broken(request) if versions == "2.15.0/5.6.0" else passing(request)
+
+    world = World(tmp_path, answer)
+    (found,) = _attribute(world)
+    assert found.cause is ChangeCause.NOT_DETERMINED
+    assert "timeout in compile" in found.detail
+    world = World(tmp_path / "two", breaking_from("5.6.0"), broken=("5.5.4",))
+    (found,) = _attribute(world)
+    assert found.cause is ChangeCause.NOT_DETERMINED
+    assert "no environment with transformers 5.5.4" in found.detail
+
+
+def test_ends_of_another_compilewatch_are_evaluated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the two runs found differs, and today both ends pass: compilewatch has changed."""
+    world = World(tmp_path, breaking_from("5.6.0"))
+    monkeypatch.setattr("compilewatch.extras.history.attribute.target_sha256", lambda _: "today")
+    monkeypatch.setattr("compilewatch.plan.keys.target_sha256", lambda _: "today")
+    evaluated = world.evaluated
+
+    def passes(versions: str, request: Request) -> Result:
+        return breaking_from("5.6.0")(versions, request) if not evaluated else passing(request)
+
+    world.answer = passes
+    (found,) = _attribute(world)
+    assert found.cause is ChangeCause.HARNESS
+    assert len(world.evaluated) == 4
+
+
+def test_what_is_beyond_the_limit_is_not_determined(tmp_path: Path) -> None:
+    world = World(tmp_path, breaking_from("5.6.0"))
+    (found,) = _attribute(world, limit=0)
+    assert found.cause is ChangeCause.NOT_DETERMINED
+    assert "--limit" in found.detail

@@ -1,0 +1,116 @@
+"""The monitor page in Streamlit's own test client and in a real headless Chromium."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from compilewatch.profiling import Profiler
+from tests import services
+from tests.integration.extras.monitor.conftest import Pages
+from tests.team import PROGRAM
+
+pytestmark = pytest.mark.monitor
+
+
+# Only Streamlit's own client runs the script as Streamlit does.
+def test_the_page_shows_a_training_profile(pages: Pages) -> None:
+    page = pages["training"]
+    assert page["exceptions"] == page["errors"] == []
+    assert page["tabs"] == ["Overview", "Timing", "Memory", "Artifacts"]
+    assert len(page["entries"][0]) == 1
+    assert page["metrics"]["steps"] == "12"
+    assert any("the stage data takes" in each for each in page["warnings"])
+
+
+def test_the_page_without_anything_says_how_to_start(pages: Pages) -> None:
+    page = pages["empty"]
+    assert page["exceptions"] == []
+    assert "compilewatch sweep" in page["infos"][0]
+
+
+def test_a_damaged_profile_is_said_on_the_page(pages: Pages) -> None:
+    page = pages["damaged"]
+    assert page["exceptions"] == []
+    assert any("changed since the profile ended" in each for each in page["errors"])
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(PROGRAM), "monitor", "--no-browser", "--port", str(port)]
+    server = subprocess.Popen([*command, "--output", str(tmp_path)])
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=5)
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0
+
+
+# A browser is the only client of which all requests can be seen.
+@pytest.mark.browser
+def test_a_new_step_is_visible_soon_and_no_other_host_is_called(
+    tmp_path: Path, served: str
+) -> None:
+    chromium = services.program("chromium", package="chromium")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    hosts = set()
+    profiler = Profiler(tmp_path / "profiles")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        page = browser.new_page()
+        page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
+        page.goto(served)
+        page.get_by_text("holds no run and no profile yet").wait_for(timeout=60_000)
+        profiler.__enter__()
+        profiler.step()
+        metric = page.get_by_test_id("stMetricValue").first
+        metric.wait_for(timeout=60_000)
+        assert metric.inner_text() == "1"
+        for _ in range(41):
+            profiler.step()
+        page.get_by_test_id("stMetricValue").get_by_text("42").first.wait_for(timeout=30_000)
+        for tab in ("Timing", "Memory", "Artifacts"):
+            page.get_by_role("tab", name=tab).click()
+        page.get_by_text(" files in ").first.wait_for(timeout=30_000)
+        assert page.get_by_test_id("stException").count() == 0
+        profiler.__exit__(None, None, None)
+        page.get_by_role("tab", name="Overview").click()
+        page.get_by_text("finished", exact=True).first.wait_for(timeout=30_000)
+        browser.close()
+    assert hosts <= {"127.0.0.1", None}
+
+
+def test_a_port_that_is_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [str(PROGRAM), "monitor", "--port", str(port), "--output", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        f"compilewatch: port {port} cannot be used (Address already in use): choose another one "
+        "with --port"
+    )

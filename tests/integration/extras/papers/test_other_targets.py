@@ -1,0 +1,117 @@
+"""Generated models on the targets XLA and Neuron, confined; neuronx-cc is a double.
+
+Takes seconds: a worker with torch_xla in a sandbox is the only proof that the confinement leaves it
+what it needs. Nothing here has run on a Trainium device.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compilewatch.config.settings import load_settings
+from compilewatch.environments import Environments
+from compilewatch.extras.papers.execution import Ran
+from compilewatch.extras.papers.launcher import ConfinedLauncher
+from compilewatch.extras.papers.records import (
+    CodeVersion,
+    FindingClass,
+    PipelineStage,
+    StageOutcome,
+    StageResult,
+)
+from compilewatch.extras.papers.store import PaperFolder, PaperStore
+from compilewatch.extras.papers.sweep import Sweeper
+from compilewatch.records.clock import now
+from tests.confinement import need_sandbox
+from tests.doubles import BIN
+from tests.integration.extras.papers.test_planted import generation, module
+
+pytestmark = [pytest.mark.torch, pytest.mark.xla, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def cache() -> Iterator[Path]:
+    """A cache with the environment xla where the user of a sandbox can read it, and neuronx-cc.
+
+    Root's home is not such a place. The files are links and take no room.
+    """
+    need_sandbox()
+    folder = Path(tempfile.mkdtemp(prefix="compilewatch-test-"))
+    folder.chmod(0o755)
+    made = folder / "environments" / "xla"
+    try:
+        shutil.copytree(Environments().folder("xla"), made, symlinks=True, copy_function=os.link)
+        shutil.copy(BIN / "neuronx-cc", made / "venv" / "bin" / "neuronx-cc")
+        yield folder
+    except shutil.Error:
+        said = "the environment xla cannot be linked to a folder that all can read"
+        if os.environ.get("CI"):
+            pytest.fail(said)
+        pytest.skip(said)
+    finally:
+        shutil.rmtree(folder)
+
+
+def swept(tmp_path: Path, cache: Path, source: str, target: str) -> Ran:
+    """The sweep of a stored version, as `papers run --targets` does it."""
+    made: CodeVersion = generation(source)
+    folder: PaperFolder = PaperStore(tmp_path).folder(made.paper)
+    name = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
+    folder.append(
+        StageResult(
+            paper=made.paper,
+            stage=PipelineStage.GENERATE,
+            key="k",
+            outcome=StageOutcome.PASSED,
+            at=now(),
+            generation=made.id,
+            files=(name,),
+        )
+    )
+    settings = load_settings({"output_dir": str(tmp_path), "cache": str(cache)})
+    launcher = ConfinedLauncher(1, ("default", "xla"), cache=cache)
+    return Sweeper(settings=settings, targets=(target,), launcher=launcher).run(made, folder)
+
+
+@pytest.mark.parametrize(
+    ("forward", "status", "kinds"),
+    [
+        # What differs in `make test` is shown by the other case.
+        pytest.param("return torch.relu(self.f(x))", "pass", set(), marks=pytest.mark.matrix),
+        ("return self.f(x) * (x.sum().item() > 0)", "graph_break", {FindingClass.GRAPH_BREAK}),
+    ],
+)
+def test_xla_compiles_generated_code_inside_of_the_sandbox(
+    tmp_path: Path, cache: Path, forward: str, status: str, kinds: set[FindingClass]
+) -> None:
+    ran = swept(tmp_path, cache, module(forward), "xla")
+    assert (ran.not_run, ran.labels) == ("", {"xla": status}), ran
+    assert {finding.kind for finding in ran.findings} == kinds
+
+
+@pytest.mark.matrix  # in `make test`, the compiler is reached by the next test
+def test_neuron_compiles_generated_code_inside_of_the_sandbox(tmp_path: Path, cache: Path) -> None:
+    ran = swept(tmp_path, cache, module("return torch.relu(self.f(x))"), "neuron")
+    assert (ran.not_run, ran.labels) == ("", {"neuron": "pass"}), ran
+    assert ran.findings == ()
+
+
+def test_what_neuronx_cc_rejects_is_the_compilers(tmp_path: Path, cache: Path) -> None:
+    compiler = cache / "environments" / "xla" / "venv" / "bin" / "neuronx-cc"
+    text = compiler.read_text()
+    changed = re.sub(r"(?m)^( +asked = ).*$", r"\1'error NCC_EVRF001 no sort'", text)
+    assert changed != text
+    compiler.write_text(changed)
+    try:
+        ran = swept(tmp_path, cache, module("return torch.relu(self.f(x))"), "neuron")
+    finally:
+        compiler.write_text(text)
+    assert {finding.kind for finding in ran.findings} == {FindingClass.COMPILER_CANNOT}
+    assert "NCC_EVRF001" in ran.findings[0].evidence

@@ -1,0 +1,206 @@
+"""Models with a planted fault, in the real sandbox and on real targets: each has its own class.
+
+Each case imports torch in one or more sandboxes, which takes seconds; only that shows that a fault
+ends in the class of this fault and of no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from compilewatch.config.settings import load_settings
+from compilewatch.errors import LauncherError
+from compilewatch.extras.executor import sandbox
+from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
+from compilewatch.extras.papers.execution import (
+    EAGER_LIMITS,
+    Ran,
+    SandboxRunner,
+    run_eager,
+    run_training,
+)
+from compilewatch.extras.papers.launcher import ConfinedLauncher
+from compilewatch.extras.papers.records import (
+    Binding,
+    Claim,
+    CodeVersion,
+    FindingClass,
+    PaperPlan,
+    PipelineStage,
+)
+from compilewatch.extras.papers.source import PapersSource, generated_spec
+from compilewatch.extras.papers.static import check_source
+from compilewatch.extras.papers.store import PaperStore
+from compilewatch.extras.papers.sweep import findings_of
+from compilewatch.launchers import by_environment
+from compilewatch.plan.requests import options_of, plan, targets_of
+from compilewatch.records import Mode, Request, Target
+from tests import papers as world
+from tests.confinement import need_sandbox
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def confined() -> None:
+    """Where code cannot be confined it is not run, and neither are these tests."""
+    need_sandbox()
+
+
+def module(forward: str, extra: str = "") -> str:
+    return f"""import torch
+from torch import nn
+
+{extra}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.f = nn.Linear(4, 4)
+
+    def forward(self, x):
+        {forward}
+
+def model():
+    return Net()
+
+def inputs():
+    return (torch.randn(2, 4),)
+
+def loss(output, inputs):
+    return output.sum()
+"""
+
+
+def generation(
+    source: str, paper: str = "planted", bindings: tuple[Binding, ...] = ()
+) -> CodeVersion:
+    return CodeVersion(
+        id=msgspec.json.encode(source).hex()[:8] + str(hash(source)),
+        paper=paper,
+        source=source,
+        number=0,
+        model="tested",
+        call="c" * 64,
+        prompt_sha256="p" * 64,
+        rules_sha256="r" * 64,
+        paper_sha256="d" * 64,
+        bindings=bindings,
+    )
+
+
+PLAN = PaperPlan(contribution="", claims=(Claim(id="C1", statement="", operations=("relu",)),))
+
+
+def eager(source: str, limits: SandboxLimits = EAGER_LIMITS) -> Ran:
+    return run_eager(SandboxRunner(), generation(source), PLAN, limits)[0]
+
+
+def swept(tmp_path: Path, source: str, *targets: str) -> Ran:
+    made = generation(source)
+    folder = PaperStore(tmp_path).folder(made.paper)
+    file = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
+    settings = load_settings({"output_dir": str(tmp_path)})
+    launcher = ConfinedLauncher(1)
+    known = launcher.environments()
+    placed = [
+        msgspec.structs.replace(target, environment="default")
+        for target in targets_of(targets, [Mode.EVAL], False)
+    ]
+    requests = plan(
+        [generated_spec(made, folder.path / file)], placed, options_of(settings, known)
+    ).requests
+    results = [done.result for done in launcher.run(requests, tmp_path)]
+    for result in results:
+        assert result.request.model.provenance["paper_sha256"] == "d" * 64
+    return Ran(findings=tuple(f for result in results for f in findings_of(result)))
+
+
+def kinds(ran: Ran) -> set[FindingClass]:
+    return {finding.kind for finding in ran.findings}
+
+
+def test_a_value_that_is_read_is_a_graph_break_with_its_line(tmp_path: Path) -> None:
+    source = module("return self.f(x) * x.sum().item()")
+    ran = swept(tmp_path, source, "dynamo")
+    assert kinds(ran) == {FindingClass.GRAPH_BREAK}
+    assert (
+        ran.findings[0].line
+        == source.splitlines().index("        return self.f(x) * x.sum().item()") + 1
+    )
+
+
+@pytest.mark.matrix  # in `make test`, neuronx-cc rejects a model (test_other_targets.py)
+def test_what_export_does_not_support_is_the_compilers(tmp_path: Path) -> None:
+    source = module("return self.f(x)[x[:, 0] > 0] if x.sum() > 0 else self.f(x)")
+    assert kinds(swept(tmp_path, source, "export")) == {FindingClass.COMPILER_CANNOT}
+
+
+@pytest.mark.matrix
+def test_a_model_that_computes_something_else_when_compiled_is_a_mismatch(tmp_path: Path) -> None:
+    source = module("return self.f(x) + (1.0 if torch.compiler.is_compiling() else 0.0)")
+    assert kinds(swept(tmp_path, source, "inductor")) == {FindingClass.MISMATCH}
+
+
+@pytest.mark.matrix
+def test_a_hang_times_out() -> None:
+    limits = msgspec.structs.replace(EAGER_LIMITS, deadline_seconds=25.0)
+    ran = eager(module("\n        while True: pass"), limits)
+    assert kinds(ran) == {FindingClass.TIMED_OUT}
+    assert "eager" in ran.findings[0].evidence
+
+
+def test_too_much_memory_is_out_of_memory() -> None:
+    limits = msgspec.structs.replace(EAGER_LIMITS, memory_bytes=1536 * MIB)
+    source = module("return self.f(x) + torch.ones(1024, 1024, 1024, 2).sum()")
+    assert kinds(eager(source, limits)) == {FindingClass.OOM}
+
+
+def test_code_for_one_device_is_not_allowed_and_never_run() -> None:
+    found = check_source(module("return self.f(x.cuda())"))
+    assert {finding.kind for finding in found} == {FindingClass.DISALLOWED}
+
+
+def test_code_that_fails_without_a_compiler_is_wrong_in_eager_with_its_line() -> None:
+    source = module("return self.f(x @ x)")
+    ran = eager(source)
+    assert kinds(ran) == {FindingClass.WRONG_IN_EAGER}
+    assert ran.findings[0].line == source.splitlines().index("        return self.f(x @ x)") + 1
+
+
+def test_a_training_that_reports_nothing_is_no_success() -> None:
+    source = module("return self.f(x)", "import torch.optim") + "\n\nraise SystemExit(0)\n"
+    ran = run_training(SandboxRunner(), generation(source), EAGER_LIMITS)
+    assert kinds(ran) == {FindingClass.CRASHED}
+    assert ran.numbers["execution_success"] == 0.0
+
+
+def test_generated_code_is_rejected_by_every_other_launcher(tmp_path: Path) -> None:
+    spec = generated_spec(generation(module("return x")), tmp_path / "code.py")
+    request = Request(model=spec, target=Target(), key="k")
+    with pytest.raises(LauncherError, match="only runs in the sandbox"):
+        by_environment([request], ["default"], "this launcher has")
+
+
+def test_the_source_papers_says_why_a_model_is_not_compiled(tmp_path: Path) -> None:
+    world.write_papers(tmp_path / "papers", 1)
+    papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
+
+    class Wrong(world.FakeRunner):
+        def run(
+            self, files: Mapping[str, str | bytes], limits: SandboxLimits
+        ) -> sandbox.SandboxResult:
+            done = super().run(files, limits)
+            state = {"phase": "eager", "error": {"message": "ValueError: no", "line": 3}}
+            found = {"result.json": msgspec.json.encode(state)}
+            return msgspec.structs.replace(done, exit_code=1, files=found)
+
+    with world.served() as (_, provider):
+        world.pipeline(tmp_path, provider, tmp_path / "papers", papers, runner=Wrong()).run(papers)
+    (spec,) = PapersSource(outputs=tmp_path).models()
+    assert spec.skip_reason == "wrong in eager: eager: ValueError: no"
+    assert spec.provenance["scripted"] == "false"

@@ -1,0 +1,134 @@
+"""`compilewatch profile train` and `profile check`, as a person runs them on an own model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilewatch.extras.profiles.train.records import Stage
+from tests.team import run_here
+from tests.warm import WarmLauncher
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+MODEL = """
+import torch
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.layer(values).relu()
+
+
+class Silent(Tiny):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values.detach()
+
+
+class Dies(Tiny):
+    calls = 0
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls > 4:
+            import os
+
+            os._exit(9)
+        return self.layer(values)
+
+
+def build() -> torch.nn.Module:
+    return Tiny()
+
+
+def silent() -> torch.nn.Module:
+    return Silent()
+
+
+def dies() -> torch.nn.Module:
+    return Dies()
+
+
+def inputs() -> tuple[torch.Tensor, ...]:
+    return (torch.ones(3, 4),)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, warm_launcher: WarmLauncher) -> Run:
+    (tmp_path / "tiny.py").write_text(MODEL)
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        given = ("profile", *arguments, "--output", str(tmp_path / "outputs"))
+        return run_here(tmp_path, {"NO_COLOR": "1"}, *given)
+
+    return call
+
+
+def profile_of(found: dict[str, Any]) -> list[dict[str, Any]]:
+    lines = (Path(found["folder"]) / "steps.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+# The complete way: a worker, a forked child, its files, and the check of them.
+def test_an_own_model_is_trained_and_its_profile_is_checked(run: Run) -> None:
+    size = ("--steps", "12", "--warmup", "2", "--trace-steps", "2")
+    done = run("train", "./tiny.py:build", "--target", "eager", *size, "--json")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    steps = profile_of(found)
+    assert len(steps) == 12
+    assert [step["traced"] for step in steps] == [False] * 2 + [True] * 2 + [False] * 8
+    for step in steps:
+        assert sum(step["stages"].values()) == pytest.approx(step["wall_seconds"], rel=0.01)
+        assert set(step["stages"]) == set(Stage)
+    checked = run("check", "--analysis", "--report")
+    assert checked.returncode in (0, 1)  # A busy machine gives findings.
+    assert "finished, training, 12 steps" in checked.stdout
+    assert "dominates" in checked.stdout
+    assert (Path(found["folder"]) / "check_report.md").read_text().startswith("# Check of")
+
+
+def test_a_model_without_a_gradient_is_that_models_error(run: Run) -> None:
+    done = run("train", "./tiny.py:silent", "--target", "eager")
+    assert done.returncode == 3
+    assert "has no output with a gradient" in done.stdout
+
+
+def test_a_process_that_dies_leaves_an_incomplete_profile(run: Run) -> None:
+    done = run("train", "./tiny.py:dies", "--target", "eager", "--steps", "20", "--json")
+    assert done.returncode == 3
+    (found,) = json.loads(done.stdout)
+    assert found["status"] == "crashed"
+    assert found["findings"][0]["code"] == "incomplete"
+    checked = run("check")
+    assert checked.returncode == 1
+    assert "its process ended without a summary, after 4 steps" in checked.stdout
+
+
+def test_an_unknown_target_is_one_line(run: Run) -> None:
+    done = run("train", "./tiny.py:build", "--target", "eager,neuron")
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith(
+        "cannot train on 'neuron'; known: eager, inductor, inductor:BACKEND, xla"
+    )
+
+
+# Only the environment with torch_xla writes the blocks of XLA's own profiler.
+@pytest.mark.xla
+def test_on_xla_each_named_block_appears_once_a_step(run: Run) -> None:
+    size = ("--steps", "6", "--warmup", "1", "--trace-steps", "5")
+    done = run("train", "./tiny.py:build", "--target", "xla", *size, "--json")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    assert "model_build 5, loss_backward 5, optimizer_step 5" in found["detail"]
+    assert len(profile_of(found)) == 6

@@ -1,0 +1,176 @@
+"""Traces of real calls: what breaks cost and where, operator statistics, and their files."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from breaks import CASES, Case, line_of
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from compilewatch.extras.profiles.infer.messages import STACKS_FILE, TRACE_FILE
+from compilewatch.extras.profiles.worker import traces
+from compilewatch.extras.profiles.worker.callables import Inductor
+from compilewatch.extras.profiles.worker.segments import NO_FRAME, Division
+from tests.integration.extras.profiles.worker.conftest import MakeInductor
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:seen")]
+
+BREAKING = [case for case in CASES if any(b.code != "skipped_frame" for b in case.breaks)]
+"""Where torch reports a break; a frame without operations is skipped without one."""
+
+untraceable = pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+SLEEP_SECONDS = 0.02
+
+
+def seconds(found: Division, owners: list[str]) -> float:
+    """What these frames spend outside of graphs."""
+    return sum(
+        value / 1e9
+        for owner in owners
+        for kind, value in found.nanoseconds.get(owner, {}).items()
+        if kind != "graph"
+    )
+
+
+def cost_at(compiled: Inductor, found: Division, line: int) -> float:
+    breaks = compiled.breaks() or ()
+    ends = compiled.ends(breaks)
+    return seconds(found, [owner for owner, at in ends.items() if breaks[at].line == line])
+
+
+class Sleeping(nn.Module):
+    """Two graph breaks; the model waits at one of them."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.waits = [SLEEP_SECONDS if at == n else 0.0 for n in range(2)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        time.sleep(self.waits[0])  # break: first
+        x = self.linear(x)
+        time.sleep(self.waits[1])  # break: second
+        return self.linear(x)
+
+
+class Given(nn.Module):
+    """A loop with a break, for which Dynamo gives up the whole frame: its code runs as Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = self.linear(x)
+            time.sleep(SLEEP_SECONDS / 2)  # break: given up
+        return x
+
+
+def line(mark: str) -> int:
+    lines = Path(__file__).read_text().splitlines()
+    return next(n for n, text in enumerate(lines, start=1) if text.endswith(f"# break: {mark}"))
+
+
+def test_there_are_twenty_models_that_break() -> None:
+    assert len(BREAKING) >= 20
+
+
+@pytest.mark.parametrize("case", BREAKING, ids=lambda case: case.name)
+def test_the_parts_sum_to_the_call_and_each_break_has_a_frame(
+    case: Case, make_inductor: MakeInductor
+) -> None:
+    """Runs each model: the only test that shows that torch names its frames as we expect."""
+    compiled = make_inductor(case.build)
+    found = traces.divided(compiled.call, 1)
+    spent = sum(value for kinds in found.nanoseconds.values() for value in kinds.values())
+    assert spent == found.total
+    breaks = compiled.breaks() or ()
+    ends = compiled.ends(breaks)
+    assert {breaks[at].line for at in ends.values()} == {b.line for b in breaks}
+    # Every frame that runs is one that was captured or that a break is known of.
+    known = {*compiled.found.captured, *compiled.found.frames, NO_FRAME}
+    assert found.nanoseconds.keys() <= known
+    marked = {line_of(each.mark) for each in case.breaks if each.mark}
+    assert marked <= {b.line for b in breaks}
+
+
+@untraceable
+@pytest.mark.parametrize(("at", "mark"), [(0, "first"), (1, "second")])
+def test_a_wait_at_a_break_is_a_cost_of_its_line(
+    at: int, mark: str, make_inductor: MakeInductor
+) -> None:
+    compiled = make_inductor(lambda: Sleeping(at))
+    found = traces.divided(compiled.call, 3)
+    other = "second" if mark == "first" else "first"
+    assert cost_at(compiled, found, line(mark)) >= SLEEP_SECONDS
+    assert cost_at(compiled, found, line(mark)) > cost_at(compiled, found, line(other))
+    assert found.nanoseconds["0/0"].get("graph", 0) > 0
+
+
+@untraceable
+def test_a_frame_that_was_given_up_costs_its_break(make_inductor: MakeInductor) -> None:
+    compiled = make_inductor(Given)
+    found = traces.divided(compiled.call, 1)
+    assert cost_at(compiled, found, line("given up")) >= SLEEP_SECONDS
+
+
+def traced_again(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The profilers that `traces` makes from now on."""
+    made: list[Any] = []
+
+    def recording(**arguments: Any) -> Any:
+        made.append(profile(**arguments))
+        return made[-1]
+
+    monkeypatch.setattr(traces, "profile", recording)
+    return made
+
+
+def test_operators_are_those_of_key_averages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = traced_again(monkeypatch)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    found = traces.traced(lambda: model(torch.ones(8, 64)), 4, tmp_path)
+    averages = {event.key: event for event in made[0].key_averages()}
+    assert {each.name for each in found.operators} == averages.keys()
+    for each in found.operators:
+        expected = averages[each.name]
+        assert each.calls == expected.count
+        assert each.self_cpu_seconds == pytest.approx(expected.self_cpu_time_total / 1e6, abs=1e-6)
+    own = sum(each.self_cpu_seconds for each in found.operators)
+    assert own <= found.wall_seconds
+    called = next(each for each in found.operators if each.name == traces.CALL)
+    assert own == pytest.approx(called.total_cpu_seconds, rel=0.001)
+    assert called.calls == 4
+
+
+def test_the_files_of_a_trace_are_valid(tmp_path: Path) -> None:
+    from torch.profiler._trace_validator import validate_trace
+
+    def call() -> Tensor:
+        with record_function("model"):
+            return torch.ones(64, 64) @ torch.ones(64, 64)
+
+    found = traces.traced(call, 2, tmp_path)
+    assert found.files == (TRACE_FILE, STACKS_FILE)
+    passed, violations = validate_trace(str(tmp_path / TRACE_FILE))
+    assert passed, violations
+    names = [e.get("name") for e in json.loads((tmp_path / TRACE_FILE).read_text())["traceEvents"]]
+    assert names.count("model") == 2
+    assert "test_traces.py" in (tmp_path / STACKS_FILE).read_text()
+
+
+def test_the_division_needs_no_stacks() -> None:
+    """One profiler option is enough: stacks would make slices that do not nest."""
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        torch.ones(3) + 1
+    assert found.profiler.kineto_results.events()

@@ -1,0 +1,168 @@
+"""Names, command lines and frames of the sandbox."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compilewatch.errors import SandboxError, UsageError
+from compilewatch.extras.executor import sandbox
+from compilewatch.extras.executor.sandbox import bubblewrap, seccomp
+from compilewatch.extras.executor.sandbox.frames import is_name, parsed
+
+PYTHON = "/opt/venv/bin/python"
+
+
+def frames(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def header(**values: object) -> bytes:
+    whole: dict[str, object] = {
+        "exit_code": 0,
+        "signal": None,
+        "timed_out": False,
+        "files": [],
+        "left_out": 0,
+    }
+    return json.dumps({**whole, **values}).encode()
+
+
+@pytest.mark.parametrize("name", ["a", "main.py", "a/b/c.txt", "model-1+x_2.ntff"])
+def test_names_of_files(name: str) -> None:
+    assert is_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", ".", "..", "../x", "/x", "a/../b", "a//b", "a/", ".x", "a/.x", "a b", "a\n", "a\0"),
+        *("é", "x" * 101, "/".join("a" * 9), "x/" * 50 + "x"),
+    ],
+)
+def test_no_names_of_files(name: str) -> None:
+    assert not is_name(name)
+    with pytest.raises(UsageError, match="cannot be run"):
+        sandbox.planned(["python"], files={name: b""})
+
+
+def test_a_run_has_no_variables_but_harmless_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    run = sandbox.planned(["python", "-V"], variables={"MINE": "1"})
+    assert run.variables["MINE"] == "1"
+    assert not any("AWS" in name for name in run.variables)
+    assert set(run.variables) - {"MINE"} <= {
+        *("PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "LANG", "OMP_NUM_THREADS"),
+        *("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
+    }
+
+
+def test_every_namespace_is_unshared_and_nothing_outside_can_be_written() -> None:
+    run = sandbox.planned(["python"], python=PYTHON, visible=["/data/sets", "/data/sets/a"])
+    made = bubblewrap.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
+    for flag in ("user", "pid", "net", "ipc", "uts"):
+        assert f"--unshare-{flag}" in made
+    for flag in ("--disable-userns", "--new-session", "--die-with-parent", "--clearenv"):
+        assert flag in made
+    assert "--bind" not in made
+    assert "--dev-bind" not in made
+    shown = [made[n + 2] for n, each in enumerate(made) if each == "--ro-bind"]
+    assert shown.count("/data/sets") == 1
+    assert "/opt/venv" in shown
+    assert "/data/sets/a" not in shown
+    assert made.index("/tmp") < made.index("/opt/venv")
+    assert made[-2:] == ["--", "true"]
+
+
+@pytest.mark.parametrize("path", ["/", "/proc", "/root", "/home", "/etc", "/tmp"])
+def test_what_holds_secrets_is_not_made_visible(path: str) -> None:
+    run = sandbox.planned(["python"], python=PYTHON, visible=[path])
+    with pytest.raises(SandboxError, match="cannot be visible"):
+        bubblewrap.visible_paths(run)
+
+
+def test_packages_that_environments_share_are_visible(tmp_path: Path) -> None:
+    """As scripts/setup.sh makes it for the workspaces of an agent."""
+    made = tmp_path / "cache" / "shared" / "0123"
+    for folder in (made / "bin", tmp_path / "workspace" / ".venv" / "bin"):
+        folder.mkdir(parents=True)
+    venv = tmp_path / "workspace" / ".venv"
+    (venv / "bin" / "python").touch()
+    run = sandbox.planned(["python"], python=str(venv / "bin" / "python"))
+    assert str(made) not in bubblewrap.visible_paths(run)
+    (venv / "shared").symlink_to(made)
+    assert {str(made), str(venv)} <= set(bubblewrap.visible_paths(run))
+
+
+def test_a_device_is_mounted_before_its_folder_becomes_read_only() -> None:
+    import msgspec
+
+    run = msgspec.structs.replace(sandbox.planned(["x"]), devices=("/dev/neuron0",))
+    made = bubblewrap.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
+    at = made.index("--dev-bind")
+    assert made[at : at + 3] == ["--dev-bind", "/dev/neuron0", "/dev/neuron0"]
+    assert at < made.index("/dev", made.index("--remount-ro"))
+
+
+def test_returned_files_are_read() -> None:
+    data = frames(b"{}", header(files=["a.txt", "b/c"]), b"one", b"two")
+    found, files = parsed(data, 10, 100)
+    assert found is not None
+    assert files == {"a.txt": b"one", "b/c": b"two"}
+
+
+def test_a_file_with_a_name_that_leads_elsewhere_is_left_out() -> None:
+    _, files = parsed(frames(b"{}", header(files=["../../x", "a"]), b"one", b"two"), 10, 100)
+    assert files == {"a": b"two"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        frames(b"{}"),
+        frames(b"{}", b"[]"),
+        frames(b"{}", header(files=["a"])),
+        frames(b"{}", header(files=["a"]), b"x" * 101),
+        frames(b"{}", header(files=["a"] * 11), *[b"x"] * 11),
+        frames(b"{}", header(extra=1)),
+        b"\xff\xff\xff\xff",
+    ],
+)
+def test_what_is_no_result_is_none(data: bytes) -> None:
+    assert parsed(data, 10, 100) == (None, {})
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_can_be_returned(data: bytes) -> None:
+    parsed(data, 10, 100)
+    parsed(frames(b"{}") + data, 10, 100)
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("No permissions to create new namespace, likely because ...", "user namespaces"),
+        ("setting up uid map: Permission denied", "user namespaces"),
+        ("Can't find source path /x: No such file", "does not start: Can't find source path"),
+    ],
+)
+def test_the_messages_of_bubblewrap_become_advice(message: str, advice: str) -> None:
+    assert advice in bubblewrap.advice(message)
+
+
+def test_ubuntus_denial_comes_with_the_command_that_changes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    assert "apparmor_parser -r" in bubblewrap.advice("loopback: Failed RTM_NEWADDR")
+
+
+def test_a_missing_libseccomp_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seccomp, "LIBRARY", "libnothing.so.9")
+    with pytest.raises(SandboxError, match="sudo apt install libseccomp2"):
+        seccomp.load()

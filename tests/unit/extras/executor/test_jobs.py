@@ -1,0 +1,133 @@
+"""The stored jobs: what is acknowledged stays, and every job ends once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compilewatch.errors import ExecutorError
+from compilewatch.extras.executor import jobs
+from compilewatch.extras.executor.jobs import MOST_ATTEMPTS, JobRejectedError, JobStore
+from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, JobStatus
+
+
+def request(text: str = "pass") -> JobRequest:
+    return JobRequest(files={"main.py": text})
+
+
+def claimed(store: JobStore) -> JobState:
+    found = store.claim()
+    assert found is not None
+    return found[0]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[JobStore]:
+    made = JobStore(tmp_path / "state")
+    yield made
+    made.close()
+
+
+def test_equal_submissions_are_one_job_and_others_are_rejected(store: JobStore) -> None:
+    first, new = store.submit("a", request())
+    again, new_again = store.submit("a", request())
+    assert (new, new_again) == (True, False)
+    assert first == again
+    with pytest.raises(JobRejectedError) as caught:
+        store.submit("a", request("other"))
+    assert caught.value.code == "conflict"
+
+
+def test_jobs_run_in_the_order_of_their_submission(store: JobStore) -> None:
+    for key in ("b", "a", "c"):
+        store.submit(key, request(key))
+    assert [claimed(store).key for _ in range(3)] == ["b", "a", "c"]
+    assert store.claim() is None
+    assert store.counts() == (3, 0)
+
+
+def test_what_was_stored_is_there_for_the_next_service(store: JobStore) -> None:
+    store.submit("a", request())
+    store.submit("b", request("b"))
+    claimed(store)
+    store.close()
+    again = JobStore(store.folder)
+    assert [state.key for state in again.running()] == ["a"]
+    assert claimed(again).key == "b"
+    again.close()
+
+
+def test_two_services_cannot_share_a_folder(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "WAIT_SECONDS", 0.5)
+    waits: list[str] = []
+    with pytest.raises(ExecutorError, match="another executor uses"):
+        JobStore(store.folder, on_wait=lambda: waits.append("said"))
+    assert waits == ["said"]
+
+
+def test_a_job_ends_once(store: JobStore) -> None:
+    store.submit("a", request())
+    state = claimed(store)
+    assert store.finish(state, JobStatus.DONE, None, None).state is JobStatus.DONE
+    assert store.finish(state, JobStatus.FAILED, FailureCode.SIGNAL, None).state is JobStatus.DONE
+    assert store.interrupted(state).state is JobStatus.DONE
+    assert store.cancel("a").state is JobStatus.DONE
+
+
+def test_an_interrupted_job_waits_again_until_it_is_lost(store: JobStore) -> None:
+    store.submit("a", request())
+    for attempt in range(1, MOST_ATTEMPTS):
+        state = claimed(store)
+        assert state.attempt == attempt
+        assert store.interrupted(state).state is JobStatus.QUEUED
+    lost = store.interrupted(claimed(store))
+    assert (lost.state, lost.failure) == (JobStatus.LOST, FailureCode.INTERRUPTED)
+
+
+def test_the_end_of_an_older_attempt_changes_nothing(store: JobStore) -> None:
+    store.submit("a", request())
+    first = claimed(store)
+    store.interrupted(first)
+    second = claimed(store)
+    assert store.finish(first, JobStatus.DONE, None, None) == second
+    assert store.interrupted(first) == second
+
+
+def test_a_cancelled_job_that_is_interrupted_does_not_run_again(store: JobStore) -> None:
+    store.submit("a", request())
+    state = claimed(store)
+    assert store.cancel("a").state is JobStatus.RUNNING
+    assert store.interrupted(state).state is JobStatus.CANCELLED
+
+
+def test_jobs_that_ended_long_ago_are_forgotten_with_their_files(store: JobStore) -> None:
+    for key in ("old", "waits"):
+        store.submit(key, request(key))
+    state = claimed(store)
+    store.attempt_folder(state).mkdir(parents=True)
+    assert store.prune("9999") == ()
+    store.finish(state, JobStatus.DONE, None, None)
+    assert store.prune("2000") == ()
+    assert store.prune("9999") == ("old",)
+    assert not store.attempt_folder(state).parent.exists()
+    assert [each.key for each in store.newest(10)] == ["waits"]
+
+
+def test_too_many_waiting_jobs_are_rejected(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MOST_QUEUED", 1)
+    store.submit("a", request())
+    with pytest.raises(JobRejectedError) as caught:
+        store.submit("b", request("b"))
+    assert caught.value.code == "busy"
+
+
+def test_a_damaged_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "jobs.sqlite").write_bytes(b"garbage" * 1000)
+    with pytest.raises(ExecutorError, match=r"jobs\.sqlite cannot be used"):
+        JobStore(tmp_path)

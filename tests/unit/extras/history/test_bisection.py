@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compilewatch.extras.history.bisection import (
+    Break,
+    Evaluated,
+    Kind,
+    evaluated,
+    most_evaluations,
+    search,
+)
+from compilewatch.records import Phase, Status
+from tests import factories
+from tests.factories import graph_break
+
+PASS = Evaluated(release="", kind=Kind.VERDICT, status=Status.PASS, phase=Phase.DONE)
+BREAKS = Evaluated(
+    release="",
+    kind=Kind.VERDICT,
+    status=Status.GRAPH_BREAK,
+    phase=Phase.DONE,
+    breaks=(Break(fingerprint="a", reason="GB0170", file="f.py", function="forward", line=1),),
+)
+ABSENT = Evaluated(release="", kind=Kind.ABSENT)
+UNKNOWN = Evaluated(release="", kind=Kind.UNDETERMINED, detail="no environment")
+
+
+def asked(states: list[Evaluated]) -> tuple[list[str], Callable[[str], Evaluated], list[str]]:
+    """Releases 0, 1, 2…, a function that evaluates them, and the list of its calls."""
+    calls: list[str] = []
+
+    def evaluate(release: str) -> Evaluated:
+        calls.append(release)
+        found = states[int(release)]
+        return Evaluated(release=release, kind=found.kind, status=found.status, breaks=found.breaks)
+
+    return [str(number) for number in range(len(states))], evaluate, calls
+
+
+@given(st.integers(2, 80), st.data())
+def test_the_pair_is_found_within_the_limit(count: int, data: st.DataObject) -> None:
+    change = data.draw(st.integers(1, count - 1))
+    releases, evaluate, calls = asked([PASS] * change + [BREAKS] * (count - change))
+    found = search(releases, evaluate)
+    assert (found.last, found.first, found.between) == (str(change - 1), str(change), ())
+    assert len(calls) == len(set(calls)) <= most_evaluations(count) - 2
+    assert not found.changes_again
+
+
+@given(st.integers(2, 80), st.data())
+def test_releases_without_a_state_never_cost_more_than_the_limit(
+    count: int, data: st.DataObject
+) -> None:
+    kinds = [PASS, BREAKS, ABSENT, UNKNOWN]
+    states = data.draw(st.lists(st.sampled_from(kinds), min_size=count, max_size=count))
+    releases, evaluate, calls = asked(states)
+    found = search(releases, evaluate)
+    assert len(calls) == len(set(calls)) <= most_evaluations(count)
+    if found.last is not None and found.first is not None:
+        last, first = int(found.last), int(found.first)
+        assert states[last].state == states[0].state != states[first].state
+        assert states[first] is not UNKNOWN
+        assert [releases.index(each) for each in found.between] == list(range(last + 1, first))
+
+
+def test_one_without_a_state_is_passed_over_and_named_only_inside_the_pair() -> None:
+    releases, evaluate, _ = asked([PASS, PASS, UNKNOWN, BREAKS, BREAKS])
+    found = search(releases, evaluate)
+    assert (found.last, found.first, found.between) == ("1", "3", ("2",))
+    releases, evaluate, _ = asked([PASS, PASS, PASS, UNKNOWN, PASS, PASS, BREAKS])
+    found = search(releases, evaluate)
+    assert (found.last, found.first, found.between) == ("5", "6", ())
+
+
+def test_ends_that_do_not_differ_or_are_unknown_need_no_search() -> None:
+    for states in ([PASS, BREAKS, PASS], [UNKNOWN, PASS, PASS], [PASS, PASS, UNKNOWN]):
+        releases, evaluate, calls = asked(states)
+        found = search(releases, evaluate)
+        assert (found.last, found.first) == (None, None)
+        assert calls == ["0", "2"]
+
+
+def test_a_model_that_is_not_there_yet_is_a_state() -> None:
+    releases, evaluate, _ = asked([ABSENT, ABSENT, PASS, PASS])
+    assert search(releases, evaluate).first == "2"
+
+
+def test_a_further_change_is_said() -> None:
+    releases, evaluate, _ = asked([PASS, PASS, ABSENT, ABSENT, BREAKS])
+    found = search(releases, evaluate)
+    assert found.changes_again
+    assert found.of("2").lacks(found.of("4")) == BREAKS.breaks
+    assert found.of("4").lacks(found.of("2")) == ()
+
+
+def test_the_state_of_a_result_is_its_verdict_and_its_breaks() -> None:
+    def state(**given: object) -> tuple[object, ...]:
+        made = factories.result(**given)  # type: ignore[arg-type]
+        return evaluated("1", made, environment="e", run="r", reused=False).state
+
+    one = graph_break("forward", line=1)
+    assert state(breaks=(one,)) == state(breaks=(graph_break("forward", line=99),))
+    assert state(breaks=(one,)) != state(breaks=(graph_break("other"),))
+    assert state(breaks=(one,)) != state(breaks=(one, graph_break("other")))
+    assert state() != state(breaks=(one,))
+    assert state(status=Status.ERROR) != state()
+
+
+@pytest.mark.parametrize(
+    ("status", "phase", "kind"),
+    [
+        (Status.PASS, Phase.DONE, Kind.VERDICT),
+        (Status.ERROR, Phase.COMPILE, Kind.VERDICT),
+        (Status.ERROR, Phase.CREATE, Kind.FAILED),
+        (Status.UNSUPPORTED, Phase.SETUP, Kind.FAILED),
+        (Status.ERROR, Phase.SETUP, Kind.UNDETERMINED),
+        (Status.TIMEOUT, Phase.COMPILE, Kind.UNDETERMINED),
+        (Status.OOM, Phase.EAGER, Kind.UNDETERMINED),
+        (Status.CRASHED, Phase.COMPILE, Kind.UNDETERMINED),
+    ],
+)
+def test_what_the_machine_caused_is_no_state(status: Status, phase: Phase, kind: Kind) -> None:
+    made = factories.result(status=status, phase=phase)
+    assert evaluated("1", made, environment="e", run=None, reused=False).kind is kind

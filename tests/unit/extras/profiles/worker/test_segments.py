@@ -1,0 +1,81 @@
+"""The division of a call, on slices written down by hand: microseconds stand for nanoseconds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from compilewatch.extras.profiles.worker.segments import NO_FRAME, Division, Slice, divide
+
+CALL = Slice(0, 1000, "compilewatch::call", is_operator=False)
+
+BROKEN = [
+    Slice(10, 40, "TorchDynamo Cache Lookup"),
+    Slice(60, 900, "Torch-Compiled Region: 0/0"),
+    Slice(70, 10, "AOTDispatcher Runtime Wrapper Prologue"),
+    Slice(100, 200, "## Call CompiledFxGraph fabc ##"),
+    Slice(120, 50, "aten::addmm"),
+    Slice(500, 30, "aten::nonzero"),
+    Slice(505, 10, "aten::empty"),
+    Slice(600, 20, "TorchDynamo Cache Lookup"),
+    Slice(630, 300, "Torch-Compiled Region: 1/0"),
+    Slice(640, 250, "## Call CompiledFxGraph fdef ##"),
+]
+"""A call that breaks once: the code that resumes (1/0) runs inside the one before it (0/0)."""
+
+
+def total(found: Division) -> int:
+    return sum(value for kinds in found.nanoseconds.values() for value in kinds.values())
+
+
+def test_each_part_goes_to_the_frame_that_it_is_exclusive_to() -> None:
+    found = divide(CALL, BROKEN).nanoseconds
+    assert found[NO_FRAME] == {"guard": 40, "python": 60}
+    assert found["0/0"] == {"graph": 200, "eager": 30, "guard": 20, "python": 350}
+    assert found["1/0"] == {"graph": 250, "python": 50}
+
+
+def test_the_parts_sum_to_the_call() -> None:
+    found = divide(CALL, BROKEN)
+    assert total(found) == found.total == 1000
+
+
+def test_slices_come_in_any_order() -> None:
+    mixed = BROKEN.copy()
+    random.Random(0).shuffle(mixed)
+    assert divide(CALL, mixed) == divide(CALL, BROKEN)
+
+
+def test_annotations_of_a_model_are_python() -> None:
+    noted = Slice(100, 100, "my::annotation", is_operator=False)
+    inside = Slice(110, 20, "aten::add")
+    found = divide(CALL, [noted, inside]).nanoseconds
+    assert found == {NO_FRAME: {"eager": 20, "python": 980}}
+
+
+def test_a_slice_that_does_not_nest_is_cut() -> None:
+    found = divide(CALL, [Slice(100, 100, "aten::a"), Slice(150, 100, "aten::b")])
+    assert total(found) == 1000
+    assert found.nanoseconds[NO_FRAME]["eager"] == 100
+
+
+def test_a_slice_that_outlives_the_call_is_cut_at_its_end() -> None:
+    found = divide(CALL, [Slice(900, 500, "aten::a")])
+    assert found.nanoseconds == {NO_FRAME: {"eager": 100, "python": 900}}
+
+
+def test_a_slice_of_the_call_before_is_left_out() -> None:
+    late = Slice(500, 1000, "compilewatch::call")
+    found = divide(late, [Slice(100, 50, "aten::a")])
+    assert found.nanoseconds == {NO_FRAME: {"python": 1000}}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_slices_sum_to_the_call(seed: int) -> None:
+    draw = random.Random(seed)
+    names = ("aten::x", "Torch-Compiled Region: 2/1", "TorchDynamo Cache Lookup", "other")
+    slices = [
+        Slice(draw.randrange(1200), draw.randrange(400), draw.choice(names)) for _ in range(60)
+    ]
+    assert total(divide(CALL, slices)) == 1000
