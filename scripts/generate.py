@@ -15,11 +15,10 @@ from typing import Any
 import click
 import msgspec
 
-from compilewatch import records
+from compilewatch import extras, records
 from compilewatch.cli import COMMANDS, group
 from compilewatch.config.settings import FILE, SECTIONS, TYPES, Settings, value_of
 from compilewatch.events import LABELS, all_events, all_meanings
-from compilewatch.extras import EXTRAS
 from compilewatch.extras.executor.trainium.prices import Prices
 from compilewatch.extras.papers.prices import ModelPrices
 from compilewatch.extras.papers.rules import PaperRules
@@ -35,6 +34,9 @@ from compilewatch.worker.targets.xla.operators import NeuronOperators
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+EXTRAS_BEGIN = "<!-- extras: written by `make generate` from their READMEs -->"
+EXTRAS_END = "<!-- end of extras -->"
 RECORD_MODULES = (
     *(
         "base",
@@ -109,7 +111,7 @@ def struct_section(
 
 def _in_order() -> Iterator[type]:
     """Every public class of the records, by module and in the order of its source."""
-    of_extras = (module for extra in EXTRAS.values() for module in extra.records)
+    of_extras = (module for extra in extras.EXTRAS.values() for module in extra.records)
     for name in (*(f"{records.__name__}.{each}" for each in RECORD_MODULES), *of_extras):
         module = importlib.import_module(name)
         for each in vars(module).values():
@@ -210,6 +212,22 @@ def schema(name: str) -> str:
     return json.dumps(head | built, indent=2, ensure_ascii=False) + "\n"
 
 
+def readme() -> str:
+    """The README, with what the READMEs of the extras say of their verification."""
+    text = README.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(EXTRAS_BEGIN)
+    _, end, after = rest.partition(EXTRAS_END)
+    if not begin or not end:
+        raise SystemExit("README.md lacks the markers of the extras' table")
+    rows = ["| extra | verified against | not yet |", "|---|---|---|"]
+    for name in extras.folders():
+        own = (Path(extras.__file__).parent / name / "README.md").read_text(encoding="utf-8")
+        _, _, verified = own.partition("\n## Verified\n")
+        rows += [line for line in verified.splitlines() if line.startswith("| ")][1:]
+    table = "\n".join(rows)
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
+
+
 def main() -> int:
     pages = {
         "cli.md": cli_page,
@@ -220,6 +238,7 @@ def main() -> int:
     }
     texts = {name: NOTE + build().rstrip() + "\n" for name, build in pages.items()}
     texts |= {f"schemas/{name}.schema.json": schema(name) for name in SCHEMAS}
+    texts["../README.md"] = readme()
     stale = []
     for name, text in texts.items():
         path = DOCS / name
@@ -231,7 +250,7 @@ def main() -> int:
             path.write_text(text, encoding="utf-8")
     said = "is out of date: run `make generate`" if "--check" in sys.argv else "written"
     for name in stale:
-        print(f"docs/{name} {said}")
+        print(f"{(DOCS / name).resolve().relative_to(ROOT.resolve())} {said}")
     return 1 if stale and "--check" in sys.argv else 0
 
 
