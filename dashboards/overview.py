@@ -32,6 +32,7 @@ from dashboards.queries import (
     models_without_breaks,
     of_group,
     of_mode,
+    of_run,
     or_say,
     share_of_models,
 )
@@ -327,6 +328,40 @@ def changed_models() -> Json:
     )
 
 
+def gate() -> list[Json]:
+    """What a team's own list means for the baseline of its repository."""
+    states = {"new": "new", "known": "known", "resolved": "resolved"}
+    states["third_party"] = "in other packages"
+    counted = {
+        name: of_run("compilewatch_gate_breaks", f'baseline_state="{state}"')
+        for state, name in states.items()
+    }
+    changed = of_run("compilewatch_gate_baseline_timestamp_seconds")
+    return [
+        tiles(
+            "Gate",
+            "Graph breaks of a team's own list, in its own code: those that the baseline of its "
+            "repository does not hold, those that it holds, those that are resolved, and those in "
+            "other packages. No data: no such list with settings of the gate was published.",
+            (16, 4),
+            *(now(f"sum({series})", name) for name, series in counted.items()),
+            steps=[(None, "text")],
+            overrides=[
+                override("new", {"thresholds": thresholds([(None, "text"), (1, "red")])}),
+            ],
+        ),
+        tiles(
+            "Age of the baseline",
+            "Time since the baseline of the gate was last committed.",
+            (8, 4),
+            now(f"time() - max({changed})"),
+            unit="dtdurations",
+            decimals=0,
+            steps=[(None, "text")],
+        ),
+    ]
+
+
 def overview() -> Json:
     return dashboard(
         OVERVIEW,
@@ -339,6 +374,7 @@ def overview() -> Json:
             costs(),
             [models(18)],
             [changed_families(), changed_models()],
+            gate(),
         ],
         variables=[
             *shared(),

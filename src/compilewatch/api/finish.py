@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from compilewatch import extras, plugins
 from compilewatch.analysis.summary import status_counts, summarise
 from compilewatch.api.publish import Published, load_sinks, publish, report_health
 from compilewatch.api.view import view
@@ -42,6 +43,8 @@ class RunInProgress:
         A shard is stored but not sent to any service; only the merged run is sent.
         """
         run = self.writer.finish(state, wall_seconds)
+        for reference in extras.providers(f"after a run of {run.source}"):
+            plugins.load(reference)(self.writer)
         seen = view(
             self.store,
             self.store.open(run.id),

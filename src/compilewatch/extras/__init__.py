@@ -97,6 +97,15 @@ EXTRAS: dict[str, Extra] = {
                 "write a test, settings and a workflow of the gate into a repository",
             ),
         },
+        records=("compilewatch.extras.gate.of_run",),
+        run_file="gate.json",
+        provides={
+            "after a run of manifest": "compilewatch.extras.gate.of_run:judge_run",
+            "view": "compilewatch.extras.gate.of_run:view_of_run",
+            "run_samples": "compilewatch.extras.gate.of_run:samples",
+            "metrics": "compilewatch.extras.gate.metric_definitions:DEFINITIONS",
+            "metric_labels": "compilewatch.extras.gate.metric_definitions:LABELS",
+        },
     ),
     "history": Extra(
         commands={

@@ -59,7 +59,7 @@ class NamedChecks:
             if self.numerics and compared:
                 captured = with_numerics(captured, found["inductor"])
             where = folders.get(name, source_folders(self.root))
-            yield name, CheckResult(result=captured, files=located(_files(captured), where))
+            yield name, CheckResult(result=captured, files=located(files_of(captured), where))
 
     def _plan(self, settings: Settings) -> Plan:
         backend = "" if self.backend == "eager" else f":{self.backend}"
@@ -113,7 +113,7 @@ def _results(planned: Plan, settings: Settings) -> Iterator[Result]:
             yield completed.result
 
 
-def _files(result: Result) -> set[str]:
+def files_of(result: Result) -> set[str]:
     """The files that the breaks of a result name."""
     second = result.second_call.breaks if result.second_call is not None else ()
     breaks = (*result.breaks, *second)
