@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -33,7 +33,9 @@ from compilewatch.report.wording import (
     plural,
     status_words,
 )
-from compilewatch.store import Store
+
+if TYPE_CHECKING:
+    from compilewatch.store import Store
 
 SECONDS_BETWEEN_LINES = 10.0
 """The time between two lines of progress where the output is not a terminal."""
