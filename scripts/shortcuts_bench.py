@@ -65,10 +65,10 @@ def measure(which: str) -> None:
 
 
 def main() -> None:
-    from compilewatch.worker.process.shortcuts import SHORTCUTS
+    from compilewatch.worker.process.shortcuts import for_each_process
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    names = (NONE, ALL, *SHORTCUTS)
+    names = (NONE, ALL, *(each.__name__ for each in for_each_process()))
     ratios: dict[str, list[float]] = {name: [] for name in names}
     expected: dict[str, str] | None = None
     for _ in range(rounds):

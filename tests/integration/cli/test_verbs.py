@@ -253,7 +253,9 @@ def test_a_sweep_writes_its_graph_breaks_as_sarif(
     assert done.returncode == 0, done.stderr
     log = json.loads((team / "found.sarif").read_text())
     assert sarif_errors(log) == []
-    (result,) = log["runs"][0]["results"]
+    # Another test broke a model for a while, which is resolved now.
+    found = log["runs"][0]["results"]
+    (result,) = (each for each in found if each.get("baselineState") != "absent")
     assert result["ruleId"] == "GB0025"
     (location,) = result["locations"]
     assert location["physicalLocation"]["artifactLocation"]["uri"] == "team.py"

@@ -44,12 +44,13 @@ PLAIN = "COMPILEWATCH_PLAIN_TORCH"
 def take(names: Iterable[str] | None = None) -> None:
     """Take the shortcuts that hold for each process. Called once, before its first capture.
 
-    `names` of `SHORTCUTS` are for measurements; the default is all of them.
+    `names` of functions of this module are for measurements; the default is all of them.
     """
     if os.environ.get(PLAIN, "0") not in ("", "0"):
         return
-    for name in SHORTCUTS if names is None else names:
-        SHORTCUTS[name]()
+    for shortcut in for_each_process():
+        if names is None or shortcut.__name__ in names:
+            shortcut()
 
 
 def read_verbosity_once() -> None:
@@ -246,9 +247,9 @@ def _replace(owner: Any, name: str, replacement: Any) -> None:
         setattr(owner, name, replacement)
 
 
-SHORTCUTS: dict[str, Callable[[], None]] = {
-    function.__name__: function
-    for function in (
+def for_each_process() -> tuple[Callable[[], None], ...]:
+    """Return the functions that replace something for each process, in order."""
+    return (
         read_verbosity_once,
         name_no_functions,
         describe_no_tensors,
@@ -263,4 +264,3 @@ SHORTCUTS: dict[str, Callable[[], None]] = {
         define_classes_once,
         examine_each_class_once,
     )
-}
