@@ -11,10 +11,12 @@ import re
 import time
 import urllib.parse
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from compilewatch.extras.gate.of_run import GateResult, RunGate
 from compilewatch.extras.papers.publication import push_papers
 from compilewatch.records import Mode, Part, Performance, Target
 from compilewatch.records.views import RunView
@@ -74,7 +76,14 @@ def manifest() -> RunView:
         )
         for n, seconds in enumerate((1.0, 1.0, 10.0))
     ]
-    return factories.view(*answers, *slow, source="manifest")
+    view = factories.view(*answers, *slow, source="manifest")
+    judged = GateResult(
+        baseline="compilewatch.baseline.json",
+        models=3,
+        known=1,
+        baseline_changed_at="2026-11-01T12:00:00+00:00",
+    )
+    return replace(view, parts={"gate": RunGate(result=judged)})
 
 
 @pytest.fixture(scope="module")
