@@ -83,7 +83,10 @@ def _parts(stored: StoredRun, baseline: StoredRun | None) -> tuple[dict[str, Run
     found: dict[str, RunPart] = {}
     notes: list[str] = []
     for name, reference in extras.of_run(stored.path, "view"):
-        found[name], said = plugins.load(reference)(stored, baseline)
+        try:
+            found[name], said = plugins.load(reference)(stored, baseline)
+        except StoreError as error:
+            said = [str(error)]  # the results of the run are readable without it
         notes += said
     return found, notes
 
