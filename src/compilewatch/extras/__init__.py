@@ -107,6 +107,20 @@ EXTRAS: dict[str, Extra] = {
             "metric_labels": "compilewatch.extras.gate.metric_definitions:LABELS",
         },
     ),
+    "fixes": Extra(
+        commands={
+            "fix": Command(
+                "compilewatch.extras.fixes.command:command",
+                "search for changes that remove a model's graph breaks, and prove them",
+            ),
+        },
+        records=("compilewatch.extras.fixes.records",),
+        work={
+            "fix": "compilewatch.extras.fixes.worker.evaluation:evaluate",
+            "fix-regions": "compilewatch.extras.fixes.worker.regions:regions",
+        },
+        calls={"fix-script": "compilewatch.extras.fixes.worker.script:script"},
+    ),
     "history": Extra(
         commands={
             "bisect": Command(
