@@ -10,7 +10,7 @@ from functools import cached_property
 from compilewatch.extras.fixes.of_run.cases import Case, cases_of, removes
 from compilewatch.extras.fixes.of_run.journal import FixJournal
 from compilewatch.extras.fixes.of_run.records import FixState, RunFix
-from compilewatch.extras.fixes.records import Fix, Rejection, Trial
+from compilewatch.extras.fixes.records import Fix, ProofStep, Rejection, Trial
 from compilewatch.records import Status
 from compilewatch.records.views import Link, ModelFix
 from compilewatch.report.wording import plural
@@ -53,8 +53,8 @@ def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunFixes
 
 def fixes_of_run(stored: StoredRun) -> tuple[Sequence[ModelFix], Sequence[str]]:
     """The fixes of a run for commands of the core, and notes on damaged lines."""
-    part, notes = view_of_run(stored, None)
-    return part.model_fixes, notes
+    found, damaged = FixJournal(stored.path).read()
+    return tuple(map(model_fix, found.values())), damaged
 
 
 def model_fix(found: RunFix) -> ModelFix:
@@ -72,10 +72,14 @@ def model_fix(found: RunFix) -> ModelFix:
         changes=tuple(each.name for each in fix.changes),
         removed=removes(fix),
         code=fix.code,
-        proof=tuple(f"{each.name}: {each.detail}" for each in proof.steps) if proof else (),
+        proof=tuple(_step(each) for each in proof.steps) if proof is not None else (),
         script=found.script_file,
         tried=tried_hints(fix),
     )
+
+
+def _step(step: ProofStep) -> str:
+    return f"{step.name}: {step.detail}" if step.detail else f"{step.name}: equal"
 
 
 def tried_hints(fix: Fix) -> dict[str, str]:
