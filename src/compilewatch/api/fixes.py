@@ -4,12 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from compilewatch import extras, plugins
-from compilewatch.errors import StoreError
-from compilewatch.records import Result
+from compilewatch.errors import StoreError, UsageError
+from compilewatch.records import GraphBreak, Mode, Result
 from compilewatch.records.views import ModelFix
 from compilewatch.store import Store, StoredRun
+
+
+class FixResult(Protocol):
+    """What `fix` found. `print` shows it as `compilewatch fix` does.
+
+    `status` is `proven` (a single graph), `improves` (fewer graph breaks), `nothing`, `no_break` or
+    `no_verdict`, `detail` the same in one line. `breaks` are the graph breaks of the model as it
+    is, `left` those that remain with the fix. `changes` are its parts, with `name` and `summary`.
+    `code` is the context manager to paste, and `script` the proof, a complete script of plain
+    PyTorch; both are empty without a fix. `proof` is what the script found, None without a fix.
+    """
+
+    @property
+    def status(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def breaks(self) -> tuple[GraphBreak, ...]: ...
+    @property
+    def left(self) -> tuple[GraphBreak, ...]: ...
+    @property
+    def changes(self) -> tuple[Any, ...]: ...
+    @property
+    def proof(self) -> Any: ...
+    @property
+    def code(self) -> str: ...
+    @property
+    def script(self) -> str: ...
+    def to_json(self) -> str: ...
+
+
+def fix(
+    model: str,
+    *,
+    mode: str = "eval",
+    dynamic: bool | None = None,
+    inputs: str | None = None,
+    max_evaluations: int | None = None,
+    max_seconds: float | None = None,
+    rewrites: bool = True,
+) -> FixResult:
+    """Search for changes that remove the graph breaks of a model, and prove them.
+
+    `model` is what `compilewatch fix` takes (`BertModel`, `./net.py`, `net:factory`), and `inputs`
+    what its option `--inputs` takes. Each evaluation, and the proof, has a process of its own, so
+    that nothing of this process changes. `max_evaluations` (24) and `max_seconds` (600) limit the
+    search; without `rewrites`, nothing is tried that edits the source of a library.
+
+    Raises UsageError for arguments that cannot be meant, and MissingExtraError without the extra
+    `fixes`.
+    """
+    if not isinstance(model, str):
+        raise UsageError(
+            "fix takes a model by its name, such as './net.py:build', because each evaluation "
+            "builds it anew in a process of its own"
+        )
+    if mode not in set(Mode):
+        raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
+    found: FixResult = plugins.provided("fix", "fix")(
+        model,
+        mode=mode,
+        dynamic=dynamic,
+        inputs=inputs,
+        max_evaluations=max_evaluations,
+        max_seconds=max_seconds,
+        rewrites=rewrites,
+    )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

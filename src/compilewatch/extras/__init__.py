@@ -125,6 +125,7 @@ EXTRAS: dict[str, Extra] = {
         },
         calls={"fix-script": "compilewatch.extras.fixes.worker.script:script"},
         provides={
+            "fix": "compilewatch.extras.fixes.calling:fix_named",
             "view": "compilewatch.extras.fixes.of_run.view:view_of_run",
             "fixes": "compilewatch.extras.fixes.of_run.view:fixes_of_run",
             "run_samples": "compilewatch.extras.fixes.of_run.metrics:samples",
