@@ -27,7 +27,7 @@ class ProvenChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ProvenTotal:
-    """`changes` leave `models` (names) without graph breaks; each has a proof of its own.
+    """`changes` leave `models` without graph breaks, most downloaded first, each with a proof.
 
     `downloads` are theirs, None where none has a figure. `broken` counts the models with graph
     breaks on these targets, `improved` those of them with a proof of fewer graph breaks only.
@@ -92,6 +92,7 @@ def proven_total(
             counted[name] = [fix for _, fix in held if fix is not None]
         elif all(fix is not None and fix.proven for _, fix in held):
             improved += 1
+    specs = {name: broken[name][0].request.model for name in counted}
     times = Counter(
         change for each in counted.values() for change in {c for fix in each for c in fix.changes}
     )
@@ -100,8 +101,8 @@ def proven_total(
             ProvenChange(name=name, models=models)
             for name, models in sorted(times.items(), key=lambda pair: (-pair[1], pair[0]))
         ),
-        models=tuple(counted),
-        downloads=downloads_of(broken[name][0].request.model for name in counted),
+        models=tuple(sorted(counted, key=lambda name: (-(specs[name].downloads or 0), name))),
+        downloads=downloads_of(specs.values()),
         broken=len(broken),
         improved=improved,
     )

@@ -27,7 +27,7 @@ def test_models_with_a_proof_of_their_own_are_counted_with_their_downloads() -> 
     results = [broken("A", downloads=5), broken("B", downloads=7), broken("C", downloads=11)]
     total = proven_total(results, [fix("A"), fix("B", "scalars", "shapes")])
     assert total is not None
-    assert total.models == ("A", "B")
+    assert total.models == ("B", "A")
     assert total.downloads == 12
     assert total.broken == 3
     assert total.changes == (
