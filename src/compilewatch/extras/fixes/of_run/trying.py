@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from compilewatch.contract.targets import target_label
+from compilewatch.extras.fixes.candidates.settings import after_rejection
 from compilewatch.extras.fixes.code import pasteable
 from compilewatch.extras.fixes.fixing import Limits
 from compilewatch.extras.fixes.records import Fix, FixStatus, Proof, Rejection, Trial
@@ -55,8 +56,7 @@ class KnownChangesTrial:
             without = tuple(other for other in changes if other is not each)
             if without and self._captured(without):
                 changes = without
-        self._report(f"proving {names_of(changes)}", len(self.trials))
-        script, proof = self._finder.prove(self._request, changes)
+        changes, script, proof, rejections = self._proven(changes)
         name = self._request.model.name
         fix = Fix(
             model=name,
@@ -66,11 +66,11 @@ class KnownChangesTrial:
             breaks=tuple(breaks),
             left=tuple(breaks),
             trials=tuple(self.trials),
+            rejections=rejections,
             seconds=round(time.monotonic() - self._began, 1),
         )
         if not proof.holds:
-            rejected = Rejection(changes=tuple(c.name for c in changes), reason=proof.failure)
-            return msgspec.structs.replace(fix, rejections=(rejected,))
+            return fix
         before, after = proof.breaks
         single = proof.single_graph
         detail = "one graph" if single else f"{after} graph breaks instead of {before}"
@@ -78,12 +78,27 @@ class KnownChangesTrial:
             fix,
             status=FixStatus.PROVEN if single else FixStatus.IMPROVES,
             detail=detail,
-            left=(),
+            left=() if single else tuple(breaks),  # which ones went is not known then
             changes=changes,
             code=pasteable(changes, f"What makes {name} {detail}."),
             script=script,
             proof=proof,
         )
+
+    def _proven(self, changes: Changes) -> tuple[Changes, str, Proof, tuple[Rejection, ...]]:
+        """Prove changes, with one more where the proof fails for a reason that it removes."""
+        rejections: list[Rejection] = []
+        while True:
+            self._report(f"proving {names_of(changes)}", len(self.trials))
+            script, proof = self._finder.prove(self._request, changes)
+            if proof.holds:
+                return changes, script, proof, tuple(rejections)
+            names = tuple(each.name for each in changes)
+            rejections.append(Rejection(changes=names, reason=proof.failure))
+            more = after_rejection(proof.failure)
+            if more is None or more.name in names:
+                return changes, script, proof, tuple(rejections)
+            changes = (more, *changes)
 
     def _captured(self, changes: Changes) -> bool:
         """Whether Dynamo captures a single graph under these changes."""
