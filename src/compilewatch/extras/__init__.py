@@ -126,6 +126,7 @@ EXTRAS: dict[str, Extra] = {
         calls={"fix-script": "compilewatch.extras.fixes.worker.script:script"},
         provides={
             "fix": "compilewatch.extras.fixes.calling:fix_named",
+            "merge": "compilewatch.extras.fixes.of_run.journal:adopt_fixes",
             "view": "compilewatch.extras.fixes.of_run.view:view_of_run",
             "fixes": "compilewatch.extras.fixes.of_run.view:fixes_of_run",
             "run_samples": "compilewatch.extras.fixes.of_run.metrics:samples",

@@ -155,6 +155,8 @@ def _check_alone() -> None:
     context = click.get_current_context()
     for option in context.command.params:
         name = option.name or ""
+        if name == "model" and context.params.get(name) is not None:
+            raise UsageError("name a model, or a run with --all-of, not both")
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in _OF_RUNS:
             raise UsageError(f"{option.opts[0]} is about one model: leave it out with --all-of")

@@ -10,10 +10,11 @@ from compilewatch.analysis.proven import proven_total
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.cli import options
 from compilewatch.config.settings import Settings
+from compilewatch.errors import StoreError
 from compilewatch.extras.fixes.fixing import Limits, searching
 from compilewatch.extras.fixes.of_run.cases import Case, cases_of
 from compilewatch.extras.fixes.of_run.driver import RunSearch
-from compilewatch.extras.fixes.of_run.journal import FixJournal
+from compilewatch.extras.fixes.of_run.journal import FILE, FixJournal
 from compilewatch.extras.fixes.of_run.progress import FixProgress
 from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState
 from compilewatch.extras.fixes.of_run.text import RunFixSummary, summary_text
@@ -32,9 +33,11 @@ def fix_run(
     as_json: bool,
 ) -> int:
     """Search for the fixes of a run, store and print them; return the exit status."""
-    stored = Store(Path(settings.output_dir)).open(reference)
+    store = Store(Path(settings.output_dir))
+    stored = store.open(reference)
     cases, notes = cases_of(stored.results())
     journal = FixJournal(stored.path)
+    reuse(store, stored, cases, limits)
     with FixProgress() as progress:
         search = RunSearch(
             cases=cases,
@@ -52,6 +55,15 @@ def fix_run(
     else:
         console().print(summary_text(found))
     return exit_status(found)
+
+
+def reuse(store: Store, stored: StoredRun, cases: Sequence[Case], limits: Limits) -> None:
+    """Copy what other runs have for the same models, versions and code into the run."""
+    journal = FixJournal(stored.path)
+    for other in store.runs():
+        if other.path != stored.path and (other.path / FILE).exists():
+            with contextlib.suppress(StoreError):  # what cannot be read is searched again
+                journal.adopt(FixJournal(other.path), (case.key for case in cases), limits)
 
 
 def work(search: RunSearch, cases: Sequence[Case], settings: Settings) -> None:

@@ -6,6 +6,7 @@ A script is written first and its line last. The newest line of a key counts.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -69,6 +70,34 @@ class FixJournal:
         stored = msgspec.structs.replace(found, fix=fix, script_file=name)
         append_record(self._root / FILE, stored)
         return stored
+
+    def adopt(self, other: FixJournal, wanted: Iterable[Key], limits: Limits | None = None) -> int:
+        """Copy fixes of another run by key, with their scripts; return how many.
+
+        With `limits`, only those that need not be searched again. What is here already stays.
+        """
+        here, theirs = self.read()[0], other.read()[0]
+        count = 0
+        for key in wanted:
+            found = theirs.get(key)
+            if found is None or key in here or (limits and not _is_final(found, limits)):
+                continue
+            if found.script_file:
+                try:
+                    script = (other._root / found.script_file).read_bytes()
+                except OSError:
+                    continue  # a fix without its proof is none: it is searched again
+                RunFolder(self._root).write(found.script_file, script)
+            reused = found.reused_from or other._root.name
+            append_record(self._root / FILE, msgspec.structs.replace(found, reused_from=reused))
+            count += 1
+        return count
+
+
+def adopt_fixes(source: Path, target: Path) -> None:
+    """Copy the fixes of one run into another that it is merged into."""
+    other = FixJournal(source)
+    FixJournal(target).adopt(other, other.read()[0])
 
 
 def key_of(found: RunFix) -> Key:

@@ -45,7 +45,8 @@ class RunFix(Record, frozen=True, kw_only=True):
     the code that searched and proved: another version of it searches again where nothing was
     proven, and so do larger limits than `max_evaluations` and `max_seconds` where the search
     reached one. `script_file` is the path of the proof's script from the run's folder; that of
-    `fix` is empty. `after` names the models whose changes were tried before.
+    `fix` is empty. `after` names the models whose changes were tried before. `reused_from` is the
+    run that it was taken from.
     """
 
     key: str
@@ -59,5 +60,6 @@ class RunFix(Record, frozen=True, kw_only=True):
     fix: Fix
     downloads: int | None = None
     after: tuple[str, ...] = ()
+    reused_from: str = ""
     script_file: str = ""
     schema_version: int = FIXES_VERSION
