@@ -19,6 +19,9 @@ from compilewatch.extras.fixes.of_run.records import FixState, RunFix
 from compilewatch.extras.fixes.of_run.text import STATE_STYLES, STATE_WORDS
 from compilewatch.report.terminal.pieces import console, plain
 
+QUIET_SECONDS = 30.0
+"""Where the output is no terminal, a step is a line only after so long a time without one."""
+
 
 class FixProgress:
     """A `FixObserver` that prints to standard error; a context manager that removes the bar."""
@@ -26,6 +29,7 @@ class FixProgress:
     def __init__(self) -> None:
         self._console = console(stderr=True)
         self._began = time.monotonic()
+        self._printed = self._began
         self._done = self._total = 0
         self._proven = 0
         columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -52,15 +56,16 @@ class FixProgress:
         self._bar.update(self._task, total=total, completed=done)
 
     def on_step(self, model: str, what: str) -> None:
+        if not self._console.is_terminal and time.monotonic() > self._printed + QUIET_SECONDS:
+            line = self._head()
+            line.append_text(plain(f"now {model}: {what}", "dim"))
+            self._print(line)
         self._bar.update(self._task, description=f"{self._proven:,} proven  {model}: {what}"[:100])
 
     def on_fix(self, found: RunFix) -> None:
         self._done += 1
         self._proven += found.state is FixState.PROVEN
-        seconds = int(time.monotonic() - self._began)
-        line = plain(
-            f"{seconds // 60}:{seconds % 60:02d}  {self._done:,} of {self._total:,}  ", "dim"
-        )
+        line = self._head()
         line.append_text(plain(f"{found.model}  ", "bold"))
         line.append_text(plain(STATE_WORDS[found.state], STATE_STYLES[found.state]))
         said = " and ".join(each.name for each in found.fix.changes) or found.fix.detail
@@ -68,6 +73,12 @@ class FixProgress:
         self._print(line)
         self._bar.update(self._task, completed=self._done)
 
+    def _head(self) -> Text:
+        seconds = int(time.monotonic() - self._began)
+        when = f"{seconds // 60}:{seconds % 60:02d}"
+        return plain(f"{when}  {self._done:,} of {self._total:,}  ", "dim")
+
     def _print(self, line: Text) -> None:
+        self._printed = time.monotonic()
         # Always one line: on a terminal, what exceeds its width is cut off.
         self._bar.console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
