@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from compilewatch.extras.fixes.of_run.records import FixState, RunFix
+from compilewatch.extras.fixes.of_run.records import RunFix
 from compilewatch.extras.fixes.of_run.text import STATE_STYLES, STATE_WORDS
 from compilewatch.report.terminal.pieces import console, plain
 
@@ -31,7 +31,6 @@ class FixProgress:
         self._began = time.monotonic()
         self._printed = self._began
         self._done = self._total = 0
-        self._proven = 0
         columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(
             *columns,
@@ -60,11 +59,10 @@ class FixProgress:
             line = self._head()
             line.append_text(plain(f"now {model}: {what}", "dim"))
             self._print(line)
-        self._bar.update(self._task, description=f"{self._proven:,} proven  {model}: {what}"[:100])
+        self._bar.update(self._task, description=f"{model}: {what}"[:100])
 
     def on_fix(self, found: RunFix) -> None:
         self._done += 1
-        self._proven += found.state is FixState.PROVEN
         line = self._head()
         line.append_text(plain(f"{found.model}  ", "bold"))
         line.append_text(plain(STATE_WORDS[found.state], STATE_STYLES[found.state]))
