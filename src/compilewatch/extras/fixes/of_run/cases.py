@@ -6,10 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from compilewatch import extras
 from compilewatch.analysis.leverage import breaks_of
+from compilewatch.contract.targets import CPU
 from compilewatch.extras.fixes.of_run.records import FixState, RunFix
 from compilewatch.extras.fixes.records import Change, Fix, FixStatus, Kind, Rejection
 from compilewatch.records import Request, Result, Status
+from compilewatch.report.wording import plural
 
 TARGET = "dynamo"
 
@@ -63,16 +66,22 @@ class KnownFix:
 
 
 def cases_of(results: Iterable[Result]) -> tuple[tuple[Case, ...], tuple[str, ...]]:
-    """Return the cases of a run, and one note for what is no case although it breaks."""
+    """Return the cases of a run, and a note for each kind of results that is none."""
     broken = [each for each in results if each.breaks and each.request.target.name == TARGET]
-    cases = tuple(Case(result=each) for each in broken if each.request.target.device == "cpu")
-    elsewhere = len(broken) - len(cases)
-    if not elsewhere:
-        return cases, ()
-    return cases, (
-        f"{elsewhere} results are not searched: they are about declared devices, on which nothing "
-        "can be proven",
-    )
+    here = [each for each in broken if each.request.target.device == CPU]
+    cases = [each for each in here if each.request.model.source not in extras.SANDBOXED]
+    notes: list[str] = []
+    if elsewhere := len(broken) - len(here):
+        notes.append(
+            f"{plural(elsewhere, 'result')} on declared devices not searched: nothing is "
+            "proven on a device that is not here"
+        )
+    if generated := len(here) - len(cases):
+        notes.append(
+            f"{plural(generated, 'result')} of generated code not searched: such code only runs in "
+            "the sandbox"
+        )
+    return tuple(Case(result=each) for each in cases), tuple(notes)
 
 
 def samples(cases: Sequence[Case]) -> dict[str, tuple[Case, ...]]:

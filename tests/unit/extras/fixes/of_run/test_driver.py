@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from compilewatch.extras.fixes.fixing import Limits
@@ -13,7 +14,8 @@ from compilewatch.extras.fixes.of_run.cases import cases_of
 from compilewatch.extras.fixes.of_run.driver import RunSearch
 from compilewatch.extras.fixes.of_run.journal import FixJournal
 from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState, RunFix
-from compilewatch.records import Result
+from compilewatch.extras.fixes.records import FixStatus
+from compilewatch.records import Result, Target
 from tests.unit.extras.fixes.of_run.finding import FakeFinder, Seen, broken, change
 
 SCALARS = change("capture_scalar_outputs=True")
@@ -216,11 +218,27 @@ def test_an_error_of_one_finder_ends_the_others(tmp_path: Path) -> None:
         work(tmp_path, results, finder(results, then=fails), finder(results, then=fails))
 
 
-def test_results_about_declared_devices_are_left_out_and_named(tmp_path: Path) -> None:
-    del tmp_path
-    from compilewatch.records import Target
+def test_a_model_without_a_verdict_is_searched_again(tmp_path: Path) -> None:
+    results = many(1, "hopeless")
+    work(tmp_path, results, finder(results))
+    found = next(iter(FixJournal(tmp_path).read()[0].values()))
+    late = msgspec.structs.replace(found.fix, status=FixStatus.NO_VERDICT, detail="timeout")
+    no_verdict = msgspec.structs.replace(found, state=FixState.NO_VERDICT, fix=late)
+    FixJournal(tmp_path).append(no_verdict)
+    again = finder(results)
+    work(tmp_path, results, again)
+    assert again.searched == ["M0"]
 
-    results = [broken("A", "item", target=Target(device="cuda")), broken("B", "item")]
+
+def test_what_cannot_be_searched_here_is_left_out_and_named() -> None:
+    results = [
+        broken("A", "item", target=Target(device="cuda")),
+        broken("B", "item"),
+        broken("C", "item", source="papers"),
+        broken("D", "item", target=Target(name="xla")),
+    ]
     cases, notes = cases_of(results)
     assert [case.name for case in cases] == ["B"]
-    assert "declared devices" in notes[0]
+    devices, generated = notes
+    assert devices.startswith("1 result on declared devices not searched")
+    assert generated.startswith("1 result of generated code not searched")
