@@ -18,6 +18,7 @@ from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments, worker_variables
 from compilewatch.extras.fixes.candidates import Place
 from compilewatch.extras.fixes.records import (
+    LATE,
     REGIONS_FILE,
     Fix,
     FixStatus,
@@ -171,7 +172,7 @@ def run_proof(script: str, python: str, variables: dict[str, str]) -> Proof:
                 timeout=PROOF_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            return _failed("the proof ends", f"not within {PROOF_SECONDS:g} s")
+            return _failed(LATE, f"not within {PROOF_SECONDS:g} s")
     try:
         found = msgspec.json.decode(done.stdout.splitlines()[-1])
         steps = tuple(ProofStep(name=n, passed=p, detail=d) for n, p, d in found.pop("steps"))

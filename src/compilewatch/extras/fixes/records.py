@@ -9,6 +9,9 @@ from compilewatch.records import GraphBreak, Record, Request
 FIXES_VERSION = 1
 """The version of what `fixes.jsonl` and `--json` contain."""
 
+LATE = "the proof ends"
+"""The step of a proof that did not end in time: on another day it may."""
+
 REGIONS_FILE = "regions.json"
 """The artifact of a search for regions: a list of `Region` as JSON."""
 

@@ -16,7 +16,7 @@ from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.fixing import Limits
 from compilewatch.extras.fixes.of_run.cases import Key
 from compilewatch.extras.fixes.of_run.records import FixState, RunFix
-from compilewatch.extras.fixes.records import FIXES_VERSION, FixStatus
+from compilewatch.extras.fixes.records import FIXES_VERSION, LATE, FixStatus
 from compilewatch.files import safe_name
 from compilewatch.store import RunFolder
 from compilewatch.store.journal import append_record, read_records
@@ -107,7 +107,8 @@ def key_of(found: RunFix) -> Key:
 def _is_final(found: RunFix, limits: Limits) -> bool:
     if found.state in _LASTING:
         return True
-    if found.fix.status is FixStatus.NO_VERDICT:
-        return False  # such as a timeout, which another time may not come
+    late = any(each.reason.startswith(LATE) for each in found.fix.rejections)
+    if late or found.fix.status is FixStatus.NO_VERDICT:
+        return False  # a timeout, which another time may not come
     larger = limits.evaluations > found.max_evaluations or limits.seconds > found.max_seconds
     return found.search == search_digest() and not (found.fix.limit and larger)

@@ -14,7 +14,7 @@ from compilewatch.extras.fixes.of_run.cases import cases_of
 from compilewatch.extras.fixes.of_run.driver import RunSearch
 from compilewatch.extras.fixes.of_run.journal import FixJournal
 from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState, RunFix
-from compilewatch.extras.fixes.records import FixStatus
+from compilewatch.extras.fixes.records import LATE, FixStatus, Rejection
 from compilewatch.records import Result, Target
 from tests.unit.extras.fixes.of_run.finding import FakeFinder, Seen, broken, change
 
@@ -218,13 +218,19 @@ def test_an_error_of_one_finder_ends_the_others(tmp_path: Path) -> None:
         work(tmp_path, results, finder(results, then=fails), finder(results, then=fails))
 
 
-def test_a_model_without_a_verdict_is_searched_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"status": FixStatus.NO_VERDICT, "detail": "timeout"},
+        {"rejections": (Rejection(changes=("x",), reason=f"{LATE}: not within 900 s"),)},
+    ],
+)
+def test_a_timeout_is_searched_again(tmp_path: Path, late: dict[str, Any]) -> None:
     results = many(1, "hopeless")
     work(tmp_path, results, finder(results))
     found = next(iter(FixJournal(tmp_path).read()[0].values()))
-    late = msgspec.structs.replace(found.fix, status=FixStatus.NO_VERDICT, detail="timeout")
-    no_verdict = msgspec.structs.replace(found, state=FixState.NO_VERDICT, fix=late)
-    FixJournal(tmp_path).append(no_verdict)
+    fix = msgspec.structs.replace(found.fix, **late)
+    FixJournal(tmp_path).append(msgspec.structs.replace(found, fix=fix))
     again = finder(results)
     work(tmp_path, results, again)
     assert again.searched == ["M0"]
