@@ -23,7 +23,9 @@ class Rewrites(Proposer):
         for rule in RULES:
             found: dict[tuple[Edit, ...], None] = {}
             for each, site in sites:
-                if re.search(rule.when, f"{each.code} {each.reason}") and (edits := rule.apply(site)):
+                if re.search(rule.when, f"{each.code} {each.reason}") and (
+                    edits := rule.apply(site)
+                ):
                     found[edits] = None
             if len(found) > 1:
                 together = {edit: None for edits in found for edit in edits}

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-IN_FORCE: dict[Any, tuple[tuple[str, str], ...]] = {}  # the edits of each function that is edited now
+IN_FORCE: dict[
+    Any, tuple[tuple[str, str], ...]
+] = {}  # the edits of each function that is edited now
 
 
 @contextlib.contextmanager
@@ -63,4 +65,3 @@ def edited_code(function: FunctionType, edits: tuple[tuple[str, str], ...]) -> C
             return code
         waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
     raise RuntimeError(f"{file} differs: it has no {function.__qualname__} at line {first}")
-

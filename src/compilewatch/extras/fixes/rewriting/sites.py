@@ -47,7 +47,9 @@ class Site:
 
     def new_name(self, wanted: str) -> str:
         """A name that the function does not use."""
-        taken = self.names | {each.arg for each in ast.walk(self.function.args) if isinstance(each, ast.arg)}
+        taken = self.names | {
+            each.arg for each in ast.walk(self.function.args) if isinstance(each, ast.arg)
+        }
         while wanted in taken:
             wanted += "_"
         return wanted
