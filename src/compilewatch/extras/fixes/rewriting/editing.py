@@ -16,9 +16,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-IN_FORCE: dict[
-    Any, tuple[tuple[str, str], ...]
-] = {}  # the edits of each function that is edited now
+IN_FORCE: dict[Any, tuple[tuple[str, str], ...]] = {}  # by function
 
 
 @contextlib.contextmanager

@@ -30,3 +30,28 @@ def only_used_in(function: ast.AST, names: set[str], statements: Sequence[ast.st
         isinstance(node, ast.Name) and node.id in names and id(node) not in inside
         for node in ast.walk(function)
     )
+
+
+_MESSAGES = ("debug", "info", "warning", "warning_once", "info_once", "error", "critical", "log")
+_HARMLESS = ("len", "str", "repr", "type", "tuple", "list", "format", "int", "float")
+
+
+def logger_call(call: ast.Call) -> bool:
+    """Whether a call is that of a logger, of `warnings.warn` or `print`, and has no other effect."""
+    function = ast.unparse(call.func)
+    owner, _, method = function.rpartition(".")
+    known = function in ("print", "warnings.warn") or (
+        owner.rpartition(".")[2].lower() in ("logger", "logging", "log", "_logger")
+        and method in _MESSAGES
+    )
+    return known and all(
+        ast.unparse(node.func).rpartition(".")[2]
+        in (*_HARMLESS, "size", "dim", "item", "tolist", "join")
+        for node in ast.walk(call)
+        if isinstance(node, ast.Call) and node is not call
+    )
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    """The names in a target of an assignment."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from compilewatch.extras.fixes.rewriting.rule import Rule
-from compilewatch.extras.fixes.rewriting.rules import attention
+from compilewatch.extras.fixes.rewriting.rules import attention, checks, loops, masks, numbers
 
-RULES: tuple[Rule, ...] = (*attention.RULES,)
+RULES: tuple[Rule, ...] = tuple(
+    rule for module in (checks, loops, masks, numbers, attention) for rule in module.RULES
+)
