@@ -52,7 +52,7 @@ def change(rule: Rule, edits: Sequence[Edit], source_of: SourceOf) -> Change:
 
 def patch(edits: Sequence[Edit], source_of: SourceOf) -> str:
     """Return edits as a unified diff that `patch -p1` applies in the folder of the packages."""
-    parts = []
+    parts: list[str] = []
     for file in dict.fromkeys(each.file for each in edits):
         before = (source_of(file) or "").splitlines(keepends=True)
         after = list(before)

@@ -22,7 +22,7 @@ IN_FORCE: dict[Any, tuple[tuple[str, str], ...]] = {}  # by function
 @contextlib.contextmanager
 def edited(module: str, path: str, *edits: tuple[str, str]) -> Iterator[None]:
     """Edit a function while the context is open, in addition to edits that are in force."""
-    found = importlib.import_module(module)
+    found: Any = importlib.import_module(module)
     for name in path.split("."):
         found = inspect.getattr_static(found, name)
     found = getattr(found, "__func__", None) or getattr(found, "fget", None) or found

@@ -28,7 +28,7 @@ def raised(site: Site) -> Edits:
             return ()
     if not _on_values(test):
         return ()
-    text = ast.unparse(_without_item(test))
+    text = _without_item(test)
     bool_of = f"torch.as_tensor({text})"
     good = f"~{bool_of}.bool()" if wrong else f"{bool_of}.bool()"
     message = f"a check of the model failed: {_quoted(ast.unparse(test))}"
@@ -56,7 +56,7 @@ def _on_values(test: ast.expr) -> bool:
 
 
 class _Item(ast.NodeTransformer):
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802  (the name of the base class)
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         match node:
             case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[], keywords=[]):
@@ -64,9 +64,10 @@ class _Item(ast.NodeTransformer):
         return node
 
 
-def _without_item(test: ast.expr) -> ast.AST:
+def _without_item(test: ast.expr) -> str:
     """The condition on tensors instead of the numbers in them."""
-    return _Item().visit(ast.parse(ast.unparse(test), mode="eval").body)
+    copied = ast.parse(ast.unparse(test), mode="eval")
+    return ast.unparse(_Item().visit(copied))
 
 
 def _quoted(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 
 from compilewatch.extras.fixes.records import Edit
 from compilewatch.extras.fixes.rewriting.matching import keyword, name_of, stored_names
@@ -64,9 +63,11 @@ def _as_list(site: Site, given: ast.GeneratorExp) -> Edit | None:
 def visited(site: Site) -> Edits:
     """Visit all rows of a mask in a loop that visits those with an element only.
 
-    `hit = (mask.sum(...) > 0).nonzero()` and a loop over `hit` whose body finds its elements by
-    `torch.where(mask[...])`, selects by them, and adds what it computed by `index_add_`: for a row
-    without elements all selections are empty, and adding nothing changes nothing.
+    `hit = torch.greater(mask.sum(...), 0).nonzero()` and a loop over `hit` whose body finds its
+    elements by `torch.where(mask[...])`, selects by them, and adds what it computed by
+    `index_add_`: for a row without elements all selections are empty, and adding nothing changes
+    nothing. In training the parameters of such a row get a gradient of zeros instead of none. The
+    number of the row is a list of one number, which indexes as a tensor of one element does.
     """
     loop = next((e for e in (site.statement, *site.around[::-1]) if isinstance(e, ast.For)), None)
     hit = name_of(loop.iter) if loop is not None else _assigned_nonzero(site.statement)
@@ -80,11 +81,12 @@ def visited(site: Site) -> Edits:
     ]
     uses = [n for n in ast.walk(site.function) if isinstance(n, ast.Name) and n.id == hit]
     mask = _mask_of(assigned[0].value) if len(assigned) == 1 else None
-    if mask is None or len(uses) != 2 or not _adds_only(loop, mask):
+    if mask is None or len(uses) != 2 or not _adds_only(loop, mask) or not _as_list_does(loop):
         return ()
     first, last = site.span(assigned[0])
     indent = " " * assigned[0].col_offset
-    rows = f"{indent}{hit} = torch.arange({mask}.shape[0], device={mask}.device).unsqueeze(-1)\n"
+    row = site.new_name("number")
+    rows = f"{indent}{hit} = [[{row}] for {row} in range({mask}.shape[0])]\n"
     return all_of(site.edit((first, last), rows))
 
 
@@ -122,15 +124,29 @@ def _mask_of(value: ast.expr) -> str | None:
     return None
 
 
+def _elements_of(value: ast.expr, mask: str) -> bool:
+    """Whether a value is `torch.where(mask[...])`, or that of its only row."""
+    match value:
+        case ast.Call(func=called, args=[row], keywords=[]) if ast.unparse(called) == "torch.where":
+            if ast.unparse(row).endswith(".squeeze(0)") and isinstance(row, ast.Call):
+                row = row.func.value  # type: ignore[attr-defined]
+            return isinstance(row, ast.Subscript) and name_of(row.value) == mask
+    return False
+
+
 def _adds_only(loop: ast.For, mask: str) -> bool:
     """Whether a body assigns names and adds by index, with the elements of `mask` as its indices."""
     indices: set[str] = set()
+    assigned = {
+        name
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Assign)
+        for name in stored_names(node.targets[0])
+    }
     added = False
     for node in (each for stmt in loop.body for each in ast.walk(stmt)):
         match node:
-            case ast.Assign(
-                targets=[target], value=ast.Call(func=called, args=[ast.Subscript() as row])
-            ) if ast.unparse(called) == "torch.where" and name_of(row.value) == mask:
+            case ast.Assign(targets=[target], value=value) if _elements_of(value, mask):
                 indices |= stored_names(target)
             case ast.Call(
                 func=ast.Attribute(attr="index_add_"), args=[ast.Constant(value=0), index, *_]
@@ -138,14 +154,9 @@ def _adds_only(loop: ast.For, mask: str) -> bool:
                 added = name_of(index) in indices
                 if not added:
                     return False
-            case (
-                ast.AugAssign()
-                | ast.If()
-                | ast.Break()
-                | ast.Continue()
-                | ast.Return()
-                | ast.While()
-            ):
+            case ast.AugAssign(target=ast.Name(id=name)) if name in assigned:
+                pass  # a tensor of this row alone
+            case ast.AugAssign() | ast.Break() | ast.Return() | ast.While() | ast.Delete():
                 return False
             case ast.Assign(targets=targets) if not all(
                 isinstance(each, ast.Name | ast.Tuple) for each in targets
@@ -160,7 +171,19 @@ def _adds_only(loop: ast.For, mask: str) -> bool:
     return added
 
 
-_Apply = Callable[[Site], Edits]
+def _as_list_does(loop: ast.For) -> bool:
+    """Whether the loop uses its row as `row[0]` or as an index, until `row = row[0]`."""
+    row = name_of(loop.target)
+    known = set()
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Subscript):
+            if name_of(node.value) == row and ast.unparse(node.slice) == "0":
+                known.add(id(node.value))
+            if name_of(node.slice) == row and name_of(node.value):
+                known.add(id(node.slice))
+    uses = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == row]
+    return ast.unparse(loop.body[0]) == f"{row} = {row}[0]" or all(id(n) in known for n in uses)
+
 
 RULES = (
     Rule(
@@ -190,7 +213,7 @@ for row in hit:
 return output
 """,
         after="""\
-hit = torch.arange(mask.shape[0], device=mask.device).unsqueeze(-1)
+hit = [[number] for number in range(mask.shape[0])]
 for row in hit:
     slot, token = torch.where(mask[row[0]])
     states = hidden[token] * weights[row[0]]

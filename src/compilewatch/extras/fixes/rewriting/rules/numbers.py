@@ -13,7 +13,7 @@ from compilewatch.extras.fixes.rewriting.sites import Site
 def gathered(site: Site) -> Edits:
     """Gather numbers of tensors in a tensor, where a list of them becomes a tensor in the end.
 
-    The list begins with constants in the body of the function, gets `extend(x.tolist())`, gives its last element as an operand,
+    The list begins with integers in the body of the function, gets `extend(x.tolist())`, gives its last element as an operand,
     and is given to `torch.tensor` with a type; the function uses it for nothing else. The tensor
     has the same numbers in the same order: `torch.cat` accepts only what has one dimension, as a
     list of numbers has, and integers remain integers.
@@ -40,10 +40,15 @@ def gathered(site: Site) -> Edits:
     if len(edits) != 3 or not begins:
         return ()
     for node in ast.walk(site.function):
-        if isinstance(node, ast.Name) and node.id == name and id(node) not in known:
-            # Before the first statement the name is something else, after the last one a tensor.
-            if node.lineno > begins[0].lineno and not _is_again(node, site, name):
-                return ()
+        # Before the first statement the name is something else, after the last one a tensor.
+        if (
+            isinstance(node, ast.Name)
+            and node.id == name
+            and id(node) not in known
+            and node.lineno > begins[0].lineno
+            and not _is_again(node, site, name)
+        ):
+            return ()
     return all_of(*edits)
 
 
@@ -53,8 +58,9 @@ def _of_use(node: ast.AST, name: str, site: Site) -> Edit | None:
         case (
             ast.Assign(targets=[ast.Name(id=target)], value=ast.List(elts=elements))
             | ast.AnnAssign(target=ast.Name(id=target), value=ast.List(elts=elements))
-        ) if target == name and all(isinstance(each, ast.Constant) for each in elements):
-            return _line(site, node, f"{name} = torch.tensor({ast.unparse(node.value)})")
+        ) if target == name and elements and all(map(_is_integer, elements)):
+            text = ", ".join(map(ast.unparse, elements))
+            return _line(site, node, f"{name} = torch.tensor([{text}])")
         case ast.Expr(
             value=ast.Call(
                 func=ast.Attribute(value=ast.Name(id=target), attr="extend"), args=[given]
@@ -72,6 +78,10 @@ def _of_use(node: ast.AST, name: str, site: Site) -> Edit | None:
             given_text = ", ".join(f"{key}={value}" for key, value in arguments.items())
             return _line(site, node, f"{ast.unparse(node.targets[0])} = {name}.to({given_text})")
     return None
+
+
+def _is_integer(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
 
 
 def _line(site: Site, node: ast.stmt, text: str) -> Edit | None:
