@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from compilewatch.extras.fixes.candidates import Place, proposals
+from compilewatch.extras.fixes.candidates.settings import after_rejection
 from compilewatch.extras.fixes.records import (
     Change,
     Fix,
@@ -75,6 +76,7 @@ class Search:
             return made.fix(self, FixStatus.NO_BREAK, "it has no graph breaks")
         if baseline.status is not Status.GRAPH_BREAK and baseline.error is None:
             return made.fix(self, FixStatus.NO_VERDICT, baseline.detail)
+        self.place = replace(self.place, inputs=baseline.inputs)
         try:
             self._search(baseline, made)
         except LimitReachedError as limit:
@@ -93,19 +95,33 @@ class Search:
             if not chosen or not _better(self._result(chosen), baseline):
                 return
             chosen = self._minimised(chosen)
-            self.report(f"proving {_names(chosen)}", len(self.trials))
-            script, proof = self.prove(chosen)
+            chosen, script, proof = self._proven(chosen, made)
             if proof.holds and (made.proof is None or proof.single_graph):
                 made.changes, made.script, made.proof = chosen, script, proof
-                made.left = self._result(chosen).breaks
-            elif not proof.holds:
-                names = tuple(each.name for each in chosen)
-                made.rejections.append(Rejection(changes=names, reason=proof.failure))
+                made.left = self._left(chosen)
             if proof.holds and proof.single_graph:
                 return
             left = [each for each in chosen if each.name not in banned]
             banned.add(left[-1].name)  # the most intrusive one
             self._check_time()
+
+    def _proven(self, chosen: Changes, made: Found) -> tuple[Changes, str, Proof]:
+        """Prove changes; where that fails for a reason that one more removes, prove them with it.
+
+        Returns the changes that were proven or rejected last. Rejections are noted.
+        """
+        while True:
+            self.report(f"proving {_names(chosen)}", len(self.trials))
+            script, proof = self.prove(chosen)
+            if proof.holds:
+                return chosen, script, proof
+            names = tuple(each.name for each in chosen)
+            made.rejections.append(Rejection(changes=names, reason=proof.failure))
+            more = after_rejection(proof.failure)
+            if more is None or more.name in names:
+                return chosen, script, proof
+            self._check_time()
+            chosen = (more, *chosen)
 
     def _climb(self, baseline: Result, banned: frozenset[str]) -> Changes:
         """Add changes, from the first break to those that it hid, until nothing helps any more."""
@@ -127,17 +143,18 @@ class Search:
             for each in proposals(_open(result), self.place, rewrites=self.rewrites)
             if each.name not in have
         ]
-        mild = tuple(each for each in offered if each.kind not in (Kind.REWRITE, Kind.USAGE))
-        together = tuple(each for each in mild if not each.removes_check)
-        attempts = ([together] if len(together) > 1 else []) + [(each,) for each in offered]
-        for number, attempt in enumerate(attempts):
+        usual = tuple(e for e in offered if e.kind is not Kind.REWRITE and not e.removes_check)
+        mild = tuple(each for each in usual if each.kind is not Kind.USAGE)
+        together = [each for each in dict.fromkeys([mild, usual]) if each]
+        for attempt in together:
             if _better(self._result((*chosen, *attempt)), result):
                 return attempt
-            beyond = self._beyond_error(chosen, result, attempt, have) if number == 0 else None
-            if beyond is not None:
-                return beyond
-        for each in mild:
-            beyond = self._beyond_error(chosen, result, (each,), have)
+        singles = [(each,) for each in offered if (each,) not in together]
+        for attempt in [*together[:1], *singles]:
+            if _better(self._result((*chosen, *attempt)), result):
+                return attempt
+            mild_alone = attempt[0].kind not in (Kind.REWRITE, Kind.USAGE)
+            beyond = self._beyond_error(chosen, result, attempt, have) if mild_alone else None
             if beyond is not None:
                 return beyond
         return None
@@ -173,6 +190,11 @@ class Search:
             if without and not _better(wanted, self._result(without)):
                 chosen = without
         return tuple(sorted(chosen, key=lambda each: list(Kind).index(each.kind)))
+
+    def _left(self, chosen: Changes) -> tuple[GraphBreak, ...]:
+        """The breaks that remain under changes, one of which may not have been evaluated."""
+        known = self._known.get(frozenset(each.name for each in chosen))
+        return known.breaks if known is not None else self._left(chosen[1:])
 
     def _result(self, changes: Changes) -> Result:
         key = frozenset(each.name for each in changes)

@@ -8,18 +8,19 @@ from typing import Protocol
 
 from compilewatch import plugins
 from compilewatch.extras.fixes.records import Change, Kind
-from compilewatch.records import GraphBreak, Request
+from compilewatch.records import GraphBreak, Request, TensorSummary
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a proposer may know: the request, and the source of a file that a break names.
+    """What a proposer may know: the request, its example inputs, and the source of a file.
 
-    `source_of` returns None for a file that cannot be read.
+    `source_of` returns the text of a file that a break names, None if it cannot be read.
     """
 
     request: Request
     source_of: Callable[[str], str | None]
+    inputs: tuple[TensorSummary, ...] = ()
 
 
 class Proposer(Protocol):

@@ -93,6 +93,21 @@ class Settings(Proposer):
             )
 
 
+_ONE_SHAPE = re.compile(r"Unbacked|Pending|GuardOnDataDependent|data-dependent")
+
+
+def after_rejection(reason: str) -> Change | None:
+    """Return what may make changes provable that the proof rejected for this reason."""
+    if not _ONE_SHAPE.search(reason):
+        return None
+    return Change(
+        name="dynamic=False",
+        kind=Kind.SETTING,
+        summary="Each shape is compiled by itself, so that a new shape costs a compilation.",
+        lines=('options["dynamic"] = False',),
+    )
+
+
 def _setting(setting: str, value: str, summary: str, name: str = "") -> Change:
     return Change(
         name=name or f"{setting}={value}",

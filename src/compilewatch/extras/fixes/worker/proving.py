@@ -110,8 +110,18 @@ def seeded(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def call(subject: Subject, model: torch.nn.Module, compiled: Model, args: Any, kwargs: Any) -> Any:
-    """Call a model once and return what can be compared: outputs, arguments, state, gradients."""
+def call(
+    subject: Subject,
+    model: torch.nn.Module,
+    compiled: Model,
+    args: Any,
+    kwargs: Any,
+    given: dict[str, Any] | None = None,
+) -> Any:
+    """Call a model once and return what can be compared: outputs, arguments, state, gradients.
+
+    `given` are the keyword arguments of the caller, where a fix has changed what is passed on.
+    """
     seeded(0)
     model.zero_grad(set_to_none=True)
     with torch.set_grad_enabled(subject.train):
@@ -123,7 +133,7 @@ def call(subject: Subject, model: torch.nn.Module, compiled: Model, args: Any, k
         if torch.is_tensor(loss):
             loss.backward()
     found = {f"output{path}": value for path, value in leaves(output)}
-    found |= {f"arguments{path}": value for path, value in leaves([list(args), kwargs])}
+    found |= {f"arguments{path}": value for path, value in leaves([list(args), given or kwargs])}
     found |= {f"buffer {name}": value.clone() for name, value in model.named_buffers()}
     for name, value in model.named_parameters():
         if value.grad is not None:
@@ -175,8 +185,6 @@ def difference(
         if name not in got:
             return f"{name} is missing"
         if name not in expected:
-            if name.startswith("arguments"):
-                continue  # a fix may give an argument that the caller left out
             return f"{name} is new"
         ours, theirs = expected[name], got[name]
         reference = (exact or {}).get(name)
@@ -251,8 +259,9 @@ def equal_in_eager(subject: Subject, seed: int) -> Step:
         args, kwargs = arguments(subject, shape, of_inputs)
         expected = call(subject, model, model, args, kwargs)
         args, kwargs = arguments(subject, shape, of_inputs)
+        given = dict(kwargs)
         with subject.fixed(other, args, kwargs, {}):
-            got = call(subject, other, other, args, kwargs)
+            got = call(subject, other, other, args, kwargs, given)
         found = difference(expected, got, CAPTURE_TOLERANCE, dropped=subject.drops)
         if found:
             return False, f"{shape}, inputs of seed {of_inputs}: {found}"
@@ -275,10 +284,11 @@ def equal_when_compiled(
         args, kwargs = arguments(subject, shape, of_inputs)
         expected = call(subject, model, model, args, kwargs)
         args, kwargs = arguments(subject, shape, of_inputs)
+        given = dict(kwargs)
         with subject.fixed(other, args, kwargs, options):
             if compiled is None:
                 compiled = torch.compile(other, backend=backend, fullgraph=whole, **options)
-            got = call(subject, other, compiled, args, kwargs)
+            got = call(subject, other, compiled, args, kwargs, given)
         found = difference(expected, got, tolerance, dropped=subject.drops)
         if found and precise is not None:
             exact = in_float64(subject, precise, *arguments(subject, shape, of_inputs))
@@ -327,8 +337,9 @@ def equal_for(subject: Subject, kind: str, *, whole: bool) -> Step:
             return True, f"an error as in eager mode ({raised})"
         return False, f"eager mode raises an error that the fix hides ({raised})"
     args, kwargs = unusual()
+    given = dict(kwargs)
     with subject.fixed(other, args, kwargs, options):
-        got = call(subject, other, compiled, args, kwargs)
+        got = call(subject, other, compiled, args, kwargs, given)
     found = difference(expected, got, CAPTURE_TOLERANCE, dropped=subject.drops)
     return not found, found
 
