@@ -43,8 +43,8 @@ class Change(Record, frozen=True, kw_only=True):
     `model` the module, `args` and `kwargs` (a dict that may be changed) the arguments of its call,
     and `options` the dict of keyword arguments of `torch.compile`. `imports` are the statements
     that they need and `definitions` functions that they call. A rewrite has its `edits`, and the
-    `diff` of the library's files. With `removes_check`, an error that the model raised for some values is no
-    longer raised. `drops` names outputs that the model no longer returns.
+    `diff` of the library's files. With `removes_check`, an error that the model raised for some
+    values is no longer raised. `drops` names outputs that the model no longer returns.
     """
 
     name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,13 @@ def segments() -> dict[str, Any]:
 CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "message guarded": lambda: {"x": torch.ones(2), "logger": logging.getLogger("test")},
     "check in the graph": lambda: {"x": torch.ones(2)},
+    "check of numbers in the graph": lambda: {
+        "mask": torch.tensor([True, False, True]),
+        "limit": 2,
+        "x": torch.arange(3),
+    },
+    "chosen instead of branched": lambda: {"x": torch.tensor([1.0, float("inf"), 3.0])},
+    "function of torch instead of math": lambda: {"x": torch.tensor([1.0, 2.5])},
     "list instead of a generator": lambda: {"x": [torch.ones(2), torch.zeros(2)]},
     "all rows visited": lambda: {
         "mask": torch.tensor([[[1, 0]], [[0, 0]], [[1, 1]]]),
@@ -76,7 +84,7 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def run(body: str, given: dict[str, Any]) -> Any:
-    names: dict[str, Any] = {"torch": torch}
+    names: dict[str, Any] = {"torch": torch, "math": math}
     exec(function(body, ", ".join(given)), names)
     return names["function"](**given)
 
@@ -166,6 +174,42 @@ UNTOUCHED = {
         ("assert isinstance(x, torch.Tensor)\n", 1),
         ("assert x is not None\n", 1),
         ("if x > 1:\n    y = 1\n", 1),
+    ],
+    "check of numbers in the graph": [
+        # a truth, not a comparison
+        ("if x.any():\n    raise ValueError()\n", 1),
+        # what is in something is no number
+        ("if x in y:\n    raise ValueError()\n", 1),
+        # the other branch
+        ("if x > 1:\n    raise ValueError()\nelse:\n    x = x + 1\n", 1),
+        # two comparisons
+        ("assert 0 < x < 1\n", 1),
+    ],
+    "chosen instead of branched": [
+        # the other branch
+        ("if x.any():\n    x = x + 1\nelse:\n    x = x - 1\n", 1),
+        # another tensor, which may have another shape
+        ("if x.any():\n    x = x + y\n", 1),
+        ("if x.any():\n    x = y\n", 1),
+        # a change in place, which others see
+        ("if x.any():\n    x.add_(1)\n", 1),
+        ("if x.any():\n    x += 1\n", 1),
+        # a random draw
+        ("if x.any():\n    x = torch.rand_like(x)\n", 1),
+        # a condition of many elements, or no tensor
+        ("if x > 1:\n    x = x + 1\n", 1),
+        ("if self.training:\n    x = x + 1\n", 1),
+        # a division, which may be NaN
+        ("if x.any():\n    x = x / 2\n", 1),
+    ],
+    "function of torch instead of math": [
+        # these return integers
+        ("return math.ceil(x)\n", 1),
+        ("return math.floor(x.item())\n", 1),
+        # a number that Python knows
+        ("return math.sqrt(2)\n", 1),
+        # two arguments
+        ("return math.log(x, 2)\n", 1),
     ],
     "list instead of a generator": [
         # these stop before the end

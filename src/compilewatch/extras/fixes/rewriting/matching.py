@@ -37,7 +37,7 @@ _HARMLESS = ("len", "str", "repr", "type", "tuple", "list", "format", "int", "fl
 
 
 def logger_call(call: ast.Call) -> bool:
-    """Whether a call is that of a logger, of `warnings.warn` or `print`, and has no other effect."""
+    """Whether a call is that of a logger, `warnings.warn` or `print`, with no other effect."""
     function = ast.unparse(call.func)
     owner, _, method = function.rpartition(".")
     known = function in ("print", "warnings.warn") or (

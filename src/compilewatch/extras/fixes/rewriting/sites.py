@@ -107,7 +107,7 @@ class Site:
         return None
 
     def replaced(self, node: ast.expr, new: str) -> Edit | None:
-        """The edit that puts an expression in the place of another, in the lines where it stands."""
+        """The edit that puts an expression in the place of another, in its lines."""
         first, last = self.span(node)
         head = _text_until(self.lines[first - 1], node.col_offset)
         tail = self.lines[last - 1].encode()[node.end_col_offset :].decode()

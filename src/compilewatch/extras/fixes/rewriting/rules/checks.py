@@ -29,10 +29,49 @@ def raised(site: Site) -> Edits:
     if not _on_values(test):
         return ()
     text = _without_item(test)
-    bool_of = f"torch.as_tensor({text})"
-    good = f"~{bool_of}.bool()" if wrong else f"{bool_of}.bool()"
+    condition = site.new_name("condition")
     message = f"a check of the model failed: {_quoted(ast.unparse(test))}"
-    line = f'{site.indent}torch._assert_async(({good}).all(), "{message}")\n'
+    lines = (
+        f"{condition} = torch.as_tensor({text}).bool().{'any' if wrong else 'all'}()",
+        f'torch._assert_async({"~" if wrong else ""}{condition}, "{message}")',
+    )
+    text = "".join(f"{site.indent}{line}\n" for line in lines)
+    return all_of(site.edit(site.span(site.statement), text))
+
+
+_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+}
+
+
+def hinted(site: Site) -> Edits:
+    """Check numbers that are unknown in a graph by `torch._check`, which the compiler believes.
+
+    It checks when the graph runs, and raises RuntimeError. It takes numbers only: for a comparison
+    of tensors it is an error, which the search rejects. NaN is not expected among numbers that are
+    read from tensors here: `not x < y` is true for NaN, its opposite `x >= y` is not, and the check
+    is the stricter of the two for `if`, the same for `assert`.
+    """
+    match site.statement:
+        case ast.If(
+            test=ast.Compare(left=left, ops=[op], comparators=[right]),
+            body=[ast.Raise()],
+            orelse=[],
+        ):
+            wrong = True
+        case ast.Assert(test=ast.Compare(left=left, ops=[op], comparators=[right])):
+            wrong = False
+        case _:
+            return ()
+    if type(op) not in _OPPOSITE:
+        return ()
+    compared = ast.Compare(left, [_OPPOSITE[type(op)]() if wrong else op], [right])
+    line = f"{site.indent}torch._check({ast.unparse(compared)})\n"
     return all_of(site.edit(site.span(site.statement), line))
 
 
@@ -108,6 +147,25 @@ return x + 1
 """,
     ),
     Rule(
+        name="check of numbers in the graph",
+        summary="A check of numbers that a graph does not know is made when it runs. It raises "
+        "RuntimeError.",
+        when=_ON_VALUES,
+        apply=hinted,
+        before="""\
+count = mask.sum().item()
+if count != limit:
+    raise ValueError(f"{count} elements")
+return x[:count]
+""",
+        at=2,
+        after="""\
+count = mask.sum().item()
+torch._check(count == limit)
+return x[:count]
+""",
+    ),
+    Rule(
         name="check in the graph",
         summary="A check of values is made by an operator of the graph. It raises RuntimeError.",
         when=_ON_VALUES,
@@ -118,7 +176,8 @@ if x.max().item() > 10:
 return x + 1
 """,
         after="""\
-torch._assert_async((~torch.as_tensor(x.max() > 10).bool()).all(), "a check of the model failed: x.max().item() > 10")
+condition = torch.as_tensor(x.max() > 10).bool().any()
+torch._assert_async(~condition, "a check of the model failed: x.max().item() > 10")
 return x + 1
 """,
     ),

@@ -135,7 +135,7 @@ def _elements_of(value: ast.expr, mask: str) -> bool:
 
 
 def _adds_only(loop: ast.For, mask: str) -> bool:
-    """Whether a body assigns names and adds by index, with the elements of `mask` as its indices."""
+    """Whether a body assigns names and adds by index, the elements of `mask` being indices."""
     indices: set[str] = set()
     assigned = {
         name
@@ -200,8 +200,8 @@ return tuple([each * 2 for each in x])
     ),
     Rule(
         name="all rows visited",
-        summary="A loop visits all rows of a mask instead of those that have an element: the others "
-        "add nothing.",
+        summary="A loop visits all rows of a mask instead of those that have an element: "
+        "the others add nothing.",
         when=r"nonzero|GB0036|GB0170|[Dd]ata.dependent|GuardOnDataDependent|GB7000",
         apply=visited,
         before="""\

@@ -13,10 +13,10 @@ from compilewatch.extras.fixes.rewriting.sites import Site
 def gathered(site: Site) -> Edits:
     """Gather numbers of tensors in a tensor, where a list of them becomes a tensor in the end.
 
-    The list begins with integers in the body of the function, gets `extend(x.tolist())`, gives its last element as an operand,
-    and is given to `torch.tensor` with a type; the function uses it for nothing else. The tensor
-    has the same numbers in the same order: `torch.cat` accepts only what has one dimension, as a
-    list of numbers has, and integers remain integers.
+    The list begins with integers in the body of the function, gets `extend(x.tolist())`, gives its
+    last element as an operand, and is given to `torch.tensor` with a type; the function uses it for
+    nothing else. The tensor has the same numbers in the same order: `torch.cat` accepts only what
+    has one dimension, as a list of numbers has, and integers remain integers.
     """
     match site.statement:
         case ast.Expr(
@@ -50,6 +50,32 @@ def gathered(site: Site) -> Edits:
         ):
             return ()
     return all_of(*edits)
+
+
+_FUNCTIONS = ("sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "erf")
+"""Functions of `math` and numpy that torch has under the same name, and that return a float."""
+
+
+def on_tensors(site: Site) -> Edits:
+    """Compute a function of `math` or numpy by torch's function of the same name.
+
+    The argument becomes a tensor of one element in float64, the type in which `math` computes. Such
+    a tensor changes the type of what it is combined with only where that is an integer, which
+    becomes float64 and not float32; the proof compares types. Where `math` raises an error, torch
+    returns NaN or infinity: the rule removes that check.
+    """
+    edits = []
+    for node in ast.walk(site.statement):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="math" | "np" | "numpy"), attr=attr),
+                args=[argument],
+                keywords=[],
+            ) if attr in _FUNCTIONS and not isinstance(argument, ast.Constant):
+                given = attribute_call(argument, "item") or argument
+                text = f"torch.as_tensor({ast.unparse(given)}, dtype=torch.float64)"
+                edits.append(site.replaced(node, f"torch.{attr}({text})"))
+    return all_of(*edits) if len(edits) == 1 else ()
 
 
 def _of_use(node: ast.AST, name: str, site: Site) -> Edit | None:
@@ -111,6 +137,20 @@ def _is_again(use: ast.Name, site: Site, name: str) -> bool:
 
 
 RULES = (
+    Rule(
+        name="function of torch instead of math",
+        summary="A function of math or numpy on a value of a tensor is computed by torch, in "
+        "float64. Where math raises an error, torch returns NaN or infinity.",
+        when=r"GB0124|\bmath\b|numpy|[Dd]ata.dependent|GuardOnDataDependent|data_dependent",
+        apply=on_tensors,
+        before="""\
+return x / math.sqrt(x.sum().item())
+""",
+        after="""\
+return x / torch.sqrt(torch.as_tensor(x.sum(), dtype=torch.float64))
+""",
+        removes_check=True,
+    ),
     Rule(
         name="numbers gathered in a tensor",
         summary="Numbers that are read from tensors into a list, which becomes a tensor, are "
