@@ -26,6 +26,7 @@ from compilewatch.extras.fixes.records import (
     ProofStep,
     Region,
 )
+from compilewatch.extras.fixes.rewriting.changes import patch
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS, Changes, Search
 from compilewatch.launchers import Launcher
 from compilewatch.records import Depth, Request, Result, Status, Tier, Work
@@ -84,6 +85,8 @@ class Finder:
             report=report,
         )
         found = search.run()
+        edits = [edit for each in found.changes for edit in each.edits]
+        found = msgspec.structs.replace(found, patch=patch(edits, search.place.source_of))
         if found.status in (FixStatus.IMPROVES, FixStatus.NOTHING):
             found = msgspec.structs.replace(found, regions=self._regions(request))
         return found

@@ -141,9 +141,9 @@ class Fix(Record, frozen=True, kw_only=True):
     """The result of a search for one model.
 
     `breaks` are those of the model as it is and `left` those that remain. `code` is the context
-    manager to paste, `script` the proof as a complete script. `trials` are all evaluations in
-    order, `rejections` what the proof did not accept. `limit` says which limit ended the search,
-    and is empty if it came to its end.
+    manager to paste, `patch` its rewrites as a unified diff, `script` the proof as a complete
+    script. `trials` are all evaluations in order, `rejections` what the proof did not accept.
+    `limit` says which limit ended the search, and is empty if it came to its end.
     """
 
     model: str
@@ -154,6 +154,7 @@ class Fix(Record, frozen=True, kw_only=True):
     left: tuple[GraphBreak, ...] = ()
     changes: tuple[Change, ...] = ()
     code: str = ""
+    patch: str = ""
     script: str = ""
     proof: Proof | None = None
     trials: tuple[Trial, ...] = ()

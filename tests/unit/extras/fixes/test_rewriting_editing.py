@@ -135,13 +135,16 @@ def test_the_same_edit_is_the_same_code_at_each_entry(library: ModuleType) -> No
 
 def test_lines_keep_their_numbers(library: ModuleType) -> None:
     line = LIBRARY.splitlines().index("        return 1 / value") + 1
-    with edited(
-        "some_library", "Model.fails", ("        value = 0\n", "        a = 0\n        value = a\n")
+    with (
+        edited(
+            "some_library",
+            "Model.fails",
+            ("        value = 0\n", "        a = 0\n        value = a\n"),
+        ),
+        pytest.raises(ZeroDivisionError) as raised,
     ):
-        try:
-            library.Model().fails()
-        except ZeroDivisionError as error:
-            assert traceback.extract_tb(error.__traceback__)[-1].lineno == line
+        library.Model().fails()
+    assert traceback.extract_tb(raised.tb)[-1].lineno == line
 
 
 def test_an_edit_of_several_lines_on_fewer(library: ModuleType) -> None:

@@ -176,8 +176,8 @@ return x
     ),
     Rule(
         name="assigned where a mask is true",
-        summary="What is assigned to the elements of a mask under a condition on values is assigned "
-        "to those where both are true.",
+        summary="What is assigned to the elements of a mask under a condition on values is "
+        "assigned to those where both are true.",
         when=r"GB0170|data_dependent|[Dd]ata.dependent|GuardOnDataDependent",
         apply=unconditional,
         before="""\
