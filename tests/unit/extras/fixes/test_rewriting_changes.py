@@ -97,7 +97,7 @@ def test_two_rewrites_run_together(folder: Path) -> None:
     assert got.tolist() == [2.0, 0.0, 0.0]
 
 
-@pytest.mark.process("the program patch decides whether a diff applies")
+@pytest.mark.process  # the program patch decides whether a diff applies
 def test_the_diff_applies(folder: Path) -> None:
     edits = [edit for each in proposed(folder, a_break(7), a_break(12)) for edit in each.edits]
     text = patch(edits, lambda file: (folder / file).read_text())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from compilewatch.extras.fixes.records import Change, Edit, Kind
 from compilewatch.extras.fixes.rewriting import editing
-from compilewatch.extras.fixes.rewriting.rule import Rule
+from compilewatch.extras.fixes.rewriting.rule import RewriteRule
 
 IMPORTS = (
     "import ast",
@@ -27,7 +27,7 @@ IMPORTS = (
 SourceOf = Callable[[str], str | None]
 
 
-def change(rule: Rule, edits: Sequence[Edit], source_of: SourceOf) -> Change:
+def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Change:
     """Return the change that makes these edits."""
     places = {f"{_stem(each.file)}:{each.line}": None for each in edits}
     constants, lines = [], []

@@ -13,7 +13,7 @@ Edits = tuple[Edit, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class RewriteRule:
     """A row of the table of rules.
 
     `when` is a pattern in the code and reason of a break, or in the message of an error of the

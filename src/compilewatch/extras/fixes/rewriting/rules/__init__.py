@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compilewatch.extras.fixes.rewriting.rule import Rule
+from compilewatch.extras.fixes.rewriting.rule import RewriteRule
 from compilewatch.extras.fixes.rewriting.rules import attention, checks, loops, masks, numbers
 
-RULES: tuple[Rule, ...] = tuple(
+RULES: tuple[RewriteRule, ...] = tuple(
     rule for module in (checks, loops, masks, numbers, attention) for rule in module.RULES
 )

@@ -12,7 +12,7 @@ from compilewatch.extras.fixes.rewriting.matching import (
     name_of,
     only_used_in,
 )
-from compilewatch.extras.fixes.rewriting.rule import Edits, Rule, all_of
+from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
 from compilewatch.extras.fixes.rewriting.sites import Site
 
 
@@ -67,7 +67,7 @@ def _attended(site: Site, statements: list[ast.stmt]) -> Edits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Call:
+class _SegmentCall:
     """The call for one segment: what it is assigned to, and the lists that go with the loop."""
 
     function: str
@@ -79,7 +79,7 @@ class _Call:
     after: tuple[str, ...] = ()
 
 
-def _by_segment(statements: list[ast.stmt], splits: str) -> _Call | None:
+def _by_segment(statements: list[ast.stmt], splits: str) -> _SegmentCall | None:
     """The call of each segment in one of the three forms that Transformers has."""
     match statements:
         case [
@@ -101,7 +101,7 @@ def _by_segment(statements: list[ast.stmt], splits: str) -> _Call | None:
     return None
 
 
-def _of_comprehension(each: ast.ListComp, splits: str, **given: Any) -> _Call | None:
+def _of_comprehension(each: ast.ListComp, splits: str, **given: Any) -> _SegmentCall | None:
     match each:
         case ast.ListComp(
             elt=ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=0)),
@@ -111,7 +111,9 @@ def _of_comprehension(each: ast.ListComp, splits: str, **given: Any) -> _Call | 
     return None
 
 
-def _of_loop(empty: ast.Assign, loop: ast.For, joined: ast.Assign, splits: str) -> _Call | None:
+def _of_loop(
+    empty: ast.Assign, loop: ast.For, joined: ast.Assign, splits: str
+) -> _SegmentCall | None:
     """`outputs, weights = [], []`, the loop that appends to both, and `torch.cat(outputs, dim=1)`.
 
     The list of weights has one entry then, for all segments; it is None where the implementation
@@ -150,7 +152,7 @@ def _of_loop(empty: ast.Assign, loop: ast.For, joined: ast.Assign, splits: str) 
     )
 
 
-def _call(call: ast.Call, loop: ast.expr, **given: Any) -> _Call | None:
+def _call(call: ast.Call, loop: ast.expr, **given: Any) -> _SegmentCall | None:
     """The call `function(self, q, k, v, attention_mask=None, ...)`, which uses q, k, v once."""
     names = [name_of(each) for each in loop.elts] if isinstance(loop, ast.Tuple) else []
     mask = keyword(call, "attention_mask")
@@ -163,7 +165,7 @@ def _call(call: ast.Call, loop: ast.expr, **given: Any) -> _Call | None:
         or used & set(names)
     ):
         return None
-    return _Call(
+    return _SegmentCall(
         function=ast.unparse(call.func),
         first=[ast.unparse(each) for each in call.args[:-3]],
         rest=[
@@ -197,7 +199,7 @@ def _split_states(split: ast.ListComp) -> tuple[list[str], str]:
 
 
 RULES = (
-    Rule(
+    RewriteRule(
         name="segments attended in one call",
         summary="Segments are attended in one call with a mask that keeps them apart, instead of "
         "one call each. The mask has the square of the sequence's length as size.",

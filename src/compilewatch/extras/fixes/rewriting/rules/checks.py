@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from compilewatch.extras.fixes.rewriting.matching import logger_call
-from compilewatch.extras.fixes.rewriting.rule import Edits, Rule, all_of
+from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
 from compilewatch.extras.fixes.rewriting.sites import Site
 
 _ON_VALUES = r"GB0170|data_dependent|[Dd]ata.dependent|GuardOnDataDependent|Tensor\.item|GB0124"
@@ -131,7 +131,7 @@ def said(site: Site) -> Edits:
 
 
 RULES = (
-    Rule(
+    RewriteRule(
         name="message guarded",
         summary="A message is left out while the model is compiled.",
         when=r"GB0291|[Ll]ogg|print|warn|GB0059|builtin",
@@ -146,7 +146,7 @@ if not torch.compiler.is_compiling():
 return x + 1
 """,
     ),
-    Rule(
+    RewriteRule(
         name="check of numbers in the graph",
         summary="A check of numbers that a graph does not know is made when it runs. It raises "
         "RuntimeError.",
@@ -165,7 +165,7 @@ torch._check(count == limit)
 return x[:count]
 """,
     ),
-    Rule(
+    RewriteRule(
         name="check in the graph",
         summary="A check of values is made by an operator of the graph. It raises RuntimeError.",
         when=_ON_VALUES,

@@ -6,7 +6,7 @@ import ast
 
 from compilewatch.extras.fixes.records import Edit
 from compilewatch.extras.fixes.rewriting.matching import keyword, name_of, stored_names
-from compilewatch.extras.fixes.rewriting.rule import Edits, Rule, all_of
+from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
 from compilewatch.extras.fixes.rewriting.sites import Site
 
 _CONSUMERS = ("tuple", "list", "set", "frozenset", "dict", "sorted", "sum", "max", "min")
@@ -186,7 +186,7 @@ def _as_list_does(loop: ast.For) -> bool:
 
 
 RULES = (
-    Rule(
+    RewriteRule(
         name="list instead of a generator",
         summary="A function gets a list instead of a generator; it consumes all of it.",
         when=r"GB0003|[Gg]enerator|GB9493|__next__",
@@ -198,7 +198,7 @@ return tuple(each * 2 for each in x)
 return tuple([each * 2 for each in x])
 """,
     ),
-    Rule(
+    RewriteRule(
         name="all rows visited",
         summary="A loop visits all rows of a mask instead of those that have an element: "
         "the others add nothing.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from compilewatch.extras.fixes.rewriting.rule import Edits, Rule, all_of
+from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
 from compilewatch.extras.fixes.rewriting.sites import Site
 
 _BOOLEAN = (
@@ -158,7 +158,7 @@ def _plain(value: ast.expr) -> bool:
 
 
 RULES = (
-    Rule(
+    RewriteRule(
         name="chosen instead of branched",
         summary="Under a condition on values, both values of a tensor are computed, and one is "
         "chosen.",
@@ -174,7 +174,7 @@ x = torch.where(torch.isinf(x).any(), torch.clamp(x, min=-100, max=100), x)
 return x
 """,
     ),
-    Rule(
+    RewriteRule(
         name="assigned where a mask is true",
         summary="What is assigned to the elements of a mask under a condition on values is "
         "assigned to those where both are true.",

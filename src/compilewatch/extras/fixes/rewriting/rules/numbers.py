@@ -6,7 +6,7 @@ import ast
 
 from compilewatch.extras.fixes.records import Edit
 from compilewatch.extras.fixes.rewriting.matching import attribute_call, name_of
-from compilewatch.extras.fixes.rewriting.rule import Edits, Rule, all_of
+from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
 from compilewatch.extras.fixes.rewriting.sites import Site
 
 
@@ -137,7 +137,7 @@ def _is_again(use: ast.Name, site: Site, name: str) -> bool:
 
 
 RULES = (
-    Rule(
+    RewriteRule(
         name="function of torch instead of math",
         summary="A function of math or numpy on a value of a tensor is computed by torch, in "
         "float64. Where math raises an error, torch returns NaN or infinity.",
@@ -151,7 +151,7 @@ return x / torch.sqrt(torch.as_tensor(x.sum(), dtype=torch.float64))
 """,
         removes_check=True,
     ),
-    Rule(
+    RewriteRule(
         name="numbers gathered in a tensor",
         summary="Numbers that are read from tensors into a list, which becomes a tensor, are "
         "gathered in a tensor.",
