@@ -142,7 +142,7 @@ def command(
     if save is not None:
         _write(save, found.script)
     if patch is not None:
-        _write(patch, "".join(each.diff for each in found.changes))
+        _write(patch, found.patch)
     if as_json:
         options.print_json(found)
     else:

@@ -15,7 +15,7 @@ from compilewatch.api.launching import local_launcher
 from compilewatch.api.worker_client import last_line, oneshot
 from compilewatch.config.settings import Settings
 from compilewatch.contract.messages import Script
-from compilewatch.environments import Environments, worker_variables
+from compilewatch.environments import Environments, package_folder, worker_variables
 from compilewatch.extras.fixes.candidates import Place
 from compilewatch.extras.fixes.records import (
     LATE,
@@ -27,6 +27,7 @@ from compilewatch.extras.fixes.records import (
     ProofStep,
     Region,
 )
+from compilewatch.extras.fixes.rewriting.changes import patch
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS, Changes, Search
 from compilewatch.launchers import Launcher
 from compilewatch.records import Depth, Request, Result, Status, Tier, Work
@@ -85,6 +86,8 @@ class Finder:
             report=report,
         )
         found = search.run()
+        edits = [edit for each in found.changes for edit in each.edits]
+        found = msgspec.structs.replace(found, patch=patch(edits, search.place.source_of))
         if found.status in (FixStatus.IMPROVES, FixStatus.NOTHING):
             found = msgspec.structs.replace(found, regions=self._regions(request))
         return found
@@ -127,12 +130,9 @@ class Finder:
         return script, run_proof(script, str(chosen.path), worker_variables(chosen))
 
     def _source_of(self, request: Request) -> Callable[[str], str | None]:
-        folders = [Path.cwd()]
-        with contextlib.suppress(Exception):
-            found = self._environments.transformers_folder(request.target.environment)
-            if found is not None:
-                folders.append(found.parent)
-        folders += map(Path, getattr(request.model.build, "python_path", ()))
+        folders = [Path.cwd(), *map(Path, getattr(request.model.build, "python_path", ()))]
+        chosen = self._environments.interpreter(request.target.environment)
+        folders.append(package_folder(chosen))
 
         def read(file: str) -> str | None:
             for folder in folders:

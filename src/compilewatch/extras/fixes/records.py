@@ -26,15 +26,28 @@ class Kind(StrEnum):
     REWRITE = "rewrite"
 
 
+class Edit(Record, frozen=True, kw_only=True):
+    """Complete lines of a function of a library, from `line` on, and the lines in their place.
+
+    `file` is relative to the folder of packages, `path` the function in its module.
+    """
+
+    file: str
+    path: str
+    line: int
+    old: str
+    new: str
+
+
 class Change(Record, frozen=True, kw_only=True):
     """One change around a call of a model, as Python source that is run and printed as it is.
 
     `lines` are statements in which `stack` is an `ExitStack` that holds the change in force,
     `model` the module, `args` and `kwargs` (a dict that may be changed) the arguments of its call,
     and `options` the dict of keyword arguments of `torch.compile`. `imports` are the statements
-    that they need and `definitions` functions that they call. A rewrite has the `diff` of the
-    library's file. With `removes_check`, an error that the model raised for some values is no
-    longer raised. `drops` names outputs that the model no longer returns.
+    that they need and `definitions` functions that they call. A rewrite has its `edits`, and the
+    `diff` of the library's files. With `removes_check`, an error that the model raised for some
+    values is no longer raised. `drops` names outputs that the model no longer returns.
     """
 
     name: str
@@ -43,6 +56,7 @@ class Change(Record, frozen=True, kw_only=True):
     lines: tuple[str, ...]
     imports: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
     diff: str = ""
     removes_check: bool = False
     drops: tuple[str, ...] = ()
@@ -130,9 +144,9 @@ class Fix(Record, frozen=True, kw_only=True):
     """The result of a search for one model.
 
     `breaks` are those of the model as it is and `left` those that remain. `code` is the context
-    manager to paste, `script` the proof as a complete script. `trials` are all evaluations in
-    order, `rejections` what the proof did not accept. `limit` says which limit ended the search,
-    and is empty if it came to its end.
+    manager to paste, `patch` its rewrites as a unified diff, `script` the proof as a complete
+    script. `trials` are all evaluations in order, `rejections` what the proof did not accept.
+    `limit` says which limit ended the search, and is empty if it came to its end.
     """
 
     model: str
@@ -143,6 +157,7 @@ class Fix(Record, frozen=True, kw_only=True):
     left: tuple[GraphBreak, ...] = ()
     changes: tuple[Change, ...] = ()
     code: str = ""
+    patch: str = ""
     script: str = ""
     proof: Proof | None = None
     trials: tuple[Trial, ...] = ()

@@ -33,6 +33,9 @@ MAX_SECONDS = 600.0
 MAX_PROOFS = 4
 """Each takes as long as several evaluations; what four proofs reject is not worth a fifth."""
 
+MAX_REWRITES = 4
+"""How many rewrites are made one after the other while the compiler still fails."""
+
 
 class Evaluator(Protocol):
     """Says what Dynamo does with the model under changes, in a process of its own."""
@@ -142,25 +145,41 @@ class Search:
         ]
         usual = tuple(e for e in offered if e.kind is not Kind.REWRITE and not e.removes_check)
         mild = tuple(each for each in usual if each.kind is not Kind.USAGE)
-        attempts = dict.fromkeys([mild, usual, *((each,) for each in offered)])
-        for attempt in filter(None, attempts):
+        together = [each for each in dict.fromkeys([mild, usual]) if each]
+        for attempt in together:
             if _better(self._result((*chosen, *attempt)), result):
                 return attempt
-        return self._beyond_errors(chosen, result, [mild, *((each,) for each in mild)], have)
+        singles = [(each,) for each in offered if (each,) not in together]
+        for attempt in [*together[:1], *singles]:
+            if _better(self._result((*chosen, *attempt)), result):
+                return attempt
+            mild_alone = attempt[0].kind not in (Kind.REWRITE, Kind.USAGE)
+            beyond = self._beyond_error(chosen, result, attempt, have) if mild_alone else None
+            if beyond is not None:
+                return beyond
+        return None
 
-    def _beyond_errors(
-        self, chosen: Changes, result: Result, attempts: Sequence[Changes], have: set[str]
+    def _beyond_error(
+        self, chosen: Changes, result: Result, attempt: Changes, have: set[str]
     ) -> Changes | None:
-        """Return changes that end in an error of the compiler with a rewrite that removes it."""
-        for attempt in filter(None, attempts):
+        """Return changes that end in an error of the compiler with the rewrites that remove it.
+
+        A rewrite stays as long as the error is at another place than before.
+        """
+        for _ in range(MAX_REWRITES):
             failed = self._result((*chosen, *attempt))
             names = have | {each.name for each in attempt}
             for each in proposals(_open(failed), self.place, rewrites=self.rewrites):
                 if failed.error is None or each.kind is not Kind.REWRITE or each.name in names:
                     continue
-                more = (*attempt, each)
-                if _better(self._result((*chosen, *more)), result):
-                    return more
+                found = self._result((*chosen, *attempt, each))
+                if _better(found, result):
+                    return (*attempt, each)
+                if found.error is not None and _place(found) != _place(failed):
+                    attempt = (*attempt, each)
+                    break
+            else:
+                return None
         return None
 
     def _minimised(self, chosen: Changes) -> Changes:
@@ -246,6 +265,12 @@ def _better(new: Result, old: Result) -> bool:
         return True
     gone = _fingerprints(old) - _fingerprints(new)
     return (bool(gone) or _count(new) < _count(old)) and _count(new) <= _count(old) + len(gone)
+
+
+def _place(result: Result) -> tuple[str | None, int | None]:
+    """Where the compiler failed."""
+    error = result.error
+    return (error.file, error.line) if error is not None else (None, None)
 
 
 def _count(result: Result) -> int:

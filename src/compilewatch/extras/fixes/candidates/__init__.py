@@ -36,6 +36,7 @@ PROPOSERS: dict[str, str] = {
     "usage": "compilewatch.extras.fixes.candidates.usage:Usage",
     "arguments": "compilewatch.extras.fixes.candidates.arguments:Arguments",
     "functions": "compilewatch.extras.fixes.candidates.functions:Functions",
+    "rewrites": "compilewatch.extras.fixes.candidates.rewrites:Rewrites",
 }
 
 _ORDER = {kind: number for number, kind in enumerate(Kind)}

@@ -54,7 +54,9 @@ def made(
         "options": options,
     }
     exec("import contextlib\nimport torch\nimport torch._dynamo\n", names)
+    definitions = dict.fromkeys(text for each in changes for text in each.definitions)
+    for text in (*(text for each in changes for text in each.imports), *definitions):
+        exec(text, names)
     for each in changes:
-        for text in (*each.imports, *each.definitions, "\n".join(each.lines)):
-            exec(text, names)
+        exec("\n".join(each.lines), names)
     return options
