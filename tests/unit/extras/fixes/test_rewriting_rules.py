@@ -264,3 +264,19 @@ def test_segments_that_do_not_fit_the_sequence_are_an_error() -> None:
     for ends in ([0, 3], [0, 8], [0, 8, 7]):
         with pytest.raises(RuntimeError):
             run(after, {**segments(), "cu_seqlens": torch.tensor(ends)})
+
+
+def test_a_row_without_parameters_is_checked_and_not_visited() -> None:
+    mask = "mask = torch.nn.functional.one_hot(index, num_classes=count + 1).permute(2, 1, 0)\n"
+    body = mask + BY_NAME["all rows visited"].before
+    after = rewritten("all rows visited", body, 2)
+    assert "range(mask.shape[0] - 1)" in after
+    given = {**CALLS["all rows visited"](), "count": 3}
+    del given["mask"]
+    index = torch.tensor([[0, 2], [1, 2]])
+    torch.testing.assert_close(
+        run(after, {**given, "index": index, "output": torch.zeros(2, 4)}),
+        run(body, {**given, "index": index, "output": torch.zeros(2, 4)}),
+    )
+    with pytest.raises(RuntimeError):
+        run(after, {**given, "index": torch.tensor([[0, 3], [1, 2]])})

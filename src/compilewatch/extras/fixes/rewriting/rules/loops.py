@@ -68,6 +68,8 @@ def visited(site: Site) -> Edits:
     `index_add_`: for a row without elements all selections are empty, and adding nothing changes
     nothing. In training the parameters of such a row get a gradient of zeros instead of none. The
     number of the row is a list of one number, which indexes as a tensor of one element does.
+    Where `one_hot` has a row more than there are parameters, and the loop does not pass over it, an
+    element there was an error of indexing; that there is none is checked in the graph.
     """
     loop = next((e for e in (site.statement, *site.around[::-1]) if isinstance(e, ast.For)), None)
     hit = name_of(loop.iter) if loop is not None else _assigned_nonzero(site.statement)
@@ -86,8 +88,24 @@ def visited(site: Site) -> Edits:
     first, last = site.span(assigned[0])
     indent = " " * assigned[0].col_offset
     row = site.new_name("number")
-    rows = f"{indent}{hit} = [[{row}] for {row} in range({mask}.shape[0])]\n"
+    spare = _has_spare_row(site, mask) and not any(
+        isinstance(n, ast.Continue) for n in ast.walk(loop)
+    )
+    check = f"{indent}torch._assert_async(~{mask}[-1].any())\n" if spare else ""
+    count = f"{mask}.shape[0] - 1" if spare else f"{mask}.shape[0]"
+    rows = f"{check}{indent}{hit} = [[{row}] for {row} in range({count})]\n"
     return all_of(site.edit((first, last), rows))
+
+
+def _has_spare_row(site: Site, mask: str) -> bool:
+    """Whether a mask is `one_hot(..., num_classes=n + 1)`."""
+    return any(
+        ast.unparse(each.value).endswith("+ 1")
+        for node in ast.walk(site.function)
+        if isinstance(node, ast.Assign) and name_of(node.targets[0]) == mask
+        for each in ast.walk(node.value)
+        if isinstance(each, ast.keyword) and each.arg == "num_classes"
+    )
 
 
 def _assigned_nonzero(statement: ast.stmt) -> str:
