@@ -114,12 +114,25 @@ EXTRAS: dict[str, Extra] = {
                 "search for changes that remove a model's graph breaks, and prove them",
             ),
         },
-        records=("compilewatch.extras.fixes.records",),
+        records=(
+            "compilewatch.extras.fixes.records",
+            "compilewatch.extras.fixes.of_run.records",
+        ),
+        run_file="fixes.jsonl",
         work={
             "fix": "compilewatch.extras.fixes.worker.evaluation:evaluate",
             "fix-regions": "compilewatch.extras.fixes.worker.regions:regions",
         },
         calls={"fix-script": "compilewatch.extras.fixes.worker.script:script"},
+        provides={
+            "fix": "compilewatch.extras.fixes.calling:fix_named",
+            "merge": "compilewatch.extras.fixes.of_run.journal:adopt_fixes",
+            "view": "compilewatch.extras.fixes.of_run.view:view_of_run",
+            "fixes": "compilewatch.extras.fixes.of_run.view:fixes_of_run",
+            "run_samples": "compilewatch.extras.fixes.of_run.metrics:samples",
+            "metrics": "compilewatch.extras.fixes.of_run.metrics:DEFINITIONS",
+            "metric_labels": "compilewatch.extras.fixes.of_run.metrics:LABELS",
+        },
     ),
     "history": Extra(
         commands={

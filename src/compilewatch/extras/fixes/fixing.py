@@ -74,10 +74,10 @@ class Finder:
         rewrites: bool = True,
         report: Callable[[str, int], None] = lambda *_: None,
     ) -> Fix:
-        request = msgspec.structs.replace(request, depth=Depth.REDUCED, keep_artifacts=False)
+        request = _reduced(request)
         search = Search(
-            evaluate=lambda changes: self._evaluate(request, changes),
-            prove=lambda changes: self._prove(request, changes),
+            evaluate=lambda changes: self.evaluate(request, changes),
+            prove=lambda changes: self.prove(request, changes),
             place=Place(request=request, source_of=self._source_of(request)),
             max_evaluations=limits.evaluations,
             max_seconds=limits.seconds,
@@ -101,14 +101,18 @@ class Finder:
         written = (completed.artifacts / REGIONS_FILE).read_bytes()
         return msgspec.json.decode(written, type=tuple[Region, ...])
 
-    def _evaluate(self, request: Request, changes: Changes) -> Result:
+    def evaluate(self, request: Request, changes: Changes) -> Result:
+        """Return what Dynamo does with the model under changes, in a process of its own."""
+        request = _reduced(request)
         if changes:
             options = {"changes": msgspec.to_builtins(changes)}
             request = msgspec.structs.replace(request, work=Work(name=WORK, options=options))
         (completed,) = self._launcher.run([request], self._scratch)
         return completed.result
 
-    def _prove(self, request: Request, changes: Changes) -> tuple[str, Proof]:
+    def prove(self, request: Request, changes: Changes) -> tuple[str, Proof]:
+        """Return the script that proves changes, and what it found in a process of its own."""
+        request = _reduced(request)
         chosen = self._environments.interpreter(request.target.environment)
         real = msgspec.structs.replace(request, tier=Tier.REAL, work=None)
         names = " and ".join(each.name for each in changes)
@@ -136,6 +140,11 @@ class Finder:
             return None
 
         return read
+
+
+def _reduced(request: Request) -> Request:
+    """The request as it is evaluated for a fix: that does not depend on the number of layers."""
+    return msgspec.structs.replace(request, depth=Depth.REDUCED, keep_artifacts=False)
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ class Search:
         Returns the changes that were proven or rejected last. Rejections are noted.
         """
         while True:
-            self.report(f"proving {_names(chosen)}", len(self.trials))
+            self.report(f"proving {names_of(chosen)}", len(self.trials))
             script, proof = self.prove(chosen)
             if proof.holds:
                 return chosen, script, proof
@@ -202,10 +202,10 @@ class Search:
             self._check_time()
             if len(self.trials) >= self.max_evaluations:
                 raise LimitReachedError(f"{self.max_evaluations} evaluations")
-            self.report(f"trying {_names(changes)}" if changes else "as it is", len(self.trials))
+            self.report(f"trying {names_of(changes)}" if changes else "as it is", len(self.trials))
             began = time.monotonic()
             result = self._known[key] = self.evaluate(changes)
-            self.trials.append(_trial(changes, result, time.monotonic() - began))
+            self.trials.append(trial_of(changes, result, time.monotonic() - began))
         return self._known[key]
 
     def _check_time(self) -> None:
@@ -298,7 +298,8 @@ def _open(result: Result) -> tuple[GraphBreak, ...]:
     )
 
 
-def _trial(changes: Changes, result: Result, seconds: float) -> Trial:
+def trial_of(changes: Changes, result: Result, seconds: float) -> Trial:
+    """Return what an evaluation under changes found, as it is stored."""
     failed = result.error
     return Trial(
         changes=tuple(each.name for each in changes),
@@ -310,5 +311,6 @@ def _trial(changes: Changes, result: Result, seconds: float) -> Trial:
     )
 
 
-def _names(changes: Sequence[Change]) -> str:
+def names_of(changes: Sequence[Change]) -> str:
+    """Return the names of changes in one line."""
     return " and ".join(each.name for each in changes)
