@@ -59,6 +59,12 @@ def segments() -> dict[str, Any]:
 CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "message guarded": lambda: {"x": torch.ones(2), "logger": logging.getLogger("test")},
     "check in the graph": lambda: {"x": torch.ones(2)},
+    "known conditions first": lambda: {
+        "length": 3,
+        "mask": torch.ones(2),
+        "causal": True,
+        "x": torch.ones(2),
+    },
     "check of numbers in the graph": lambda: {
         "mask": torch.tensor([True, False, True]),
         "limit": 2,
@@ -174,6 +180,20 @@ UNTOUCHED = {
         ("assert isinstance(x, torch.Tensor)\n", 1),
         ("assert x is not None\n", 1),
         ("if x > 1:\n    y = 1\n", 1),
+    ],
+    "known conditions first": [
+        # a call may have an effect
+        ("y = n > 1 and self.flag() and mask is None\n", 1),
+        # attributes may need what is before them
+        ("y = n > 1 and self.config.causal\n", 1),
+        # the comparison is the last already
+        ("y = mask is None and n > 1\n", 1),
+        # either is enough
+        ("y = n > 1 or mask is None\n", 1),
+        # two comparisons
+        ("y = n > 1 and m > 1 and mask is None\n", 1),
+        # a comparison that evaluates more than sizes
+        ("y = next(n) > 1 and mask is None\n", 1),
     ],
     "check of numbers in the graph": [
         # a truth, not a comparison
