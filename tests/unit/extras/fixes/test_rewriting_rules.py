@@ -242,7 +242,7 @@ UNTOUCHED = {
     ],
     "all rows visited": [
         # the row as a tensor
-        (BY_NAME["all rows visited"].before.replace("(mask[row[0]])", "(mask[row.item()])"), 2),
+        (BY_NAME["all rows visited"].before.replace("    slot", "    n = row + 1\n    slot"), 2),
         # rows are counted
         (BY_NAME["all rows visited"].before.replace("    output.", "    n += 1\n    output."), 2),
         # a row is assigned, and not only added to
@@ -300,3 +300,14 @@ def test_a_row_without_parameters_is_checked_and_not_visited() -> None:
     )
     with pytest.raises(RuntimeError):
         run(after, {**given, "index": torch.tensor([[0, 3], [1, 2]])})
+
+
+def test_a_row_is_a_number_and_its_elements_are_not_counted() -> None:
+    before = BY_NAME["all rows visited"].before
+    body = before.replace(
+        "(mask[row[0]])\n", "(mask[row.item()])\n    if token.numel() == 0:\n        continue\n"
+    )
+    assert "if token" in body
+    assert rewritten("all rows visited", body, 2) == BY_NAME["all rows visited"].after
+    other = body.replace("if token.numel()", "if weights.numel()")
+    assert "if weights.numel() == 0:" in rewritten("all rows visited", other, 2)
