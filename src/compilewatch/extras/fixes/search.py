@@ -6,6 +6,7 @@ prover what the script of plain PyTorch says.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from compilewatch.extras.fixes.records import (
     Rejection,
     Trial,
 )
-from compilewatch.records import GraphBreak, Result, Status
+from compilewatch.records import GraphBreak, Result, StackFrame, Status
 
 Changes = tuple[Change, ...]
 
@@ -281,6 +282,17 @@ def _fingerprints(result: Result) -> set[str]:
     return {each.fingerprint for each in result.breaks}
 
 
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_USER_CODE = "from user code:"
+"""What stands before the stack of the model in the message of an error of Dynamo."""
+
+
+def _user_stack(message: str) -> tuple[StackFrame, ...]:
+    """The stack that the message of an error of the compiler has; empty if it has none."""
+    frames = _FRAME.findall(message.partition(_USER_CODE)[2])
+    return tuple(StackFrame(file=file, line=int(line), function=f) for file, line, f in frames)
+
+
 def _open(result: Result) -> tuple[GraphBreak, ...]:
     """The breaks of a result; of a failure, one that stands for the error at its place."""
     error = result.error
@@ -294,6 +306,7 @@ def _open(result: Result) -> tuple[GraphBreak, ...]:
             file=error.file or "",
             line=error.line or 0,
             function=error.function or "",
+            user_stack=_user_stack(error.message),
         ),
     )
 

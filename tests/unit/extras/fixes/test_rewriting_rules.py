@@ -59,6 +59,12 @@ def segments() -> dict[str, Any]:
 CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "message guarded": lambda: {"x": torch.ones(2), "logger": logging.getLogger("test")},
     "check in the graph": lambda: {"x": torch.ones(2)},
+    "known conditions first": lambda: {
+        "length": 3,
+        "mask": torch.ones(2),
+        "causal": True,
+        "x": torch.ones(2),
+    },
     "check of numbers in the graph": lambda: {
         "mask": torch.tensor([True, False, True]),
         "limit": 2,
@@ -175,6 +181,20 @@ UNTOUCHED = {
         ("assert x is not None\n", 1),
         ("if x > 1:\n    y = 1\n", 1),
     ],
+    "known conditions first": [
+        # a call may have an effect
+        ("y = n > 1 and self.flag() and mask is None\n", 1),
+        # attributes may need what is before them
+        ("y = n > 1 and self.config.causal\n", 1),
+        # the comparison is the last already
+        ("y = mask is None and n > 1\n", 1),
+        # either is enough
+        ("y = n > 1 or mask is None\n", 1),
+        # two comparisons
+        ("y = n > 1 and m > 1 and mask is None\n", 1),
+        # a comparison that evaluates more than sizes
+        ("y = next(n) > 1 and mask is None\n", 1),
+    ],
     "check of numbers in the graph": [
         # a truth, not a comparison
         ("if x.any():\n    raise ValueError()\n", 1),
@@ -222,7 +242,7 @@ UNTOUCHED = {
     ],
     "all rows visited": [
         # the row as a tensor
-        (BY_NAME["all rows visited"].before.replace("(mask[row[0]])", "(mask[row.item()])"), 2),
+        (BY_NAME["all rows visited"].before.replace("    slot", "    n = row + 1\n    slot"), 2),
         # rows are counted
         (BY_NAME["all rows visited"].before.replace("    output.", "    n += 1\n    output."), 2),
         # a row is assigned, and not only added to
@@ -264,3 +284,30 @@ def test_segments_that_do_not_fit_the_sequence_are_an_error() -> None:
     for ends in ([0, 3], [0, 8], [0, 8, 7]):
         with pytest.raises(RuntimeError):
             run(after, {**segments(), "cu_seqlens": torch.tensor(ends)})
+
+
+def test_a_row_without_parameters_is_checked_and_not_visited() -> None:
+    mask = "mask = torch.nn.functional.one_hot(index, num_classes=count + 1).permute(2, 1, 0)\n"
+    body = mask + BY_NAME["all rows visited"].before
+    after = rewritten("all rows visited", body, 2)
+    assert "range(mask.shape[0] - 1)" in after
+    given = {**CALLS["all rows visited"](), "count": 3}
+    del given["mask"]
+    index = torch.tensor([[0, 2], [1, 2]])
+    torch.testing.assert_close(
+        run(after, {**given, "index": index, "output": torch.zeros(2, 4)}),
+        run(body, {**given, "index": index, "output": torch.zeros(2, 4)}),
+    )
+    with pytest.raises(RuntimeError):
+        run(after, {**given, "index": torch.tensor([[0, 3], [1, 2]])})
+
+
+def test_a_row_is_a_number_and_its_elements_are_not_counted() -> None:
+    before = BY_NAME["all rows visited"].before
+    body = before.replace(
+        "(mask[row[0]])\n", "(mask[row.item()])\n    if token.numel() == 0:\n        continue\n"
+    )
+    assert "if token" in body
+    assert rewritten("all rows visited", body, 2) == BY_NAME["all rows visited"].after
+    other = body.replace("if token.numel()", "if weights.numel()")
+    assert "if weights.numel() == 0:" in rewritten("all rows visited", other, 2)

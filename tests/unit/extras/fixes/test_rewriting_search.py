@@ -22,8 +22,21 @@ SETTING = change("setting", Kind.SETTING)
 FIRST, SECOND = change("first rewrite", Kind.REWRITE), change("second rewrite", Kind.REWRITE)
 
 
-def failed(line: int) -> Result:
-    error = ErrorRecord(type="Guard", message="on data", code="data", file="a.py", line=line)
+MESSAGE = """\
+PendingUnbackedSymbolNotFound: Pending unbacked symbols
+
+from user code:
+   File "library/model.py", line 7, in forward
+    x = self.padded(x)
+  File "torch/nn/functional.py", line 9, in pad
+    return torch._C._nn.pad(x)
+
+Set TORCHDYNAMO_VERBOSE=1
+"""
+
+
+def failed(line: int, file: str = "a.py") -> Result:
+    error = ErrorRecord(type="Guard", message=MESSAGE, code="data", file=file, line=line)
     return result(status=Status.ERROR, error=error)
 
 
@@ -70,3 +83,20 @@ def test_a_rewrite_that_leaves_the_error_where_it_was_is_not_kept(
     assert found.status is FixStatus.NOTHING
     assert ("setting", "first rewrite") in [each.changes for each in found.trials]
     assert not any("second rewrite" in each.changes for each in found.trials)
+
+
+def test_the_stack_of_the_model_is_read_from_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = searched(monkeypatch, {("setting",): failed(1491, "torch/symbolic_shapes.py")})
+    asked: list[GraphBreak] = []
+
+    def proposals(breaks: Sequence[GraphBreak], *_: object, **__: object) -> tuple[Change, ...]:
+        asked.extend(breaks)
+        return (SETTING,)
+
+    monkeypatch.setattr(search, "proposals", proposals)
+    made.run()
+    stacks = [each.user_stack for each in asked if each.file == "torch/symbolic_shapes.py"]
+    assert [(f.file, f.line, f.function) for f in stacks[0]] == [
+        ("library/model.py", 7, "forward"),
+        ("torch/nn/functional.py", 9, "pad"),
+    ]

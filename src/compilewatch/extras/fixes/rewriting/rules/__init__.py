@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from compilewatch.extras.fixes.rewriting.rule import RewriteRule
-from compilewatch.extras.fixes.rewriting.rules import attention, checks, loops, masks, numbers
+from compilewatch.extras.fixes.rewriting.rules import (
+    attention,
+    checks,
+    conditions,
+    loops,
+    masks,
+    numbers,
+)
 
 RULES: tuple[RewriteRule, ...] = tuple(
-    rule for module in (checks, loops, masks, numbers, attention) for rule in module.RULES
+    rule
+    for module in (conditions, checks, loops, masks, numbers, attention)
+    for rule in module.RULES
 )

@@ -68,6 +68,9 @@ def visited(site: Site) -> Edits:
     `index_add_`: for a row without elements all selections are empty, and adding nothing changes
     nothing. In training the parameters of such a row get a gradient of zeros instead of none. The
     number of the row is a list of one number, which indexes as a tensor of one element does.
+    `row.item()` becomes that number, and `if index.numel() == 0: continue` is left out. Where
+    `one_hot` has a row more than there are parameters, and the loop does not pass over it, an
+    element there was an error of indexing; that there is none is checked in the graph.
     """
     loop = next((e for e in (site.statement, *site.around[::-1]) if isinstance(e, ast.For)), None)
     hit = name_of(loop.iter) if loop is not None else _assigned_nonzero(site.statement)
@@ -86,8 +89,41 @@ def visited(site: Site) -> Edits:
     first, last = site.span(assigned[0])
     indent = " " * assigned[0].col_offset
     row = site.new_name("number")
-    rows = f"{indent}{hit} = [[{row}] for {row} in range({mask}.shape[0])]\n"
-    return all_of(site.edit((first, last), rows))
+    spare = _has_spare_row(site, mask) and not any(
+        isinstance(n, ast.Continue) for n in ast.walk(loop)
+    )
+    check = f"{indent}torch._assert_async(~{mask}[-1].any())\n" if spare else ""
+    count = f"{mask}.shape[0] - 1" if spare else f"{mask}.shape[0]"
+    rows = f"{check}{indent}{hit} = [[{row}] for {row} in range({count})]\n"
+    return all_of(site.edit((first, last), rows), *_in_the_body(site, loop, mask))
+
+
+def _in_the_body(site: Site, loop: ast.For, mask: str) -> list[Edit | None]:
+    """The edits of a body: the row as a number, and no question whether it has elements."""
+    edits: list[Edit | None] = []
+    empty = {f"{name}.numel() == 0" for name in _indices(loop, mask)}
+    for node in ast.walk(loop):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="item"), args=[]) if (
+                name == name_of(loop.target)
+            ):
+                edits.append(site.replaced(node, f"{name}[0]"))
+            case ast.If(test=test, body=[ast.Continue()], orelse=[]) if (
+                ast.unparse(test) in empty and node in loop.body
+            ):
+                edits.append(site.edit(site.span(node), ""))
+    return sorted(edits, key=lambda each: each.line if each else 0)
+
+
+def _has_spare_row(site: Site, mask: str) -> bool:
+    """Whether a mask is `one_hot(..., num_classes=n + 1)`."""
+    return any(
+        ast.unparse(each.value).endswith("+ 1")
+        for node in ast.walk(site.function)
+        if isinstance(node, ast.Assign) and name_of(node.targets[0]) == mask
+        for each in ast.walk(node.value)
+        if isinstance(each, ast.keyword) and each.arg == "num_classes"
+    )
 
 
 def _assigned_nonzero(statement: ast.stmt) -> str:
@@ -134,9 +170,19 @@ def _elements_of(value: ast.expr, mask: str) -> bool:
     return False
 
 
+def _indices(loop: ast.For, mask: str) -> set[str]:
+    """The names of the indices of the elements of a row."""
+    return {
+        name
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Assign) and _elements_of(node.value, mask)
+        for name in stored_names(node.targets[0])
+    }
+
+
 def _adds_only(loop: ast.For, mask: str) -> bool:
     """Whether a body assigns names and adds by index, the elements of `mask` being indices."""
-    indices: set[str] = set()
+    indices = _indices(loop, mask)
     assigned = {
         name
         for node in ast.walk(loop)
@@ -146,8 +192,8 @@ def _adds_only(loop: ast.For, mask: str) -> bool:
     added = False
     for node in (each for stmt in loop.body for each in ast.walk(stmt)):
         match node:
-            case ast.Assign(targets=[target], value=value) if _elements_of(value, mask):
-                indices |= stored_names(target)
+            case ast.Assign(value=value) if _elements_of(value, mask):
+                pass
             case ast.Call(
                 func=ast.Attribute(attr="index_add_"), args=[ast.Constant(value=0), index, *_]
             ):
@@ -172,7 +218,7 @@ def _adds_only(loop: ast.For, mask: str) -> bool:
 
 
 def _as_list_does(loop: ast.For) -> bool:
-    """Whether the loop uses its row as `row[0]` or as an index, until `row = row[0]`."""
+    """Whether the loop uses its row as a number or as an index, until `row = row[0]`."""
     row = name_of(loop.target)
     known = set()
     for node in ast.walk(loop):
@@ -181,6 +227,8 @@ def _as_list_does(loop: ast.For) -> bool:
                 known.add(id(node.value))
             if name_of(node.slice) == row and name_of(node.value):
                 known.add(id(node.slice))
+        elif isinstance(node, ast.Call) and ast.unparse(node) == f"{row}.item()":
+            known |= {id(each) for each in ast.walk(node.func)}
     uses = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == row]
     return ast.unparse(loop.body[0]) == f"{row} = {row}[0]" or all(id(n) in known for n in uses)
 

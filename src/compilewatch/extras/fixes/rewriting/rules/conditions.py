@@ -1,0 +1,79 @@
+"""Rules for conditions in which one part depends on data."""
+
+from __future__ import annotations
+
+import ast
+
+from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
+from compilewatch.extras.fixes.rewriting.sites import Site
+
+
+def reordered(site: Site) -> Edits:
+    """Evaluate what Python knows before a comparison that depends on data.
+
+    In `size > 1 and mask is None and causal` the parts have no effect: names, comparisons with
+    None, and comparisons of numbers. Their order changes nothing but which of them are evaluated:
+    where one that Python knows is false, the comparison is not needed. The result is the same as a
+    truth; it may be False where it was None. A part that protects another stays before it, since
+    comparisons with None come first and only the comparison of numbers moves.
+    """
+    match site.statement:
+        case ast.Assign(value=ast.BoolOp(op=ast.And(), values=parts) as whole):
+            pass
+        case ast.If(test=ast.BoolOp(op=ast.And(), values=parts) as whole):
+            pass
+        case _:
+            return ()
+    known = [each for each in parts if _known(each)]
+    numbers = [each for each in parts if not _known(each)]
+    if not known or len(numbers) != 1 or parts[-1] is numbers[0] or not _of_numbers(numbers[0]):
+        return ()
+    first = " and ".join(map(ast.unparse, known))
+    return all_of(site.replaced(whole, f"bool({first}) and {ast.unparse(numbers[0])}"))
+
+
+def _known(part: ast.expr) -> bool:
+    """Whether a part is a name, its negation, or a comparison of a name with None."""
+    match part:
+        case ast.Name():
+            return True
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name()):
+            return True
+        case ast.Compare(
+            left=ast.Name(), ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]
+        ):
+            return True
+    return False
+
+
+def _of_numbers(part: ast.expr) -> bool:
+    """Whether a part compares names, sizes and constants."""
+    match part:
+        case ast.Compare(
+            left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()], comparators=[right]
+        ):
+            return all(
+                isinstance(each, ast.Name | ast.Constant)
+                or (isinstance(each, ast.Subscript) and ast.unparse(each.value).endswith(".shape"))
+                for each in (left, right)
+            )
+    return False
+
+
+RULES = (
+    RewriteRule(
+        name="known conditions first",
+        summary="Of several conditions those that Python knows are evaluated first, so that one "
+        "that depends on data is not needed where they are false.",
+        when=r"[Dd]ata.dependent|data_dependent|GuardOnDataDependent",
+        apply=reordered,
+        before="""\
+causal = length > 1 and mask is None and causal
+return x * 2 if causal else x
+""",
+        after="""\
+causal = bool(mask is None and causal) and length > 1
+return x * 2 if causal else x
+""",
+    ),
+)
