@@ -107,6 +107,11 @@ EXTRAS: dict[str, Extra] = {
             "metric_labels": "compilewatch.extras.gate.metric_definitions:LABELS",
         },
     ),
+    "fixes": Extra(
+        modules=("pysource_minimize",),
+        calls={"minimal": "compilewatch.extras.fixes.worker.minimal.verb:minimal"},
+        provides={"minimal reproducer": "compilewatch.extras.fixes.minimal.workflow:write"},
+    ),
     "history": Extra(
         commands={
             "bisect": Command(

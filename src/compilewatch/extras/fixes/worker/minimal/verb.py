@@ -1,0 +1,170 @@
+"""The worker's part of `reproduce --minimal`: build, reach, cut out, reduce, verify."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from compilewatch.contract.failures import one_line
+from compilewatch.errors import InputsError
+from compilewatch.extras.fixes.minimal.messages import (
+    MinimalOrder,
+    MinimalOutcome,
+    MinimalReproducer,
+)
+from compilewatch.extras.fixes.worker.minimal.candidates import Candidate, candidates
+from compilewatch.extras.fixes.worker.minimal.checking import CheckServer
+from compilewatch.extras.fixes.worker.minimal.fresh import (
+    complete,
+    count_lines,
+    may_raise,
+    run_fresh,
+)
+from compilewatch.extras.fixes.worker.minimal.reduction import choose, reduced
+from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier
+from compilewatch.worker import forked
+
+SHARE_OF_CHOICE = 0.5
+"""How much of the time may be spent before some candidate shows the graph break."""
+
+
+class _Written(Record, frozen=True, kw_only=True):
+    """What a fork returns: the candidates, or why there are none."""
+
+    candidates: tuple[Candidate, ...]
+    reached: bool
+
+
+def minimal(content: bytes) -> MinimalOutcome:
+    """Do what `content` says, a `MinimalOrder` as JSON."""
+    torch.set_num_threads(1)  # a fork of a process with a pool of threads would wait for them
+    order = msgspec.json.decode(content, type=MinimalOrder)
+    request = msgspec.structs.replace(order.request, tier=Tier.REAL, depth=Depth.REDUCED)
+    with CheckServer() as server:
+        call = model_call(request)
+        breaks = order.breaks or captured_breaks(request)
+        made = tuple(
+            _reproducer(each, request, call, server, order.seconds)
+            for each in chosen_breaks(breaks, order)
+        )
+    return MinimalOutcome(reproducers=made, versions=versions())
+
+
+def chosen_breaks(breaks: tuple[GraphBreak, ...], order: MinimalOrder) -> tuple[GraphBreak, ...]:
+    """The graph breaks that are meant. Raises InputsError, which names those that there are."""
+    if not breaks:
+        raise InputsError("no graph break occurs, so there is nothing to reproduce")
+    if order.at is None:
+        return breaks if order.breaks else breaks[:1]
+    found = tuple(each for each in breaks if _is_at(each, order.at))
+    if not found:
+        places = ", ".join(f"{each.file}:{each.line} ({each.code})" for each in breaks)
+        raise InputsError(f"no graph break at {order.at}; there are: {places}")
+    return found[:1]
+
+
+def _is_at(broken: GraphBreak, at: str) -> bool:
+    return broken.code == at or f"/{broken.file}:{broken.line}".endswith(f"/{at}")
+
+
+def model_call(request: Request) -> Callable[[], object]:
+    """Build the model with its inputs, and return a function that calls it."""
+    from compilewatch.worker.example_inputs import make_inputs
+    from compilewatch.worker.model.overrides import overrides_of
+    from compilewatch.worker.model.resolve import build_model
+
+    torch.manual_seed(0)
+    overrides = overrides_of(request)
+    built = build_model(request, None, overrides)
+    train = request.target.mode is Mode.TRAIN
+    built.module.train(train)
+    inputs = make_inputs(built.module, built.config, request, overrides, None)
+
+    def call() -> object:
+        with torch.set_grad_enabled(train):
+            return built.module(*inputs.args, **inputs.kwargs)
+
+    return call
+
+
+def captured_breaks(request: Request) -> tuple[GraphBreak, ...]:
+    """Capture the model as `compilewatch explain` does, in a fork."""
+    from compilewatch.worker.reproduce import captured
+
+    return forked.in_fork(lambda: captured(request).breaks, tuple[GraphBreak, ...], [])
+
+
+def _reproducer(
+    broken: GraphBreak,
+    request: Request,
+    call: Callable[[], object],
+    server: CheckServer,
+    seconds: float,
+) -> MinimalReproducer:
+    began, before = time.monotonic(), server.count
+
+    def outcome(**fields: Any) -> MinimalReproducer:
+        spent = time.monotonic() - began
+        return MinimalReproducer(
+            broken=broken, checks=server.count - before, seconds=round(spent, 1), **fields
+        )
+
+    try:
+        written = forked.in_fork(lambda: _candidates(call, broken), _Written, [])
+    except Exception as error:  # noqa: BLE001  (whatever code of the model raises)
+        return outcome(failure=f"writing candidates failed: {one_line(error)}")
+    if not written.reached:
+        return outcome(failure="the line is not reached with real tensors")
+    chosen = choose(written.candidates, broken.reason, server, began + seconds * SHARE_OF_CHOICE)
+    if chosen is None:
+        failed = server.check(written.candidates[0].source).error if written.candidates else ""
+        tried = f"none of {len(written.candidates)} pieces of code shows {broken.code}"
+        return outcome(failure=f"{tried}; the first one: {failed or 'another graph break'}")
+    body = reduced(chosen, broken.reason, server, began + seconds)
+    source, fresh = "", None
+    for fullgraph in (True, False) if may_raise(broken.reason) else (False,):
+        source = complete(body, broken, request.model.name, fullgraph=fullgraph)
+        fresh = run_fresh(source, broken.reason)
+        if fresh.code == broken.code and fresh.same_reason:
+            break
+    failure = ""
+    if fresh is None or fresh.code != broken.code:
+        said = fresh.code or fresh.reason if fresh else ""
+        failure = f"in a fresh process, the file shows {said} instead of {broken.code}"
+    return outcome(
+        source=source,
+        form=chosen.candidate.form,
+        lines=count_lines(source),
+        fresh=fresh,
+        failure=failure,
+    )
+
+
+def _candidates(call: Callable[[], object], broken: GraphBreak) -> _Written:
+    from compilewatch.extras.fixes.worker.minimal.frames import frames_at
+
+    frames = frames_at(call, broken)
+    debug = os.environ.get("COMPILEWATCH_MINIMAL_CANDIDATES")
+    found = tuple(candidates(frames)) if frames else ()
+    for number, each in enumerate(found if debug else ()):
+        Path(f"{debug}-{broken.line}-{number}.py").write_text(f"# {each.form}\n{each.source}")
+    return _Written(candidates=found, reached=bool(frames))
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that decide about a graph break, and of Python."""
+    found = {"torch": str(torch.__version__), "python": platform.python_version()}
+    found["torch_git"] = str(torch.version.git_version)
+    found["platform"] = platform.platform()
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["transformers"] = importlib.metadata.version("transformers")
+    return found
