@@ -129,7 +129,7 @@ def summary(found: list[MinimalReproducer], total: int, wall: float) -> dict[str
 
 def measure(run: Path, sample: int | None, seed: int, save: Path | None) -> dict[str, Any]:
     """Reproduce the places of a run."""
-    places = places_of(StoredRun(run).results)
+    places = places_of(StoredRun(run).results())
     started = time.monotonic()
     chosen = sampled(places, sample, seed)
     found = measured(orders(places, chosen, SECONDS), save)

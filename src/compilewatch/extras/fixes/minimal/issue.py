@@ -23,7 +23,7 @@ def stored_duplicates(store: Store, fingerprint: str) -> tuple[Duplicate, ...]:
     found = []
     for stored in store.runs():
         models: dict[str, None] = {}
-        for result in stored.results:
+        for result in stored.results():
             if any(each.fingerprint == fingerprint for each in result.breaks):
                 models[result.request.model.name] = None
         if models:

@@ -15,7 +15,6 @@ from typing import Any
 
 from compilewatch.extras.fixes.worker.minimal.code import (
     COMPREHENSIONS,
-    attributes_read,
     function_of,
     header_of,
     names_read,
@@ -23,7 +22,7 @@ from compilewatch.extras.fixes.worker.minimal.code import (
 )
 from compilewatch.extras.fixes.worker.minimal.frames import Frame
 from compilewatch.extras.fixes.worker.minimal.values import is_plain_module
-from compilewatch.extras.fixes.worker.minimal.writing import TooLargeError, Writer
+from compilewatch.extras.fixes.worker.minimal.writing import Writer
 from compilewatch.records import Record
 
 MOST_ROOTS = 6
@@ -105,7 +104,7 @@ def _complete(
         writer = Writer(attributes, reached, exact=exact, decorators=decorators)
         try:
             text = writer.text(write(writer))
-        except (TooLargeError, RecursionError):
+        except RecursionError:
             return None
         if len(attributes) == known:
             break
@@ -130,7 +129,7 @@ def _statement(
     before: tuple[str, ...] = (),
 ) -> list[str]:
     """A function of the local variables that a statement reads, and its call."""
-    writer.attributes |= attributes_read(statement)
+    writer.reads(statement)
     names = names_read(statement)
     inputs = [n for n in names if n in frame.values and not _is_code(frame.values[n])]
     renamed = writer.defined_names([n for n in names if n not in inputs], frame.scope)

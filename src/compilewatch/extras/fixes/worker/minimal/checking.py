@@ -7,6 +7,7 @@ because that library has changed something (Transformers adds methods to `loggin
 from __future__ import annotations
 
 import contextlib
+import gc
 import linecache
 import os
 import signal
@@ -20,7 +21,7 @@ import torch
 import torch._dynamo
 
 from compilewatch.records import Record
-from compilewatch.worker.targets.dynamo.capture import capture
+from compilewatch.worker.targets.dynamo.capture import capture, unmeasured_guards
 
 CHECK_SECONDS = 30
 """A candidate that does not end by then is rejected."""
@@ -40,6 +41,8 @@ class CheckServer:
 
     def __enter__(self) -> CheckServer:
         warm_up()
+        gc.collect()
+        gc.freeze()  # no fork copies pages of what exists by now
         read_source, self._write = os.pipe()
         self._read, write_check = os.pipe()
         self._pid = os.fork()
@@ -53,6 +56,7 @@ class CheckServer:
         self._sources = os.fdopen(self._write, "wb")
         self._checks = os.fdopen(self._read, "rb")
         self.count = 0
+        self.last = Check()
         return self
 
     def __exit__(
@@ -70,7 +74,8 @@ class CheckServer:
         """Run a candidate, which ends with a call of `torch.compile(…, backend="eager")`."""
         self.count += 1
         _send(self._sources, source.encode())
-        return msgspec.json.decode(_receive(self._checks), type=Check)
+        self.last = msgspec.json.decode(_receive(self._checks), type=Check)
+        return self.last
 
 
 def warm_up() -> None:
@@ -119,6 +124,7 @@ def _in_fork(function: Callable[[], Check]) -> bytes:
         os.close(read)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(CHECK_SECONDS)
+        gc.disable()
         silence = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(silence, number)
@@ -142,18 +148,29 @@ def _run(source: str) -> Check:
     """Run a candidate, in which `torch.compile` listens to the graph breaks."""
     reasons: list[str] = []
 
-    def compiled(function: Any = None, *, backend: str = "inductor") -> Any:
+    original = torch.compile
+
+    def compiled(
+        function: Any = None, *, backend: str = "inductor", fullgraph: bool = False
+    ) -> Any:
         if backend != "eager" or function is None:
             raise UnusableError("only a compilation with the backend eager is captured")
 
         def call(*args: Any, **kwargs: Any) -> None:
             _check_inputs(args)
-            found = capture(
-                lambda optimized: optimized(*args, **kwargs),
-                function,
-                backend=_eager(),
-                dynamic=False,
-            )
+            if fullgraph:
+                try:
+                    original(function, backend=backend, fullgraph=True)(*args, **kwargs)
+                except torch._dynamo.exc.Unsupported as error:
+                    reasons.append(str(error).partition("\n\nfrom user code:")[0])
+                return
+            with unmeasured_guards():
+                found = capture(
+                    lambda optimized: optimized(*args, **kwargs),
+                    function,
+                    backend=_eager(),
+                    dynamic=False,
+                )
             reasons.extend(each.reason for each in found.log.breaks())
 
         return call

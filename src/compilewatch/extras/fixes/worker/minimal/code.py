@@ -29,18 +29,22 @@ def tree_of(file: str) -> ast.Module | None:
 
 def function_of(code: CodeType) -> Function | None:
     """The definition from which a code object was compiled, as a tree that may be changed."""
-    tree = tree_of(code.co_filename)
-    if tree is None:
-        return None
-    for node in ast.walk(tree):
-        if not isinstance(node, Function):
-            continue
-        decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-        first = min([node.lineno, *(each.lineno for each in decorators)])
-        name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
-        if first == code.co_firstlineno and name == code.co_name:
-            return _copied(node)
-    return None
+    node = _functions(code.co_filename).get((code.co_firstlineno, code.co_name))
+    return _copied(node) if node is not None else None
+
+
+@functools.lru_cache(maxsize=256)
+def _functions(file: str) -> dict[tuple[int, str], Function]:
+    """The functions of a file by their first line, that of a decorator, and their name."""
+    found: dict[tuple[int, str], Function] = {}
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Lambda):
+            found.setdefault((node.lineno, "<lambda>"), node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            found[first, node.name] = node
+    return found
 
 
 def _copied(node: Function) -> Function:
@@ -83,7 +87,7 @@ def names_read(node: ast.AST) -> list[str]:
     A name that the code itself assigns before is also here if it is read: a statement in a loop
     reads what its last run assigned.
     """
-    bound = _bound(node) if isinstance(node, _SCOPES) else _bound_by_scopes(node)
+    bound = bound_names(node) if isinstance(node, _SCOPES) else _bound_by_scopes(node)
     found: dict[str, None] = {}
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Store):
@@ -93,8 +97,8 @@ def names_read(node: ast.AST) -> list[str]:
     return [name for name in found if name not in bound]
 
 
-def _bound(node: ast.AST) -> set[str]:
-    """Names that a function binds somewhere: arguments, targets, and functions in it."""
+def bound_names(node: ast.AST) -> set[str]:
+    """Names that code binds somewhere: arguments, targets, imports, and functions in it."""
     names = {each.id for each in ast.walk(node) if _stores(each)}  # type: ignore[attr-defined]
     names |= {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
     inner = (e for e in ast.walk(node) if isinstance(e, _SCOPES) and e is not node)
@@ -131,6 +135,18 @@ def attributes_read(node: ast.AST) -> set[str]:
                 found |= {text for text in texts if isinstance(text, str)}
         elif isinstance(each, ast.JoinedStr):
             continue
+    return found
+
+
+def names_called(node: ast.AST) -> set[str]:
+    """The last names of what code calls: `layer` for `self.layer(x)` and for `layer(x)`."""
+    called = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    found = set()
+    for each in called:
+        if isinstance(each, ast.Attribute):
+            found.add(each.attr)
+        elif isinstance(each, ast.Name):
+            found.add(each.id)
     return found
 
 

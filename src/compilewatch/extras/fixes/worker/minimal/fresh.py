@@ -28,6 +28,9 @@ _RAISED = re.compile(
     re.M | re.S,
 )
 _LOG_PREFIX = re.compile(r"^[VIWEC]\d{4} [^\]]*\](?: \[[\d/]+\])?(?: \[__\w+\])? ?", re.M)
+_OF_THE_WORKER = ("TORCH_LOGS", "PYTHONPATH")
+"""Variables that a user's shell does not have."""
+
 _SETTINGS = "torch._logging.set_logs(graph_breaks=True)"
 
 
@@ -86,7 +89,7 @@ def run_fresh(source: str, reason: str) -> FreshRun:
                 text=True,
                 cwd=folder,
                 timeout=FRESH_SECONDS,
-                env={**os.environ, "TORCH_LOGS": "", "PYTHONPATH": ""},
+                env={k: v for k, v in os.environ.items() if k not in _OF_THE_WORKER},
             )
         except subprocess.TimeoutExpired:
             return FreshRun(code=None, reason="the file did not end in time")

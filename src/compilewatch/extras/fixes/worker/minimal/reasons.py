@@ -16,6 +16,7 @@ _OF_THE_CODE = re.compile(r"(?:,? ?\b(?:args|kwargs)|[sS]ource): .*", re.S)
 _OBJECT = re.compile(r"<[^<>]*>")
 _NUMBER = re.compile(r"\b\d+\b")
 _QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
+_TRACE = " The branch condition involves a tensor computed as follows:"
 _GIVEN_UP = "Failed to handle graph break gracefully"
 _UNRESUMABLE = "Encountered graph break that we cannot resume from"
 
@@ -54,7 +55,7 @@ def _essence(reason: str) -> tuple[str, str]:
     inner = innermost(reason)
     context = _CONTEXT.search(inner)
     operation = _OF_THE_CODE.sub("", context[1]) if context else ""
-    explanation = _QUOTED.sub("''", classify(reason).explanation)
+    explanation = _QUOTED.sub("''", classify(reason).explanation.partition(_TRACE)[0])
     return _without_objects(explanation), _without_objects(operation)
 
 

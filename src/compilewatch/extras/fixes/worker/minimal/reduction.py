@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import pysource_minimize
 
 from compilewatch.extras.fixes.worker.minimal.candidates import Candidate
 from compilewatch.extras.fixes.worker.minimal.checking import CheckServer
+from compilewatch.extras.fixes.worker.minimal.code import bound_names
 from compilewatch.extras.fixes.worker.minimal.reasons import Likeness, likeness
+from compilewatch.records import Record
 
 _UNREADABLE = re.compile(r"\bunique_name_\d+\b")
 """What the reducer would call each name, to show that names do not matter."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
+class Chosen(Record, frozen=True, kw_only=True):
     """A candidate whose graph break is like the wanted one, and how much."""
 
     candidate: Candidate
@@ -56,17 +57,54 @@ def reduced(chosen: Chosen, reason: str, server: CheckServer, deadline: float) -
     known: dict[str, bool] = {}
 
     def shows_it(source: str) -> bool:
-        if _UNREADABLE.search(source) or time.monotonic() > deadline:
+        if _UNREADABLE.search(source) or time.monotonic() > deadline or undefined(source):
             return False
         if source not in known:
             known[source] = like(server, source, reason) >= chosen.likeness
         return known[source]
 
-    start = _in_parts(chosen.candidate.source, shows_it)
+    start = without_inputs(_in_parts(chosen.candidate.source, shows_it), shows_it)
     try:
-        return pysource_minimize.minimize(start, shows_it, retries=0)
+        smaller = pysource_minimize.minimize(start, shows_it, retries=0)
     except pysource_minimize.CouldNotMinimize:  # the time is over
         return start
+    return without_inputs(smaller, shows_it)
+
+
+def undefined(source: str) -> bool:
+    """Whether a file reads a name that it defines nowhere: it need not be run."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return True
+    bound = bound_names(tree)
+    read = (each for each in ast.walk(tree) if isinstance(each, ast.Name))
+    return any(each.id not in bound and not hasattr(builtins, each.id) for each in read)
+
+
+def without_inputs(source: str, shows_it: Callable[[str], bool]) -> str:
+    """Leave out parameters of `f` together with what its call gives for them.
+
+    The reducer changes one place at a time, and a function without one of them cannot be called.
+    """
+    number = 0
+    while True:
+        tree = ast.parse(source)
+        functions = (e for e in tree.body if isinstance(e, ast.FunctionDef) and e.name == "f")
+        function, call = next(functions, None), tree.body[-1] if tree.body else None
+        if (
+            function is None
+            or not isinstance(call, ast.Expr)
+            or not isinstance(call.value, ast.Call)
+        ):
+            return source
+        if number >= min(len(function.args.args), len(call.value.args)):
+            return source
+        del function.args.args[number], call.value.args[number]
+        if shows_it(ast.unparse(tree)):
+            source = ast.unparse(tree)
+        else:
+            number += 1
 
 
 def _in_parts(source: str, shows_it: Callable[[str], bool]) -> str:

@@ -104,8 +104,9 @@ def path_of(value: Any) -> tuple[str, str] | None:
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     if not isinstance(name, str) or "<" in name:
         return None
-    candidates = [module] if isinstance(module, str) else []
-    candidates += ["torch", "torch.nn.functional", "torch._C._nn", "torch.linalg", "builtins"]
+    candidates = ["torch", "torch.nn"]
+    candidates += [module] if isinstance(module, str) else []
+    candidates += ["torch.nn.functional", "torch._C._nn", "torch.linalg", "builtins"]
     for candidate in candidates:
         if not is_plain_module(candidate):
             continue

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import os
 import platform
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from compilewatch.contract.failures import one_line
 from compilewatch.errors import InputsError
@@ -29,7 +28,8 @@ from compilewatch.extras.fixes.worker.minimal.fresh import (
     may_raise,
     run_fresh,
 )
-from compilewatch.extras.fixes.worker.minimal.reduction import choose, reduced
+from compilewatch.extras.fixes.worker.minimal.reasons import Likeness
+from compilewatch.extras.fixes.worker.minimal.reduction import Chosen, choose, like, reduced
 from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier
 from compilewatch.worker import forked
 
@@ -37,11 +37,12 @@ SHARE_OF_CHOICE = 0.5
 """How much of the time may be spent before some candidate shows the graph break."""
 
 
-class _Written(Record, frozen=True, kw_only=True):
-    """What a fork returns: the candidates, or why there are none."""
+class _Choice(Record, frozen=True, kw_only=True):
+    """What a fork returns: the chosen candidate, or why there is none, and how many it ran."""
 
-    candidates: tuple[Candidate, ...]
-    reached: bool
+    chosen: Chosen | None = None
+    failure: str = ""
+    checks: int = 0
 
 
 def minimal(content: bytes) -> MinimalOutcome:
@@ -86,8 +87,16 @@ def model_call(request: Request) -> Callable[[], object]:
     overrides = overrides_of(request)
     built = build_model(request, None, overrides)
     train = request.target.mode is Mode.TRAIN
+    called: list[object] = []
+    hook = register_module_forward_pre_hook(lambda module, _: called.append(module))
+    try:
+        inputs = make_inputs(built.module, built.config, request, overrides, None)
+    finally:
+        hook.remove()
+    if called:  # some rules for inputs call the model, which may change it
+        torch.manual_seed(0)
+        built = build_model(request, None, overrides)
     built.module.train(train)
-    inputs = make_inputs(built.module, built.config, request, overrides, None)
 
     def call() -> object:
         with torch.set_grad_enabled(train):
@@ -119,26 +128,25 @@ def _reproducer(
         )
 
     try:
-        written = forked.in_fork(lambda: _candidates(call, broken), _Written, [])
+        found = forked.in_fork(
+            lambda: _choose(call, broken, server, began + seconds * SHARE_OF_CHOICE), _Choice, []
+        )
     except Exception as error:  # noqa: BLE001  (whatever code of the model raises)
         return outcome(failure=f"writing candidates failed: {one_line(error)}")
-    if not written.reached:
-        return outcome(failure="the line is not reached with real tensors")
-    chosen = choose(written.candidates, broken.reason, server, began + seconds * SHARE_OF_CHOICE)
-    if chosen is None:
-        failed = server.check(written.candidates[0].source).error if written.candidates else ""
-        tried = f"none of {len(written.candidates)} pieces of code shows {broken.code}"
-        return outcome(failure=f"{tried}; the first one: {failed or 'another graph break'}")
+    server.count += found.checks
+    if found.chosen is None:
+        return outcome(failure=found.failure)
+    chosen = found.chosen
     body = reduced(chosen, broken.reason, server, began + seconds)
-    source, fresh = "", None
-    for fullgraph in (True, False) if may_raise(broken.reason) else (False,):
-        source = complete(body, broken, request.model.name, fullgraph=fullgraph)
-        fresh = run_fresh(source, broken.reason)
-        if fresh.code == broken.code and fresh.same_reason:
-            break
+    raising = complete(body, broken, request.model.name, fullgraph=True)
+    raises = may_raise(broken.reason) and like(server, raising, broken.reason) >= min(
+        chosen.likeness, Likeness.REASON
+    )
+    source = raising if raises else complete(body, broken, request.model.name, fullgraph=False)
+    fresh = run_fresh(source, broken.reason)
     failure = ""
-    if fresh is None or fresh.code != broken.code:
-        said = fresh.code or fresh.reason if fresh else ""
+    if fresh.code != broken.code:
+        said = fresh.code or fresh.reason
         failure = f"in a fresh process, the file shows {said} instead of {broken.code}"
     return outcome(
         source=source,
@@ -149,15 +157,30 @@ def _reproducer(
     )
 
 
-def _candidates(call: Callable[[], object], broken: GraphBreak) -> _Written:
+def _choose(
+    call: Callable[[], object], broken: GraphBreak, server: CheckServer, deadline: float
+) -> _Choice:
+    """Reach the graph break in this process, a fork, and choose while its frames live."""
     from compilewatch.extras.fixes.worker.minimal.frames import frames_at
 
     frames = frames_at(call, broken)
-    debug = os.environ.get("COMPILEWATCH_MINIMAL_CANDIDATES")
-    found = tuple(candidates(frames)) if frames else ()
-    for number, each in enumerate(found if debug else ()):
-        Path(f"{debug}-{broken.line}-{number}.py").write_text(f"# {each.form}\n{each.source}")
-    return _Written(candidates=found, reached=bool(frames))
+    if not frames:
+        return _Choice(failure="the line is not reached with real tensors")
+    before, tried = server.count, 0
+    errors: dict[str, None] = {}
+
+    def each() -> Iterator[Candidate]:
+        nonlocal tried
+        for candidate in candidates(frames):
+            tried += 1
+            yield candidate
+            if server.last.error:
+                errors.setdefault(server.last.error)
+
+    chosen = choose(each(), broken.reason, server, deadline)
+    said = f"none of {tried} pieces of code shows {broken.code}"
+    failure = f"{said}: {next(iter(errors), 'they show other graph breaks')}"
+    return _Choice(chosen=chosen, failure=failure, checks=server.count - before)
 
 
 def versions() -> dict[str, str]:

@@ -22,6 +22,7 @@ from compilewatch.extras.fixes.worker.minimal.code import (
     Plain,
     attributes_read,
     function_of,
+    names_called,
     names_read,
 )
 from compilewatch.extras.fixes.worker.minimal.values import (
@@ -33,18 +34,18 @@ from compilewatch.extras.fixes.worker.minimal.values import (
 )
 
 MOST_ITEMS = 64
-MOST_DEFINITIONS = 80
+MOST_DEFINITIONS = 40
+"""What needs more is written as None: no small file could be made from it."""
 _IMPLICIT = (
     *("__getitem__", "__len__", "__iter__", "__contains__", "__call__", "__enter__", "__exit__"),
 )
 """Methods that code calls without their names."""
 
 _MISSING = object()
+_ELEMENT = "element_of_"
+"""How the names of modules begin that are in another one: code calls them by names of its own."""
+_OF_EACH_MODULE = frozenset(vars(nn.Module())) - {"training"}
 _OF_MODE = (nn.Dropout, nn.modules.batchnorm._BatchNorm)
-
-
-class TooLargeError(Exception):
-    """What the code needs is more than a small file could be made from."""
 
 
 class Writer:
@@ -105,7 +106,7 @@ class Writer:
             self._import(module)
             return f"{module}.{name}"
         if len(self._definitions) > MOST_DEFINITIONS:
-            raise TooLargeError
+            return "None"
         if isinstance(value, types.MethodType):
             owner = self.expression(value.__self__, hint + "_self")
             self.attributes.add(value.__name__)
@@ -121,7 +122,8 @@ class Writer:
         if hasattr(value, "__wrapped__") and callable(value):  # functools.lru_cache
             return self.expression(value.__wrapped__, hint)
         if isinstance(value, type):
-            return self._class(value, instantiated=True)
+            made = not self.attributes.isdisjoint({f"{hint}()", f"{value.__name__}()"})
+            return self._class(value, instantiated=made, called=made)
         if isinstance(value, inspect.Signature):
             return self._signature(value)
         return self._object(value, hint)
@@ -137,7 +139,7 @@ class Writer:
         return f"inspect.Signature([{', '.join(parameters)}])"
 
     def _import(self, module: str) -> None:
-        if module.partition(".")[0] != "torch" or not hasattr(torch, module.partition(".")[2]):
+        if module.partition(".")[0] != "torch":  # `import torch` imports what is in use
             self._imports.setdefault(f"import {module}")
 
     def _module(self, value: types.ModuleType, hint: str) -> str:
@@ -151,9 +153,10 @@ class Writer:
         self._definitions.append(f"{name} = {source}")
         for attribute in sorted(self.attributes):
             own = getattr(type(value), attribute, None)
-            if isinstance(own, types.FunctionType) and path_of(own) is None:
+            function = inspect.unwrap(own) if callable(own) else None
+            if isinstance(function, types.FunctionType) and path_of(own) is None:
                 kind = f"{type(value).__module__}.{type(value).__name__}"
-                written = self._function(inspect.unwrap(own), attribute)
+                written = self._function(function, attribute)
                 self._definitions.append(f"{kind}.{attribute} = {written}")
         return name
 
@@ -199,9 +202,15 @@ class Writer:
         self._definitions.append(self.code(node, name, scope_of(function)))
         return name
 
+    def reads(self, node: ast.AST) -> None:
+        """Take note of the attributes and calls of code that will be written."""
+        self.attributes |= attributes_read(node)
+        # A module is only called where its name is: this keeps most of a model out.
+        self.attributes |= {f"{name}()" for name in names_called(node)}
+
     def code(self, node: ast.AST, name: str, scope: dict[str, Any]) -> str:
         """The source of a function under a new name, after what it reads has been defined."""
-        self.attributes |= attributes_read(node)
+        self.reads(node)
         if isinstance(node, ast.FunctionDef) and not self._decorators:
             node.decorator_list = []
         _without_annotations(node)
@@ -234,8 +243,11 @@ class Writer:
                 renamed[name] = written
         return renamed
 
-    def _class(self, kind: type, *, instantiated: bool) -> str:
-        """A stand-in of a class with what the code reads. `instantiated`: code calls the class."""
+    def _class(self, kind: type, *, instantiated: bool, called: bool = False) -> str:
+        """A stand-in of a class with what the code reads.
+
+        `instantiated` means that code calls the class, `called` that it calls an object of it.
+        """
         bases = [each for each in kind.__mro__[1:] if path_of(each) is not None]
         base = next((each for each in bases if each is not object), None)
         if base is not None and base.__name__ in ("Generic", "ABC", "Protocol"):
@@ -246,7 +258,7 @@ class Writer:
             inherited = f"({self.expression(base, base.__name__)})"
         body: list[str] = []
         wanted = [*sorted(self.attributes), *_IMPLICIT]
-        if issubclass(kind, nn.Module):
+        if called:
             wanted.append("forward")
         if instantiated:
             wanted.append("__init__")
@@ -262,6 +274,9 @@ class Writer:
 
     def _member(self, name: str, member: Any) -> list[str]:
         decorator = ""
+        is_property = isinstance(member, property | functools.cached_property)
+        if is_property and not self._is_reached(member):
+            return []  # its value is an attribute of the object
         if isinstance(member, staticmethod | classmethod):
             decorator, member = f"@{type(member).__name__}\n", member.__func__
         elif isinstance(member, property):
@@ -287,7 +302,10 @@ class Writer:
         kind = type(value)
         if not isinstance(value, nn.Module) and not self._has_methods(kind):
             return self._namespace(value, hint)
-        class_name = self._names.get(id(kind)) or self._class(kind, instantiated=False)
+        called = f"{hint}()" in self.attributes or hint.startswith(_ELEMENT)
+        class_name = self._names.get(id(kind)) or self._class(
+            kind, instantiated=False, called=called
+        )
         name = self._new_name(value, hint)
         if isinstance(value, nn.Module):
             self._objects.append(f"{name} = {class_name}.__new__({class_name})")
@@ -320,7 +338,12 @@ class Writer:
         for name in sorted(self.attributes):
             static = inspect.getattr_static(type(value), name, None)
             method = isinstance(static, types.FunctionType | classmethod | staticmethod)
-            if name.startswith("__") or method or self._is_reached(static):
+            if (
+                name.startswith("__")
+                or name in _OF_EACH_MODULE
+                or method
+                or self._is_reached(static)
+            ):
                 continue
             if name not in vars(value) and path_of(static) is not None:
                 continue
@@ -346,7 +369,7 @@ class Writer:
     def _torch_module(self, value: nn.Module, hint: str) -> str:
         """A module of torch, made by its constructor from the attributes of the same names."""
         module, kind = path_of(type(value)) or ("", "")
-        children = [self.expression(each, hint) for each in value.children()]
+        children = [self.expression(each, f"{_ELEMENT}{hint}") for each in value.children()]
         known = getattr(nn, kind, None) is type(value)
         short = f"torch.nn.{kind}" if known else f"{module}.{kind}"
         if isinstance(value, nn.ModuleList):
@@ -365,9 +388,12 @@ class Writer:
 
     def _constructor(self, value: nn.Module) -> list[str]:
         arguments = []
-        for parameter in inspect.signature(type(value).__init__).parameters.values():
+        kinds = (kind for kind in type(value).__mro__ if "__init__" in vars(kind))
+        signatures = (inspect.signature(vars(kind)["__init__"]).parameters for kind in kinds)
+        named = next((s for s in signatures if "args" not in s), {})  # LSTM passes them on
+        for parameter in named.values():
             given = getattr(value, parameter.name, _MISSING)
-            if given is _MISSING or parameter.name in ("self", "device", "dtype"):
+            if given is _MISSING or parameter.name in ("self", "device", "dtype", "mode"):
                 continue
             if isinstance(given, torch.Tensor) or (given is None and parameter.name == "bias"):
                 given = given is not None
