@@ -56,7 +56,7 @@ def order(environments: Environments, wanted: MinimalOrder) -> MinimalOutcome:
     """Let a worker of the request's environment write reproducers. Raises InputsError."""
     request = wanted.request
     chosen = environments.interpreter(request.target.environment)
-    seconds = request.deadlines.total_seconds + wanted.seconds * max(len(wanted.breaks), 1) * 2
+    seconds = request.deadlines.total_seconds + wanted.seconds * max(len(wanted.breaks), 1)
     done = oneshot(chosen, "minimal", msgspec.json.encode(wanted), seconds)
     if done.returncode != 0:
         raise InputsError(f"{request.model.name}: {last_line(done.stderr)}")

@@ -33,8 +33,8 @@ from compilewatch.extras.fixes.worker.minimal.reduction import Chosen, choose, l
 from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier
 from compilewatch.worker import forked
 
-SHARE_OF_CHOICE = 0.5
-"""How much of the time may be spent before some candidate shows the graph break."""
+CHOICE_SECONDS = 60.0
+"""How long candidates are tried until one shows exactly the graph break."""
 
 
 class _Choice(Record, frozen=True, kw_only=True):
@@ -129,7 +129,7 @@ def _reproducer(
 
     try:
         found = forked.in_fork(
-            lambda: _choose(call, broken, server, began + seconds * SHARE_OF_CHOICE), _Choice, []
+            lambda: _choose(call, broken, server, began + CHOICE_SECONDS), _Choice, []
         )
     except Exception as error:  # noqa: BLE001  (whatever code of the model raises)
         return outcome(failure=f"writing candidates failed: {one_line(error)}")
@@ -137,7 +137,7 @@ def _reproducer(
     if found.chosen is None:
         return outcome(failure=found.failure)
     chosen = found.chosen
-    body = reduced(chosen, broken.reason, server, began + seconds)
+    body = reduced(chosen, broken.reason, server, time.monotonic() + seconds)
     raising = complete(body, broken, request.model.name, fullgraph=True)
     raises = may_raise(broken.reason) and like(server, raising, broken.reason) >= min(
         chosen.likeness, Likeness.REASON

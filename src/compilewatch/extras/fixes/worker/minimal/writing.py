@@ -45,6 +45,7 @@ _MISSING = object()
 _ELEMENT = "element_of_"
 """How the names of modules begin that are in another one: code calls them by names of its own."""
 _OF_EACH_MODULE = frozenset(vars(nn.Module())) - {"training"}
+_ABSTRACT = ("Generic", "ABC", "Protocol")
 _OF_MODE = (nn.Dropout, nn.modules.batchnorm._BatchNorm)
 
 
@@ -250,7 +251,7 @@ class Writer:
         """
         bases = [each for each in kind.__mro__[1:] if path_of(each) is not None]
         base = next((each for each in bases if each is not object), None)
-        if base is not None and base.__name__ in ("Generic", "ABC", "Protocol"):
+        if base is not None and (base.__name__ in _ABSTRACT or inspect.isabstract(base)):
             base = nn.Module if issubclass(kind, nn.Module) else None
         name = self._new_name(kind, kind.__name__)
         inherited = ""
@@ -290,7 +291,7 @@ class Writer:
             if not isinstance(node, ast.FunctionDef):
                 return []
             return [decorator + self.code(node, name, scope_of(original))]
-        if decorator or callable(member):
+        if decorator or callable(member) or name.startswith("__"):
             return []
         return [f"{name} = {self.expression(member, name)}"]
 
