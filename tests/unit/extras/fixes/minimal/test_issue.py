@@ -43,7 +43,9 @@ def test_the_draft_names_some_models_of_each_duplicate() -> None:
 def test_duplicates_are_found_by_their_fingerprint(tmp_path: Path) -> None:
     store = Store(tmp_path)
     request = factories.request("LlamaModel")
-    with store.create_run(factories.run(), Plan(requests=(request,))) as writer:
+    with store.create_run(
+        factories.run(), Plan(requests=(request,), skipped=(), digest="")
+    ) as writer:
         other = factories.graph_break("elsewhere")
         writer.append(
             [

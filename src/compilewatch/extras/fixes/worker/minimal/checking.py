@@ -86,7 +86,7 @@ def warm_up() -> None:
             x = x + x.sum().item()
         return x
 
-    capture(lambda f: f(torch.ones(2)), broken, backend=_eager(), dynamic=False)  # type: ignore[arg-type]
+    capture(lambda f: f(torch.ones(2)), broken, backend=_eager(), dynamic=False)
     torch._dynamo.reset()
 
 
@@ -175,7 +175,7 @@ def _run(source: str) -> Check:
 
         return call
 
-    torch.compile = compiled  # type: ignore[assignment]
+    torch.compile = compiled
     torch.set_num_threads(1)
     torch.manual_seed(0)
     sys.setrecursionlimit(3000)

@@ -8,11 +8,12 @@ written becomes None: a candidate that needs it fails its check.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -71,6 +72,7 @@ class Writer:
         self._settings: list[str] = []
         self._names: dict[int, str] = {}
         self._taken: set[str] = {"f", "torch"}
+        self._functions = 0
         self._kept: list[Any] = []  # an id is only unique while its object lives
 
     def text(self, rest: Iterable[str]) -> str:
@@ -106,7 +108,7 @@ class Writer:
                 return name
             self._import(module)
             return f"{module}.{name}"
-        if len(self._definitions) > MOST_DEFINITIONS:
+        if len(self._names) + self._functions > MOST_DEFINITIONS:
             return "None"
         if isinstance(value, types.MethodType):
             owner = self.expression(value.__self__, hint + "_self")
@@ -211,6 +213,7 @@ class Writer:
 
     def code(self, node: ast.AST, name: str, scope: dict[str, Any]) -> str:
         """The source of a function under a new name, after what it reads has been defined."""
+        self._functions += 1
         self.reads(node)
         if isinstance(node, ast.FunctionDef) and not self._decorators:
             node.decorator_list = []
@@ -269,6 +272,11 @@ class Writer:
                 continue
             body += self._member(attribute, vars(owner)[attribute])
         lines = [f"class {name}{inherited}:"]
+        if dataclasses.is_dataclass(kind):
+            self._import("dataclasses")
+            lines = ["@dataclasses.dataclass", *lines]
+            fields = [f"{each.name}: object = None" for each in dataclasses.fields(kind)]
+            body = [*fields, *(each for each in body if not each.startswith("def __init__"))]
         lines += ["    " + line for each in body or ["pass"] for line in each.splitlines()]
         self._definitions.append("\n".join(lines))
         return name
@@ -286,6 +294,8 @@ class Writer:
             self._import("functools")
             decorator, member = "@functools.cached_property\n", member.func
         if isinstance(member, types.FunctionType):
+            if self._functions > MOST_DEFINITIONS:
+                return []
             original = member if self._decorators else inspect.unwrap(member)
             node = function_of(original.__code__)
             if not isinstance(node, ast.FunctionDef):
@@ -317,6 +327,8 @@ class Writer:
         return name
 
     def _has_methods(self, kind: type) -> bool:
+        if dataclasses.is_dataclass(kind):
+            return True
         own = [c for c in kind.__mro__ if path_of(c) is None]
         wanted = self.attributes | set(_IMPLICIT)
         members = ((name, vars(c)[name]) for c in own for name in wanted if name in vars(c))
@@ -336,7 +348,7 @@ class Writer:
     def _read_attributes(self, value: Any) -> list[tuple[str, str]]:
         """The attributes of an object that code reads, and their sources; methods are left out."""
         found = []
-        for name in sorted(self.attributes):
+        for name in sorted(_present(value, self.attributes)):
             static = inspect.getattr_static(type(value), name, None)
             method = isinstance(static, types.FunctionType | classmethod | staticmethod)
             if (
@@ -391,7 +403,9 @@ class Writer:
         arguments = []
         kinds = (kind for kind in type(value).__mro__ if "__init__" in vars(kind))
         signatures = (inspect.signature(vars(kind)["__init__"]).parameters for kind in kinds)
-        named = next((s for s in signatures if "args" not in s), {})  # LSTM passes them on
+        named: Mapping[str, inspect.Parameter] = next(
+            (s for s in signatures if "args" not in s), {}
+        )  # LSTM passes them on
         for parameter in named.values():
             given = getattr(value, parameter.name, _MISSING)
             if given is _MISSING or parameter.name in ("self", "device", "dtype", "mode"):
@@ -401,6 +415,20 @@ class Writer:
             if given is not parameter.default and given != parameter.default:
                 arguments.append(f"{parameter.name}={self.expression(given, parameter.name)}")
         return arguments
+
+
+def _present(value: Any, names: set[str]) -> set[str]:
+    """Those names that may be attributes of an object; a module is asked for what it has."""
+    if not isinstance(value, nn.Module):
+        return {name for name in names if not name.endswith("()")}
+    own = vars(value)  # an uninitialized module has no tables
+    tables = (own, *(own.get(table, {}) for table in ("_modules", "_parameters", "_buffers")))
+    return names.intersection(_names_of(type(value)).union(*tables))
+
+
+@functools.cache
+def _names_of(kind: type) -> frozenset[str]:
+    return frozenset(dir(kind))
 
 
 def _depends_on_mode(module: nn.Module) -> bool:
