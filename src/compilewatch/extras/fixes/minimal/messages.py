@@ -61,7 +61,7 @@ class MinimalReproducer(Record, frozen=True, kw_only=True):
 
 
 class MinimalOutcome(Record, frozen=True, kw_only=True):
-    """The answer to an order. `versions` are those of the worker's packages."""
+    """The result of an order. `versions` are those of the worker's packages."""
 
     reproducers: tuple[MinimalReproducer, ...]
     versions: dict[str, str]

@@ -17,7 +17,7 @@ from compilewatch.store import Store
 
 
 class Written(NamedTuple):
-    """The text that was asked for, and one line about it for people."""
+    """The requested text, and one line about it for people."""
 
     text: str
     note: str

@@ -34,14 +34,14 @@ GIVEN_UP = ("for _ in range(1):", "    torch._dynamo.graph_break()")
 """Lines after which Dynamo gives up a function: it cannot resume in a loop."""
 
 
-class Candidate(Record, frozen=True, kw_only=True):
+class ReproducerCandidate(Record, frozen=True, kw_only=True):
     """A file and what it is made from: `form` says it, for readers of a report."""
 
     form: str
     source: str
 
 
-def candidates(frames: Iterable[Frame]) -> Iterator[Candidate]:
+def candidates(frames: Iterable[Frame]) -> Iterator[ReproducerCandidate]:
     """Candidates from the frames at a graph break, innermost first. Equal files come once."""
     reached = frozenset(frame.code for frame in frames)
     seen: set[str] = set()
@@ -52,7 +52,7 @@ def candidates(frames: Iterable[Frame]) -> Iterator[Candidate]:
                 source = _complete(write, reached, exact=exact, decorators=decorators)
                 if source is not None and source not in seen:
                     seen.add(source)
-                    yield Candidate(form=f"{form} of {where}", source=source)
+                    yield ReproducerCandidate(form=f"{form} of {where}", source=source)
 
 
 def _roots(frames: Iterable[Frame]) -> list[Frame]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import pysource_minimize
 
-from compilewatch.extras.fixes.worker.minimal.candidates import Candidate
+from compilewatch.extras.fixes.worker.minimal.candidates import ReproducerCandidate
 from compilewatch.extras.fixes.worker.minimal.checking import CheckServer
 from compilewatch.extras.fixes.worker.minimal.code import bound_names
 from compilewatch.extras.fixes.worker.minimal.reasons import Likeness, likeness
@@ -23,12 +23,12 @@ _UNREADABLE = re.compile(r"\bunique_name_\d+\b")
 class Chosen(Record, frozen=True, kw_only=True):
     """A candidate whose graph break is like the wanted one, and how much."""
 
-    candidate: Candidate
+    candidate: ReproducerCandidate
     likeness: Likeness
 
 
 def choose(
-    candidates: Iterable[Candidate], reason: str, server: CheckServer, deadline: float
+    candidates: Iterable[ReproducerCandidate], reason: str, server: CheckServer, deadline: float
 ) -> Chosen | None:
     """The first candidate with exactly the graph break, otherwise the one that is most like it.
 

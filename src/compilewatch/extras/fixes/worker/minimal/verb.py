@@ -20,7 +20,7 @@ from compilewatch.extras.fixes.minimal.messages import (
     MinimalOutcome,
     MinimalReproducer,
 )
-from compilewatch.extras.fixes.worker.minimal.candidates import Candidate, candidates
+from compilewatch.extras.fixes.worker.minimal.candidates import ReproducerCandidate, candidates
 from compilewatch.extras.fixes.worker.minimal.checking import CheckServer
 from compilewatch.extras.fixes.worker.minimal.fresh import (
     complete,
@@ -169,7 +169,7 @@ def _choose(
     before, tried = server.count, 0
     errors: dict[str, None] = {}
 
-    def each() -> Iterator[Candidate]:
+    def each() -> Iterator[ReproducerCandidate]:
         nonlocal tried
         for candidate in candidates(frames):
             tried += 1
