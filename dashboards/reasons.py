@@ -164,6 +164,51 @@ def _first() -> Json:
     )
 
 
+def _fixes() -> list[Json]:
+    """What `compilewatch fix --all-of` proved, for all reasons together."""
+    states = {
+        "proven": "proven",
+        "improves": "fewer breaks",
+        "captured": "captured, not proven",
+        "nothing": "no fix",
+        "no_verdict": "no verdict",
+        "not_searched": "not searched",
+    }
+    counted = {
+        name: of_mode("compilewatch_fixes_models", f'fix_state="{state}"')
+        for state, name in states.items()
+    }
+    gained = of_mode("compilewatch_fixes_downloads", 'fix_state="proven"')
+    kinds = of_mode("compilewatch_fix_changes_models")
+    return [
+        tiles(
+            "Fixes",
+            "Models with graph breaks, of all reasons, by what the search for a fix found, in all "
+            "targets and modes together. Proven: plain PyTorch confirms a single graph. No data: "
+            "no run was searched, with `compilewatch fix --all-of` or the parameter FIX.",
+            (12, 4),
+            *(now(f"sum({series})", name) for name, series in counted.items()),
+            steps=[(None, "text")],
+        ),
+        tiles(
+            "Downloads with a proven fix",
+            "Downloads over 30 days of the models with a proven fix, in millions, in the target "
+            "and mode with most of them.",
+            (4, 4),
+            now(millions(f"sum(max by (source) ({gained}))")),
+            unit=MILLIONS,
+            steps=[(None, "green")],
+        ),
+        tiles(
+            "Kinds of changes",
+            "Models with a proven fix, by the kinds of changes in it; a fix may have several.",
+            (8, 4),
+            now(f"sum by (change_kind) ({kinds})", "{{change_kind}}"),
+            steps=[(None, "text")],
+        ),
+    ]
+
+
 def _models() -> Json:
     used = of_group("compilewatch_model_downloads")
     return table(
@@ -196,6 +241,7 @@ def reasons() -> Json:
             _numbers(),
             _hit(),
             [_first()],
+            _fixes(),
             [
                 trend(
                     "Models over time",

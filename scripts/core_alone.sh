@@ -13,6 +13,7 @@ cd "$copy"
 case $name in  # an extra that another needs goes with it
   executor) names=(executor papers) ;;
   profiles) names=(profiles monitor) ;;
+  fixes) names=(fixes gate) ;;
   *) names=("${name:-*}") ;;
 esac
 for folder in $(printf 'src/compilewatch/extras/%s/ ' "${names[@]}"); do

@@ -55,6 +55,9 @@ code=0
 stage Compare scripts/stages/compare.sh || code=$?
 if [ $code -ge 128 ]; then exit 130; fi
 if [ $code -gt 1 ]; then exit 2; fi
+if [ -n "${FIX:-}" ]; then
+  stage Fix scripts/stages/fix.sh || say "the search for fixes did not finish: see above"
+fi
 stage Publish scripts/stages/publish.sh || status=2
 if [ $status -eq 0 ]; then status=$code; fi
 exit $status

@@ -11,6 +11,7 @@
 # SHARDS              number of parts of the sweep (2)
 # BASELINE            auto, none or the id of a run (auto)
 # PROFILE             how many of the most used models of each part get an inference profile (none)
+# FIX                 for so many minutes, search fixes of the run's graph breaks (none)
 # FAIL_ON_REGRESSION  true: the stage `compare` ends with status 1 on a regression (true)
 # FRESH               true: ignore stored results and evaluate every model again (false)
 # TRAINIUM            true: start the Trainium instance and run the Neuron target on it (false)

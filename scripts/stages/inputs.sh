@@ -14,6 +14,8 @@ tries_sweep() { # ARGUMENTS...: everything that a sweep does before its first mo
 [[ ${TOP:-all} =~ ^(all|[1-9][0-9]*)$ ]] || fail "TOP=$TOP is not a number of models: use 1 or more, or all"
 [[ ${PROFILE:-1} =~ ^[1-9][0-9]*$ ]] ||
   fail "PROFILE=$PROFILE is not a number of models: use 1 or more, or leave it empty"
+[[ ${FIX:-1} =~ ^[1-9][0-9]*$ ]] ||
+  fail "FIX=$FIX is not a number of minutes: use 1 or more, or leave it empty"
 [[ ${ENVIRONMENTS:-default} =~ ^[a-z][a-z0-9.+-]*(,[a-z][a-z0-9.+-]*)*$ ]] ||
   fail "ENVIRONMENTS=$ENVIRONMENTS is not a list of environments: use names such as default,torch-2.9.0"
 if [ "${SOURCE:-}" = hub ] && [[ ${TASKS:-} == *,* ]]; then

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from compilewatch.api.check import CheckResult, check
+    from compilewatch.api.fixes import FixResult, fix
     from compilewatch.api.summary import SweepSummary
     from compilewatch.api.sweep import sweep
     from compilewatch.errors import CompilewatchError
@@ -16,23 +17,27 @@ __version__ = "0.1.0"
 __all__ = [
     "CheckResult",
     "CompilewatchError",
+    "FixResult",
     "GraphBreak",
     "Recompilation",
     "Result",
     "SweepSummary",
     "__version__",
     "check",
+    "fix",
     "sweep",
 ]
 
 _MODULES = {
     "CheckResult": "compilewatch.api.check",
     "CompilewatchError": "compilewatch.errors",
+    "FixResult": "compilewatch.api.fixes",
     "GraphBreak": "compilewatch.records",
     "Recompilation": "compilewatch.records",
     "Result": "compilewatch.records",
     "SweepSummary": "compilewatch.api.summary",
     "check": "compilewatch.api.check",
+    "fix": "compilewatch.api.fixes",
     "sweep": "compilewatch.api.sweep",
 }
 """Where public names are defined. They are imported when they are used."""

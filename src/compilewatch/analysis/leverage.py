@@ -71,7 +71,7 @@ class FixableCause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fix:
+class LeverageStep:
     """One step: what to fix together, and the models that have no graph break any more after it.
 
     `models` are those that this step adds, most downloaded first; `exact` says whether each of them
@@ -105,7 +105,7 @@ class Leverage:
     downloads: int | None
     unknown: int
     left: int
-    fixes: tuple[Fix, ...]
+    fixes: tuple[LeverageStep, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,7 +360,7 @@ def _of_target(broken: list[Result], label: str | None) -> list[Result]:
     return [result for result in broken if target_order(result.request.target)[:1] == first]
 
 
-def _greedy(causes: _FixableCauses, order: FixOrder, top: int | None) -> Iterable[Fix]:
+def _greedy(causes: _FixableCauses, order: FixOrder, top: int | None) -> Iterable[LeverageStep]:
     """Yield the steps; a set of causes is a candidate where it is all that a model has left."""
     left = {name: keys for name, keys in causes.of_model.items() if None not in keys}
     fixed: frozenset[str | None] = frozenset()
@@ -386,7 +386,7 @@ def _greedy(causes: _FixableCauses, order: FixOrder, top: int | None) -> Iterabl
         left = {name: keys for name, keys in left.items() if name not in set(names)}
         added = causes.specs(names)
         described = sorted(map(causes.describe, keys), key=lambda c: (-c.models, c.label, c.key))
-        yield Fix(
+        yield LeverageStep(
             causes=tuple(described),
             models=tuple(spec.name for spec in added),
             downloads=downloads_of(added),

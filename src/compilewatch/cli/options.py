@@ -83,43 +83,55 @@ python_path = click.option(
 )
 
 
+_ONE_REQUEST: Sequence[Decorator] = (
+    source,
+    click.option(
+        "--target",
+        default="dynamo",
+        show_default=True,
+        shell_complete=completion.targets,
+        help="The compile target.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice([m.value for m in Mode]),
+        default=Mode.EVAL.value,
+        show_default=True,
+    ),
+    dynamic,
+    click.option(
+        "--device",
+        metavar="NAME",
+        help="cpu, or a declared device, which need not be present: cuda, cuda:A100 …",
+    ),
+    dtype,
+    depth,
+    variants,
+    tier,
+    click.option(
+        "--environment",
+        "environments",
+        metavar="NAME",
+        help="The environment to run in (default: the target's default environment).",
+    ),
+    inputs,
+    python_path,
+)
+
+
 def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a single model is evaluated."""
-    decorators: Sequence[Decorator] = (
-        click.argument("model", shell_complete=completion.models),
-        source,
-        click.option(
-            "--target",
-            default="dynamo",
-            show_default=True,
-            shell_complete=completion.targets,
-            help="The compile target.",
-        ),
-        click.option(
-            "--mode",
-            type=click.Choice([m.value for m in Mode]),
-            default=Mode.EVAL.value,
-            show_default=True,
-        ),
-        dynamic,
-        click.option(
-            "--device",
-            metavar="NAME",
-            help="cpu, or a declared device, which need not be present: cuda, cuda:A100 …",
-        ),
-        dtype,
-        depth,
-        variants,
-        tier,
-        click.option(
-            "--environment",
-            "environments",
-            metavar="NAME",
-            help="The environment to run in (default: the target's default environment).",
-        ),
-        inputs,
-        python_path,
-    )
+    argument = click.argument("model", shell_complete=completion.models)
+    return _decorated(function, (argument, *_ONE_REQUEST))
+
+
+def optional_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a command that can do without a model, and then uses none of the options."""
+    argument = click.argument("model", required=False, shell_complete=completion.models)
+    return _decorated(function, (argument, *_ONE_REQUEST))
+
+
+def _decorated(function: Callable[..., Any], decorators: Sequence[Decorator]) -> Callable[..., Any]:
     for decorator in reversed(decorators):
         function = decorator(function)
     return function

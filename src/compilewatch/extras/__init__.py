@@ -109,8 +109,35 @@ EXTRAS: dict[str, Extra] = {
     ),
     "fixes": Extra(
         modules=("pysource_minimize",),
-        calls={"minimal": "compilewatch.extras.fixes.worker.minimal.verb:minimal"},
-        provides={"minimal reproducer": "compilewatch.extras.fixes.minimal.workflow:write"},
+        commands={
+            "fix": Command(
+                "compilewatch.extras.fixes.command:command",
+                "search for changes that remove a model's graph breaks, and prove them",
+            ),
+        },
+        records=(
+            "compilewatch.extras.fixes.records",
+            "compilewatch.extras.fixes.of_run.records",
+        ),
+        run_file="fixes.jsonl",
+        work={
+            "fix": "compilewatch.extras.fixes.worker.evaluation:evaluate",
+            "fix-regions": "compilewatch.extras.fixes.worker.regions:regions",
+        },
+        calls={
+            "fix-script": "compilewatch.extras.fixes.worker.script:script",
+            "minimal": "compilewatch.extras.fixes.worker.minimal.verb:minimal",
+        },
+        provides={
+            "fix": "compilewatch.extras.fixes.calling:fix_named",
+            "merge": "compilewatch.extras.fixes.of_run.journal:adopt_fixes",
+            "view": "compilewatch.extras.fixes.of_run.view:view_of_run",
+            "fixes": "compilewatch.extras.fixes.of_run.view:fixes_of_run",
+            "minimal reproducer": "compilewatch.extras.fixes.minimal.workflow:write",
+            "run_samples": "compilewatch.extras.fixes.of_run.metrics:samples",
+            "metrics": "compilewatch.extras.fixes.of_run.metrics:DEFINITIONS",
+            "metric_labels": "compilewatch.extras.fixes.of_run.metrics:LABELS",
+        },
     ),
     "history": Extra(
         commands={

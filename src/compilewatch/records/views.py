@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from compilewatch.records import Change, Phase, Result, Run, Status, Target
 
@@ -44,6 +44,39 @@ class RunPart(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelFix:
+    """What was found against the graph breaks of one model on one target, as the report shows it.
+
+    `changes` are the names of the changes of a fix that is `proven`: with `single_graph` the model
+    has no graph break any more, else fewer. They are for the model's main inputs. `removed` are the
+    fingerprints of the graph breaks that go. `code` is the fix to paste, `proof` what it was held
+    to, one line each, and `script` the path of the proof from the folder of the run. `tried` maps
+    a hint of PyTorch's, as its text is, to what became of the model under it, where that was no
+    fix. `detail` is the outcome in a few words.
+    """
+
+    model: str
+    target: Target
+    detail: str
+    proven: bool = False
+    single_graph: bool = False
+    changes: tuple[str, ...] = ()
+    removed: frozenset[str] = frozenset()
+    code: str = ""
+    proof: tuple[str, ...] = ()
+    script: str = ""
+    tried: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class FixesPart(Protocol):
+    """A `RunPart` that says what was found against the graph breaks of the run's models."""
+
+    @property
+    def model_fixes(self) -> Sequence[ModelFix]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunView:
     """A run, with one entry in `results` for each request.
 
@@ -65,3 +98,9 @@ class RunView:
     trend: tuple[TrendPoint, ...] = ()
     before: Mapping[tuple[str, Target], Result] = field(default_factory=dict)
     parts: Mapping[str, RunPart] = field(default_factory=dict)
+
+    @property
+    def fixes(self) -> tuple[ModelFix, ...]:
+        """What the parts say was found against graph breaks."""
+        parts = (part for part in self.parts.values() if isinstance(part, FixesPart))
+        return tuple(fix for part in parts for fix in part.model_fixes)

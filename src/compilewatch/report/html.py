@@ -166,6 +166,8 @@ def _filters() -> tuple[Callable[..., object], ...]:
         later_calls.second_call_note,
         wording.leverage_headline,
         wording.leverage_notes,
+        wording.step_fix_words,
+        wording.proven_total_words,
         details,
         strip,
         code_spans,

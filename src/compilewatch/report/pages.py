@@ -12,6 +12,7 @@ from hashlib import sha256
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.changed_breaks import changed_breaks
 from compilewatch.analysis.leverage import By, Leverage, leverage
+from compilewatch.analysis.proven import ProvenFixes, proven_fixes
 from compilewatch.analysis.rows import Cell, MatrixRow, TargetReason, Way
 from compilewatch.contract.targets import target_label
 from compilewatch.records import (
@@ -26,7 +27,7 @@ from compilewatch.records import (
     Target,
 )
 from compilewatch.records.labels import reason_label, source_lines
-from compilewatch.records.views import Earlier, RunView
+from compilewatch.records.views import Earlier, ModelFix, RunView
 from compilewatch.report import wording
 from compilewatch.report.wording import ResultGroup, outcome, reason_title, why
 
@@ -253,6 +254,18 @@ class RunReport:
         """What to fix first, by line and by id; empty where no model has a graph break."""
         ranked = (leverage(self.view.results, by=by, top=FIXES_SHOWN) for by in By)
         return tuple(found for found in ranked if found.fixes)
+
+    def proven(self, found: Leverage) -> ProvenFixes | None:
+        """What is proven of the steps of a table; None where no fixes were searched."""
+        return proven_fixes(found, self.view.results, self.view.fixes)
+
+    def fix_of(self, result: Result) -> ModelFix | None:
+        """What was found against the graph breaks of a result; None where nothing was searched."""
+        return self._fixes.get((result.request.model.name, result.request.target))
+
+    @cached_property
+    def _fixes(self) -> dict[tuple[str, Target], ModelFix]:
+        return {(each.model, each.target): each for each in self.view.fixes}
 
     @cached_property
     def phase_seconds(self) -> dict[str, float]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from compilewatch.analysis import summary
-from compilewatch.analysis.leverage import By, Fix, Leverage
+from compilewatch.analysis.leverage import By, Leverage, LeverageStep
+from compilewatch.analysis.proven import ProvenTotal, StepFix
 from compilewatch.analysis.rows import Cell, TargetReason
 from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.records import (
@@ -335,7 +336,7 @@ def leverage_headline(found: Leverage) -> str:
     return f"{said}, {quantity(found.downloads)} downloads a month"
 
 
-def gain(fix: Fix) -> str:
+def gain(fix: LeverageStep) -> str:
     """`12` where the step gives them by itself, `+4` where it needs the steps before it."""
     return f"{len(fix.models):,}" if fix.exact else f"+{len(fix.models):,}"
 
@@ -356,6 +357,31 @@ def leverage_notes(found: Leverage) -> tuple[str, ...]:
     if rest := found.left - found.unknown:
         notes.append(f"{plural(rest, 'model')} would need steps that are not listed.")
     return tuple(notes)
+
+
+def step_fix_words(found: StepFix | None) -> str:
+    """`capture_scalar_outputs=True (12 of 41 models)`; a dash where nothing is proven."""
+    if found is None:
+        return "–"
+    changes = " and ".join(found.changes)
+    return f"{changes} ({found.proven:,} of {plural(found.affected, 'model')})"
+
+
+def proven_total_words(found: ProvenTotal) -> str:
+    """What the proven fixes of a run are worth together, in two sentences."""
+    if not found.models:
+        said = "No fix of a single graph is proven for any of these models."
+    else:
+        these = "this change leaves" if len(found.changes) == 1 else "these changes leave"
+        these = these.replace("these", f"these {len(found.changes):,}")
+        gained = f"{plural(len(found.models), 'more model')} without graph breaks"
+        if found.downloads is not None:
+            gained += f", {quantity(found.downloads)} downloads a month"
+        said = f"Proven: {these} {gained}; each of them has a proof of its own."
+    if found.improved:
+        verb = "has" if found.improved == 1 else "have"
+        said += f" {plural(found.improved, 'model')} {verb} a proof of fewer graph breaks."
+    return said
 
 
 def registry_page(code: str) -> str | None:

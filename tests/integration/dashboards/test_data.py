@@ -16,6 +16,10 @@ from typing import Any
 
 import pytest
 
+from compilewatch.extras.fixes.of_run.cases import cases_of
+from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState, RunFix
+from compilewatch.extras.fixes.of_run.view import RunFixes
+from compilewatch.extras.fixes.records import Change, Fix, FixStatus, Kind
 from compilewatch.extras.gate.of_run import GateResult, RunGate
 from compilewatch.extras.papers.publication import push_papers
 from compilewatch.records import Mode, Part, Performance, Target
@@ -83,7 +87,29 @@ def manifest() -> RunView:
         known=1,
         baseline_changed_at="2026-11-01T12:00:00+00:00",
     )
-    return replace(view, parts={"gate": RunGate(result=judged)})
+    return replace(view, parts={"gate": RunGate(result=judged), "fixes": fixes()})
+
+
+def fixes() -> RunFixes:
+    """One model with a proven fix, and one that no search has come to."""
+    results = [
+        factories.result(name, breaks=(factories.graph_break(),), downloads=7)
+        for name in ("team/fixed", "team/open")
+    ]
+    cases, _ = cases_of(results)
+    change = Change(name="x=1", kind=Kind.SETTING, summary="x.", lines=("pass",))
+    found = RunFix(
+        key=cases[0].request.key,
+        search="",
+        max_evaluations=1,
+        max_seconds=1.0,
+        model="team/fixed",
+        target=cases[0].request.target,
+        state=FixState.PROVEN,
+        origin=FixOrigin.SEARCH,
+        fix=Fix(model="team/fixed", target="dynamo", status=FixStatus.PROVEN, changes=(change,)),
+    )
+    return RunFixes(cases=cases, found=(found,))
 
 
 @pytest.fixture(scope="module")

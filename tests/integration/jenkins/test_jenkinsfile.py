@@ -15,7 +15,7 @@ import pytest
 from tests.integration.jenkins.conftest import ROOT, SUMMARY, Answers, Scenarios, jenkinsfile
 
 JENKINSFILE = jenkinsfile("compilewatch")
-STAGES = ["Set up", "Inputs", "Pull", "Sweep", "Neuron", "Merge", "Compare", "Publish"]
+STAGES = ["Set up", "Inputs", "Pull", "Sweep", "Neuron", "Merge", "Compare", "Fix", "Publish"]
 ARCHIVED = ["archiveArtifacts", "junit", "publishHTML"]
 
 
@@ -58,6 +58,10 @@ SCENARIOS: dict[str, dict[str, Any]] = (
             ),
         },
         "neuron is lost": {"params": {"TRAINIUM": True}, **rule("neuron.sh", lost=True)},
+        "fix": {"params": {"FIX": "30"}},
+        "fix, and regressions": {"params": {"FIX": "30"}, **rule("compare.sh", status=1)},
+        "fix fails": {"params": {"FIX": "30"}, **rule("fix.sh", status=2)},
+        "abort in fix.sh": {"params": {"FIX": "30"}, **rule("fix.sh", abort=True)},
         "a shard fails, and regressions": {
             "rules": [{"match": "sweep.sh 1", "status": 2}, {"match": "compare.sh", "status": 1}]
         },
@@ -122,7 +126,7 @@ def answers(play: Callable[[Scenarios], Answers]) -> Answers:
     for name in STAGES:
         mutants[f"without {name}"] = {
             "jenkinsfile": without(rf"stage\('{name}'\)"),
-            "params": {"TRAINIUM": True},
+            "params": {"TRAINIUM": True, "FIX": "30"},
         }
     mutants["without post"] = {"jenkinsfile": without(r"(?<=\n)    post")}
     mutants["without down"] = {
@@ -201,7 +205,7 @@ def test_the_stages_of_a_green_build(answers: Answers) -> None:
         *("setup", "inputs", "pull", "setup agent", "sweep 1", "setup agent", "sweep 2"),
         *("merge", "compare", "publish", "archive", "summary"),
     ]
-    assert [event["stage"] for event in events(answer, "not asked for")] == ["Neuron"]
+    assert [event["stage"] for event in events(answer, "not asked for")] == ["Neuron", "Fix"]
     (pipeline,) = events(answer, "pipeline")
     assert pipeline["options"] == ["timeout", "timestamps"]
     assert events(answer, "junit")[0]["skipMarkingBuildUnstable"] is True
@@ -264,6 +268,9 @@ def test_what_shards_leave_is_joined_in_one_place(name: str, count: int, answers
         ("trainium is not reachable", "SUCCESS"),
         ("neuron fails", "SUCCESS"),
         ("neuron is lost", "SUCCESS"),
+        ("fix", "SUCCESS"),
+        ("fix, and regressions", "UNSTABLE"),
+        ("fix fails", "SUCCESS"),
     ],
 )
 def test_how_a_build_ends(name: str, result: str, answers: Answers) -> None:
@@ -354,6 +361,13 @@ def test_trainium_is_asked_only_if_it_is_reachable(answers: Answers) -> None:
     assert ran.index("trainium_up") < ran.index("neuron") < ran.index("trainium_down")
     fetched = [e["name"] for e in events(answers["trainium"], "unstash")]
     assert "neuron" in fetched
+
+
+@pytest.mark.parametrize("name", ["fix", "fix, and regressions", "fix fails"])
+def test_fixes_are_searched_before_the_run_is_published(name: str, answers: Answers) -> None:
+    assert "fix" not in scripts(answers["as it is"])
+    ran = scripts(answers[name])
+    assert ran[-5:] == ["compare", "fix", "publish", "archive", "summary"]
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name.startswith("abort")])

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.jenkins.conftest import ROOT
 
-NAMES = ("setup", "pull", "inputs", "sweep", "neuron", "merge", "compare", "publish")
+NAMES = ("setup", "pull", "inputs", "sweep", "neuron", "merge", "compare", "fix", "publish")
 LAST = ("archive", "trainium_down", "summary")
 STUB = """#!/usr/bin/env bash
 name=$(basename "$0" .sh)${1:+ $1}
@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def environ(**variables: str) -> dict[str, str]:
-    mine = ("SHARDS", "TRAINIUM", "RESULT", "PIPELINE_DIR", "FAIL_ON_REGRESSION")
+    mine = ("SHARDS", "TRAINIUM", "FIX", "RESULT", "PIPELINE_DIR", "FAIL_ON_REGRESSION")
     return {k: v for k, v in os.environ.items() if k not in mine} | variables
 
 
@@ -72,6 +72,15 @@ def test_neuron_is_asked_only_if_wanted_and_never_costs_the_rest(pipeline: Run) 
     status, ran = pipeline(TRAINIUM="true", FAIL="neuron=2")
     assert status == 0
     assert ran[5:7] == ["neuron", "merge"]
+
+
+@pytest.mark.parametrize("fail", ["", "fix=2"])
+def test_fixes_are_searched_only_if_wanted_and_never_cost_the_rest(
+    pipeline: Run, fail: str
+) -> None:
+    status, ran = pipeline(FIX="30", FAIL=fail)
+    assert status == 0
+    assert ran[-5:-1] == ["compare", "fix", "publish", "archive"]
 
 
 @pytest.mark.parametrize(

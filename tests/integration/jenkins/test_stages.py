@@ -53,6 +53,31 @@ def environ(folder: Path, **variables: str) -> dict[str, str]:
     }
 
 
+def stand_in(folder: Path, lines: str) -> Path:
+    """Return a `compilewatch` that runs these lines of shell, and then the real one."""
+    program = folder / "bin" / "compilewatch"
+    program.parent.mkdir()
+    real = Path(sys.executable).with_name("compilewatch")
+    program.write_text(f'#!/bin/sh\n{lines}\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def with_program(
+    program: Path, name: str, variables: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a stage with this program; the stage itself puts .venv/bin of the checkout first."""
+    text = (ROOT / "scripts" / "stages" / f"{name}.sh").read_text()
+    head = f'. "{ROOT}/scripts/stages/common.sh"\nPATH={program.parent}:$PATH\n'
+    return subprocess.run(
+        ["bash", "-c", text.replace('. "$(dirname "$0")/common.sh"\n', head)],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     """Run a stage's script in a folder that the stage Set up has begun."""
@@ -212,6 +237,34 @@ def test_a_baseline_that_does_not_exist_is_refused_before_the_sweep(
     assert "runs/RUN/results.jsonl" in archived(tmp_path)
 
 
+def test_fixes_are_searched_in_the_main_run_and_archived_with_its_report(
+    tmp_path: Path, stage: Stage
+) -> None:
+    """With a stand-in for the search, which starts workers; the report is the real one."""
+    for index in (1, 2):
+        leave_shard(tmp_path, index, launcher=worse())
+    assert stage("merge").returncode == 0
+    (run,) = merged(tmp_path)
+    program = stand_in(
+        tmp_path,
+        f'echo "$@" >>{tmp_path}/ran\n'
+        f"case $1 in fix) echo '# proof' >{tmp_path}/outputs/$3/proof.py; exit $FIXED ;; esac",
+    )
+    assert "FIX is empty" in with_program(program, "fix", environ(tmp_path)).stdout
+    for status, said in (("1", ""), ("3", "the limit of 2 minutes has left models")):
+        done = with_program(program, "fix", environ(tmp_path, FIX="2", FIXED=status))
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+    done = with_program(program, "fix", environ(tmp_path, FIX="2", FIXED="2"))
+    assert done.returncode == 2
+    first, report, *_ = (tmp_path / "ran").read_text().splitlines()
+    assert first.startswith(f"fix --all-of {run} ")
+    assert "--max-seconds 120" in first
+    assert report.startswith(f"report {run} ")
+    assert stage("archive").returncode == 0
+    assert "runs/RUN/proof.py" in archived(tmp_path)
+
+
 def test_there_is_nothing_to_pull_but_from_the_hub(stage: Stage) -> None:
     done = stage("pull", SOURCE="library")
     assert (done.returncode, "nothing to pull" in done.stdout) == (0, True)
@@ -225,6 +278,7 @@ def test_there_is_nothing_to_pull_but_from_the_hub(stage: Stage) -> None:
         ({"TOP": "-1"}, "TOP=-1 is not a number of models: use 1 or more, or all"),
         ({"TOP": "abc"}, "TOP=abc is not a number of models"),
         ({"PROFILE": "0"}, "PROFILE=0 is not a number of models"),
+        ({"FIX": "yes"}, "FIX=yes is not a number of minutes: use 1 or more, or leave it empty"),
         ({"ENVIRONMENTS": "default;x"}, "ENVIRONMENTS=default;x is not a list of environments"),
         ({"ENVIRONMENTS": "nope"}, "no environment 'nope'"),
         ({"SOURCE": "hub", "TASKS": "a,b"}, "one task at a time"),
@@ -257,25 +311,11 @@ def test_the_parameters_of_a_nightly_build_are_right(
     stage: Stage, tmp_path: Path, jobs: dict[str, Job], source: str
 ) -> None:
     """With a stand-in for the doctor and for the models' inputs, which start workers."""
-    program = tmp_path / "bin" / "compilewatch"
-    program.parent.mkdir()
-    program.write_text(
-        '#!/bin/sh\ncase $1 in doctor | inputs) echo "$@"; exit ;; esac\n'
-        f'exec {Path(sys.executable).parent}/compilewatch "$@"\n'
-    )
-    program.chmod(0o755)
+    program = stand_in(tmp_path, 'case $1 in doctor | inputs) echo "$@"; exit ;; esac')
     defaults = jobs["compilewatch"].defaults.items()
     given = {n: str(v).lower() if isinstance(v, bool) else v for n, v in defaults}
-    # The stage puts .venv/bin of the checkout first.
-    text = (ROOT / "scripts" / "stages" / "inputs.sh").read_text()
-    head = f'. "{ROOT}/scripts/stages/common.sh"\nPATH={program.parent}:$PATH\n'
-    done = subprocess.run(
-        ["bash", "-c", text.replace('. "$(dirname "$0")/common.sh"\n', head)],
-        env=environ(tmp_path, **{**given, "SOURCE": source, "SHARDS": "3", "TOP": "7"}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = {**given, "SOURCE": source, "SHARDS": "3", "TOP": "7"}
+    done = with_program(program, "inputs", environ(tmp_path, **variables))
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("--dry-run: nothing is evaluated\ndoctor\ninputs BertModel\n")
     assert "as part 1/3" in done.stdout

@@ -5,9 +5,9 @@ import pytest
 
 from compilewatch.analysis.leverage import (
     By,
-    Fix,
     FixOrder,
     Leverage,
+    LeverageStep,
     cause_key,
     check,
     cured_alone,
@@ -221,4 +221,4 @@ def test_models_cured_by_one_reason_alone() -> None:
 
 def test_a_fix_is_plain_data() -> None:
     (fix,) = leverage([result("A", breaks=(SHARED,))]).fixes
-    assert msgspec.json.decode(msgspec.json.encode(fix), type=Fix) == fix
+    assert msgspec.json.decode(msgspec.json.encode(fix), type=LeverageStep) == fix

@@ -5,17 +5,25 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 
 from compilewatch.analysis.leverage import By, FixableCause, Leverage, PredictionCheck
+from compilewatch.analysis.proven import ProvenFixes
+from compilewatch.api.fixes import StoredFix
+from compilewatch.records import Result
 from compilewatch.report import wording
-from compilewatch.report.terminal.pieces import plain, plain_table, spaced
+from compilewatch.report.commands import commands
+from compilewatch.report.terminal.pieces import block, plain, plain_table, spaced
 from compilewatch.report.wording import plural, quantity
 
 
-def fixes_table(found: Leverage) -> RenderableType:
-    """The steps, best first, between what breaks and what the columns mean."""
+def fixes_table(found: Leverage, proven: ProvenFixes | None = None) -> RenderableType:
+    """The steps, best first, between what breaks and what the columns mean.
+
+    With `proven`, another column names the changes that are proven for each step.
+    """
     heading = plain(wording.leverage_headline(found), "bold")
     if not found.broken:
         return heading
-    table = plain_table("", "Models", "Downloads", "In all", "At most", "Fix")
+    columns = ["Proven fix"] if proven is not None else []
+    table = plain_table("", "Models", "Downloads", "In all", "At most", "Fix", *columns)
     for column in table.columns[:5]:
         column.justify = "right"
     for number, fix in enumerate(found.fixes, start=1):
@@ -29,9 +37,33 @@ def fixes_table(found: Leverage) -> RenderableType:
                 *(_cause(cause, number > 0) for number, cause in enumerate(fix.causes)),
                 plain(f"such as {fix.models[0]}", "dim"),
             ),
+            *_proven(proven, number),
         )
     lines = [plain(line, "dim") for line in wording.leverage_notes(found)]
+    if proven is not None:
+        lines.append(plain(wording.proven_total_words(proven.total), "bold"))
     return spaced([heading, *([table] if found.fixes else []), Group(*lines)])
+
+
+def stored_fix_text(found: StoredFix, result: Result) -> RenderableType:
+    """A proven fix of a stored run for graph breaks of a result, with a note of its origin."""
+    fix, name = found.fix, result.request.model.name
+    breaks = {each.fingerprint for each in result.breaks}
+    what = f"{len(found.covered)} of {plural(len(breaks), 'graph break')}"
+    origin = f"From run {found.run}, where it is proven for {fix.model}; it removes {what}."
+    if fix.model != name:
+        _, explain, _ = commands(result.request)
+        origin += f" For {name} nothing is proven: {explain.replace('explain', 'fix', 1)}"
+    heading = plain("Stored fix: ", "bold")
+    heading.append_text(plain(" and ".join(fix.changes), "bold green"))
+    return Group(heading, plain(origin, "dim"), block(fix.code))
+
+
+def _proven(proven: ProvenFixes | None, number: int) -> list[RenderableType]:
+    if proven is None:
+        return []
+    step = proven.steps[number - 1]
+    return [plain(wording.step_fix_words(step), "green" if step is not None else "dim")]
 
 
 def check_text(found: PredictionCheck) -> RenderableType:

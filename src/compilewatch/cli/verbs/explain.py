@@ -8,13 +8,16 @@ from typing import Any
 
 import click
 
+from compilewatch.api.fixes import stored_fix_for
 from compilewatch.api.launching import evaluate_one
 from compilewatch.api.requests import one_request
 from compilewatch.cli import conditions, options
+from compilewatch.cli.rendering.fixes import stored_fix_text
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.report.terminal.excerpt import excerpt_of
 from compilewatch.report.terminal.panel import model_panel
 from compilewatch.report.terminal.pieces import console
+from compilewatch.store import Store
 
 
 @click.command("explain")
@@ -46,7 +49,8 @@ def command(
 
     MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, or your
     own model: a folder with a config.json, ./FILE.py, ./FILE.py:NAME, or MODULE:FACTORY, where
-    NAME or FACTORY is a function without arguments that returns the module. Nothing is stored. The
+    NAME or FACTORY is a function without arguments that returns the module. Nothing is stored. If
+    `fix --all-of` has proven a fix for the same graph breaks in a stored run, it is shown too. The
     exit status is 3 if there is no verdict.
     """
     request, settings = one_request(
@@ -67,4 +71,7 @@ def command(
         options.print_json(result)
     else:
         console().print(model_panel(result, excerpt_of(request), verbose=verbose))
+        found = stored_fix_for(Store(Path(settings.output_dir)), result)
+        if found is not None:
+            console().print(stored_fix_text(found, result))
     return conditions.exit_status_of(result, fail_on)

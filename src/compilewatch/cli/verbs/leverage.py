@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import msgspec
 
 from compilewatch.analysis.leverage import By, FixOrder, check, leverage
+from compilewatch.analysis.proven import proven_fixes
 from compilewatch.analysis.rows import targets_in_order
+from compilewatch.api.fixes import stored_fixes
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.fixes import check_text, fixes_table
 from compilewatch.config.settings import load_settings
@@ -80,11 +83,15 @@ def command(
             console().print(check_text(held))
         return
     found = leverage(results, by=By(by), order=FixOrder(order), top=top, target=label)
+    fixes, notes = stored_fixes(stored)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    proven = proven_fixes(found, results, fixes)
     if as_json:
-        options.print_json(found)
+        options.print_json({**msgspec.to_builtins(found), "proven": proven})
         return
     click.echo(f"Run {stored.run.id}")
-    console().print(fixes_table(found))
+    console().print(fixes_table(found, proven))
 
 
 def _check_label(label: str, results: tuple[Result, ...], run: str) -> None:

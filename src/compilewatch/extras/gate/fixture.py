@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
+from compilewatch import plugins
 from compilewatch.api.check import CheckResult, check
 from compilewatch.errors import CompilewatchError, UsageError, did_you_mean
 from compilewatch.extras.gate.baseline import load
@@ -90,8 +91,24 @@ class CompileCheck:
         accepted = self._config.getoption("--compilewatch-update") and not report.problems
         if report.failed and not accepted:
             verbose = self._config.getoption("verbose") > 0
-            pytest.fail(failure(report, update=UPDATE, verbose=verbose), pytrace=False)
+            fix: Sequence[str] = ()
+            if report.new and self._config.getoption("--compilewatch-fix"):
+                fix = self._fix(model, found, mode=mode, dynamic=bool(dynamic))
+            said = failure(report, update=UPDATE, verbose=verbose, fix=fix)
+            pytest.fail(said, pytrace=False)
         return found
+
+    def _fix(self, model: object, found: CheckResult, *, mode: str, dynamic: bool) -> list[str]:
+        """Return what to say of a fix: of a model by name after a search, else of a stored one."""
+        try:
+            from compilewatch.extras.gate.proposed_fix import searched_fix, stored_fix
+        except ModuleNotFoundError as error:
+            return [f"fix:        {plugins.missing(error, '--compilewatch-fix') or error}"]
+        if not isinstance(model, str):
+            return list(stored_fix(found.result))
+        seconds: float = self._config.getoption("--compilewatch-fix-timeout")
+        root = self._config.rootpath
+        return list(searched_fix(model, root=root, mode=mode, dynamic=dynamic, seconds=seconds))
 
     def _keep(self, report: CheckReport) -> None:
         """Add a report to the test, from which the session collects it; JUnit gets the counts."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from compilewatch.extras.gate.findings import CheckReport, Finding
 from compilewatch.report.wording import plural
 
 
-def failure(report: CheckReport, *, update: str, verbose: bool = False) -> str:
+def failure(
+    report: CheckReport, *, update: str, verbose: bool = False, fix: Iterable[str] = ()
+) -> str:
     """Return the message of a failed check; with `verbose`, also Dynamo's own texts
     and tracebacks.
 
-    `update` is the option with which its command accepts the new breaks.
+    `update` is the option with which its command accepts the new breaks, `fix` what is said of a
+    fix of them.
     """
     lines: list[str] = []
     if report.new:
@@ -26,6 +29,7 @@ def failure(report: CheckReport, *, update: str, verbose: bool = False) -> str:
     if report.new:
         lines += [
             "",
+            *fix,
             f"reproduce:  {report.command}",
             f"accept:     {report.command} {update}",
         ]

@@ -62,6 +62,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         help="how much memory an isolated test may use (default: three quarters of the machine's)",
     )
+    group.addoption(
+        "--compilewatch-fix",
+        action="store_true",
+        help="name a proven fix in the message of a failed check, if one is found in time",
+    )
+    group.addoption(
+        "--compilewatch-fix-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="the time for it, of each failed check of a model by name (default: 60)",
+    )
     for name, what in (
         ("sarif", "SARIF 2.1.0, for code scanning"),
         ("summary", "a summary in Markdown (under GitHub Actions also that of the job)"),

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 from compilewatch.analysis.leverage import By, check, leverage
-from compilewatch.cli.rendering.fixes import check_text, fixes_table
+from compilewatch.analysis.proven import proven_fixes
+from compilewatch.api.fixes import StoredFix
+from compilewatch.cli.rendering.fixes import check_text, fixes_table, stored_fix_text
+from compilewatch.records import Target
+from compilewatch.records.views import ModelFix
 from tests import factories
 from tests.unit.cli.rendering.test_tables import narrow, piped
 
@@ -58,3 +62,44 @@ def test_a_check_says_what_came_true() -> None:
     assert "models with a verdict in both runs 3 with graph breaks before 3" in text
     assert "models rid of all their causes 2 of these without breaks now 1 (50.0 %)" in text
     assert "another break came to light B" in text
+
+
+FIXES = tuple(
+    ModelFix(
+        model=name,
+        target=Target(),
+        detail="one graph",
+        proven=True,
+        single_graph=True,
+        changes=("capture_scalar_outputs=True",),
+        removed=frozenset({SHARED.fingerprint}),
+        code="import torch\n",
+    )
+    for name in "AB"
+)
+
+
+def test_proven_fixes_have_a_column_and_a_total() -> None:
+    found = leverage(BROKEN)
+    proven = proven_fixes(found, BROKEN, FIXES)
+    text = " ".join(piped(fixes_table(found, proven)).split())
+    assert "capture_scalar_outputs=True (2 of 3 models)" in text
+    assert (
+        "Proven: this change leaves 2 more models without graph breaks, 1 M downloads a month; "
+        "each of them has a proof of its own."
+    ) in text
+
+
+def test_a_fix_of_another_model_says_where_it_is_from_and_that_it_is_not_proven_here() -> None:
+    result = BROKEN[2]
+    stored = StoredFix(run="20260102", fix=FIXES[0], covered=frozenset({SHARED.fingerprint}))
+    text = piped(stored_fix_text(stored, result))
+    assert "Stored fix: capture_scalar_outputs=True" in text
+    assert "From run 20260102, where it is proven for A; it removes 1 of 2 graph breaks." in text
+    assert "For C nothing is proven: compilewatch fix C" in text
+    assert "import torch" in text
+
+
+def test_a_fix_of_the_same_model_is_proven_for_it() -> None:
+    stored = StoredFix(run="20260102", fix=FIXES[0], covered=frozenset({SHARED.fingerprint}))
+    assert "nothing is proven" not in piped(stored_fix_text(stored, BROKEN[0]))

@@ -19,14 +19,13 @@ import msgspec
 
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.extras.profiles.infer.records import PROFILE_VERSION, InferenceProfile, Samples
-from compilewatch.files import append_all, failed, lock, sync, sync_folder, write_atomically
-from compilewatch.store.formats import DamagedError, decode
+from compilewatch.files import failed, write_atomically
+from compilewatch.store.journal import append_record, read_records
 
 PROFILES_FILE = "profiles.jsonl"
 SAMPLES_FILE = "raw_values.json"
 PREFIX = "profile-"
 LATEST = "latest-profile"
-LOCK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,28 +95,9 @@ class ProfileFolder:
 
     def finish(self, profile: InferenceProfile) -> None:
         """Append the record, durably: from now on the profile exists."""
-        append_profile(self.root / PROFILES_FILE, profile)
+        append_record(self.root / PROFILES_FILE, profile)
         if self.root.name.startswith(PREFIX):
             _point(self.root.parent / LATEST, self.root.name)
-
-
-def append_profile(path: Path, profile: InferenceProfile) -> None:
-    """Append one line, synced to disk; a torn line of a killed writer stays a line of its own."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            if not lock(descriptor, seconds=LOCK_SECONDS):
-                raise StoreError(f"{path} is being written by another process: try again")
-            size = os.fstat(descriptor).st_size
-            torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
-            line = msgspec.json.encode(profile) + b"\n"
-            append_all(descriptor, b"\n" + line if torn else line)
-            sync(descriptor)
-        finally:
-            os.close(descriptor)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise failed("write", path, error) from None
 
 
 def adopt_profiles(source: Path, target: Path) -> None:
@@ -130,7 +110,7 @@ def adopt_profiles(source: Path, target: Path) -> None:
             shutil.copytree(each.folder, folder, copy_function=_linked)
         except OSError as error:
             raise failed("write", folder, error) from None
-        append_profile(target / PROFILES_FILE, each.profile)
+        append_record(target / PROFILES_FILE, each.profile)
 
 
 def _linked(source: str, target: str) -> None:
@@ -145,28 +125,9 @@ def read_profiles(root: Path) -> tuple[tuple[StoredProfile, ...], tuple[str, ...
 
     Raises StoreError if a newer compilewatch wrote one.
     """
-    path = root / PROFILES_FILE
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return (), ()
-    except OSError as error:
-        raise failed("read", path, error) from None
-    torn = lines.pop()
-    found: list[StoredProfile] = []
-    damaged: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            profile = decode(line, InferenceProfile, PROFILE_VERSION)
-        except DamagedError as error:
-            damaged.append(f"{path}:{number}: damaged line left out ({error})")
-        except StoreError as error:
-            raise StoreError(f"{path}:{number}: {error}") from None
-        else:
-            found.append(StoredProfile(profile=profile, folder=root / profile.place))
-    if torn:
-        damaged.append(f"{path}:{len(lines) + 1}: incomplete last line left out")
-    return tuple(found), tuple(damaged)
+    profiles, damaged = read_records(root / PROFILES_FILE, InferenceProfile, PROFILE_VERSION)
+    found = (StoredProfile(profile=each, folder=root / each.place) for each in profiles)
+    return tuple(found), damaged
 
 
 def profile_folders(root: Path) -> Iterator[Path]:

@@ -130,6 +130,7 @@ class DynamoTarget(CompileTarget):
         if outcome.status is Status.ERROR:
             return _after_failure(subject, captured)
         if outcome.fullgraph is None:
+            subject.enter(Phase.COMPILE)  # after the rendering of the trace
             outcome = replace(outcome, fullgraph=_compile_fullgraph(subject).verdict)
         return outcome
 

@@ -13,7 +13,7 @@ from compilewatch.extras.profiles.infer.store import (
     PROFILES_FILE,
     SAMPLES_FILE,
     ProfileFolder,
-    append_profile,
+    append_record,
     open_profile,
     profile_folders,
     read_profiles,
@@ -80,7 +80,7 @@ def test_a_torn_line_is_left_out_and_the_next_is_kept(tmp_path: Path) -> None:
     found, damaged = read_profiles(tmp_path / FIRST)
     assert [each.profile for each in found] == [made]
     assert "incomplete last line" in damaged[0]
-    append_profile(path, made)
+    append_record(path, made)
     found, damaged = read_profiles(tmp_path / FIRST)
     assert len(found) == 2
     assert "damaged line left out" in damaged[0]
@@ -89,7 +89,7 @@ def test_a_torn_line_is_left_out_and_the_next_is_kept(tmp_path: Path) -> None:
 def test_a_profile_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     made = stored(tmp_path, FIRST)
     newer = msgspec.structs.replace(made, schema_version=made.schema_version + 1)
-    append_profile(tmp_path / FIRST / PROFILES_FILE, newer)
+    append_record(tmp_path / FIRST / PROFILES_FILE, newer)
     with pytest.raises(StoreError, match="written by a newer compilewatch"):
         open_profile(tmp_path, FIRST)
 

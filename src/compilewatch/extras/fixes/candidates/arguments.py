@@ -1,0 +1,131 @@
+"""Arguments of the call and settings of the model's configuration that it documents."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from compilewatch.extras.fixes.candidates import Place, Proposer
+from compilewatch.extras.fixes.records import Change, Kind
+from compilewatch.records import ConfigBuild, FactoryBuild, GraphBreak, LibraryBuild, TensorSummary
+
+_ROPE = re.compile(r"get_rope_index|compute_3d_position_ids|get_vision_position_ids")
+_CACHE = re.compile(r"cache|past_key_values", re.IGNORECASE)
+_ATTENTION = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
+_VALUES = re.compile(
+    r"_local_scalar_dense|capture_scalar_outputs|capture_dynamic_output|data-dependent|"
+    r"Data-dependent|Unbacked|unbacked"
+)
+_DATA = re.compile(r"ids$|mask|labels|token_type")
+_SMALL = 64
+"""Of so many elements an argument is a list of sizes; larger ones are data."""
+
+
+_CONSTANTS = 4096
+
+
+class Arguments(Proposer):
+    """Values of small arguments, and what models of Transformers document under one name."""
+
+    def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[Change]:
+        # Before the sizes become numbers, because it takes them as tensors.
+        if not isinstance(place.request.model.build, FactoryBuild | LibraryBuild):
+            yield from self._of_transformers(breaks, place)
+        if any(_VALUES.search(each.reason) for each in breaks):
+            yield from filter(None, map(_numbers, place.inputs))
+
+    def _of_transformers(self, breaks: Sequence[GraphBreak], place: Place) -> Iterator[Change]:
+        frames = [(f.file, f.function) for each in breaks for f in each.user_stack]
+        named = " ".join(f"{file} {function}" for file, function in frames)
+        if _ROPE.search(named):
+            yield _rope_index()
+        if _CACHE.search(named):
+            yield Change(
+                name="use_cache=False",
+                kind=Kind.ARGUMENT,
+                summary="The call returns no cache, which a single forward pass does not need.",
+                lines=('kwargs["use_cache"] = False',),
+                drops=("past_key_values",),
+            )
+        if _ATTENTION.search(named) and not isinstance(place.request.model.build, ConfigBuild):
+            yield _attention("eager")
+
+
+def _rope_index() -> Change:
+    return Change(
+        name="position_ids computed before the call",
+        kind=Kind.ARGUMENT,
+        summary="Position ids that depend on the values of the inputs are computed before the "
+        "call, by the model's own method, and given to it.",
+        imports=("import inspect",),
+        lines=(
+            'inner = model if hasattr(model, "get_rope_index") else getattr(model, "model", None)',
+            'if kwargs.get("position_ids") is None and hasattr(inner, "get_rope_index"):',
+            "    taken = inspect.signature(inner.get_rope_index).parameters",
+            "    given = {name: kwargs[name] for name in taken if name in kwargs}",
+            '    kwargs["position_ids"] = inner.get_rope_index(**given)[0]',
+        ),
+    )
+
+
+def _attention(implementation: str) -> Change:
+    return Change(
+        name=f"attention implementation {implementation}",
+        kind=Kind.ARGUMENT,
+        summary=f"Attention is computed by the implementation {implementation!r}.",
+        lines=(f"model.set_attn_implementation({implementation!r})",),
+    )
+
+
+def _numbers(given: TensorSummary) -> Change | None:
+    """Give a tensor of sizes or positions as numbers; None for data."""
+    name, dtype, shape = given.name, given.dtype or "", given.shape
+    if not name.isidentifier() or not dtype.startswith(("int", "uint")) or shape is None:
+        return None
+    if math.prod(shape) > _SMALL or _DATA.search(name):
+        return None
+    return Change(
+        name=f"{name} given as numbers",
+        kind=Kind.ARGUMENT,
+        summary=f"The values of {name} are given as numbers, of which a tensor is made in the "
+        "graph: the compiler knows them and guards on them. New values cost a compilation. (Fake "
+        "tensors keep the values of constants with one element only; the limit is raised.)",
+        imports=(
+            "import functools",
+            "import torch._subclasses.fake_tensor",
+            "import weakref",
+            "from unittest import mock",
+        ),
+        definitions=(_TENSOR_AGAIN,),
+        lines=(
+            f'if torch.is_tensor(kwargs.get("{name}")):',
+            f'    kwargs["{name}"] = kwargs["{name}"].tolist()',
+            f'forward = tensor_again(model, "{name}", torch.{dtype})',
+            'stack.enter_context(mock.patch.object(model, "forward", forward))',
+            "fake_tensor = torch._subclasses.fake_tensor",
+            f'limit = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", {_CONSTANTS})',
+            "stack.enter_context(limit)",
+        ),
+    )
+
+
+_TENSOR_AGAIN = '''\
+_forwards = weakref.WeakKeyDictionary()
+
+
+def tensor_again(model, name, dtype):
+    """Return a forward that makes a tensor of an argument which is given as numbers."""
+    made = _forwards.setdefault(model, {})
+    if name not in made:
+        forward = model.forward
+
+        @functools.wraps(forward)
+        def with_tensor(*args, **kwargs):
+            if isinstance(kwargs.get(name), list):
+                kwargs[name] = torch.tensor(kwargs[name], dtype=dtype)
+            return forward(*args, **kwargs)
+
+        made[name] = with_tensor  # the same at each call: another one would be compiled again
+    return made[name]
+'''

@@ -1,0 +1,31 @@
+"""How a model is used: what its first call does is done before Dynamo looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from compilewatch.extras.fixes.candidates import Place, Proposer
+from compilewatch.extras.fixes.records import Change, Kind
+from compilewatch.records import GraphBreak
+
+_CALLED = "_called = weakref.WeakSet()  # models that were called once before they are compiled"
+
+
+class Usage(Proposer):
+    def propose(self, _: Sequence[GraphBreak], __: Place, /) -> Iterator[Change]:
+        """Propose one call in eager mode: caches are filled then, and hooks installed."""
+        yield Change(
+            name="call once before compiling",
+            kind=Kind.USAGE,
+            summary="The model is called once in eager mode before it is compiled: what it does in "
+            "its first call only (filling caches, installing hooks) is done then.",
+            imports=("import weakref", "from torch.utils._pytree import tree_map_only"),
+            definitions=(_CALLED,),
+            lines=(
+                "if model not in _called:",
+                "    _called.add(model)",
+                "    with torch.no_grad():",
+                "        copies = tree_map_only(torch.Tensor, torch.clone, (args, kwargs))",
+                "        model(*copies[0], **copies[1])",
+            ),
+        )

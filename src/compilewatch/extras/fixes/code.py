@@ -1,0 +1,71 @@
+"""The Python source of a fix: the context manager that is printed, run and proven."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from compilewatch.extras.fixes.records import Change
+
+NAME = "compilable"
+
+_USE = """\
+compiled = torch.compile(model{options})
+with compilable(model, args, kwargs):
+    compiled(*args, **kwargs)
+"""
+
+OPTIONS_LINE = "options["
+
+
+def imports(changes: Sequence[Change]) -> list[str]:
+    """Return the import statements of a fix, sorted, without repetition."""
+    needed = {"import contextlib", "import torch", "import torch._dynamo"}
+    return sorted(needed | {line for each in changes for line in each.imports}, key=_import_order)
+
+
+def _import_order(line: str) -> tuple[bool, str]:
+    return line.startswith("from "), line
+
+
+def context_manager(changes: Sequence[Change], title: str) -> str:
+    """Return the source of `compilable(model, args, kwargs, options)`, with what it calls.
+
+    `title` is its docstring, one line.
+    """
+    definitions = {text.strip("\n"): None for each in changes for text in each.definitions}
+    body: list[str] = []
+    for each in changes:
+        body += [f"# {line}" for line in textwrap.wrap(each.summary, 84)]
+        body += each.lines
+    inside = textwrap.indent("\n".join(body), " " * 8)
+    manager = (
+        "@contextlib.contextmanager\n"
+        f"def {NAME}(model, args, kwargs, options=None):\n"
+        f'    """{title}"""\n'
+        "    options = {} if options is None else options\n"
+        "    with contextlib.ExitStack() as stack:\n"
+        f"{inside}\n"
+        "        yield\n"
+    )
+    return "\n\n\n".join([*definitions, manager])
+
+
+def pasteable(changes: Sequence[Change], title: str) -> str:
+    """Return a fix as a user pastes it: imports, the context manager, and an example of its use."""
+    source = context_manager(changes, title)
+    if not any(OPTIONS_LINE in line for each in changes for line in each.lines):
+        source = source.replace(", options=None):", "):")
+        source = source.replace("    options = {} if options is None else options\n", "")
+        use = _USE.format(options="")
+    else:
+        use = "options = {}\n" + _USE.format(options=", **options").replace(
+            "compiled = torch", "# The options are those that the fix sets.\ncompiled = torch"
+        )
+        use = (
+            "options = {}\n"
+            "with compilable(model, args, kwargs, options):\n"
+            "    compiled = torch.compile(model, **options)\n"
+            "    compiled(*args, **kwargs)\n"
+        )
+    return "\n".join([*imports(changes), "\n", source, "\n" + use])

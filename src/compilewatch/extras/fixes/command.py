@@ -1,0 +1,169 @@
+"""`compilewatch fix`: search for changes that remove a model's graph breaks, and prove them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from compilewatch.api.requests import one_request
+from compilewatch.cli import completion, options
+from compilewatch.config.settings import load_settings
+from compilewatch.errors import StoreError, UsageError
+from compilewatch.extras.fixes.fixing import Limits, find_fix
+from compilewatch.extras.fixes.of_run.command import fix_run
+from compilewatch.extras.fixes.records import FixStatus
+from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS
+from compilewatch.extras.fixes.text import fix_panel
+from compilewatch.report.terminal.pieces import console
+
+EXIT_STATUSES = {
+    FixStatus.PROVEN: 0,
+    FixStatus.NO_BREAK: 0,
+    FixStatus.IMPROVES: 1,
+    FixStatus.NOTHING: 3,
+    FixStatus.NO_VERDICT: 3,
+}
+
+_OF_RUNS = frozenset(
+    ("run", "output_dir", "jobs", "max_evaluations", "max_seconds", "max_model_seconds")
+) | {"no_rewrites", "verbose", "as_json"}
+"""The parameters that mean something with --all-of."""
+
+
+@click.command("fix")
+@options.optional_request_options
+@click.option(
+    "--all-of",
+    "run",
+    metavar="RUN",
+    shell_complete=completion.runs,
+    help="All models of this stored run that have graph breaks: latest, or an id.",
+)
+@options.output
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="With --all-of: how many models at a time (default: the setting jobs).",
+)
+@click.option(
+    "--max-evaluations",
+    type=click.IntRange(min=1),
+    default=MAX_EVALUATIONS,
+    show_default=True,
+    help="How often Dynamo is asked at most.",
+)
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(min=1),
+    help="After this time nothing new is tried (600; with --all-of, of all models: no limit).",
+)
+@click.option(
+    "--max-model-seconds",
+    type=click.FloatRange(min=1),
+    default=MAX_SECONDS,
+    show_default=True,
+    help="With --all-of: after this time nothing new is tried for a model.",
+)
+@click.option("--no-rewrites", is_flag=True, help="Try nothing that edits the source of a library.")
+@click.option("--save", type=click.Path(dir_okay=False), help="Write the script of the proof.")
+@click.option("--patch", type=click.Path(dir_okay=False), help="Write rewrites as a unified diff.")
+@options.verbose
+@options.as_json
+def command(
+    *,
+    model: str | None,
+    run: str | None,
+    output_dir: str | None,
+    jobs: int | None,
+    target: str,
+    mode: str,
+    dynamic: bool | None,
+    inputs_file: str | None,
+    max_evaluations: int,
+    max_seconds: float | None,
+    max_model_seconds: float,
+    no_rewrites: bool,
+    save: str | None,
+    patch: str | None,
+    verbose: bool,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Search for changes that remove the graph breaks of MODEL, and print what is proven.
+
+    With --all-of, of all models of a stored run: each place once, on three models, and then what
+    was found there on all others that have it. What is found is stored in the run.
+
+    Settings of Dynamo, another use of the model, its documented arguments, replacements of single
+    functions and rewrites of source lines are tried, the least intrusive first. What Dynamo accepts
+    is proven by a script of plain PyTorch in a process of its own: single graph, equal results in
+    eager mode, as a graph and with Inductor, for two shapes and two seeds, and for unusual values.
+
+    Exit statuses: 0 a single graph, proven (or no graph break); 1 fewer graph breaks, proven;
+    2 wrong input; 3 nothing is proven. With --all-of: 0 a single graph, proven, for all models;
+    1 not for all; 3 a limit has left models that were not searched.
+    """
+    if run is not None:
+        _check_alone()
+        given = {"output_dir": output_dir, "jobs": jobs}
+        return fix_run(
+            run,
+            load_settings({name: value for name, value in given.items() if value is not None}),
+            limits=Limits(evaluations=max_evaluations, seconds=max_model_seconds),
+            max_seconds=max_seconds,
+            rewrites=not no_rewrites,
+            as_json=as_json,
+        )
+    if model is None:
+        raise UsageError("name a model, or a run with --all-of")
+    request, settings = one_request(
+        model,
+        target=target,
+        mode=mode,
+        dynamic=dynamic,
+        inputs_file=inputs_file,
+        flags=flags | {"jobs": 1},
+    )
+    err = console(stderr=True)
+
+    def report(what: str, number: int) -> None:
+        err.print(f"{number + 1:>2}  {what}", markup=False, highlight=False)
+
+    found = find_fix(
+        request,
+        settings,
+        limits=Limits(evaluations=max_evaluations, seconds=max_seconds or MAX_SECONDS),
+        rewrites=not no_rewrites,
+        report=report,
+    )
+    if save is not None:
+        _write(save, found.script)
+    if patch is not None:
+        _write(patch, found.patch)
+    if as_json:
+        options.print_json(found)
+    else:
+        console().print(fix_panel(found, verbose=verbose))
+    return EXIT_STATUSES[found.status]
+
+
+def _check_alone() -> None:
+    """Raises UsageError for a model, or an option of one model, beside --all-of."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        if name == "model" and context.params.get(name) is not None:
+            raise UsageError("name a model, or a run with --all-of, not both")
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in _OF_RUNS:
+            raise UsageError(f"{option.opts[0]} is about one model: leave it out with --all-of")
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,184 @@
+"""`fix` for one model: the processes behind the search, and the script that judges it."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from compilewatch.api.launching import local_launcher
+from compilewatch.api.worker_client import last_line, oneshot
+from compilewatch.config.settings import Settings
+from compilewatch.contract.messages import Script
+from compilewatch.environments import Environments, package_folder, worker_variables
+from compilewatch.extras.fixes.candidates import Place
+from compilewatch.extras.fixes.records import (
+    REGIONS_FILE,
+    Fix,
+    FixStatus,
+    Proof,
+    ProofRequest,
+    ProofStep,
+    Region,
+)
+from compilewatch.extras.fixes.rewriting.changes import patch
+from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS, Changes, Search
+from compilewatch.launchers import Launcher
+from compilewatch.records import Depth, Request, Result, Status, Tier, Work
+
+WORK = "fix"
+REGIONS = "fix-regions"
+SCRIPT = "fix-script"
+
+PROOF_SECONDS = 900.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    evaluations: int = MAX_EVALUATIONS
+    seconds: float = MAX_SECONDS
+
+
+def find_fix(
+    request: Request,
+    settings: Settings,
+    *,
+    limits: Limits | None = None,
+    rewrites: bool = True,
+    report: Callable[[str, int], None] = lambda *_: None,
+) -> Fix:
+    """Search for changes that remove the graph breaks of a model, and prove them.
+
+    Each evaluation is a process of its own on this machine; nothing is stored.
+    """
+    with searching(settings, request.target.environment) as find:
+        return find(request, limits or Limits(), rewrites=rewrites, report=report)
+
+
+class Finder:
+    """Searches for fixes with one warm worker."""
+
+    def __init__(self, launcher: Launcher, environments: Environments, scratch: Path) -> None:
+        self._launcher, self._environments, self._scratch = launcher, environments, scratch
+
+    def __call__(
+        self,
+        request: Request,
+        limits: Limits,
+        *,
+        rewrites: bool = True,
+        report: Callable[[str, int], None] = lambda *_: None,
+    ) -> Fix:
+        request = _reduced(request)
+        search = Search(
+            evaluate=lambda changes: self.evaluate(request, changes),
+            prove=lambda changes: self.prove(request, changes),
+            place=Place(request=request, source_of=self._source_of(request)),
+            max_evaluations=limits.evaluations,
+            max_seconds=limits.seconds,
+            rewrites=rewrites,
+            report=report,
+        )
+        found = search.run()
+        edits = [edit for each in found.changes for edit in each.edits]
+        found = msgspec.structs.replace(found, patch=patch(edits, search.place.source_of))
+        if found.status in (FixStatus.IMPROVES, FixStatus.NOTHING):
+            found = msgspec.structs.replace(found, regions=self._regions(request))
+        return found
+
+    def _regions(self, request: Request) -> tuple[Region, ...]:
+        """The submodules to compile instead of the model; none if that cannot be said."""
+        work = Work(name=REGIONS, options={})
+        request = msgspec.structs.replace(request, work=work, keep_artifacts=True)
+        (completed,) = self._launcher.run([request], self._scratch)
+        if completed.artifacts is None or completed.result.status is not Status.PASS:
+            return ()
+        written = (completed.artifacts / REGIONS_FILE).read_bytes()
+        return msgspec.json.decode(written, type=tuple[Region, ...])
+
+    def evaluate(self, request: Request, changes: Changes) -> Result:
+        """Return what Dynamo does with the model under changes, in a process of its own."""
+        request = _reduced(request)
+        if changes:
+            options = {"changes": msgspec.to_builtins(changes)}
+            request = msgspec.structs.replace(request, work=Work(name=WORK, options=options))
+        (completed,) = self._launcher.run([request], self._scratch)
+        return completed.result
+
+    def prove(self, request: Request, changes: Changes) -> tuple[str, Proof]:
+        """Return the script that proves changes, and what it found in a process of its own."""
+        request = _reduced(request)
+        chosen = self._environments.interpreter(request.target.environment)
+        real = msgspec.structs.replace(request, tier=Tier.REAL, work=None)
+        names = " and ".join(each.name for each in changes)
+        wanted = ProofRequest(
+            request=real, changes=changes, title=f"{request.model.name} with {names}"
+        )
+        try:
+            written = oneshot(chosen, SCRIPT, msgspec.json.encode(wanted), PROOF_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "", _failed("the script is written", f"not within {PROOF_SECONDS:g} s")
+        if written.returncode != 0:
+            return "", _failed("the script is written", last_line(written.stderr))
+        script = msgspec.json.decode(written.stdout, type=Script).text
+        return script, run_proof(script, str(chosen.path), worker_variables(chosen))
+
+    def _source_of(self, request: Request) -> Callable[[str], str | None]:
+        folders = [Path.cwd(), *map(Path, getattr(request.model.build, "python_path", ()))]
+        chosen = self._environments.interpreter(request.target.environment)
+        folders.append(package_folder(chosen))
+
+        def read(file: str) -> str | None:
+            for folder in folders:
+                with contextlib.suppress(OSError, UnicodeDecodeError):
+                    return (folder / file).read_text()
+            return None
+
+        return read
+
+
+def _reduced(request: Request) -> Request:
+    """The request as it is evaluated for a fix: that does not depend on the number of layers."""
+    return msgspec.structs.replace(request, depth=Depth.REDUCED, keep_artifacts=False)
+
+
+@contextlib.contextmanager
+def searching(settings: Settings, environment: str) -> Iterator[Finder]:
+    """Yield a finder of fixes, whose worker stays warm until the end."""
+    with (
+        tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
+        local_launcher(settings, [environment], single=True) as launcher,
+    ):
+        yield Finder(launcher, Environments(settings.cache_folder), Path(scratch))
+
+
+def run_proof(script: str, python: str, variables: dict[str, str]) -> Proof:
+    """Run the script of a proof in a fresh process, without compilewatch, and read its figures."""
+    with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
+        path = Path(folder) / "proof.py"
+        path.write_text(script)
+        try:
+            done = subprocess.run(
+                [python, str(path), "--json"],
+                env=variables,
+                capture_output=True,
+                check=False,
+                timeout=PROOF_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return _failed("the proof ends", f"not within {PROOF_SECONDS:g} s")
+    try:
+        found = msgspec.json.decode(done.stdout.splitlines()[-1])
+        steps = tuple(ProofStep(name=n, passed=p, detail=d) for n, p, d in found.pop("steps"))
+        return msgspec.convert({**found, "steps": steps}, Proof)
+    except (IndexError, msgspec.DecodeError, msgspec.ValidationError, TypeError, ValueError):
+        return _failed("the proof runs", last_line(done.stderr))
+
+
+def _failed(name: str, detail: str) -> Proof:
+    return Proof(steps=(ProofStep(name=name, passed=False, detail=detail),))

@@ -1,0 +1,113 @@
+"""`compilewatch fix --all-of RUN`: the work on a stored run, and what it prints."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from compilewatch.analysis.proven import proven_total
+from compilewatch.analysis.summary import downloads_of
+from compilewatch.cli import options
+from compilewatch.config.settings import Settings
+from compilewatch.errors import StoreError
+from compilewatch.extras.fixes.fixing import Limits, searching
+from compilewatch.extras.fixes.of_run.cases import Case, cases_of
+from compilewatch.extras.fixes.of_run.driver import RunSearch
+from compilewatch.extras.fixes.of_run.journal import FILE, FixJournal
+from compilewatch.extras.fixes.of_run.progress import FixProgress
+from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState
+from compilewatch.extras.fixes.of_run.text import RunFixSummary, summary_text
+from compilewatch.extras.fixes.of_run.view import model_fix
+from compilewatch.report.terminal.pieces import console
+from compilewatch.store import Store, StoredRun
+
+
+def fix_run(
+    reference: str,
+    settings: Settings,
+    *,
+    limits: Limits,
+    max_seconds: float | None,
+    rewrites: bool,
+    as_json: bool,
+) -> int:
+    """Search for the fixes of a run, store and print them; return the exit status."""
+    store = Store(Path(settings.output_dir))
+    stored = store.open(reference)
+    cases, notes = cases_of(stored.results())
+    journal = FixJournal(stored.path)
+    reuse(store, stored, cases, limits)
+    with FixProgress() as progress:
+        search = RunSearch(
+            cases=cases,
+            journal=journal,
+            observer=progress,
+            limits=limits,
+            max_seconds=max_seconds,
+            rewrites=rewrites,
+        )
+        if search.begin():
+            work(search, cases, settings)
+    found = summarised(stored, cases, notes)
+    if as_json:
+        options.print_json(found)
+    else:
+        console().print(summary_text(found))
+    return exit_status(found)
+
+
+def reuse(store: Store, stored: StoredRun, cases: Sequence[Case], limits: Limits) -> None:
+    """Copy what other runs have for the same models, versions and code into the run."""
+    journal = FixJournal(stored.path)
+    for other in store.runs():
+        if other.path != stored.path and (other.path / FILE).exists():
+            with contextlib.suppress(StoreError):  # what cannot be read is searched again
+                journal.adopt(FixJournal(other.path), (case.key for case in cases), limits)
+
+
+def work(search: RunSearch, cases: Sequence[Case], settings: Settings) -> None:
+    """Let as many finders as the settings have jobs work on each environment of the run."""
+    for environment in dict.fromkeys(case.request.target.environment for case in cases):
+        with contextlib.ExitStack() as stack:
+            finders = [
+                stack.enter_context(searching(settings, environment)) for _ in range(settings.jobs)
+            ]
+            search.run(finders, environment)
+
+
+def summarised(stored: StoredRun, cases: Sequence[Case], notes: Sequence[str]) -> RunFixSummary:
+    """Return what is stored for these cases; one without a line is `not_searched`."""
+    found, damaged = FixJournal(stored.path).read()
+    by_state: dict[FixState, list[Case]] = {state: [] for state in FixState}
+    for case in cases:
+        each = found.get(case.key)
+        by_state[each.state if each is not None else FixState.NOT_SEARCHED].append(case)
+    fixes = tuple(found[case.key] for case in cases if case.key in found)
+    shown = [model_fix(each) for each in fixes]
+    removed = {place for each in shown for place in each.removed}
+    places = {place for case in cases for place in case.places}
+    return RunFixSummary(
+        run=stored.run.id,
+        states={state: len(each) for state, each in by_state.items()},
+        downloads={
+            state: downloads_of(case.request.model for case in each)
+            for state, each in by_state.items()
+        },
+        places=len(places),
+        removed=len(places & removed),
+        searches=sum(each.origin is FixOrigin.SEARCH for each in fixes),
+        evaluations=sum(len(each.fix.trials) for each in fixes),
+        seconds=round(sum(each.fix.seconds for each in fixes), 1),
+        total=proven_total([case.result for case in cases], shown),
+        fixes=fixes,
+        notes=(*damaged, *notes),
+    )
+
+
+def exit_status(found: RunFixSummary) -> int:
+    """0 if all have a single graph, proven; 3 if a limit left some; 1 for anything else."""
+    if found.states[FixState.NOT_SEARCHED]:
+        return 3
+    proven = found.states[FixState.PROVEN]
+    return 0 if proven == sum(found.states.values()) else 1

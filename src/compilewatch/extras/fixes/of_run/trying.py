@@ -1,0 +1,109 @@
+"""Changes that were proven for other models, tried on one more: cheaper than a search for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from compilewatch.contract.targets import target_label
+from compilewatch.extras.fixes.candidates.settings import after_rejection
+from compilewatch.extras.fixes.code import pasteable
+from compilewatch.extras.fixes.fixing import Limits
+from compilewatch.extras.fixes.records import Fix, FixStatus, Proof, Rejection, Trial
+from compilewatch.extras.fixes.search import Changes, names_of, trial_of
+from compilewatch.records import GraphBreak, Request, Result, Status
+
+
+class FixFinder(Protocol):
+    """Searches for a fix of a model, and evaluates and proves single sets of changes."""
+
+    def __call__(
+        self,
+        request: Request,
+        limits: Limits,
+        *,
+        rewrites: bool = True,
+        report: Callable[[str, int], None] = ...,
+    ) -> Fix: ...
+
+    def evaluate(self, request: Request, changes: Changes) -> Result: ...
+
+    def prove(self, request: Request, changes: Changes) -> tuple[str, Proof]: ...
+
+
+class KnownChangesTrial:
+    """Tries changes on one model. `report` receives what is done; `trials` are all evaluations."""
+
+    def __init__(
+        self, finder: FixFinder, request: Request, report: Callable[[str, int], None]
+    ) -> None:
+        self._finder, self._request, self._report = finder, request, report
+        self.trials: list[Trial] = []
+        self._began = time.monotonic()
+
+    def run(self, changes: Changes, breaks: Sequence[GraphBreak], *, minimal: bool) -> Fix | None:
+        """Return the fix that is proven, or what its proof rejected; None where they do not help.
+
+        `breaks` are those of the model as it is. Unless the changes are known to be `minimal` for
+        these graph breaks, those that the model does not need are left out first.
+        """
+        if not self._captured(changes):
+            return None
+        for each in () if minimal else reversed(changes):
+            without = tuple(other for other in changes if other is not each)
+            if without and self._captured(without):
+                changes = without
+        changes, script, proof, rejections = self._proven(changes)
+        name = self._request.model.name
+        fix = Fix(
+            model=name,
+            target=target_label(self._request.target),
+            status=FixStatus.NOTHING,
+            detail="nothing that was tried is proven",
+            breaks=tuple(breaks),
+            left=tuple(breaks),
+            trials=tuple(self.trials),
+            rejections=rejections,
+            seconds=round(time.monotonic() - self._began, 1),
+        )
+        if not proof.holds:
+            return fix
+        before, after = proof.breaks
+        single = proof.single_graph
+        detail = "one graph" if single else f"{after} graph breaks instead of {before}"
+        return msgspec.structs.replace(
+            fix,
+            status=FixStatus.PROVEN if single else FixStatus.IMPROVES,
+            detail=detail,
+            left=() if single else tuple(breaks),  # which ones went is not known then
+            changes=changes,
+            code=pasteable(changes, f"What makes {name} {detail}."),
+            script=script,
+            proof=proof,
+        )
+
+    def _proven(self, changes: Changes) -> tuple[Changes, str, Proof, tuple[Rejection, ...]]:
+        """Prove changes, with one more where the proof fails for a reason that it removes."""
+        rejections: list[Rejection] = []
+        while True:
+            self._report(f"proving {names_of(changes)}", len(self.trials))
+            script, proof = self._finder.prove(self._request, changes)
+            if proof.holds:
+                return changes, script, proof, tuple(rejections)
+            names = tuple(each.name for each in changes)
+            rejections.append(Rejection(changes=names, reason=proof.failure))
+            more = after_rejection(proof.failure)
+            if more is None or more.name in names:
+                return changes, script, proof, tuple(rejections)
+            changes = (more, *changes)
+
+    def _captured(self, changes: Changes) -> bool:
+        """Whether Dynamo captures a single graph under these changes."""
+        self._report(f"trying {names_of(changes)}", len(self.trials))
+        began = time.monotonic()
+        result = self._finder.evaluate(self._request, changes)
+        self.trials.append(trial_of(changes, result, time.monotonic() - began))
+        return result.status is Status.PASS

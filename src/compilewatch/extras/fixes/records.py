@@ -1,0 +1,165 @@
+"""What is tried against graph breaks, what became of it, and the fix that was proven."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from compilewatch.records import GraphBreak, Record, Request
+
+FIXES_VERSION = 1
+"""The version of what `fixes.jsonl` and `--json` contain."""
+
+REGIONS_FILE = "regions.json"
+"""The artifact of a search for regions: a list of `Region` as JSON."""
+
+
+class Kind(StrEnum):
+    """What a change touches, least intrusive first."""
+
+    SETTING = "setting"
+    USAGE = "usage"
+    ARGUMENT = "argument"
+    FUNCTION = "function"
+    REWRITE = "rewrite"
+
+
+class Edit(Record, frozen=True, kw_only=True):
+    """Complete lines of a function of a library, from `line` on, and the lines in their place.
+
+    `file` is relative to the folder of packages, `path` the function in its module.
+    """
+
+    file: str
+    path: str
+    line: int
+    old: str
+    new: str
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """One change around a call of a model, as Python source that is run and printed as it is.
+
+    `lines` are statements in which `stack` is an `ExitStack` that holds the change in force,
+    `model` the module, `args` and `kwargs` (a dict that may be changed) the arguments of its call,
+    and `options` the dict of keyword arguments of `torch.compile`. `imports` are the statements
+    that they need and `definitions` functions that they call. A rewrite has its `edits`, and the
+    `diff` of the library's files. With `removes_check`, an error that the model raised for some
+    values is no longer raised. `drops` names outputs that the model no longer returns.
+    """
+
+    name: str
+    kind: Kind
+    summary: str
+    lines: tuple[str, ...]
+    imports: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    diff: str = ""
+    removes_check: bool = False
+    drops: tuple[str, ...] = ()
+
+
+class ProofRequest(Record, frozen=True, kw_only=True):
+    """What a worker writes a script for: the changes, for the model and target of a request."""
+
+    request: Request
+    changes: tuple[Change, ...]
+    title: str
+
+
+class Trial(Record, frozen=True, kw_only=True):
+    """What Dynamo did with a model under some changes. `breaks` is None where it failed."""
+
+    changes: tuple[str, ...]
+    status: str
+    detail: str
+    breaks: int | None
+    seconds: float
+    error: str = ""
+
+
+class ProofStep(Record, frozen=True, kw_only=True):
+    """One requirement of the proof, and what was found."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
+class Proof(Record, frozen=True, kw_only=True):
+    """What the script of plain PyTorch found, in a process of its own.
+
+    `breaks`, `graphs` and `compilations` are counted without and with the fix; the compilations are
+    those of four calls in turns of two shapes. `single_graph` says that `fullgraph=True` accepted
+    the model for both shapes.
+    """
+
+    steps: tuple[ProofStep, ...]
+    single_graph: bool = False
+    breaks: tuple[int, int] = (0, 0)
+    graphs: tuple[int, int] = (0, 0)
+    compilations: tuple[int, int] = (0, 0)
+    seconds: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.steps) and all(step.passed for step in self.steps)
+
+    @property
+    def failure(self) -> str:
+        """The first requirement that was not met; empty if all were."""
+        failed = next((step for step in self.steps if not step.passed), None)
+        return f"{failed.name}: {failed.detail}" if failed is not None else ""
+
+
+class Rejection(Record, frozen=True, kw_only=True):
+    """Changes that Dynamo accepted and the proof did not."""
+
+    changes: tuple[str, ...]
+    reason: str
+
+
+class Region(Record, frozen=True, kw_only=True):
+    """A submodule that is one graph by itself, with its share of the model's operators."""
+
+    name: str
+    kind: str
+    share: float
+
+
+class FixStatus(StrEnum):
+    """The result of a search: a single graph, fewer graph breaks, or nothing that is proven."""
+
+    PROVEN = "proven"
+    IMPROVES = "improves"
+    NOTHING = "nothing"
+    NO_BREAK = "no_break"
+    NO_VERDICT = "no_verdict"
+
+
+class Fix(Record, frozen=True, kw_only=True):
+    """The result of a search for one model.
+
+    `breaks` are those of the model as it is and `left` those that remain. `code` is the context
+    manager to paste, `patch` its rewrites as a unified diff, `script` the proof as a complete
+    script. `trials` are all evaluations in order, `rejections` what the proof did not accept.
+    `limit` says which limit ended the search, and is empty if it came to its end.
+    """
+
+    model: str
+    target: str
+    status: FixStatus
+    detail: str = ""
+    breaks: tuple[GraphBreak, ...] = ()
+    left: tuple[GraphBreak, ...] = ()
+    changes: tuple[Change, ...] = ()
+    code: str = ""
+    patch: str = ""
+    script: str = ""
+    proof: Proof | None = None
+    trials: tuple[Trial, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    regions: tuple[Region, ...] = ()
+    limit: str = ""
+    seconds: float = 0.0
+    version: int = FIXES_VERSION

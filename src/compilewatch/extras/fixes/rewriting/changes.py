@@ -1,0 +1,93 @@
+"""A rewrite as a change: the source that puts it in force, and its diff."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Sequence
+
+from compilewatch.extras.fixes.records import Change, Edit, Kind
+from compilewatch.extras.fixes.rewriting import editing
+from compilewatch.extras.fixes.rewriting.rule import RewriteRule
+
+IMPORTS = (
+    "import ast",
+    "import contextlib",
+    "import functools",
+    "import importlib",
+    "import inspect",
+    "from collections.abc import Iterator",
+    "from pathlib import Path",
+    "from types import CodeType, FunctionType",
+    "from typing import Any",
+)
+"""What the source of `editing` needs."""
+
+SourceOf = Callable[[str], str | None]
+
+
+def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Change:
+    """Return the change that makes these edits."""
+    places = {f"{_stem(each.file)}:{each.line}": None for each in edits}
+    constants, lines = [], []
+    for each in edits:
+        name = _constant(each)
+        constants.append(f"{name} = (\n{_literal(each.old)},\n{_literal(each.new)},\n)")
+        lines.append(
+            f"stack.enter_context(edited({_module(each.file)!r}, {each.path!r}, {name}))",
+        )
+    return Change(
+        name=f"{rule.name} at {', '.join(places)}",
+        kind=Kind.REWRITE,
+        summary=rule.summary,
+        imports=IMPORTS,
+        definitions=(*_definitions(), *constants),
+        lines=tuple(lines),
+        edits=tuple(edits),
+        diff=patch(edits, source_of),
+        removes_check=rule.removes_check,
+    )
+
+
+def patch(edits: Sequence[Edit], source_of: SourceOf) -> str:
+    """Return edits as a unified diff that `patch -p1` applies in the folder of the packages."""
+    parts: list[str] = []
+    for file in dict.fromkeys(each.file for each in edits):
+        before = (source_of(file) or "").splitlines(keepends=True)
+        after = list(before)
+        for each in [each for each in edits if each.file == file]:
+            old = each.old.splitlines(keepends=True)
+            places = [i for i in range(len(after)) if after[i : i + len(old)] == old]
+            if places:
+                at = min(places, key=lambda i: abs(i + 1 - each.line))
+                after[at : at + len(old)] = each.new.splitlines(keepends=True)
+        parts += difflib.unified_diff(before, after, f"a/{file}", f"b/{file}")
+    return "".join(parts)
+
+
+def _definitions() -> tuple[str, ...]:
+    in_force = next(
+        line for line in inspect.getsource(editing).splitlines() if line.startswith("IN_FORCE")
+    )
+    return in_force, inspect.getsource(editing.edited), inspect.getsource(editing.edited_code)
+
+
+def _stem(file: str) -> str:
+    return file.rpartition("/")[2].removesuffix(".py")
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _constant(edit: Edit) -> str:
+    """The name of the constant with an edit, different for each."""
+    name = re.sub(r"\W", "_", f"{_stem(edit.file)}_{edit.path}_{edit.line}").upper()
+    again = sum(map(ord, edit.old + edit.new)) % 1000
+    return f"{name}_{again}"
+
+
+def _literal(text: str) -> str:
+    """Lines as a literal on several lines, each of them readable."""
+    return "\n".join(f"    {line!r}" for line in text.splitlines(keepends=True)) or "    ''"

@@ -1,0 +1,10 @@
+"""The table of rules, the least intrusive first."""
+
+from __future__ import annotations
+
+from compilewatch.extras.fixes.rewriting.rule import RewriteRule
+from compilewatch.extras.fixes.rewriting.rules import attention, checks, loops, masks, numbers
+
+RULES: tuple[RewriteRule, ...] = tuple(
+    rule for module in (checks, loops, masks, numbers, attention) for rule in module.RULES
+)

@@ -1,0 +1,224 @@
+"""Rules for generators and loops."""
+
+from __future__ import annotations
+
+import ast
+
+from compilewatch.extras.fixes.records import Edit
+from compilewatch.extras.fixes.rewriting.matching import keyword, name_of, stored_names
+from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
+from compilewatch.extras.fixes.rewriting.sites import Site
+
+_CONSUMERS = ("tuple", "list", "set", "frozenset", "dict", "sorted", "sum", "max", "min")
+"""Functions that take all elements of their argument in order, before anything else runs."""
+
+
+def listed(site: Site) -> Edits:
+    """Give a list instead of a generator to a function that consumes all of it at once.
+
+    The elements are evaluated in the same order, all of them before the function continues. The
+    same is true of the elements that are unpacked to names. `any`, `all` and `next` stop early and
+    are left alone.
+    """
+    edits: list[Edit | None] = []
+    for node in _headers(site.statement):
+        match node:
+            case ast.Call(func=function, args=[ast.GeneratorExp() as given, *_]) if ast.unparse(
+                function
+            ) in _CONSUMERS or (isinstance(function, ast.Attribute) and function.attr == "join"):
+                edits.append(_as_list(site, given))
+            case ast.Assign(targets=[ast.Tuple()], value=ast.GeneratorExp() as given):
+                edits.append(_as_list(site, given))
+    return all_of(*edits[:1]) if edits else ()
+
+
+def _headers(statement: ast.stmt) -> list[ast.AST]:
+    """The nodes of a statement without those of the statements inside of it."""
+    found: list[ast.AST] = [statement]
+    for each in found:
+        found += [
+            child
+            for child in ast.iter_child_nodes(each)
+            if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.Lambda)
+        ]
+    return found
+
+
+def _as_list(site: Site, given: ast.GeneratorExp) -> Edit | None:
+    """Put brackets around a generator, which keeps its lines as they are."""
+    first, last = site.span(given)
+    lines = [line.encode() for line in site.lines[first - 1 : last]]
+    start, end = given.col_offset, given.end_col_offset or 0
+    own = lines[0][start : start + 1] == b"(" and lines[-1][end - 1 : end] == b")"
+    if not own:
+        return None
+    # The parentheses of a call that has no other argument are the generator's own.
+    call = lines[0][:start].rstrip()[-1:].isalnum() or lines[0][:start].endswith((b"_", b"]", b")"))
+    opened, closed = (b"([", b"])") if call else (b"[", b"]")
+    lines[-1] = lines[-1][: end - 1] + closed + lines[-1][end:]
+    lines[0] = lines[0][:start] + opened + lines[0][start + 1 :]
+    return site.edit((first, last), b"".join(lines).decode())
+
+
+def visited(site: Site) -> Edits:
+    """Visit all rows of a mask in a loop that visits those with an element only.
+
+    `hit = torch.greater(mask.sum(...), 0).nonzero()` and a loop over `hit` whose body finds its
+    elements by `torch.where(mask[...])`, selects by them, and adds what it computed by
+    `index_add_`: for a row without elements all selections are empty, and adding nothing changes
+    nothing. In training the parameters of such a row get a gradient of zeros instead of none. The
+    number of the row is a list of one number, which indexes as a tensor of one element does.
+    """
+    loop = next((e for e in (site.statement, *site.around[::-1]) if isinstance(e, ast.For)), None)
+    hit = name_of(loop.iter) if loop is not None else _assigned_nonzero(site.statement)
+    loop = loop or _loop_over(site, hit)
+    if not hit or loop is None or loop.orelse or not isinstance(loop.target, ast.Name):
+        return ()
+    assigned = [
+        node
+        for node in ast.walk(site.function)
+        if isinstance(node, ast.Assign) and name_of(node.targets[0]) == hit
+    ]
+    uses = [n for n in ast.walk(site.function) if isinstance(n, ast.Name) and n.id == hit]
+    mask = _mask_of(assigned[0].value) if len(assigned) == 1 else None
+    if mask is None or len(uses) != 2 or not _adds_only(loop, mask) or not _as_list_does(loop):
+        return ()
+    first, last = site.span(assigned[0])
+    indent = " " * assigned[0].col_offset
+    row = site.new_name("number")
+    rows = f"{indent}{hit} = [[{row}] for {row} in range({mask}.shape[0])]\n"
+    return all_of(site.edit((first, last), rows))
+
+
+def _assigned_nonzero(statement: ast.stmt) -> str:
+    is_assigned = isinstance(statement, ast.Assign) and _mask_of(statement.value) is not None
+    return name_of(statement.targets[0]) if is_assigned else ""  # type: ignore[attr-defined]
+
+
+def _loop_over(site: Site, name: str) -> ast.For | None:
+    loops = [
+        n for n in ast.walk(site.function) if isinstance(n, ast.For) and name_of(n.iter) == name
+    ]
+    return loops[0] if len(loops) == 1 else None
+
+
+def _mask_of(value: ast.expr) -> str | None:
+    """`mask` of `torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()`; None for anything else."""
+    match value:
+        case ast.Call(
+            func=ast.Attribute(
+                value=ast.Call(
+                    func=compared,
+                    args=[
+                        ast.Call(func=ast.Attribute(value=ast.Name(id=mask), attr="sum")) as summed,
+                        ast.Constant(value=0),
+                    ],
+                ),
+                attr="nonzero",
+            ),
+        ) if ast.unparse(compared) in ("torch.greater", "torch.gt"):
+            dim = keyword(summed, "dim")
+            return (
+                mask if dim is not None and ast.unparse(dim) in ("(-1, -2)", "(-2, -1)") else None
+            )
+    return None
+
+
+def _elements_of(value: ast.expr, mask: str) -> bool:
+    """Whether a value is `torch.where(mask[...])`, or that of its only row."""
+    match value:
+        case ast.Call(func=called, args=[row], keywords=[]) if ast.unparse(called) == "torch.where":
+            if ast.unparse(row).endswith(".squeeze(0)") and isinstance(row, ast.Call):
+                row = row.func.value  # type: ignore[attr-defined]
+            return isinstance(row, ast.Subscript) and name_of(row.value) == mask
+    return False
+
+
+def _adds_only(loop: ast.For, mask: str) -> bool:
+    """Whether a body assigns names and adds by index, the elements of `mask` being indices."""
+    indices: set[str] = set()
+    assigned = {
+        name
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Assign)
+        for name in stored_names(node.targets[0])
+    }
+    added = False
+    for node in (each for stmt in loop.body for each in ast.walk(stmt)):
+        match node:
+            case ast.Assign(targets=[target], value=value) if _elements_of(value, mask):
+                indices |= stored_names(target)
+            case ast.Call(
+                func=ast.Attribute(attr="index_add_"), args=[ast.Constant(value=0), index, *_]
+            ):
+                added = name_of(index) in indices
+                if not added:
+                    return False
+            case ast.AugAssign(target=ast.Name(id=name)) if name in assigned:
+                pass  # a tensor of this row alone
+            case ast.AugAssign() | ast.Break() | ast.Return() | ast.While() | ast.Delete():
+                return False
+            case ast.Assign(targets=targets) if not all(
+                isinstance(each, ast.Name | ast.Tuple) for each in targets
+            ):
+                return False
+            case ast.Call(func=ast.Attribute(attr=attr)) if (
+                attr.endswith("_") and attr != "index_add_"
+            ):
+                return False
+            case ast.Call(func=ast.Attribute(attr="append" | "extend" | "add" | "update" | "pop")):
+                return False
+    return added
+
+
+def _as_list_does(loop: ast.For) -> bool:
+    """Whether the loop uses its row as `row[0]` or as an index, until `row = row[0]`."""
+    row = name_of(loop.target)
+    known = set()
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Subscript):
+            if name_of(node.value) == row and ast.unparse(node.slice) == "0":
+                known.add(id(node.value))
+            if name_of(node.slice) == row and name_of(node.value):
+                known.add(id(node.slice))
+    uses = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == row]
+    return ast.unparse(loop.body[0]) == f"{row} = {row}[0]" or all(id(n) in known for n in uses)
+
+
+RULES = (
+    RewriteRule(
+        name="list instead of a generator",
+        summary="A function gets a list instead of a generator; it consumes all of it.",
+        when=r"GB0003|[Gg]enerator|GB9493|__next__",
+        apply=listed,
+        before="""\
+return tuple(each * 2 for each in x)
+""",
+        after="""\
+return tuple([each * 2 for each in x])
+""",
+    ),
+    RewriteRule(
+        name="all rows visited",
+        summary="A loop visits all rows of a mask instead of those that have an element: "
+        "the others add nothing.",
+        when=r"nonzero|GB0036|GB0170|[Dd]ata.dependent|GuardOnDataDependent|GB7000",
+        apply=visited,
+        before="""\
+hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+for row in hit:
+    slot, token = torch.where(mask[row[0]])
+    states = hidden[token] * weights[row[0]]
+    output.index_add_(0, token, states)
+return output
+""",
+        after="""\
+hit = [[number] for number in range(mask.shape[0])]
+for row in hit:
+    slot, token = torch.where(mask[row[0]])
+    states = hidden[token] * weights[row[0]]
+    output.index_add_(0, token, states)
+return output
+""",
+    ),
+)

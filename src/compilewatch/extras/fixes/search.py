@@ -1,0 +1,316 @@
+"""The search for a fix: which changes remove graph breaks, as few as possible, and proven.
+
+The logic knows neither processes nor torch: an evaluator says what Dynamo does under changes, and a
+prover what the script of plain PyTorch says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from compilewatch.extras.fixes.candidates import Place, proposals
+from compilewatch.extras.fixes.candidates.settings import after_rejection
+from compilewatch.extras.fixes.records import (
+    Change,
+    Fix,
+    FixStatus,
+    Kind,
+    Proof,
+    Region,
+    Rejection,
+    Trial,
+)
+from compilewatch.records import GraphBreak, Result, Status
+
+Changes = tuple[Change, ...]
+
+MAX_EVALUATIONS = 24
+MAX_SECONDS = 600.0
+
+MAX_PROOFS = 4
+"""Each takes as long as several evaluations; what four proofs reject is not worth a fifth."""
+
+MAX_REWRITES = 4
+"""How many rewrites are made one after the other while the compiler still fails."""
+
+
+class Evaluator(Protocol):
+    """Says what Dynamo does with the model under changes, in a process of its own."""
+
+    def __call__(self, changes: Changes) -> Result: ...
+
+
+class Prover(Protocol):
+    """Writes the script that proves changes, and runs it in a process of its own."""
+
+    def __call__(self, changes: Changes) -> tuple[str, Proof]: ...
+
+
+class LimitReachedError(Exception):
+    """A limit of the search; the argument says which."""
+
+
+@dataclass(kw_only=True)
+class Search:
+    """A search for one model. `report` is told what is tried, and how many trials there were."""
+
+    evaluate: Evaluator
+    prove: Prover
+    place: Place
+    max_evaluations: int = MAX_EVALUATIONS
+    max_seconds: float = MAX_SECONDS
+    rewrites: bool = True
+    report: Callable[[str, int], None] = lambda *_: None
+    trials: list[Trial] = field(default_factory=list)
+    _known: dict[frozenset[str], Result] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
+
+    def run(self) -> Fix:
+        """Search, prove, and return the best fix that was proven."""
+        baseline = self._result(())
+        made = Found(model=baseline.request.model.name, breaks=baseline.breaks)
+        if baseline.status is Status.PASS:
+            return made.fix(self, FixStatus.NO_BREAK, "it has no graph breaks")
+        if baseline.status is not Status.GRAPH_BREAK and baseline.error is None:
+            return made.fix(self, FixStatus.NO_VERDICT, baseline.detail)
+        self.place = replace(self.place, inputs=baseline.inputs)
+        try:
+            self._search(baseline, made)
+        except LimitReachedError as limit:
+            made.limit = str(limit)
+        if made.proof is None:
+            return made.fix(self, FixStatus.NOTHING, "nothing that was tried is proven")
+        single = made.proof.single_graph
+        before, after = made.proof.breaks
+        detail = "one graph" if single else f"{after} graph breaks instead of {before}"
+        return made.fix(self, FixStatus.PROVEN if single else FixStatus.IMPROVES, detail)
+
+    def _search(self, baseline: Result, made: Found) -> None:
+        banned: set[str] = set()
+        for _ in range(MAX_PROOFS):
+            chosen = self._climb(baseline, frozenset(banned))
+            if not chosen or not _better(self._result(chosen), baseline):
+                return
+            chosen = self._minimised(chosen)
+            chosen, script, proof = self._proven(chosen, made)
+            if proof.holds and (made.proof is None or proof.single_graph):
+                made.changes, made.script, made.proof = chosen, script, proof
+                made.left = self._left(chosen)
+            if proof.holds and proof.single_graph:
+                return
+            left = [each for each in chosen if each.name not in banned]
+            banned.add(left[-1].name)  # the most intrusive one
+            self._check_time()
+
+    def _proven(self, chosen: Changes, made: Found) -> tuple[Changes, str, Proof]:
+        """Prove changes; where that fails for a reason that one more removes, prove them with it.
+
+        Returns the changes that were proven or rejected last. Rejections are noted.
+        """
+        while True:
+            self.report(f"proving {names_of(chosen)}", len(self.trials))
+            script, proof = self.prove(chosen)
+            if proof.holds:
+                return chosen, script, proof
+            names = tuple(each.name for each in chosen)
+            made.rejections.append(Rejection(changes=names, reason=proof.failure))
+            more = after_rejection(proof.failure)
+            if more is None or more.name in names:
+                return chosen, script, proof
+            self._check_time()
+            chosen = (more, *chosen)
+
+    def _climb(self, baseline: Result, banned: frozenset[str]) -> Changes:
+        """Add changes, from the first break to those that it hid, until nothing helps any more."""
+        chosen: Changes = ()
+        result = baseline
+        while result.status is not Status.PASS:
+            added = self._next(chosen, result, banned)
+            if added is None:
+                break
+            chosen += added
+            result = self._result(chosen)
+        return chosen
+
+    def _next(self, chosen: Changes, result: Result, banned: frozenset[str]) -> Changes | None:
+        """Return what to add: everything plausible at once, or else the first change that helps."""
+        have = {each.name for each in chosen} | banned
+        offered = [
+            each
+            for each in proposals(_open(result), self.place, rewrites=self.rewrites)
+            if each.name not in have
+        ]
+        usual = tuple(e for e in offered if e.kind is not Kind.REWRITE and not e.removes_check)
+        mild = tuple(each for each in usual if each.kind is not Kind.USAGE)
+        together = [each for each in dict.fromkeys([mild, usual]) if each]
+        for attempt in together:
+            if _better(self._result((*chosen, *attempt)), result):
+                return attempt
+        singles = [(each,) for each in offered if (each,) not in together]
+        for attempt in [*together[:1], *singles]:
+            if _better(self._result((*chosen, *attempt)), result):
+                return attempt
+            mild_alone = attempt[0].kind not in (Kind.REWRITE, Kind.USAGE)
+            beyond = self._beyond_error(chosen, result, attempt, have) if mild_alone else None
+            if beyond is not None:
+                return beyond
+        return None
+
+    def _beyond_error(
+        self, chosen: Changes, result: Result, attempt: Changes, have: set[str]
+    ) -> Changes | None:
+        """Return changes that end in an error of the compiler with the rewrites that remove it.
+
+        A rewrite stays as long as the error is at another place than before.
+        """
+        for _ in range(MAX_REWRITES):
+            failed = self._result((*chosen, *attempt))
+            names = have | {each.name for each in attempt}
+            for each in proposals(_open(failed), self.place, rewrites=self.rewrites):
+                if failed.error is None or each.kind is not Kind.REWRITE or each.name in names:
+                    continue
+                found = self._result((*chosen, *attempt, each))
+                if _better(found, result):
+                    return (*attempt, each)
+                if found.error is not None and _place(found) != _place(failed):
+                    attempt = (*attempt, each)
+                    break
+            else:
+                return None
+        return None
+
+    def _minimised(self, chosen: Changes) -> Changes:
+        """Return the changes without those whose removal brings no break back."""
+        wanted = self._result(chosen)
+        for each in reversed(chosen):
+            without = tuple(other for other in chosen if other is not each)
+            if without and not _better(wanted, self._result(without)):
+                chosen = without
+        return tuple(sorted(chosen, key=lambda each: list(Kind).index(each.kind)))
+
+    def _left(self, chosen: Changes) -> tuple[GraphBreak, ...]:
+        """The breaks that remain under changes, one of which may not have been evaluated."""
+        known = self._known.get(frozenset(each.name for each in chosen))
+        return known.breaks if known is not None else self._left(chosen[1:])
+
+    def _result(self, changes: Changes) -> Result:
+        key = frozenset(each.name for each in changes)
+        if key not in self._known:
+            self._check_time()
+            if len(self.trials) >= self.max_evaluations:
+                raise LimitReachedError(f"{self.max_evaluations} evaluations")
+            self.report(f"trying {names_of(changes)}" if changes else "as it is", len(self.trials))
+            began = time.monotonic()
+            result = self._known[key] = self.evaluate(changes)
+            self.trials.append(trial_of(changes, result, time.monotonic() - began))
+        return self._known[key]
+
+    def _check_time(self) -> None:
+        if time.monotonic() - self._began > self.max_seconds:
+            raise LimitReachedError(f"{self.max_seconds:g} seconds")
+
+    @property
+    def seconds(self) -> float:
+        return round(time.monotonic() - self._began, 1)
+
+
+@dataclass(kw_only=True)
+class Found:
+    """What a search has found so far."""
+
+    model: str
+    breaks: tuple[GraphBreak, ...]
+    left: tuple[GraphBreak, ...] = ()
+    changes: Changes = ()
+    script: str = ""
+    proof: Proof | None = None
+    rejections: list[Rejection] = field(default_factory=list)
+    regions: tuple[Region, ...] = ()
+    limit: str = ""
+
+    def fix(self, search: Search, status: FixStatus, detail: str) -> Fix:
+        from compilewatch.contract.targets import target_label
+        from compilewatch.extras.fixes.code import pasteable
+
+        title = f"What makes {self.model} {detail}."
+        return Fix(
+            model=self.model,
+            target=target_label(search.place.request.target),
+            status=status,
+            detail=detail,
+            breaks=self.breaks,
+            left=self.left if self.proof is not None else self.breaks,
+            changes=self.changes,
+            code=pasteable(self.changes, title) if self.changes else "",
+            script=self.script,
+            proof=self.proof,
+            trials=tuple(search.trials),
+            rejections=tuple(self.rejections),
+            regions=self.regions,
+            limit=self.limit,
+            seconds=search.seconds,
+        )
+
+
+def _better(new: Result, old: Result) -> bool:
+    """Whether Dynamo comes further: it captures all, or a break is gone and nothing fails."""
+    if new.status is Status.PASS:
+        return old.status is not Status.PASS
+    if new.status is not Status.GRAPH_BREAK:
+        return False
+    if old.status is not Status.GRAPH_BREAK:
+        return True
+    gone = _fingerprints(old) - _fingerprints(new)
+    return (bool(gone) or _count(new) < _count(old)) and _count(new) <= _count(old) + len(gone)
+
+
+def _place(result: Result) -> tuple[str | None, int | None]:
+    """Where the compiler failed."""
+    error = result.error
+    return (error.file, error.line) if error is not None else (None, None)
+
+
+def _count(result: Result) -> int:
+    return sum(each.occurrences for each in result.breaks)
+
+
+def _fingerprints(result: Result) -> set[str]:
+    return {each.fingerprint for each in result.breaks}
+
+
+def _open(result: Result) -> tuple[GraphBreak, ...]:
+    """The breaks of a result; of a failure, one that stands for the error at its place."""
+    error = result.error
+    if error is None:
+        return result.breaks
+    return (
+        GraphBreak(
+            code=error.code,
+            reason=f"{error.type}: {error.message}",
+            fingerprint="",
+            file=error.file or "",
+            line=error.line or 0,
+            function=error.function or "",
+        ),
+    )
+
+
+def trial_of(changes: Changes, result: Result, seconds: float) -> Trial:
+    """Return what an evaluation under changes found, as it is stored."""
+    failed = result.error
+    return Trial(
+        changes=tuple(each.name for each in changes),
+        status=result.status.value,
+        detail=result.detail,
+        breaks=None if failed is not None else _count(result),
+        seconds=round(seconds, 2),
+        error=f"{failed.type}: {failed.message.splitlines()[0]}"[:300] if failed else "",
+    )
+
+
+def names_of(changes: Sequence[Change]) -> str:
+    """Return the names of changes in one line."""
+    return " and ".join(each.name for each in changes)

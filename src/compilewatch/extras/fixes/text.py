@@ -1,0 +1,105 @@
+"""A fix as text: what goes, the code to paste, the proof, and what was tried."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from compilewatch.extras.fixes.records import Fix, FixStatus, Proof
+from compilewatch.records import GraphBreak
+from compilewatch.report.terminal.pieces import Indented, plain
+
+_STYLES = {
+    FixStatus.PROVEN: "green",
+    FixStatus.NO_BREAK: "green",
+    FixStatus.IMPROVES: "yellow",
+    FixStatus.NOTHING: "red",
+    FixStatus.NO_VERDICT: "red",
+}
+_WORDS = {
+    FixStatus.PROVEN: "proven",
+    FixStatus.NO_BREAK: "nothing to fix",
+    FixStatus.IMPROVES: "improves only",
+    FixStatus.NOTHING: "no fix",
+    FixStatus.NO_VERDICT: "no verdict",
+}
+
+
+def fix_panel(found: Fix, *, verbose: bool = False) -> RenderableType:
+    """Return all that a user needs to judge and to use a fix."""
+    parts: list[RenderableType] = [
+        Text.assemble(
+            (found.model, "bold"),
+            "  ",
+            (_WORDS[found.status], _STYLES[found.status]),
+            f"  {found.detail}" if found.detail else "",
+        )
+    ]
+    if found.breaks:
+        parts += ["", Text("Graph breaks", "bold"), Indented(_breaks(found))]
+    if found.code:
+        parts += ["", Text("Fix", "bold"), Indented(_code(found.code))]
+    if found.proof is not None:
+        parts += ["", Text("Proof", "bold"), Indented(_proof(found.proof))]
+        parts.append(Indented(Text("At reduced depth, on this machine's CPU.", "dim")))
+    for each in found.rejections:
+        line = f"rejected by the proof: {' and '.join(each.changes)}: {each.reason}"
+        parts += ["", plain(line)]
+    if found.regions:
+        parts += ["", Text("Compile these instead", "bold")]
+        for region in found.regions:
+            line = f"{region.name} ({region.kind}): {region.share:.0%} of the operators"
+            parts.append(Indented(plain(line)))
+    if verbose or not found.proof:
+        parts += ["", Text("Tried", "bold"), Indented(_trials(found))]
+    evaluations = f"{len(found.trials)} evaluations, {found.seconds:.0f} s"
+    limit = f"; ended by the limit of {found.limit}" if found.limit else ""
+    parts += ["", Text(evaluations + limit, "dim")]
+    return Group(*parts)
+
+
+def _place(each: GraphBreak) -> str:
+    return f"{each.file}:{each.line}"
+
+
+def _breaks(found: Fix) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    left = {each.fingerprint for each in found.left}
+    for each in found.breaks:
+        gone = each.fingerprint not in left
+        table.add_row(
+            Text("removed" if gone else "remains", "green" if gone else "yellow"),
+            plain(each.code),
+            plain(_place(each)),
+            plain(each.gb_type or each.reason.splitlines()[0]),
+        )
+    new = left - {each.fingerprint for each in found.breaks}
+    for each in found.left:
+        if each.fingerprint in new:
+            table.add_row(Text("appears", "yellow"), plain(each.code), plain(_place(each)), "")
+    return table
+
+
+def _code(source: str) -> RenderableType:
+    return Syntax(source.rstrip(), "python", theme="ansi_dark", background_color="default")
+
+
+def _proof(proof: Proof) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for step in proof.steps:
+        mark = Text("ok", "green") if step.passed else Text("failed", "red")
+        table.add_row(mark, plain(step.name), plain(step.detail))
+    for name in ("breaks", "graphs", "compilations"):
+        before, after = getattr(proof, name)
+        table.add_row("", plain(name), plain(f"{before} without the fix, {after} with it"))
+    return table
+
+
+def _trials(found: Fix) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for each in found.trials:
+        said = each.error or (f"{each.breaks} graph breaks" if each.breaks else "one graph")
+        table.add_row(plain(" and ".join(each.changes) or "as it is"), plain(said))
+    return table

@@ -1,0 +1,99 @@
+"""Writes the script that proves a fix: plain PyTorch, without compilewatch."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import msgspec
+import torch
+
+from compilewatch.contract.messages import Script
+from compilewatch.contract.targets import target_label
+from compilewatch.extras.fixes.code import NAME, context_manager, imports
+from compilewatch.extras.fixes.records import ProofRequest
+from compilewatch.extras.fixes.worker import proving
+from compilewatch.records import Mode
+from compilewatch.worker.example_inputs import make_inputs
+from compilewatch.worker.example_inputs.context import BATCH, SEQUENCE
+from compilewatch.worker.model.overrides import overrides_of
+from compilewatch.worker.model.resolve import build_model
+from compilewatch.worker.reproduce import at_written_depth, dtype_source, model_source
+from compilewatch.worker.subject import ExampleInputs
+from compilewatch.worker.value_source import OBJECTS, has_objects, inputs_source
+
+SECOND_BATCH = BATCH + 1
+SECOND_LENGTH = SEQUENCE - 8
+"""The second shape: more samples, shorter texts."""
+
+
+def script(content: bytes) -> Script:
+    """Write the script for a `ProofRequest` as JSON."""
+    wanted = msgspec.json.decode(content, type=ProofRequest)
+    return Script(text=source(wanted))
+
+
+def source(wanted: ProofRequest) -> str:
+    """Return the complete script.
+
+    Raises InputsError or ConfigError where the model or its inputs cannot be written as source.
+    """
+    request = at_written_depth(wanted.request)
+    overrides = overrides_of(request)
+    built = build_model(request, None, overrides)
+    first = make_inputs(built.module, built.config, request, overrides, None)
+    second = make_inputs(
+        built.module,
+        built.config,
+        request,
+        overrides,
+        None,
+        batch=SECOND_BATCH,
+        length=SECOND_LENGTH,
+    )
+    train = request.target.mode is Mode.TRAIN
+    objects = has_objects(first) or has_objects(second)
+    model = [
+        *model_source(request, built.module, built.config),
+        *dtype_source(built.module),
+        "model.train()" if train else "model.eval()",
+        "return model",
+    ]
+    drops = tuple(sorted({name for each in wanted.changes for name in each.drops}))
+    body = Path(proving.__file__).read_text().partition('"""\n\nfrom __future__')
+    parts = [
+        f'"""{wanted.title}: a proof in plain PyTorch {torch.__version__}.\n\n'
+        f"{request.model.name} on {target_label(request.target)}. Exit status: 0 a single graph,\n"
+        '1 fewer graph breaks, 3 not proven. With --json the figures are printed as JSON.\n"""',
+        "from __future__" + body[2],
+        "import functools\nimport importlib\nfrom collections import OrderedDict, defaultdict",
+        "\n".join(imports(wanted.changes)),
+        OBJECTS.strip() if objects else "",
+        context_manager(wanted.changes, wanted.title),
+        "def build(seed):\n    torch.manual_seed(seed)\n"
+        + textwrap.indent("\n".join(model), "    "),
+        "def inputs(shape, seed):\n"
+        '    if shape == "first shape":\n'
+        f"{_inputs(first, ' ' * 8)}\n"
+        "    else:\n"
+        f"{_inputs(second, ' ' * 8)}\n"
+        "    return (args, kwargs) if seed == 0 else rolled(args, kwargs)",
+        ROLLED.strip(),
+        'if __name__ == "__main__":\n'
+        f"    sys.exit(main(Subject(build, inputs, {NAME}, train={train}, drops={drops!r})))\n",
+    ]
+    return "\n\n\n".join(filter(None, parts))
+
+
+ROLLED = '''
+def rolled(args, kwargs):
+    """The samples in another order, where all tensors have the same number of them."""
+    tensors = [v for v in tree_leaves((args, kwargs)) if torch.is_tensor(v)]
+    if len({v.shape[:1] for v in tensors}) > 1 or not all(v.dim() for v in tensors):
+        return args, kwargs
+    return tree_map_only(torch.Tensor, lambda v: v.roll(1, 0), (args, kwargs))
+'''
+
+
+def _inputs(made: ExampleInputs, indent: str) -> str:
+    return textwrap.indent(inputs_source(made), indent)

@@ -1,0 +1,67 @@
+"""Files that only grow, one JSON record a line: one way to append and one rule for damaged lines.
+
+A line is synced before `append_record` returns. What a killed writer left of a line stays a line of
+its own, and a line that cannot be read is left out and named.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from compilewatch.errors import StoreError
+from compilewatch.files import append_all, failed, lock, sync, sync_folder
+from compilewatch.records import Record
+from compilewatch.store.formats import DamagedError, decode
+
+LOCK_SECONDS = 10.0
+
+T = TypeVar("T", bound=Record)
+
+
+def append_record(path: Path, record: Record) -> None:
+    """Append one line, synced to disk. Raises StoreError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            if not lock(descriptor, seconds=LOCK_SECONDS):
+                raise StoreError(f"{path} is being written by another process: try again")
+            size = os.fstat(descriptor).st_size
+            torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
+            line = msgspec.json.encode(record) + b"\n"
+            append_all(descriptor, b"\n" + line if torn else line)
+            sync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise failed("write", path, error) from None
+
+
+def read_records(path: Path, kind: type[T], version: int) -> tuple[tuple[T, ...], tuple[str, ...]]:
+    """Return the records of a file, and one line for each that cannot be read.
+
+    A file that does not exist has none. Raises StoreError if a newer compilewatch wrote one.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return (), ()
+    except OSError as error:
+        raise failed("read", path, error) from None
+    torn = lines.pop()
+    found: list[T] = []
+    damaged: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(decode(line, kind, version))
+        except DamagedError as error:
+            damaged.append(f"{path}:{number}: damaged line left out ({error})")
+        except StoreError as error:
+            raise StoreError(f"{path}:{number}: {error}") from None
+    if torn:
+        damaged.append(f"{path}:{len(lines) + 1}: incomplete last line left out")
+    return tuple(found), tuple(damaged)

@@ -1,0 +1,36 @@
+"""`compilewatch.fix` with a search that is made here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import compilewatch
+from compilewatch.extras.fixes import calling
+from compilewatch.extras.fixes.fixing import Limits
+from compilewatch.extras.fixes.records import Fix, FixStatus
+from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS
+from tests import factories
+
+
+def test_limits_are_those_of_the_command_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Limits] = []
+
+    def find(_: Any, __: Any, *, limits: Limits, rewrites: bool) -> Fix:
+        assert rewrites
+        seen.append(limits)
+        return Fix(model="BertModel", target="dynamo", status=FixStatus.NOTHING, detail="no fix")
+
+    made = (factories.request("BertModel"), factories.settings())
+    monkeypatch.setattr(calling, "one_request", lambda *_, **__: made)
+    monkeypatch.setattr(calling, "find_fix", find)
+    found = compilewatch.fix("BertModel")
+    compilewatch.fix("BertModel", max_evaluations=3, max_seconds=5)
+    assert seen == [
+        Limits(evaluations=MAX_EVALUATIONS, seconds=MAX_SECONDS),
+        Limits(evaluations=3, seconds=5),
+    ]
+    assert (found.status, found.code, found.proof) == ("nothing", "", None)
+    assert "no fix" in str(found)
+    assert '"status":"nothing"' in found.to_json()

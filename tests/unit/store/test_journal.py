@@ -1,0 +1,69 @@
+"""Files that only grow: what is appended is read, and a damaged line costs itself only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compilewatch.errors import StoreError
+from compilewatch.files import lock
+from compilewatch.records import Record
+from compilewatch.store import journal
+from compilewatch.store.journal import append_record, read_records
+
+
+class Line(Record, frozen=True, kw_only=True):
+    name: str
+    schema_version: int = 3
+
+
+def names(path: Path) -> list[str]:
+    return [each.name for each in read_records(path, Line, 3)[0]]
+
+
+def test_records_are_read_in_the_order_in_which_they_were_appended(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    assert read_records(path, Line, 3) == ((), ())
+    for name in ("a", "b"):
+        append_record(path, Line(name=name))
+    assert names(path) == ["a", "b"]
+    assert read_records(path, Line, 3)[1] == ()
+
+
+def test_a_torn_line_stays_a_line_of_its_own_and_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    append_record(path, Line(name="a"))
+    path.write_bytes(path.read_bytes() + b'{"name": "tor')
+    assert names(path) == ["a"]
+    assert read_records(path, Line, 3)[1] == (f"{path}:2: incomplete last line left out",)
+    append_record(path, Line(name="b"))
+    assert names(path) == ["a", "b"]
+    (note,) = read_records(path, Line, 3)[1]
+    assert note.startswith(f"{path}:2: damaged line left out")
+
+
+def test_a_line_of_a_newer_program_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    append_record(path, Line(name="a", schema_version=4))
+    with pytest.raises(StoreError, match=r"lines\.jsonl:1: written by a newer compilewatch"):
+        read_records(path, Line, 3)
+
+
+def test_a_writer_waits_for_another_one_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines.jsonl"
+    append_record(path, Line(name="a"))
+    monkeypatch.setattr(journal, "LOCK_SECONDS", 0.0)
+    with path.open("rb") as other:
+        assert lock(other.fileno(), seconds=0.0)
+        with pytest.raises(StoreError, match="is being written by another process"):
+            append_record(path, Line(name="b"))
+    append_record(path, Line(name="b"))
+    assert names(path) == ["a", "b"]
+
+
+def test_a_folder_that_does_not_exist_is_an_error_of_the_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot write"):
+        append_record(tmp_path / "none" / "lines.jsonl", Line(name="a"))
