@@ -41,8 +41,6 @@ class CheckServer:
 
     def __enter__(self) -> CheckServer:
         warm_up()
-        gc.collect()
-        gc.freeze()  # no fork copies pages of what exists by now
         read_source, self._write = os.pipe()
         self._read, write_check = os.pipe()
         self._pid = os.fork()
@@ -107,6 +105,8 @@ def _receive(stream: BinaryIO) -> bytes:
 
 
 def _serve(sources: BinaryIO, checks: BinaryIO) -> NoReturn:
+    gc.collect()
+    gc.freeze()  # no fork copies pages of what exists by now
     try:
         while True:
             source = _receive(sources).decode()
