@@ -34,7 +34,7 @@ Place = tuple[str, str, int]
 LINES_LIMIT = 40
 SHARE_LIMIT = 0.8
 MOST_FREQUENT = 10
-SECONDS = 10.0
+SECONDS = 8.0
 
 
 def places_of(results: Iterable[Result]) -> dict[Place, list[tuple[Result, GraphBreak]]]:

@@ -12,7 +12,7 @@ from enum import IntEnum
 from compilewatch.worker.targets.dynamo.reasons import classify, innermost
 
 _CONTEXT = re.compile(r"^  Developer debug context: (.*?)(?:\n\s*\n|\Z)", re.M | re.S)
-_OF_THE_CODE = re.compile(r"(?:,? ?\b(?:args|kwargs)|[sS]ource): .*", re.S)
+_OF_THE_CODE = re.compile(r"(?:,? ?\b(?:args|kwargs)|(?i:source)): .*", re.S)
 _OBJECT = re.compile(r"<[^<>]*>")
 _NUMBER = re.compile(r"\b\d+\b")
 _QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
