@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from compilewatch.records import GraphBreak, Record, Request
 
-REDUCE_SECONDS = 120.0
-"""How long the search for a smaller file of one graph break may take."""
+REDUCE_SECONDS = 60.0
+"""How long a file is made smaller; four times that if it has more lines than wanted."""
+
+CHOICE_SECONDS = 60.0
+"""How long candidates are tried until one shows exactly the graph break."""
+
+FRESH_SECONDS = 120.0
+"""How long the file may take in a fresh process."""
 
 
 class MinimalOrder(Record, frozen=True, kw_only=True):

@@ -11,7 +11,12 @@ from compilewatch.api.worker_client import last_line, oneshot
 from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes.minimal.issue import draft, stored_duplicates
-from compilewatch.extras.fixes.minimal.messages import MinimalOrder, MinimalOutcome
+from compilewatch.extras.fixes.minimal.messages import (
+    CHOICE_SECONDS,
+    FRESH_SECONDS,
+    MinimalOrder,
+    MinimalOutcome,
+)
 from compilewatch.records import Request
 from compilewatch.store import Store
 
@@ -56,7 +61,8 @@ def order(environments: Environments, wanted: MinimalOrder) -> MinimalOutcome:
     """Let a worker of the request's environment write reproducers. Raises InputsError."""
     request = wanted.request
     chosen = environments.interpreter(request.target.environment)
-    seconds = request.deadlines.total_seconds + wanted.seconds * max(len(wanted.breaks), 1)
+    each = CHOICE_SECONDS + 4 * wanted.seconds + FRESH_SECONDS
+    seconds = request.deadlines.total_seconds + each * max(len(wanted.breaks), 1)
     done = oneshot(chosen, "minimal", msgspec.json.encode(wanted), seconds)
     if done.returncode != 0:
         raise InputsError(f"{request.model.name}: {last_line(done.stderr)}")

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import torch
 
-from compilewatch.extras.fixes.minimal.messages import FreshRun
+from compilewatch.extras.fixes.minimal.messages import FRESH_SECONDS, FreshRun
 from compilewatch.extras.fixes.worker.minimal.reasons import Likeness, handling, likeness
 from compilewatch.records import GraphBreak
 from compilewatch.worker.targets.dynamo.graph_breaks import portable_text
 from compilewatch.worker.targets.dynamo.reasons import classify
-
-FRESH_SECONDS = 120.0
 
 _CALL = re.compile(r"torch\.compile\((\w+), backend='eager'\)")
 _LOGGED = re.compile(r"^.*?Graph Break Reason: ", re.M)
@@ -45,11 +43,12 @@ def complete(body: str, broken: GraphBreak, model: str, *, fullgraph: bool) -> s
         f"# Versions: torch {torch.__version__}, Python {sys.version.split()[0]}",
     ]
     tree = ast.parse(body)
+    if not fullgraph:
+        imports = [isinstance(each, ast.Import | ast.ImportFrom) for each in tree.body]
+        tree.body[imports.index(False) : imports.index(False)] = ast.parse(_SETTINGS).body
     text = "\n".join(_spaced(tree))
     if fullgraph:
         text = _CALL.sub(r"torch.compile(\1, backend='eager', fullgraph=True)", text)
-    else:
-        text = text.replace("import torch\n", f"import torch\n\n{_SETTINGS}\n", 1)
     return "\n".join([*lines, text.replace("'", '"') if "'" in text and '"' not in text else text])
 
 

@@ -13,8 +13,11 @@ import pysource_minimize
 from compilewatch.extras.fixes.worker.minimal.candidates import ReproducerCandidate
 from compilewatch.extras.fixes.worker.minimal.checking import CheckServer
 from compilewatch.extras.fixes.worker.minimal.code import bound_names
+from compilewatch.extras.fixes.worker.minimal.fresh import count_lines
 from compilewatch.extras.fixes.worker.minimal.reasons import Likeness, likeness
 from compilewatch.records import Record
+
+LINES_WANTED = 40
 
 _UNREADABLE = re.compile(r"\bunique_name_\d+\b")
 """What the reducer would call each name, to show that names do not matter."""
@@ -52,15 +55,25 @@ def like(server: CheckServer, source: str, reason: str) -> Likeness:
     return max((likeness(reason, each) for each in found.reasons), default=Likeness.NONE)
 
 
-def reduced(chosen: Chosen, reason: str, server: CheckServer, deadline: float) -> str:
-    """The smallest file found until `deadline` whose graph break is as much like the wanted one."""
+def reduced(chosen: Chosen, reason: str, server: CheckServer, seconds: float) -> str:
+    """The smallest file found in some seconds whose graph break is as much like the wanted one.
+
+    A file that is longer than `LINES_WANTED` gets four times as long.
+    """
     known: dict[str, bool] = {}
+    began = time.monotonic()
+    lines = count_lines(chosen.candidate.source)
 
     def shows_it(source: str) -> bool:
-        if _UNREADABLE.search(source) or time.monotonic() > deadline or undefined(source):
+        nonlocal lines
+        allowed = seconds if lines <= LINES_WANTED else 4 * seconds
+        late = time.monotonic() - began > allowed
+        if late or _UNREADABLE.search(source) or undefined(source):
             return False
         if source not in known:
             known[source] = like(server, source, reason) >= chosen.likeness
+            if known[source]:
+                lines = min(lines, count_lines(source))
         return known[source]
 
     start = without_inputs(_in_parts(chosen.candidate.source, shows_it), shows_it)

@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from compilewatch.contract.failures import one_line
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes.minimal.messages import (
+    CHOICE_SECONDS,
     MinimalOrder,
     MinimalOutcome,
     MinimalReproducer,
@@ -32,9 +33,6 @@ from compilewatch.extras.fixes.worker.minimal.reasons import Likeness
 from compilewatch.extras.fixes.worker.minimal.reduction import Chosen, choose, like, reduced
 from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier
 from compilewatch.worker import forked
-
-CHOICE_SECONDS = 60.0
-"""How long candidates are tried until one shows exactly the graph break."""
 
 
 class _Choice(Record, frozen=True, kw_only=True):
@@ -137,7 +135,7 @@ def _reproducer(
     if found.chosen is None:
         return outcome(failure=found.failure)
     chosen = found.chosen
-    body = reduced(chosen, broken.reason, server, time.monotonic() + seconds)
+    body = reduced(chosen, broken.reason, server, seconds)
     raising = complete(body, broken, request.model.name, fullgraph=True)
     raises = may_raise(broken.reason) and like(server, raising, broken.reason) >= min(
         chosen.likeness, Likeness.REASON

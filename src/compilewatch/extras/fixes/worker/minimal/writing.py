@@ -13,7 +13,7 @@ import functools
 import inspect
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -261,7 +261,8 @@ class Writer:
         if base is not None:
             inherited = f"({self.expression(base, base.__name__)})"
         body: list[str] = []
-        wanted = [*sorted(self.attributes), *_IMPLICIT]
+        implicit = () if dataclasses.is_dataclass(kind) else _IMPLICIT
+        wanted = [*sorted(self.attributes), *implicit]
         if called:
             wanted.append("forward")
         if instantiated:
@@ -275,7 +276,10 @@ class Writer:
         if dataclasses.is_dataclass(kind):
             self._import("dataclasses")
             lines = ["@dataclasses.dataclass", *lines]
-            fields = [f"{each.name}: object = None" for each in dataclasses.fields(kind)]
+            all_read = "fields" in self.attributes
+            named = (each.name for each in dataclasses.fields(kind))
+            read = [each for each in named if all_read or each in self.attributes]
+            fields = [f"{each}: object = None" for each in read]
             body = [*fields, *(each for each in body if not each.startswith("def __init__"))]
         lines += ["    " + line for each in body or ["pass"] for line in each.splitlines()]
         self._definitions.append("\n".join(lines))
@@ -423,11 +427,12 @@ def _present(value: Any, names: set[str]) -> set[str]:
         return {name for name in names if not name.endswith("()")}
     own = vars(value)  # an uninitialized module has no tables
     tables = (own, *(own.get(table, {}) for table in ("_modules", "_parameters", "_buffers")))
-    return names.intersection(_names_of(type(value)).union(*tables))
+    kind: Hashable = type(value)
+    return names.intersection(_names_of(kind).union(*tables))
 
 
 @functools.cache
-def _names_of(kind: type) -> frozenset[str]:
+def _names_of(kind: Hashable) -> frozenset[str]:
     return frozenset(dir(kind))
 
 
