@@ -69,7 +69,10 @@ def _reason(made: MinimalReproducer) -> str:
 
 
 def _explained(made: MinimalReproducer) -> list[str]:
+    """What the reason lacks: torch's own text often has both."""
     broken = made.broken
+    if "  Explanation: " in _reason(made):
+        return []
     hints = [f"- {hint}" for hint in broken.hints]
     lines = ["## Explanation and hints of PyTorch", broken.explanation, "\n".join(hints)]
     return [line for line in lines if line] if broken.explanation or hints else []

@@ -13,7 +13,7 @@ import functools
 import inspect
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -427,13 +427,17 @@ def _present(value: Any, names: set[str]) -> set[str]:
         return {name for name in names if not name.endswith("()")}
     own = vars(value)  # an uninitialized module has no tables
     tables = (own, *(own.get(table, {}) for table in ("_modules", "_parameters", "_buffers")))
-    kind: Hashable = type(value)
-    return names.intersection(_names_of(kind).union(*tables))
+    return names.intersection(_names_of(type(value)).union(*tables))
 
 
-@functools.cache
-def _names_of(kind: Hashable) -> frozenset[str]:
-    return frozenset(dir(kind))
+_NAMES: dict[type, frozenset[str]] = {}
+
+
+def _names_of(kind: type) -> frozenset[str]:
+    """The attributes of a class; `dir` takes long for a class of models."""
+    if kind not in _NAMES:
+        _NAMES[kind] = frozenset(dir(kind))
+    return _NAMES[kind]
 
 
 def _depends_on_mode(module: nn.Module) -> bool:
