@@ -29,6 +29,7 @@ from compilewatch.sinks.pushgateway import PushgatewaySink
 from compilewatch.store import RunFolder, Store
 from scripts.executor_bench import executor_health, executor_kills, sandbox_cost
 from scripts.gate_bench import gate_cost, gate_false_alarms, gate_session, gate_start
+from scripts.minimal_bench import measure
 from scripts.overview_bench import overview_queries
 from tests import factories, recorded, services
 from tests.doubles.loki import loki
@@ -329,6 +330,15 @@ def monitor_500(output: Path) -> dict[str, Any]:
     }
 
 
+def minimal_reproducers(output: Path) -> dict[str, Any]:
+    """A sample of the graph breaks of the library, or of the stored run that RUN names."""
+    named = os.environ.get("RUN")
+    if named is None:
+        library(output, "eval", 25)
+    run = Path(named) if named is not None else Store(output).open().path
+    return measure(run, sample=50, seed=1, save=None)
+
+
 BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "help_latency": help_latency,
     "deepseek_v3": deepseek_v3,
@@ -352,6 +362,7 @@ BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "gate_cost": gate_cost,
     "gate_session": gate_session,
     "gate_start": gate_start,
+    "minimal_reproducers": minimal_reproducers,
     "profile": profile,
     "monitor_500": monitor_500,
     "profile_timer": partial(profile_bench, "timer"),

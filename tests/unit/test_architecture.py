@@ -35,6 +35,7 @@ SHARED = ("records", "errors", "extras", "files", "data", "plugins", "contract",
 WORKER_OF_EXTRAS = {
     "extras.profiles": ("infer.messages", "infer.records", "train", "profiling"),
     "extras.papers": (),
+    "extras.fixes": ("minimal.messages", "records", "code"),
 }
 """What the worker of an extra may import of its extra, beside its own folder."""
 

@@ -108,6 +108,7 @@ EXTRAS: dict[str, Extra] = {
         },
     ),
     "fixes": Extra(
+        modules=("pysource_minimize",),
         commands={
             "fix": Command(
                 "compilewatch.extras.fixes.command:command",
@@ -123,12 +124,16 @@ EXTRAS: dict[str, Extra] = {
             "fix": "compilewatch.extras.fixes.worker.evaluation:evaluate",
             "fix-regions": "compilewatch.extras.fixes.worker.regions:regions",
         },
-        calls={"fix-script": "compilewatch.extras.fixes.worker.script:script"},
+        calls={
+            "fix-script": "compilewatch.extras.fixes.worker.script:script",
+            "minimal": "compilewatch.extras.fixes.worker.minimal.verb:minimal",
+        },
         provides={
             "fix": "compilewatch.extras.fixes.calling:fix_named",
             "merge": "compilewatch.extras.fixes.of_run.journal:adopt_fixes",
             "view": "compilewatch.extras.fixes.of_run.view:view_of_run",
             "fixes": "compilewatch.extras.fixes.of_run.view:fixes_of_run",
+            "minimal reproducer": "compilewatch.extras.fixes.minimal.workflow:write",
             "run_samples": "compilewatch.extras.fixes.of_run.metrics:samples",
             "metrics": "compilewatch.extras.fixes.of_run.metrics:DEFINITIONS",
             "metric_labels": "compilewatch.extras.fixes.of_run.metrics:LABELS",

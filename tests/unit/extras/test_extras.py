@@ -27,6 +27,7 @@ DISTRIBUTIONS = {
     "logging_loki": "python-logging-loki",
     "opensearchpy": "opensearch-py",
     "pynvml": "nvidia-ml-py",
+    "pysource_minimize": "pysource-minimize",
     "sklearn": "scikit-learn",
 }
 """Modules whose package has another name."""

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from compilewatch import plugins
 from compilewatch.api.requests import one_request
 from compilewatch.api.worker_client import call_worker
 from compilewatch.cli import options
@@ -16,7 +17,7 @@ from compilewatch.cli.conditions import FOUND
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments
-from compilewatch.errors import StoreError
+from compilewatch.errors import StoreError, UsageError
 from compilewatch.records import Depth, Tier
 
 
@@ -25,6 +26,13 @@ from compilewatch.records import Depth, Tier
 @options.nested_graph_breaks
 @click.option("--save", type=click.Path(dir_okay=False), help="Write the script to a file.")
 @click.option("--run", "run_it", is_flag=True, help="Also run the script.")
+@click.option(
+    "--minimal", is_flag=True, help="Write one graph break as a small file of plain PyTorch."
+)
+@click.option("--issue", is_flag=True, help="Write the draft of an issue with it; nothing is sent.")
+@click.option(
+    "--at", metavar="FILE:LINE", help="The graph break for --minimal: its place, or its code."
+)
 def command(
     *,
     model: str,
@@ -34,6 +42,9 @@ def command(
     inputs_file: str | None,
     save: str | None,
     run_it: bool,
+    minimal: bool,
+    issue: bool,
+    at: str | None,
     **flags: Any,
 ) -> int:
     """Print a script of plain PyTorch that shows the verdict on MODEL.
@@ -43,7 +54,14 @@ def command(
     break with its line, and whether fullgraph=True accepts the model. Then it prints the result of
     compilewatch (expected) and its own result (got). The exit status of the script, and of --run,
     is 1 if the two differ.
+
+    With --minimal, the file has one graph break only, cut out of the library's code: it needs
+    nothing but torch, and was run in a fresh process, in which torch gave the same code.
     """
+    if at is not None and not (minimal or issue):
+        raise UsageError("--at chooses the graph break of --minimal or --issue: add one of them")
+    if issue and run_it:
+        raise UsageError("--issue writes a text, which cannot be run: leave out --run")
     request, settings = one_request(
         model,
         target=target,
@@ -54,8 +72,16 @@ def command(
     )
     request = msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
     environments = Environments(settings.cache_folder)
-    with spinner(f"starting worker and capturing {request.model.name}"):
-        script = call_worker(environments, "reproduce", request, Script).text
+    if minimal or issue:
+        write = plugins.provided("minimal reproducer", "reproduce --minimal")
+        with spinner(f"looking for a minimal reproducer of {request.model.name}"):
+            script, note = write(
+                environments, request, at=at, issue=issue, outputs=Path(settings.output_dir)
+            )
+        click.echo(note, err=True)
+    else:
+        with spinner(f"starting worker and capturing {request.model.name}"):
+            script = call_worker(environments, "reproduce", request, Script).text
     if save is not None:
         try:
             Path(save).write_text(script)

@@ -1,0 +1,69 @@
+"""From a request to a minimal reproducer, and to the draft of an issue about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from compilewatch.api.worker_client import last_line, oneshot
+from compilewatch.environments import Environments
+from compilewatch.errors import InputsError
+from compilewatch.extras.fixes.minimal.issue import draft, stored_duplicates
+from compilewatch.extras.fixes.minimal.messages import (
+    CHOICE_SECONDS,
+    FRESH_SECONDS,
+    MinimalOrder,
+    MinimalOutcome,
+)
+from compilewatch.records import Request
+from compilewatch.store import Store
+
+
+class Written(NamedTuple):
+    """The requested text, and one line about it for people."""
+
+    text: str
+    note: str
+
+
+def write(
+    environments: Environments,
+    request: Request,
+    *,
+    at: str | None,
+    issue: bool,
+    outputs: Path,
+) -> Written:
+    """A minimal reproducer of one graph break of a model, or with `issue` a draft that has it.
+
+    `at` is `FILE:LINE` or a code, and `outputs` the folder of stored runs, in which the draft looks
+    for duplicates. Raises InputsError if there is no such graph break, or no file that shows it.
+    """
+    outcome = order(environments, MinimalOrder(request=request, at=at))
+    (made,) = outcome.reproducers
+    place = f"{made.broken.code} at {made.broken.file}:{made.broken.line}"
+    if not made.source or made.failure:
+        raise InputsError(f"no minimal reproducer of {place}: {made.failure}")
+    same = "the same reason" if made.succeeded else "another reason"
+    note = (
+        f"{place}: {made.lines} lines, made from {made.form}; in a fresh process it shows "
+        f"{made.broken.code} with {same} ({made.checks} candidates in {made.seconds:.0f} s)"
+    )
+    if not issue:
+        return Written(text=made.source, note=note)
+    duplicates = stored_duplicates(Store(outputs), made.broken.fingerprint)
+    return Written(text=draft(made, request, outcome.versions, duplicates), note=note)
+
+
+def order(environments: Environments, wanted: MinimalOrder) -> MinimalOutcome:
+    """Let a worker of the request's environment write reproducers. Raises InputsError."""
+    request = wanted.request
+    chosen = environments.interpreter(request.target.environment)
+    each = CHOICE_SECONDS + 4 * wanted.seconds + FRESH_SECONDS
+    seconds = request.deadlines.total_seconds + each * max(len(wanted.breaks), 1)
+    done = oneshot(chosen, "minimal", msgspec.json.encode(wanted), seconds)
+    if done.returncode != 0:
+        raise InputsError(f"{request.model.name}: {last_line(done.stderr)}")
+    return msgspec.json.decode(done.stdout, type=MinimalOutcome)

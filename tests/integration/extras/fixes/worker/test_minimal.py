@@ -1,0 +1,86 @@
+"""A graph break of a model of one's own becomes a small file of plain PyTorch.
+
+Only a worker can show it: it builds the model, runs it up to the line, and runs the file alone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compilewatch.environments import Environments
+from compilewatch.errors import InputsError
+from compilewatch.extras.fixes.minimal.messages import MinimalOrder
+from compilewatch.extras.fixes.minimal.workflow import order
+from compilewatch.records import FactoryBuild, ModelSpec, Request, Target, Tier
+
+MODEL = '''
+import logging
+
+import torch
+from torch import nn
+
+logger = logging.getLogger("pooling")
+
+
+class Config:
+    def __init__(self):
+        self.scale = 2.0
+        self.unused = object()
+
+
+def chosen(x, mask, scale):
+    """Keep what the mask keeps."""
+    return x[mask.bool()] * scale
+
+
+class Pool(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+        self.project = nn.Linear(4, 4)
+
+    def forward(self, x, mask):
+        y = self.project(x)
+        kept = chosen(y, mask, self.config.scale)
+        if kept.shape[0] > 1:
+            logger.warning("many")
+        return kept.sum()
+
+
+def inputs():
+    return torch.ones(3, 4), torch.tensor([[1, 0, 1, 1]] * 3)
+'''
+
+
+def request(folder: Path) -> Request:
+    (folder / "pooling.py").write_text(MODEL)
+    build = FactoryBuild(factory="pooling:Pool", path=str(folder), inputs="pooling:inputs")
+    model = ModelSpec(source="test", name="Pool", build=build)
+    return Request(model=model, target=Target(), key="0", tier=Tier.REAL)
+
+
+def test_the_file_shows_the_code_alone(tmp_path: Path) -> None:
+    """Takes seconds: a worker, a capture, some forty candidates and two fresh processes."""
+    outcome = order(
+        Environments(), MinimalOrder(request=request(tmp_path), at="GB0036", seconds=10)
+    )
+    (made,) = outcome.reproducers
+    assert made.succeeded, made.failure
+    assert made.lines <= 10
+    assert "pooling" not in "\n".join(made.source.splitlines()[4:])
+    path = tmp_path / "alone.py"
+    path.write_text(made.source)
+    ended = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert "gb0036" in ended.stderr
+
+
+def test_an_unknown_place_names_those_there_are(tmp_path: Path) -> None:
+    """Takes seconds: only a capture knows the places."""
+    with pytest.raises(InputsError, match=r"^Pool: .*no graph break at nowhere.py:1; there are: "):
+        order(Environments(), MinimalOrder(request=request(tmp_path), at="nowhere.py:1"))
