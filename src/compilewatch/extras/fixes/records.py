@@ -92,15 +92,16 @@ class ProofStep(Record, frozen=True, kw_only=True):
 class Proof(Record, frozen=True, kw_only=True):
     """What the script of plain PyTorch found, in a process of its own.
 
-    `breaks`, `graphs` and `compilations` are counted without and with the fix; the compilations are
-    those of four calls in turns of two shapes. `single_graph` says that `fullgraph=True` accepted
-    the model for both shapes.
+    `breaks`, `graphs`, `operators` (in the graphs) and `compilations` are counted without and with
+    the fix; the compilations are those of four calls in turns of two shapes. `single_graph` says
+    that `fullgraph=True` accepted the model for both shapes.
     """
 
     steps: tuple[ProofStep, ...]
     single_graph: bool = False
     breaks: tuple[int, int] = (0, 0)
     graphs: tuple[int, int] = (0, 0)
+    operators: tuple[int, int] = (0, 0)
     compilations: tuple[int, int] = (0, 0)
     seconds: float = 0.0
 

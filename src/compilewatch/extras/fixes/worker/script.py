@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import copy
+import inspect
 import textwrap
-from pathlib import Path
+from dataclasses import replace
 
 import msgspec
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.contract.messages import Script
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import ProofRequest
-from compilewatch.extras.fixes.worker import proving
+from compilewatch.extras.fixes.worker import comparing, proving, requirements
 from compilewatch.records import Mode
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.example_inputs.context import BATCH, SEQUENCE
@@ -51,6 +55,8 @@ def source(wanted: ProofRequest) -> str:
         batch=SECOND_BATCH,
         length=SECOND_LENGTH,
     )
+    if shapes(first) == shapes(second):
+        second = with_one_more(built.module, first)
     train = request.target.mode is Mode.TRAIN
     objects = has_objects(first) or has_objects(second)
     model = [
@@ -60,12 +66,11 @@ def source(wanted: ProofRequest) -> str:
         "return model",
     ]
     drops = tuple(sorted({name for each in wanted.changes for name in each.drops}))
-    body = Path(proving.__file__).read_text().partition('"""\n\nfrom __future__')
     parts = [
         f'"""{wanted.title}: a proof in plain PyTorch {torch.__version__}.\n\n'
         f"{request.model.name} on {target_label(request.target)}. Exit status: 0 a single graph,\n"
         '1 fewer graph breaks, 3 not proven. With --json the figures are printed as JSON.\n"""',
-        "from __future__" + body[2],
+        proof_text(),
         "import functools\nimport importlib\nfrom collections import OrderedDict, defaultdict",
         "\n".join(imports(wanted.changes)),
         OBJECTS.strip() if objects else "",
@@ -83,6 +88,50 @@ def source(wanted: ProofRequest) -> str:
         f"    sys.exit(main(Subject(build, inputs, {NAME}, train={train}, drops={drops!r})))\n",
     ]
     return "\n\n\n".join(filter(None, parts))
+
+
+def shapes(made: ExampleInputs) -> list[torch.Size]:
+    leaves = tree_leaves((made.args, made.kwargs))
+    return [each.shape for each in leaves if isinstance(each, torch.Tensor)]
+
+
+def with_one_more(module: torch.nn.Module, made: ExampleInputs) -> ExampleInputs:
+    """Repeat the first sample of inputs that a person gave; if that fails, return them as they are.
+
+    All tensors that have as many samples as the first one get one more.
+    """
+    samples = next((shape[:1] for shape in shapes(made) if shape), None)
+
+    def longer(value: torch.Tensor) -> torch.Tensor:
+        return torch.cat([value, value[:1]]) if value.shape[:1] == samples else value
+
+    args, kwargs = tree_map_only(torch.Tensor, longer, (made.args, made.kwargs))
+    given = copy.deepcopy((args, kwargs))
+    try:
+        with torch.no_grad():
+            copy.deepcopy(module)(*given[0], **given[1])
+    except Exception:  # noqa: BLE001  (model code)
+        return made
+    return replace(made, args=args, kwargs=kwargs)
+
+
+def proof_text() -> str:
+    """Return the text of the proof without what it imports of compilewatch: plain PyTorch."""
+    imported: dict[str, None] = {}
+    bodies = []
+    for module in (comparing, requirements, proving):
+        text = inspect.getsource(module)
+        _, *nodes = ast.parse(text).body
+        end = 0
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                end = node.end_lineno or 0
+                line = ast.unparse(node)
+                if "compilewatch" not in line and "__future__" not in line:
+                    imported[line] = None
+        bodies.append("\n".join(text.splitlines()[end:]).strip())
+    lines = sorted(imported, key=lambda line: (line.startswith("from "), line))
+    return "\n\n\n".join(["from __future__ import annotations\n\n" + "\n".join(lines), *bodies])
 
 
 ROLLED = '''
