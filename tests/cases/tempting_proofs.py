@@ -1,0 +1,86 @@
+"""What the proof says of the fixes of `tempting_fixes.py`, in a process that can fork.
+
+Prints one JSON object a line, `Said`, for each fix that an argument names by its model and `wrong`
+or `right`, in that order. With `--inductor` right ones are compiled with Inductor, too; otherwise
+AOTAutograd takes its place, whose graphs eager mode runs: it is what Inductor begins with.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import msgspec
+import torch
+from tempting_fixes import CASES, Case
+
+from compilewatch.extras.fixes.code import NAME, context_manager, imports
+from compilewatch.extras.fixes.records import Change
+from compilewatch.extras.fixes.worker import proving
+from compilewatch.extras.fixes.worker.proving import prove, warm_up
+from compilewatch.extras.fixes.worker.requirements import Step, Subject, equal_calls
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What the proof found: the figures, and each requirement with its name and a detail."""
+
+    case: str
+    fix: str
+    single_graph: bool
+    steps: list[tuple[str, bool, str]]
+    seconds: float
+
+
+def manager(change: Change) -> Any:
+    """Return the context manager of a fix, from the source that is printed."""
+    names: dict[str, Any] = {}
+    exec("\n".join([*imports([change]), "\n", context_manager([change], change.name)]), names)
+    return names[NAME]
+
+
+def built(case: Case, seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return case.model().train(case.train)
+
+
+def subject_of(case: Case, change: Change) -> Subject:
+    return Subject(partial(built, case), case.arguments, manager(change), train=case.train)
+
+
+def said(case: Case, fix: str) -> Said:
+    change = getattr(case, fix)
+    steps: list[tuple[str, bool, str]] = []
+
+    def report(name: str, step: Step) -> None:
+        steps.append((name, *step))
+
+    began = time.monotonic()
+    subject = subject_of(case, change)
+    figures = prove(subject, report)
+    return Said(
+        case=case.name,
+        fix=fix,
+        single_graph=figures["single_graph"],
+        steps=steps,
+        seconds=round(time.monotonic() - began, 1),
+    )
+
+
+def without_inductor(subject: Subject, seed: int, backend: str | None, **options: Any) -> Step:
+    return equal_calls(subject, seed, "aot_eager" if backend == "inductor" else backend, **options)
+
+
+if __name__ == "__main__":
+    warm_up(subject_of(CASES[0], CASES[0].wrong))
+    channel = os.dup(1)
+    os.dup2(2, 1)  # what the modules print
+    cases = {each.name: each for each in CASES}
+    for argument in sys.argv[1:]:
+        name, _, which = argument.partition(".")
+        if which:
+            quick = which == "right" and "--inductor" not in sys.argv
+            proving.equal_calls = without_inductor if quick else equal_calls
+            os.write(channel, msgspec.json.encode(said(cases[name], which)) + b"\n")

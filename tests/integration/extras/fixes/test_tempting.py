@@ -1,0 +1,163 @@
+"""The proof rejects fixes that are tempting and wrong, and accepts right ones.
+
+One process proves all fixes, and writes a line for each, for which the test of that fix waits. Only
+the last tests write scripts and run them as `fix` does, which takes two processes each.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from compilewatch.api.worker_client import oneshot
+from compilewatch.config.paths import cache_folder
+from compilewatch.contract.messages import Script
+from compilewatch.environments import WORKER_VARIABLES, Environments, worker_variables
+from compilewatch.extras.fixes.fixing import SCRIPT, run_proof
+from compilewatch.extras.fixes.records import Proof, ProofRequest
+from compilewatch.records import FactoryBuild, ModelSpec, Request, Target, Tier
+
+CASES_FOLDER = Path(__file__).parents[3] / "cases"
+sys.path.insert(0, str(CASES_FOLDER))
+
+from tempting_fixes import CASES, Case  # noqa: E402
+from tempting_proofs import Said  # noqa: E402
+
+RIGHT = [case for case in CASES if case.right is not None]
+
+OFTEN = {
+    "AveragesInBuffer",
+    "CallsHelper",
+    "ChangesInput",
+    "ChecksForNan",
+    "DrawsNumber",
+    "DrawsTwice",
+    "ForPaddedMask",
+    "LargeBatch",
+    "Normalises",
+    "ReadsStep",
+}
+"""Models whose right fix is always proven: one of each kind. It takes as long as all wrong ones."""
+
+INDUCTOR = ["ChecksForNan.right", "ChangesInput.right"]
+"""Fixes that Inductor compiles here: a check in its code, and a change in place."""
+
+Proofs = Callable[[str], Said]
+
+
+def proving(fixes: list[str], *options: str) -> Iterator[Proofs]:
+    """Yield a function that returns what a process that proves fixes in this order says of one."""
+    process = subprocess.Popen(
+        [sys.executable, "tempting_proofs.py", *fixes, *options],
+        cwd=CASES_FOLDER,
+        env=os.environ | WORKER_VARIABLES,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    lines = process.stdout
+    assert lines is not None
+    read: dict[str, Said] = {}
+
+    def said(fix: str) -> Said:
+        while fix not in read:
+            found = msgspec.json.decode(lines.readline(), type=Said)
+            read[f"{found.case}.{found.fix}"] = found
+        return read[fix]
+
+    yield said
+    lines.close()
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def proofs(request: pytest.FixtureRequest) -> Iterator[Proofs]:
+    """The proofs of the fixes that are tested, in the order of their tests."""
+    chosen = []
+    for item in request.session.items:
+        case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+        if isinstance(case, Case):
+            chosen.append(f"{case.name}.{'wrong' if 'rejected' in item.name else 'right'}")
+    yield from proving(chosen)
+
+
+@pytest.fixture(scope="module")
+def proofs_with_inductor() -> Iterator[Proofs]:
+    yield from proving(INDUCTOR, "--inductor")
+
+
+def failures(said: Said) -> list[tuple[str, str]]:
+    return [(name, detail) for name, passed, detail in said.steps if not passed]
+
+
+def test_there_are_twenty_models() -> None:
+    assert len({case.model for case in CASES}) == len(CASES) >= 20
+    assert {case.name for case in RIGHT} >= OFTEN
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_tempting_fix_is_rejected(case: Case, proofs: Proofs) -> None:
+    found = failures(proofs(f"{case.name}.wrong"))
+    assert case.requirement in [name for name, _ in found], (case.why, found)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case.name in OFTEN else pytest.mark.matrix, id=case.name)
+        for case in RIGHT
+    ],
+)
+def test_a_right_fix_is_accepted(case: Case, proofs: Proofs) -> None:
+    said = proofs(f"{case.name}.right")
+    assert failures(said) == []
+    assert said.single_graph
+    assert said.steps[-1][0] == "results of Inductor"  # nothing was left out
+
+
+@pytest.mark.parametrize("fix", INDUCTOR)
+def test_a_right_fix_is_accepted_with_inductor(fix: str, proofs_with_inductor: Proofs) -> None:
+    """It takes the C++ compiler, whose code may lose a check or a change in place."""
+    assert failures(proofs_with_inductor(fix)) == []
+
+
+def proof_by_script(case: Case, which: str) -> tuple[str, Proof]:
+    """Write the script in a worker, and run it in a fresh process, as `fix` does."""
+    build = FactoryBuild(
+        factory=f"tempting:{case.name}", path=str(CASES_FOLDER), inputs="tempting:rows"
+    )
+    model = ModelSpec(source="test", name=case.name, build=build)
+    request = Request(model=model, target=Target(), key="0", tier=Tier.REAL)
+    wanted = ProofRequest(request=request, changes=(getattr(case, which),), title=case.name)
+    chosen = Environments(cache_folder()).interpreter("default")
+    written = oneshot(chosen, SCRIPT, msgspec.json.encode(wanted), 60)
+    assert written.returncode == 0, written.stderr[-2000:]
+    script = msgspec.json.decode(written.stdout, type=Script).text
+    return script, run_proof(script, str(chosen.path), worker_variables(chosen))
+
+
+@pytest.mark.parametrize(
+    ("name", "which", "failed"),
+    [
+        ("LargeBatch", "wrong", "eager results, seed 0: second shape"),
+        ("ReturnsList", "wrong", "eager results, seed 0: first shape"),
+        ("DrawsTwice", "right", ""),
+    ],
+)
+def test_the_script_says_the_same(name: str, which: str, failed: str) -> None:
+    """Only it shows that the script is complete, has two shapes, and needs no compilewatch."""
+    case = next(case for case in CASES if case.name == name)
+    script, proof = proof_by_script(case, which)
+    assert "compilewatch" not in script.replace(str(CASES_FOLDER), "")
+    assert proof.holds == (not failed), proof.steps
+    assert failed in proof.failure
+    if not failed:
+        assert proof.single_graph
+        assert proof.breaks == (1, 0)
+        assert proof.steps[0].detail == "both shapes"
