@@ -1,0 +1,198 @@
+"""The proof in processes that can fork: what it does when a fork dies, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilewatch.environments import WORKER_VARIABLES
+from compilewatch.extras.fixes.worker.script import proof_text
+
+pytestmark = pytest.mark.torch
+
+MODEL = """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        y = x * self.scale
+        if torch.isnan(y).any():
+            raise ValueError("not a number")
+        if y.sum() > 1000000:
+            {branch}
+        return y
+
+
+def build(seed):
+    torch.manual_seed(seed)
+    return Model()
+
+
+def inputs(shape, seed):
+    return (torch.rand(3 if shape == "first shape" else 5, 2),), {{}}
+"""
+
+RIGHT = """
+def forward(self, x):
+    y = x * self.scale
+    torch._assert_async(~torch.isnan(y).any(), "not a number")
+    return torch.where(y.sum() > 1000000, y - 1, y)
+"""
+
+WRONG = """
+def forward(self, x):
+    y = x * self.scale
+    return torch.where(y.sum() > 1000000, y - 1, y)
+"""
+
+FIX = """
+@contextlib.contextmanager
+def compilable(model, args, kwargs, options):
+    with contextlib.ExitStack() as stack:
+        {line}
+        yield
+
+
+subject = Subject(build, inputs, compilable)
+"""
+
+PATCH = 'stack.enter_context(mock.patch.object(Model, "forward", forward))'
+
+
+def ran(
+    folder: Path, *arguments: str, forward: str = "", line: str = "pass", branch: str = "y = y - 1",
+    last: str = "sys.exit(main(subject))",
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Run a script of the text of the proof, a model and a fix."""
+    script = folder / "proof.py"
+    parts = [
+        proof_text(),
+        "from unittest import mock",
+        textwrap.dedent(MODEL.format(branch=branch)),
+        forward,
+        FIX.format(line=line),
+        f'if __name__ == "__main__":\n{textwrap.indent(last, "    ")}\n',
+    ]
+    script.write_text("\n\n".join(parts))
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env={n: v for n, v in os.environ.items() if n != "PYTHONPATH"} | WORKER_VARIABLES,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+def said(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.stdout, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_right_fix_is_proven(tmp_path: Path) -> None:
+    """Only a complete run shows the exit status 0, which needs Inductor."""
+    done = ran(tmp_path, forward=RIGHT, line=PATCH)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "proven"
+    assert "ok   fullgraph=True accepts it: both shapes" in lines
+    assert any(
+        line.startswith("ok   results for NaN: an error as in eager mode (ValueError")
+        for line in lines
+    )
+    assert "breaks: 2 without the fix, 0 with it" in lines
+
+
+def test_a_hidden_error_is_not_proven(tmp_path: Path) -> None:
+    """Only a complete run shows the exit status 3 and the figures as JSON."""
+    done = ran(tmp_path, "--json", forward=WRONG, line=PATCH)
+    assert done.returncode == 3
+    found = said(done)
+    failed = [(name, detail) for name, passed, detail in found["steps"] if not passed]
+    assert failed == [
+        (
+            "results for NaN",
+            "eager mode raises an error that the fix hides (ValueError: not a number)",
+        )
+    ]
+    assert found["single_graph"] is True
+    assert found["breaks"] == [2, 0]
+    assert found["graphs"][1] == 1
+    assert found["operators"][1] >= 4
+    assert found["seconds"] > 0
+
+
+def test_a_fix_that_does_nothing_is_not_proven(tmp_path: Path) -> None:
+    """Only a complete run shows it."""
+    done = ran(tmp_path)
+    assert done.returncode == 3
+    assert "FAIL it has fewer graph breaks: 2 to 2; Unsupported: Data-dependent branching" in (
+        done.stdout
+    )
+
+
+def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
+    """Only a process that forks shows them: death, errors, values, frames that are given up."""
+    last = """
+    found = {
+        "value": untouched(lambda: [1, "two"]),
+        "error": untouched(lambda: 1 / 0),
+        "exit": untouched(lambda: sys.exit("ended")),
+        "death": untouched(lambda: os.kill(os.getpid(), 9)),
+        "otherwise": untouched(lambda: os._exit(1), "nothing"),
+        "captured": untouched(lambda: captured(subject, subject.unchanged)),
+        "left behind": untouched(lambda: left_behind(subject)),
+        "unusual": untouched(lambda: for_unusual(subject, whole=False)),
+        "without last": without_last(torch.ones(2, 3, dtype=torch.int64)).tolist(),
+        "mask": without_last(torch.ones(3, dtype=torch.bool)).tolist(),
+        "number": without_last(torch.tensor(5)).item(),
+    }
+    say(json.dumps(found))
+    """
+    done = ran(tmp_path, last=textwrap.dedent(last), line="torch.set_default_dtype(torch.float32)")
+    found = said(done)
+    assert found["value"] == [1, "two"]
+    assert found["error"] == {"raised": "ZeroDivisionError: division by zero"}
+    assert found["exit"] == {"raised": "SystemExit: ended"}
+    assert found["death"] == {"raised": "the process ended"}
+    assert found["otherwise"] == "nothing"
+    assert found["captured"] == {
+        "late": 0,
+        "breaks": 2,
+        "graphs": 2,  # nothing is left for a third one
+        "operators": found["captured"]["operators"],
+        "compilations": found["captured"]["compilations"],
+    }
+    assert found["left behind"] == [True, ""]
+    kinds = {kind: (passed, raises) for kind, passed, _, raises in found["unusual"]}
+    assert kinds.pop("NaN") == (True, True)
+    assert set(kinds.values()) == {(True, False)}
+    assert len(kinds) == 6
+    assert found["without last"] == [[1, 1, 0]] * 2
+    assert found["mask"] == [True, True, False]
+    assert found["number"] == 5
+
+
+def test_a_model_that_ends_its_process_for_unusual_values(tmp_path: Path) -> None:
+    """Only a process shows it: there is nothing to compare then, and the fix is not to blame."""
+    last = "say(json.dumps(untouched(lambda: for_unusual(subject, whole=False))))"
+    found = said(ran(tmp_path, branch="os.abort()", last=last))
+    kinds = {kind: (passed, detail) for kind, passed, detail, _ in found}
+    assert kinds["infinity"] == (True, "eager mode ends the process")
+    assert kinds["zeros"] == (True, "")
+
+
+def test_the_text_is_plain_pytorch() -> None:
+    text = proof_text()
+    assert "compilewatch" not in text
+    compile(text, "proof.py", "exec")

@@ -1,0 +1,242 @@
+"""The search: what it adds, leaves out, bans, and when it ends. No process, no torch."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from compilewatch.extras.fixes import search as searching
+from compilewatch.extras.fixes.candidates import Place
+from compilewatch.extras.fixes.records import Change, Fix, FixStatus, Kind, Proof, ProofStep
+from compilewatch.extras.fixes.search import MAX_PROOFS, Search
+from compilewatch.records import ErrorRecord, GraphBreak, Result, Status
+from tests.factories import graph_break, request, result
+
+Names = frozenset[str]
+
+
+def change(name: str, kind: Kind = Kind.SETTING, *, removes_check: bool = False) -> Change:
+    return Change(name=name, kind=kind, summary=name, lines=(), removes_check=removes_check)
+
+
+def broken(*places: str) -> Result:
+    return result(breaks=tuple(graph_break(place) for place in places))
+
+
+ERROR = result(
+    status=Status.ERROR,
+    error=ErrorRecord(type="Guard", message="on data", code="data", file="m.py", line=7),
+)
+
+
+@dataclass
+class World:
+    """A model with breaks, each of which some set of changes removes.
+
+    `breaks` has, for each place, the names of which all together remove it; a place in `hidden`
+    appears only when another is gone. `offers` has what is proposed for a place or an error.
+    """
+
+    breaks: dict[str, set[str]]
+    offers: dict[str, Sequence[Change]]
+    hidden: dict[str, str] = field(default_factory=dict)
+    errors: Callable[[Names], bool] = lambda _: False
+    rejects: Callable[[Names], str] = lambda _: ""
+    single: Callable[[Names], bool] | None = None
+    proven: list[list[str]] = field(default_factory=list)
+
+    def left(self, names: Names) -> list[str]:
+        there = [place for place, needed in self.breaks.items() if not needed <= names]
+        return [place for place in there if self.hidden.get(place) not in there]
+
+    def evaluate(self, changes: Sequence[Change]) -> Result:
+        names = frozenset(each.name for each in changes)
+        if self.errors(names):
+            return ERROR
+        left = self.left(names)
+        return broken(*left) if left else result()
+
+    def prove(self, changes: Sequence[Change]) -> tuple[str, Proof]:
+        names = frozenset(each.name for each in changes)
+        self.proven.append([each.name for each in changes])
+        reason = self.rejects(names)
+        single = self.single(names) if self.single else not self.left(names)
+        step = ProofStep(name="results", passed=not reason, detail=reason)
+        counts = (len(self.left(frozenset())), len(self.left(names)))
+        return "script", Proof(steps=(step,), single_graph=single, breaks=counts)
+
+    def proposals(
+        self, breaks: Sequence[GraphBreak], _: Place, *, rewrites: bool
+    ) -> tuple[Change, ...]:
+        found = [c for each in breaks for c in self.offers.get(each.function or "error", ())]
+        return tuple(c for c in dict.fromkeys(found) if rewrites or c.kind is not Kind.REWRITE)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fix]:
+    def search(world: World, **options: Any) -> Fix:
+        monkeypatch.setattr(searching, "proposals", world.proposals)
+        place = Place(request=request(), source_of=lambda _: None)
+        return Search(evaluate=world.evaluate, prove=world.prove, place=place, **options).run()
+
+    return search
+
+
+def names(fix: Fix) -> list[str]:
+    return [each.name for each in fix.changes]
+
+
+A, B, C, D = (change(name) for name in "ABCD")
+REWRITE = change("rewrite", Kind.REWRITE)
+
+
+def test_a_model_without_breaks_needs_nothing(found: Callable[..., Fix]) -> None:
+    fix = found(World({}, {}))
+    assert (fix.status, len(fix.trials)) == (FixStatus.NO_BREAK, 1)
+
+
+def test_a_model_that_cannot_be_judged_is_not_searched(found: Callable[..., Fix]) -> None:
+    world = World({}, {})
+    world.evaluate = lambda changes: result(status=Status.TIMEOUT)  # type: ignore[method-assign]
+    assert found(world).status is FixStatus.NO_VERDICT
+
+
+def test_two_changes_that_help_only_together(found: Callable[..., Fix]) -> None:
+    fix = found(World({"forward": {"A", "B"}}, {"forward": [A, B]}))
+    assert (fix.status, names(fix)) == (FixStatus.PROVEN, ["A", "B"])
+    assert fix.left == ()
+    assert fix.code
+    assert fix.script == "script"
+
+
+def test_what_is_not_needed_is_left_out(found: Callable[..., Fix]) -> None:
+    world = World({"forward": {"B"}}, {"forward": [A, B, C, D]})
+    assert names(found(world)) == ["B"]
+    assert world.proven == [["B"]]
+
+
+def test_the_least_intrusive_change_comes_first_in_the_code(found: Callable[..., Fix]) -> None:
+    """The rewrite is found first, because what needs a setting is hidden behind it."""
+    world = World(
+        {"first": {"rewrite"}, "second": {"A"}},
+        {"first": [REWRITE], "second": [A]},
+        hidden={"second": "first"},
+    )
+    assert names(found(world)) == ["A", "rewrite"]
+
+
+def test_it_goes_on_to_breaks_that_others_hid(found: Callable[..., Fix]) -> None:
+    places = ["one", "two", "three", "four"]
+    world = World(
+        {place: {name} for place, name in zip(places, "ABCD", strict=True)},
+        {place: [each] for place, each in zip(places, (A, B, C, D), strict=True)},
+        hidden=dict(itertools.pairwise(places[::-1])),
+    )
+    fix = found(world)
+    assert (fix.status, names(fix)) == (FixStatus.PROVEN, ["A", "B", "C", "D"])
+    assert [each.breaks for each in fix.trials[:5]] == [1, 1, 1, 1, 0]
+
+
+def test_it_goes_beyond_an_error_of_the_compiler(found: Callable[..., Fix]) -> None:
+    world = World(
+        {"forward": {"A"}},
+        {"forward": [A], "error": [REWRITE]},
+        errors=lambda names: names == {"A"},
+    )
+    fix = found(world)
+    assert names(fix) == ["A", "rewrite"]
+    assert found(world, rewrites=False).status is FixStatus.NOTHING
+
+
+def test_what_ends_in_an_error_alone_is_not_kept(found: Callable[..., Fix]) -> None:
+    world = World({"forward": {"B"}}, {"forward": [A, B]}, errors=lambda names: "A" in names)
+    assert names(found(world)) == ["B"]
+
+
+def test_a_change_that_removes_a_check_is_tried_alone_and_last(found: Callable[..., Fix]) -> None:
+    dropped = change("dropped", removes_check=True)
+    world = World({"forward": {"A"}}, {"forward": [A, dropped]})
+    fix = found(world)
+    assert names(fix) == ["A"]
+    assert not any("dropped" in trial.changes for trial in fix.trials)
+
+
+def test_what_the_proof_rejects_is_banned_and_another_found(found: Callable[..., Fix]) -> None:
+    """Either change removes the break, and the first one is wrong."""
+    world = World({}, {"forward": [A, B]}, rejects=lambda names: "NaN" if "A" in names else "")
+    world.left = lambda names: [] if names else ["forward"]  # type: ignore[method-assign]
+    fix = found(world)
+    assert (fix.status, names(fix)) == (FixStatus.PROVEN, ["B"])
+    assert [(each.changes, each.reason) for each in fix.rejections] == [(("A",), "results: NaN")]
+
+
+def test_nothing_is_printed_if_the_proof_rejects_everything(found: Callable[..., Fix]) -> None:
+    changes = [change(f"change {number}") for number in range(2 * MAX_PROOFS)]
+    world = World({}, {"forward": changes}, rejects=lambda _: "wrong")
+    world.left = lambda names: [] if names else ["forward"]  # type: ignore[method-assign]
+    fix = found(world, max_evaluations=100)
+    assert (fix.status, fix.code, fix.changes) == (FixStatus.NOTHING, "", ())
+    assert len(world.proven) == len(fix.rejections) == MAX_PROOFS
+    assert fix.left == fix.breaks
+
+
+def test_fewer_breaks_are_an_improvement(found: Callable[..., Fix]) -> None:
+    fix = found(World({"one": {"A"}, "two": {"nothing"}}, {"one": [A]}))
+    assert (fix.status, names(fix)) == (FixStatus.IMPROVES, ["A"])
+    assert fix.detail == "1 graph breaks instead of 2"
+    assert [each.function for each in fix.left] == ["two"]
+
+
+def test_dynamo_alone_does_not_make_a_single_graph(found: Callable[..., Fix]) -> None:
+    """The search is told that all is captured; what is printed is what the proof says."""
+    fix = found(World({"forward": {"A"}}, {"forward": [A]}, single=lambda _: False))
+    assert fix.status is FixStatus.IMPROVES
+
+
+def test_a_shape_that_cannot_be_dynamic_is_compiled_by_itself(found: Callable[..., Fix]) -> None:
+    world = World(
+        {"forward": {"A"}},
+        {"forward": [A]},
+        rejects=lambda names: "" if "dynamic=False" in names else "GuardOnDataDependentSymNode",
+    )
+    fix = found(world)
+    assert (fix.status, names(fix)) == (FixStatus.PROVEN, ["dynamic=False", "A"])
+    assert len(fix.rejections) == 1
+
+
+def test_it_stops_at_its_number_of_evaluations(found: Callable[..., Fix]) -> None:
+    world = World({"forward": {"A", "B"}}, {"forward": [A, B]})
+    fix = found(world, max_evaluations=1)
+    assert (fix.status, fix.limit) == (FixStatus.NOTHING, "1 evaluations")
+    assert len(fix.trials) == 1
+    assert found(world).limit == ""
+
+
+def test_what_was_proven_before_the_limit_is_kept(found: Callable[..., Fix]) -> None:
+    world = World({"one": {"A"}, "two": {"nothing"}}, {"one": [A], "two": [B, C, D]})
+    complete = found(world)
+    limited = found(world, max_evaluations=len(complete.trials) - 1)
+    assert (limited.status, names(limited)) == (FixStatus.IMPROVES, ["A"])
+    assert limited.limit
+
+
+def test_it_stops_at_its_time(found: Callable[..., Fix]) -> None:
+    def slow(_: Names) -> bool:
+        time.sleep(0.06)
+        return False
+
+    world = World({"forward": {"A", "B"}}, {"forward": [A, B]}, errors=slow)
+    fix = found(world, max_seconds=0.05)
+    assert (fix.limit, len(fix.trials)) == ("0.05 seconds", 1)
+
+
+def test_the_same_changes_are_evaluated_once(found: Callable[..., Fix]) -> None:
+    world = World({"one": {"A"}, "two": {"B"}}, {"one": [A, B], "two": [A, B]})
+    fix = found(world)
+    tried = [frozenset(each.changes) for each in fix.trials]
+    assert len(tried) == len(set(tried))
