@@ -92,9 +92,9 @@ class ProofStep(Record, frozen=True, kw_only=True):
 class Proof(Record, frozen=True, kw_only=True):
     """What the script of plain PyTorch found, in a process of its own.
 
-    `breaks`, `graphs`, `operators` (in the graphs) and `compilations` are counted without and with
-    the fix; the compilations are those of four calls in turns of two shapes. `single_graph` says
-    that `fullgraph=True` accepted the model for both shapes.
+    `breaks`, `graphs`, `operators` (those that graphs run) and `compilations` are counted without
+    and with the fix; the compilations are those of four calls in turns of two shapes.
+    `single_graph` says that `fullgraph=True` accepted the model for both shapes.
     """
 
     steps: tuple[ProofStep, ...]
