@@ -122,7 +122,7 @@ def alerts(width: int, height: int) -> Json:
         },
         labels=("alert", "alertstate", "severity", "source", "target"),
         hidden=("Value", "source", "severity") if width < COLUMNS // 2 else ("Value",),
-        looks={"alert": {"custom.minWidth": 140}, "alertstate": {"custom.width": 90}},
+        looks={"alert": {"custom.minWidth": 132}, "alertstate": {"custom.width": 82}},
     )
 
 
