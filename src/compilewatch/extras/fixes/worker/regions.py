@@ -27,7 +27,7 @@ Groups = dict[tuple[str, str], list[str]]
 """Names of submodules by (name without indices, class): the blocks of a model are one group."""
 
 
-class Counted(TorchDispatchMode):  # type: ignore[misc]
+class OperatorsInside(TorchDispatchMode):  # type: ignore[misc]
     """Counts what PyTorch dispatches, also inside of each submodule that is called."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -70,7 +70,7 @@ def regions(subject: Subject, _: dict[str, Any]) -> TargetOutcome:
 
 def _counted(subject: Subject) -> dict[str, int]:
     """Return the operators inside of each submodule, and of the whole model under the name ""."""
-    with Counted(subject.module) as counting:
+    with OperatorsInside(subject.module) as counting:
         _call(subject)
     return {**counting.inside, "": counting.total}
 
