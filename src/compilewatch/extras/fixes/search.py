@@ -56,7 +56,7 @@ class LimitReachedError(Exception):
 
 @dataclass(kw_only=True)
 class Search:
-    """A search for one model. `report` is told what is tried, and how many trials there were."""
+    """A search for one model. `report` gets what is tried, and how many trials there were."""
 
     evaluate: FixEvaluator
     prove: Prover
@@ -257,7 +257,7 @@ class Found:
 
 
 def _better(new: Result, old: Result) -> bool:
-    """Whether Dynamo comes further: it captures all, or a break is gone and nothing fails."""
+    """Whether Dynamo comes further: it captures all, or it removes a break, and nothing fails."""
     if new.status is Status.PASS:
         return old.status is not Status.PASS
     if new.status is not Status.GRAPH_BREAK:
