@@ -24,6 +24,7 @@ from compilewatch.extras.fixes.minimal.messages import (
 from compilewatch.extras.fixes.worker.minimal.candidates import ReproducerCandidate, candidates
 from compilewatch.extras.fixes.worker.minimal.checking import CheckServer
 from compilewatch.extras.fixes.worker.minimal.fresh import (
+    Showing,
     complete,
     count_lines,
     may_raise,
@@ -136,12 +137,15 @@ def _reproducer(
         return outcome(failure=found.failure)
     chosen = found.chosen
     body = reduced(chosen, broken.reason, server, seconds)
-    raising = complete(body, broken, request.model.name, fullgraph=True)
+    raising = complete(body, broken, request.model.name, showing=Showing.RAISED)
     raises = may_raise(broken.reason) and like(server, raising, broken.reason) >= min(
         chosen.likeness, Likeness.REASON
     )
-    source = raising if raises else complete(body, broken, request.model.name, fullgraph=False)
-    fresh = run_fresh(source, broken.reason)
+    for showing in (Showing.RAISED,) if raises else (Showing.LOGGED, Showing.GIVEN_UP):
+        source = complete(body, broken, request.model.name, showing=showing)
+        fresh = run_fresh(source, broken.reason)
+        if fresh.code == broken.code:
+            break
     failure = ""
     if fresh.code != broken.code:
         said = fresh.code or fresh.reason
