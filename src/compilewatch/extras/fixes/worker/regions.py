@@ -69,7 +69,7 @@ def regions(subject: Subject, _: dict[str, Any]) -> TargetOutcome:
 
 
 def _counted(subject: Subject) -> dict[str, int]:
-    """Return the operators inside of each submodule, and of the complete model under the name ""."""
+    """Return the operators in each submodule, and those of the complete model under the name ""."""
     with OperatorsInside(subject.module) as counting:
         _call(subject)
     return {**counting.inside, "": counting.total}
