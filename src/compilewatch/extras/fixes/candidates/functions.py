@@ -58,7 +58,7 @@ def _replaced(each: _Replacement) -> FixChange:
         name=f"{each.module}.{each.name} replaced",
         kind=FixKind.FUNCTION,
         summary=each.summary,
-        imports=(f"import {each.module}", "from unittest import mock"),
+        imports=(f"import {each.module}", "from typing import Any", "from unittest import mock"),
         definitions=(inspect.getsource(each.by),),
         lines=(
             f"stack.enter_context(mock.patch.object({each.module}, {each.name!r}, "
