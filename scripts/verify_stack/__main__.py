@@ -33,6 +33,7 @@ SWEEPS = (
 """The options of each run. The last one is compared with the one before, whose results it reuses,
 and profiles a model."""
 TEAM = {
+    "compilewatch.toml": "",  # without it, inputs are those of this checkout
     "pyproject.toml": '[tool.compilewatch]\nthird_party = "report"\n',
     "compilewatch.baseline.json": '{"schema": 1, "breaks": []}\n',
     "inputs/models.toml": """schema_version = 1
