@@ -31,7 +31,13 @@ from compilewatch.extras.fixes.worker.minimal.fresh import (
     run_fresh,
 )
 from compilewatch.extras.fixes.worker.minimal.reasons import Likeness
-from compilewatch.extras.fixes.worker.minimal.reduction import Chosen, choose, like, reduced
+from compilewatch.extras.fixes.worker.minimal.reduction import (
+    Chosen,
+    choose,
+    like,
+    load_reducer,
+    reduced,
+)
 from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier
 from compilewatch.worker import forked
 
@@ -48,6 +54,7 @@ def minimal(content: bytes) -> MinimalOutcome:
     """Do what `content` says, a `MinimalOrder` as JSON."""
     torch.set_num_threads(1)  # a fork of a process with a pool of threads would wait for them
     order = msgspec.json.decode(content, type=MinimalOrder)
+    load_reducer(order.reducer)
     request = msgspec.structs.replace(order.request, tier=Tier.REAL, depth=Depth.REDUCED)
     with CheckServer() as server:
         call = model_call(request)
