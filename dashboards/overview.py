@@ -17,6 +17,7 @@ from dashboards.frame import (
     to_dashboard,
     variable,
 )
+from dashboards.gate import gate, gate_run, new_breaks
 from dashboards.panels import GOOD, Steps, bars, fixed, override, thresholds, tiles, timeline, trend
 from dashboards.queries import (
     FAILED,
@@ -32,7 +33,6 @@ from dashboards.queries import (
     models_without_breaks,
     of_group,
     of_mode,
-    of_run,
     or_say,
     share_of_models,
 )
@@ -122,7 +122,7 @@ def alerts(width: int, height: int) -> Json:
         },
         labels=("alert", "alertstate", "severity", "source", "target"),
         hidden=("Value", "source", "severity") if width < COLUMNS // 2 else ("Value",),
-        looks={"alert": {"custom.minWidth": 120}, "alertstate": {"custom.width": 90}},
+        looks={"alert": {"custom.minWidth": 132}, "alertstate": {"custom.width": 82}},
     )
 
 
@@ -328,40 +328,6 @@ def changed_models() -> Json:
     )
 
 
-def gate() -> list[Json]:
-    """What a team's own list means for the baseline of its repository."""
-    states = {"new": "new", "known": "known", "resolved": "resolved"}
-    states["third_party"] = "in other packages"
-    counted = {
-        name: of_run("compilewatch_gate_breaks", f'baseline_state="{state}"')
-        for state, name in states.items()
-    }
-    changed = of_run("compilewatch_gate_baseline_timestamp_seconds")
-    return [
-        tiles(
-            "Gate",
-            "Graph breaks of a team's own list, in its own code: those that the baseline of its "
-            "repository does not hold, those that it holds, those that are resolved, and those in "
-            "other packages. No data: no such list with settings of the gate was published.",
-            (16, 4),
-            *(now(f"sum({series})", name) for name, series in counted.items()),
-            steps=[(None, "text")],
-            overrides=[
-                override("new", {"thresholds": thresholds([(None, "text"), (1, "red")])}),
-            ],
-        ),
-        tiles(
-            "Age of the baseline",
-            "Time since the baseline of the gate was last committed.",
-            (8, 4),
-            now(f"time() - max({changed})"),
-            unit="dtdurations",
-            decimals=0,
-            steps=[(None, "text")],
-        ),
-    ]
-
-
 def overview() -> Json:
     return dashboard(
         OVERVIEW,
@@ -375,6 +341,7 @@ def overview() -> Json:
             [models(18)],
             [changed_families(), changed_models()],
             gate(),
+            new_breaks(6),
         ],
         variables=[
             *shared(),
@@ -386,5 +353,6 @@ def overview() -> Json:
                 regex='/model="([^"]+)"/',
                 hide=True,
             ),
+            gate_run(),
         ],
     )

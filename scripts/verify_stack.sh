@@ -6,7 +6,7 @@
 #            grafana; minio, if it is installed, for the sink s3
 #
 # Without an argument: Docker if its engine responds, else programs. The script uses a copy of the
-# stack's files, free ports and its own folders: it starts the services, sweeps three small models,
+# stack's files, free ports and its own folders: it starts the services, sweeps four small models and a team's list,
 # publishes, checks, and stops everything. This takes about five minutes. It prints a line for each
 # check; services that are not installed are named as not verified.
 #

@@ -32,20 +32,43 @@ SWEEPS = (
 )
 """The options of each run. The last one is compared with the one before, whose results it reuses,
 and profiles a model."""
+TEAM = {
+    "compilewatch.toml": "",  # without it, inputs are those of this checkout
+    "pyproject.toml": '[tool.compilewatch]\nthird_party = "report"\n',
+    "compilewatch.baseline.json": '{"schema": 1, "breaks": []}\n',
+    "inputs/models.toml": """schema_version = 1
+[[model]]
+name = "team/net"
+factory = "net:Net"
+python_path = ".."
+inputs = "net:inputs"
+""",
+    "net.py": """import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+def inputs():
+    return {"x": torch.ones(2, 4)}
+""",
+}
+"""A repository with settings of the gate, whose model has a graph break that its baseline lacks."""
 SHIPPED_PAPERS = ROOT / "inputs" / "papers" / "library"
 SCRAPED_SECONDS = 200.0
 """Alloy, or Prometheus, scrapes the Pushgateway every two minutes."""
 COLLECTED_SECONDS = 60.0
 
 
-def compilewatch(stack: Stack, *arguments: str, **addresses: str) -> str:
-    """Run a verb on the stack's outputs; `pushgateway` and `loki` are addresses to publish to."""
+def compilewatch(stack: Stack, *arguments: str, folder: Path = ROOT, **addresses: str) -> str:
+    """Run a verb in a folder, on the stack's outputs; addresses are those to publish to."""
     own = {f"COMPILEWATCH_{name.upper()}_URL": url for name, url in addresses.items()}
     # The runs select different models on purpose.
     own["COMPILEWATCH_PUSHGATEWAY_REPLACE"] = "true"
     command = [str(Path(sys.executable).with_name("compilewatch")), *arguments]
     done = subprocess.run(
         [*command, "--output", str(stack.outputs)],
+        cwd=folder,
         env=stack.environment | own,
         capture_output=True,
         text=True,
@@ -64,12 +87,17 @@ def newest(stack: Stack) -> Path:
 def sweep(stack: Stack) -> str:
     """Sweep, and publish to the Pushgateway."""
     began = time.monotonic()
+    url = stack.url("pushgateway")
+    team = stack.outputs.with_name("team")
+    (team / "inputs").mkdir(parents=True)
+    for name, text in TEAM.items():
+        (team / name).write_text(text)
+    compilewatch(stack, "sweep", "--source", "manifest", folder=team, pushgateway=url)
     for options in SWEEPS:
-        url = stack.url("pushgateway")
         compilewatch(stack, "sweep", *options, "--depth", "reduced", pushgateway=url)
     statuses = checks.statuses_of(newest(stack))
     found = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
-    return f"{found}; {len(SWEEPS)} runs in {time.monotonic() - began:.0f} s"
+    return f"{found}; {len(SWEEPS) + 1} runs in {time.monotonic() - began:.0f} s"
 
 
 def papers(stack: Stack) -> str:

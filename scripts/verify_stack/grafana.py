@@ -39,7 +39,17 @@ SCRAPES_SECONDS = 150.0
 """In which there is one, and a point of a trend after it."""
 NEUTRAL = "no data"
 """What a panel shows in place of an answer: an outage must not look like good news."""
-VARIABLES = ("source", "target", "mode", "family", "model", "reason", "failing", "replies")
+VARIABLES = (
+    "source",
+    "target",
+    "mode",
+    "family",
+    "model",
+    "reason",
+    "failing",
+    "gate_run",
+    "replies",
+)
 EVERYTHING = dict.fromkeys(VARIABLES, ".*")
 CHOICES = 10
 """Values tried of a variable that holds one value."""

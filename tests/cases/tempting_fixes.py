@@ -17,7 +17,7 @@ import torch
 from tempting import LARGE_BATCH, WIDTH
 from torch import Tensor, nn
 
-from compilewatch.extras.fixes.records import Change, Kind
+from compilewatch.extras.fixes.records import FixChange, FixKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +28,10 @@ class Case:
     """
 
     model: type[nn.Module]
-    wrong: Change
+    wrong: FixChange
     why: str
     requirement: str
-    right: Change | None = None
+    right: FixChange | None = None
     train: bool = False
     inputs: Callable[[int], tuple[Tensor, ...]] = lambda rows: (torch.rand(rows, WIDTH) + 0.1,)
 
@@ -44,20 +44,22 @@ class Case:
         return self.inputs(LARGE_BATCH if shape == "first shape" else LARGE_BATCH + 2), {}
 
 
-def setting(text: str) -> Change:
-    return Change(
+def setting(text: str) -> FixChange:
+    return FixChange(
         name=text,
-        kind=Kind.SETTING,
+        kind=FixKind.SETTING,
         summary="A setting of Dynamo.",
         lines=(f"stack.enter_context(torch._dynamo.config.patch({text}))",),
     )
 
 
-def replaced(by: Callable[..., Any], where: str = "type(model)", what: str = "forward") -> Change:
+def replaced(
+    by: Callable[..., Any], where: str = "type(model)", what: str = "forward"
+) -> FixChange:
     """Return the change that puts a function in the place of another, `forward` by default."""
-    return Change(
+    return FixChange(
         name=f"{what} replaced by {by.__name__}",
-        kind=Kind.REWRITE,
+        kind=FixKind.REWRITE,
         summary=(by.__doc__ or "").splitlines()[0],
         imports=(
             "import math",
@@ -71,11 +73,11 @@ def replaced(by: Callable[..., Any], where: str = "type(model)", what: str = "fo
     )
 
 
-def wrapped(wrapper: str, what: str) -> Change:
+def wrapped(wrapper: str, what: str) -> FixChange:
     """Return the change that wraps a function of the file of the model, by `torch.compiler`."""
-    return Change(
+    return FixChange(
         name=f"{what} in {wrapper}",
-        kind=Kind.FUNCTION,
+        kind=FixKind.FUNCTION,
         summary=f"The function {what} is wrapped by {wrapper}.",
         imports=("import sys", "from unittest import mock"),
         definitions=(
@@ -93,18 +95,18 @@ def wrapped(wrapper: str, what: str) -> Change:
     )
 
 
-def wrapped_method(wrapper: str, what: str) -> Change:
+def wrapped_method(wrapper: str, what: str) -> FixChange:
     """Return the change that wraps a method of the model."""
-    return Change(
+    return FixChange(
         name=f"{what} in {wrapper}",
-        kind=Kind.FUNCTION,
+        kind=FixKind.FUNCTION,
         summary=f"The method {what} is wrapped by {wrapper}.",
         lines=(f"model.{what} = {wrapper}(type(model).{what}.__get__(model))",),
     )
 
 
-def lines(name: str, *statements: str, kind: Kind = Kind.USAGE) -> Change:
-    return Change(name=name, kind=kind, summary=f"{name}.", lines=statements)
+def lines(name: str, *statements: str, kind: FixKind = FixKind.USAGE) -> FixChange:
+    return FixChange(name=name, kind=kind, summary=f"{name}.", lines=statements)
 
 
 def masked(rows: int) -> tuple[Tensor, ...]:
@@ -327,9 +329,9 @@ ONCE = (
 )
 
 
-def both(first: Change, *others: Change) -> Change:
+def both(first: FixChange, *others: FixChange) -> FixChange:
     """Return several changes as one."""
-    return Change(
+    return FixChange(
         name=" and ".join(each.name for each in (first, *others)),
         kind=first.kind,
         summary=" ".join(each.summary for each in (first, *others)),
@@ -518,7 +520,7 @@ CASES = (
     ),
     Case(
         model=tempting.Reads,
-        wrong=lines("nothing is compiled", 'options["disable"] = True', kind=Kind.SETTING),
+        wrong=lines("nothing is compiled", 'options["disable"] = True', kind=FixKind.SETTING),
         why="nothing is compiled",
         requirement="the graphs contain the model",
         right=SCALARS,
@@ -528,7 +530,7 @@ CASES = (
         wrong=lines(
             "set for good",
             "torch._dynamo.config.capture_scalar_outputs = True",
-            kind=Kind.SETTING,
+            kind=FixKind.SETTING,
         ),
         why="the setting stays for all models of the program",
         requirement="nothing stays changed",

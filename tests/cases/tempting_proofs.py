@@ -18,10 +18,10 @@ import torch
 from tempting_fixes import CASES, Case
 
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
-from compilewatch.extras.fixes.records import Change
+from compilewatch.extras.fixes.records import FixChange
 from compilewatch.extras.fixes.worker import proving
 from compilewatch.extras.fixes.worker.proving import prove, warm_up
-from compilewatch.extras.fixes.worker.requirements import Step, Subject, equal_calls
+from compilewatch.extras.fixes.worker.requirements import ProofSubject, Step, equal_calls
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-def manager(change: Change) -> Any:
+def manager(change: FixChange) -> Any:
     """Return the context manager of a fix, from the source that is printed."""
     names: dict[str, Any] = {}
     exec("\n".join([*imports([change]), "\n", context_manager([change], change.name)]), names)
@@ -46,8 +46,8 @@ def built(case: Case, seed: int) -> torch.nn.Module:
     return case.model().train(case.train)
 
 
-def subject_of(case: Case, change: Change) -> Subject:
-    return Subject(partial(built, case), case.arguments, manager(change), train=case.train)
+def subject_of(case: Case, change: FixChange) -> ProofSubject:
+    return ProofSubject(partial(built, case), case.arguments, manager(change), train=case.train)
 
 
 def said(case: Case, fix: str) -> Said:
@@ -69,7 +69,7 @@ def said(case: Case, fix: str) -> Said:
     )
 
 
-def without_inductor(subject: Subject, seed: int, backend: str | None, **options: Any) -> Step:
+def without_inductor(subject: ProofSubject, seed: int, backend: str | None, **options: Any) -> Step:
     return equal_calls(subject, seed, "aot_eager" if backend == "inductor" else backend, **options)
 
 
@@ -82,5 +82,5 @@ if __name__ == "__main__":
         name, _, which = argument.partition(".")
         if which:
             quick = which == "right" and "--inductor" not in sys.argv
-            proving.equal_calls = without_inductor if quick else equal_calls
+            setattr(proving, "equal_calls", without_inductor if quick else equal_calls)  # noqa: B010
             os.write(channel, msgspec.json.encode(said(cases[name], which)) + b"\n")

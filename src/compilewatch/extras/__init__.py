@@ -105,6 +105,8 @@ EXTRAS: dict[str, Extra] = {
             "run_samples": "compilewatch.extras.gate.of_run:samples",
             "metrics": "compilewatch.extras.gate.metric_definitions:DEFINITIONS",
             "metric_labels": "compilewatch.extras.gate.metric_definitions:LABELS",
+            "events": "compilewatch.extras.gate.events:EVENTS",
+            "event_meanings": "compilewatch.extras.gate.events:MEANINGS",
         },
     ),
     "fixes": Extra(

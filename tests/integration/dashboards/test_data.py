@@ -19,7 +19,7 @@ import pytest
 from compilewatch.extras.fixes.of_run.cases import cases_of
 from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState, RunFix
 from compilewatch.extras.fixes.of_run.view import RunFixes
-from compilewatch.extras.fixes.records import Change, Fix, FixStatus, Kind
+from compilewatch.extras.fixes.records import Fix, FixChange, FixKind, FixStatus
 from compilewatch.extras.gate.of_run import GateResult, RunGate
 from compilewatch.extras.papers.publication import push_papers
 from compilewatch.records import Mode, Part, Performance, Target
@@ -97,7 +97,7 @@ def fixes() -> RunFixes:
         for name in ("team/fixed", "team/open")
     ]
     cases, _ = cases_of(results)
-    change = Change(name="x=1", kind=Kind.SETTING, summary="x.", lines=("pass",))
+    change = FixChange(name="x=1", kind=FixKind.SETTING, summary="x.", lines=("pass",))
     found = RunFix(
         key=cases[0].request.key,
         search="",

@@ -171,7 +171,7 @@ def test_a_panel_that_claims_something_without_its_source_is_a_fault(
     client: Any = Panels(result)
     client.dashboards = lambda: DASHBOARDS
     if said is None:
-        assert grafana.panels_say_that_their_source_is_down(client, "loki") == "7 panels"
+        assert grafana.panels_say_that_their_source_is_down(client, "loki") == "8 panels"
         monkeypatch.setattr(grafana, "NEUTRAL", "another text")
         with pytest.raises(CheckError, match="says 'no data'"):
             grafana.panels_say_that_their_source_is_down(client, "loki")

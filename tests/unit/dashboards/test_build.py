@@ -102,6 +102,7 @@ NEWS = {
         "Families, by models",
         "Changed families",
         "Changed results",
+        "New graph breaks in own code",
     },
     "compilewatch-model": {"Where it breaks", "Why it breaks"},
     "compilewatch-reasons": {"What to fix first", "Where it breaks"},

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from compilewatch.api.requests import one_request
 from compilewatch.extras.fixes.fixing import Limits, find_fix
-from compilewatch.extras.fixes.records import Change, Fix, Proof
+from compilewatch.extras.fixes.records import Fix, FixChange, Proof
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS
 from compilewatch.extras.fixes.text import fix_panel
 from compilewatch.records import GraphBreak
@@ -40,7 +40,7 @@ class FoundFix:
         return self.fix.left
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[FixChange, ...]:
         return self.fix.changes
 
     @property

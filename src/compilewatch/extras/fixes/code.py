@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from compilewatch.extras.fixes.records import Change
+from compilewatch.extras.fixes.records import FixChange
 
 NAME = "compilable"
 
@@ -18,7 +18,7 @@ with compilable(model, args, kwargs):
 OPTIONS_LINE = "options["
 
 
-def imports(changes: Sequence[Change]) -> list[str]:
+def imports(changes: Sequence[FixChange]) -> list[str]:
     """Return the import statements of a fix, sorted, without repetition."""
     needed = {"import contextlib", "import torch", "import torch._dynamo"}
     return sorted(needed | {line for each in changes for line in each.imports}, key=_import_order)
@@ -28,7 +28,7 @@ def _import_order(line: str) -> tuple[bool, str]:
     return line.startswith("from "), line
 
 
-def context_manager(changes: Sequence[Change], title: str) -> str:
+def context_manager(changes: Sequence[FixChange], title: str) -> str:
     """Return the source of `compilable(model, args, kwargs, options)`, with what it calls.
 
     `title` is its docstring, one line.
@@ -51,7 +51,7 @@ def context_manager(changes: Sequence[Change], title: str) -> str:
     return "\n\n\n".join([*definitions, manager])
 
 
-def pasteable(changes: Sequence[Change], title: str) -> str:
+def pasteable(changes: Sequence[FixChange], title: str) -> str:
     """Return a fix as a user pastes it: imports, the context manager, and an example of its use."""
     source = context_manager(changes, title)
     if not any(OPTIONS_LINE in line for each in changes for line in each.lines):

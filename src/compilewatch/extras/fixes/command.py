@@ -53,7 +53,7 @@ _OF_RUNS = frozenset(
     type=click.IntRange(min=1),
     default=MAX_EVALUATIONS,
     show_default=True,
-    help="How often Dynamo is asked at most.",
+    help="How many evaluations are made at most.",
 )
 @click.option(
     "--max-seconds",

@@ -16,7 +16,7 @@ REGIONS_FILE = "regions.json"
 """The artifact of a search for regions: a list of `Region` as JSON."""
 
 
-class Kind(StrEnum):
+class FixKind(StrEnum):
     """What a change touches, least intrusive first."""
 
     SETTING = "setting"
@@ -39,7 +39,7 @@ class Edit(Record, frozen=True, kw_only=True):
     new: str
 
 
-class Change(Record, frozen=True, kw_only=True):
+class FixChange(Record, frozen=True, kw_only=True):
     """One change around a call of a model, as Python source that is run and printed as it is.
 
     `lines` are statements in which `stack` is an `ExitStack` that holds the change in force,
@@ -51,7 +51,7 @@ class Change(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Kind
+    kind: FixKind
     summary: str
     lines: tuple[str, ...]
     imports: tuple[str, ...] = ()
@@ -66,11 +66,11 @@ class ProofRequest(Record, frozen=True, kw_only=True):
     """What a worker writes a script for: the changes, for the model and target of a request."""
 
     request: Request
-    changes: tuple[Change, ...]
+    changes: tuple[FixChange, ...]
     title: str
 
 
-class Trial(Record, frozen=True, kw_only=True):
+class FixTrial(Record, frozen=True, kw_only=True):
     """What Dynamo did with a model under some changes. `breaks` is None where it failed."""
 
     changes: tuple[str, ...]
@@ -156,12 +156,12 @@ class Fix(Record, frozen=True, kw_only=True):
     detail: str = ""
     breaks: tuple[GraphBreak, ...] = ()
     left: tuple[GraphBreak, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FixChange, ...] = ()
     code: str = ""
     patch: str = ""
     script: str = ""
     proof: Proof | None = None
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[FixTrial, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     regions: tuple[Region, ...] = ()
     limit: str = ""

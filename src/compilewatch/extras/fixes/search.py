@@ -15,18 +15,18 @@ from typing import Protocol
 from compilewatch.extras.fixes.candidates import Place, proposals
 from compilewatch.extras.fixes.candidates.settings import after_rejection
 from compilewatch.extras.fixes.records import (
-    Change,
     Fix,
+    FixChange,
+    FixKind,
     FixStatus,
-    Kind,
+    FixTrial,
     Proof,
     Region,
     Rejection,
-    Trial,
 )
 from compilewatch.records import GraphBreak, Result, StackFrame, Status
 
-Changes = tuple[Change, ...]
+Changes = tuple[FixChange, ...]
 
 MAX_EVALUATIONS = 24
 MAX_SECONDS = 600.0
@@ -38,7 +38,7 @@ MAX_REWRITES = 4
 """How many rewrites are made one after the other while the compiler still fails."""
 
 
-class Evaluator(Protocol):
+class FixEvaluator(Protocol):
     """Says what Dynamo does with the model under changes, in a process of its own."""
 
     def __call__(self, changes: Changes) -> Result: ...
@@ -56,16 +56,16 @@ class LimitReachedError(Exception):
 
 @dataclass(kw_only=True)
 class Search:
-    """A search for one model. `report` is told what is tried, and how many trials there were."""
+    """A search for one model. `report` gets what is tried, and how many trials there were."""
 
-    evaluate: Evaluator
+    evaluate: FixEvaluator
     prove: Prover
     place: Place
     max_evaluations: int = MAX_EVALUATIONS
     max_seconds: float = MAX_SECONDS
     rewrites: bool = True
     report: Callable[[str, int], None] = lambda *_: None
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[FixTrial] = field(default_factory=list)
     _known: dict[frozenset[str], Result] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
 
@@ -144,8 +144,8 @@ class Search:
             for each in proposals(_open(result), self.place, rewrites=self.rewrites)
             if each.name not in have
         ]
-        usual = tuple(e for e in offered if e.kind is not Kind.REWRITE and not e.removes_check)
-        mild = tuple(each for each in usual if each.kind is not Kind.USAGE)
+        usual = tuple(e for e in offered if e.kind is not FixKind.REWRITE and not e.removes_check)
+        mild = tuple(each for each in usual if each.kind is not FixKind.USAGE)
         together = [each for each in dict.fromkeys([mild, usual]) if each]
         for attempt in together:
             if _better(self._result((*chosen, *attempt)), result):
@@ -154,7 +154,7 @@ class Search:
         for attempt in [*together[:1], *singles]:
             if _better(self._result((*chosen, *attempt)), result):
                 return attempt
-            mild_alone = attempt[0].kind not in (Kind.REWRITE, Kind.USAGE)
+            mild_alone = attempt[0].kind not in (FixKind.REWRITE, FixKind.USAGE)
             beyond = self._beyond_error(chosen, result, attempt, have) if mild_alone else None
             if beyond is not None:
                 return beyond
@@ -171,7 +171,7 @@ class Search:
             failed = self._result((*chosen, *attempt))
             names = have | {each.name for each in attempt}
             for each in proposals(_open(failed), self.place, rewrites=self.rewrites):
-                if failed.error is None or each.kind is not Kind.REWRITE or each.name in names:
+                if failed.error is None or each.kind is not FixKind.REWRITE or each.name in names:
                     continue
                 found = self._result((*chosen, *attempt, each))
                 if _better(found, result):
@@ -190,7 +190,7 @@ class Search:
             without = tuple(other for other in chosen if other is not each)
             if without and not _better(wanted, self._result(without)):
                 chosen = without
-        return tuple(sorted(chosen, key=lambda each: list(Kind).index(each.kind)))
+        return tuple(sorted(chosen, key=lambda each: list(FixKind).index(each.kind)))
 
     def _left(self, chosen: Changes) -> tuple[GraphBreak, ...]:
         """The breaks that remain under changes, one of which may not have been evaluated."""
@@ -257,7 +257,7 @@ class Found:
 
 
 def _better(new: Result, old: Result) -> bool:
-    """Whether Dynamo comes further: it captures all, or a break is gone and nothing fails."""
+    """Whether Dynamo comes further: it captures all, or it removes a break, and nothing fails."""
     if new.status is Status.PASS:
         return old.status is not Status.PASS
     if new.status is not Status.GRAPH_BREAK:
@@ -311,10 +311,10 @@ def _open(result: Result) -> tuple[GraphBreak, ...]:
     )
 
 
-def trial_of(changes: Changes, result: Result, seconds: float) -> Trial:
+def trial_of(changes: Changes, result: Result, seconds: float) -> FixTrial:
     """Return what an evaluation under changes found, as it is stored."""
     failed = result.error
-    return Trial(
+    return FixTrial(
         changes=tuple(each.name for each in changes),
         status=result.status.value,
         detail=result.detail,
@@ -324,6 +324,6 @@ def trial_of(changes: Changes, result: Result, seconds: float) -> Trial:
     )
 
 
-def names_of(changes: Sequence[Change]) -> str:
+def names_of(changes: Sequence[FixChange]) -> str:
     """Return the names of changes in one line."""
     return " and ".join(each.name for each in changes)

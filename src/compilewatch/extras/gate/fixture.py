@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from compilewatch import plugins
@@ -19,6 +20,9 @@ from compilewatch.extras.gate.named import NamedChecks
 from compilewatch.extras.gate.plugin import PROPERTY, REPORTS, UPDATE
 from compilewatch.extras.gate.settings import RULES, baseline_path, project_settings, rules_of
 from compilewatch.records import Mode
+
+KEYWORDS = (*RULES, "calls", "mode", "backend", "dynamic")
+"""Those of a call; all others are the model's."""
 
 
 class CompileCheck:
@@ -84,9 +88,12 @@ class CompileCheck:
                     **kwargs,
                 )
         except CompilewatchError as error:
-            pytest.fail(f"compilewatch: {error}", pytrace=False)
+            raise pytest.fail.Exception(f"compilewatch: {error}", pytrace=False) from None
         nodeid = self._node.nodeid
         report = judge(found, known, rules, name=nodeid, command=f"pytest {shlex.quote(nodeid)}")
+        report = msgspec.structs.replace(
+            report, problems=(*report.problems, *_misspelled(report, kwargs))
+        )
         self._keep(report)
         accepted = self._config.getoption("--compilewatch-update") and not report.problems
         if report.failed and not accepted:
@@ -143,6 +150,14 @@ def _named(model: str, rules: Rules, *, mode: str, backend: str, dynamic: bool) 
     if len(found) > 1:
         raise UsageError(f"{model} has several components: name one of them")
     return found[0]
+
+
+def _misspelled(report: CheckReport, kwargs: Iterable[str]) -> Iterator[str]:
+    """Yield a line for each keyword that the model does not take and the fixture has nearly."""
+    for name in kwargs:
+        refused = any(f"unexpected keyword argument {name!r}" in each for each in report.problems)
+        if refused and (hint := did_you_mean(name, KEYWORDS)):
+            yield f"compile_check has no keyword {name!r}{hint}"
 
 
 def _marked(marker: pytest.Mark | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import click
@@ -51,7 +52,7 @@ def command(*, models: tuple[str, ...], action: str | None, yes: bool) -> int:
     for change in made:
         what = "add to the end of" if change.appended else "write"
         click.echo(f"{what} {change.path.relative_to(root)}:\n")
-        click.echo("".join(f"    {line}\n" for line in change.content.strip().splitlines()))
+        click.echo(textwrap.indent(change.content.strip(), "    ") + "\n")
     for line in left:
         click.echo(f"left as it is: {line}")
     if not made:

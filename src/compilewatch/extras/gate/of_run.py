@@ -17,7 +17,9 @@ import msgspec
 
 from compilewatch.api.check import CheckResult
 from compilewatch.errors import CompilewatchError, StoreError
+from compilewatch.events import Author, Event
 from compilewatch.extras.gate.baseline import load, resolved
+from compilewatch.extras.gate.events import NewBreak
 from compilewatch.extras.gate.findings import BreakPlace, CheckReport, Finding, known_breaks
 from compilewatch.extras.gate.judgement import judge
 from compilewatch.extras.gate.named import files_of
@@ -82,9 +84,12 @@ class FinishedRun(Protocol):
     @property
     def run(self) -> Run: ...
 
+    def events(self, events: Sequence[Event]) -> None:
+        """Append events to the log of the run."""
+
 
 def judge_run(writer: FinishedRun) -> None:
-    """Judge a run whose results are stored, and write `gate.json` into its folder.
+    """Judge a run whose results are stored: write `gate.json`, and log each new break.
 
     Nothing is written without `[tool.compilewatch]` in the repository around the current folder. A
     setting or a baseline that cannot be read is a problem of the result, not of the sweep.
@@ -101,6 +106,18 @@ def judge_run(writer: FinishedRun) -> None:
             return
         found = gate_result(StoredRun(writer.path).results(), root, settings)
     RunFolder(writer.path).write(FILE, msgspec.json.encode(found) + b"\n")
+    author = Author(writer.run)
+    writer.events([_event(author, each) for each in found.new])
+
+
+def _event(author: Author, new: GateBreak) -> NewBreak:
+    return NewBreak(
+        **author.stamp("warning"),
+        place=f"{new.place.file}:{new.place.line}",
+        function=new.place.function,
+        reason=new.reason,
+        models=", ".join(new.models),
+    )
 
 
 def gate_result(results: Iterable[Result], root: Path, settings: dict[str, object]) -> GateResult:

@@ -27,7 +27,7 @@ MANIFEST = "".join(
 def test_the_fixes_of_a_run_are_found_proven_stored_and_shown(
     tmp_path: Path, warm_launcher: WarmLauncher
 ) -> None:
-    """A minute or more: only real processes show that what is proven for one model is for another."""
+    """A minute or more: only real processes show what is proven for one model and for another."""
     del warm_launcher
     shutil.copy(Path(next(iter(cases.__path__)), "fixable.py"), tmp_path)
     (tmp_path / "models.toml").write_text(MANIFEST)

@@ -62,7 +62,7 @@ def compilable(model, args, kwargs, options):
         yield
 
 
-subject = Subject(build, inputs, compilable)
+subject = ProofSubject(build, inputs, compilable)
 """
 
 PATCH = 'stack.enter_context(mock.patch.object(Model, "forward", forward))'

@@ -1,14 +1,13 @@
-"""Breaks in own code are found at their lines, and models of every kind are checked or refused."""
+"""A break behind three calls is found at its line; models of every kind are checked or refused."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ import compilewatch
 from compilewatch.errors import UsageError
 from compilewatch.extras.gate.findings import CheckReport
 from compilewatch.extras.gate.judgement import Rules, judge
-from tests.cases import breaks
 
 pytestmark = pytest.mark.torch
 
@@ -56,42 +54,9 @@ def available():
 """An optional kernel is looked for inside of the compiled region, three calls below the model."""
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """The cases as a module of a repository.
-
-    Its lines are shifted: equal code at the same lines of two files is one code for Python, and
-    other tests of this process may have checked the original (a limit in docs/api.md).
-    """
-    path = tmp_path_factory.mktemp("repository") / "src" / "own_breaks.py"
-    path.parent.mkdir()
-    path.write_text("# A copy.\n" + Path(breaks.__file__).read_text(encoding="utf-8"))
-    spec = importlib.util.spec_from_file_location("own_breaks", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["own_breaks"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["own_breaks"]
-
-
 def report(root: Path, model: Callable[..., Any], *args: Any, **rules: Any) -> CheckReport:
     found = compilewatch.check(model, *args)
     return judge(found, {}, Rules(root=root, **rules), name="t::a")
-
-
-@pytest.mark.parametrize("name", [case.name for case in breaks.CASES])
-def test_every_kind_of_break_is_new_at_its_line(own: ModuleType, name: str) -> None:
-    (case,) = (case for case in own.CASES if case.name == name)
-    assert own.__file__ is not None
-    path = Path(own.__file__)
-    found = report(path.parents[1], case.build(), torch.ones(3, 4))
-    wanted = {(own.line_of(known.mark), known.code) for known in (*case.breaks, *case.later)}
-    assert {(each.place.line, each.code) for each in found.new} == wanted
-    assert {each.place.file for each in found.new} <= {"src/own_breaks.py"}
-    assert all("# break: " in each.source_line for each in found.new)
-    assert found.third_party == ()
 
 
 def test_an_import_three_calls_inside_is_found_with_the_calls(

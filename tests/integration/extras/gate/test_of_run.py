@@ -41,6 +41,11 @@ def test_a_sweep_of_a_teams_list_is_judged_by_the_baseline_of_its_repository(
     folder = tmp_path / "outputs" / "latest"
     (new,) = json.loads((folder / "gate.json").read_text())["new"]
     assert (new["place"]["line"], new["models"]) == (15, ["zoo/net"])
+    (log,) = (folder / "logs").glob("*.jsonl")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    (named,) = [event for event in events if event["event"] == "gate_break"]
+    assert (named["place"], named["function"]) == ("src/mypkg/net.py:15", "Net.scaled")
+    assert (named["level"], named["models"]) == ("warning", "zoo/net")
     metrics = (folder / "metrics.prom").read_text()
     assert 'compilewatch_gate_breaks{baseline_state="new",source="manifest"} 1.0' in metrics
     assert "compilewatch_gate_baseline_timestamp_seconds" not in metrics
@@ -50,6 +55,8 @@ def test_a_sweep_of_a_teams_list_is_judged_by_the_baseline_of_its_repository(
     assert accepted.returncode == 0, accepted.stderr
     stored = json.loads((folder / "gate.json").read_text())
     assert (stored["new"], stored["known"]) == ([], 1)
+    (log,) = (folder / "logs").glob("*.jsonl")
+    assert "gate_break" not in log.read_text()
     assert "compilewatch_gate_baseline_timestamp_seconds" in (folder / "metrics.prom").read_text()
 
     (folder / "gate.json").write_text("{")

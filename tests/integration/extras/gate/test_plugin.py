@@ -219,16 +219,20 @@ def test_rules_of_a_call_and_a_damaged_baseline(repository: Repository) -> None:
         "def test_some(compile_check):\n    compile_check(double, calls=SIZES, recompilations=1)\n"
         "def test_none(compile_check):\n    compile_check(double, calls=SIZES, recompilations=0)\n"
         "@pytest.mark.compilewatch(captured_share=1.1)\n"
-        "def test_share(compile_check):\n    compile_check(double, torch.ones(2))\n",
+        "def test_share(compile_check):\n    compile_check(double, torch.ones(2))\n"
+        "def test_typo(compile_check):\n"
+        "    compile_check(double, torch.ones(2), recompilation=1)\n",
     )
     found = repository.pytest()
-    assert "2 failed, 1 passed" in found.stdout
+    assert "3 failed, 1 passed" in found.stdout
+    assert "has no keyword 'recompilation'; did you mean 'recompilations'?" in found.stdout
     assert "1 recompilation, 0 accepted:" in found.stdout
     assert "tensor 'x' size mismatch at index 0. expected 1, actual 2" in found.stdout
     assert "captured share 100.0%, at least 110.0% wanted" in found.stdout
     repository.write("compilewatch.baseline.json", "{")
     damaged = repository.pytest()
-    assert "3 failed" in damaged.stdout
+    assert "4 failed" in damaged.stdout
+    assert "During handling" not in damaged.stdout  # one line says it
     assert "delete it and run pytest with --compilewatch-update" in damaged.stdout
 
 

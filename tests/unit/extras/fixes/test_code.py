@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 
 from compilewatch.extras.fixes.code import NAME, context_manager, imports, pasteable
-from compilewatch.extras.fixes.records import Change, Kind
+from compilewatch.extras.fixes.records import FixChange, FixKind
 
-PATCHED = Change(
+PATCHED = FixChange(
     name="sqrt replaced",
-    kind=Kind.FUNCTION,
+    kind=FixKind.FUNCTION,
     summary="The function math.sqrt is replaced by one that returns what it is given, " * 3,
     imports=("from unittest import mock", "import math"),
     definitions=("def same(x):\n    return x\n",),
     lines=("stack.enter_context(mock.patch.object(math, 'sqrt', same))",),
 )
-ARGUMENT = Change(
+ARGUMENT = FixChange(
     name="scale given",
-    kind=Kind.ARGUMENT,
+    kind=FixKind.ARGUMENT,
     summary="The scale is given.",
     imports=("import math",),
     lines=("if 'scale' not in kwargs:", "    kwargs['scale'] = 2"),
 )
-OPTION = Change(
+OPTION = FixChange(
     name="dynamic=False",
-    kind=Kind.SETTING,
+    kind=FixKind.SETTING,
     summary="Each shape is compiled by itself.",
     lines=("options['dynamic'] = False",),
 )
@@ -70,7 +70,7 @@ CALLED: list[float] = []
     ids=["function", "argument", "both", "option"],
 )
 def test_the_printed_code_runs_as_it_is(
-    changes: tuple[Change, ...],
+    changes: tuple[FixChange, ...],
     options: dict[str, Any],
     value: float,
     compiled_with: list[dict[str, Any]],
@@ -87,7 +87,7 @@ def test_the_printed_code_runs_as_it_is(
 
 
 def test_imports_and_definitions_appear_once() -> None:
-    other = Change(**{name: getattr(PATCHED, name) for name in PATCHED.__struct_fields__})
+    other = FixChange(**{name: getattr(PATCHED, name) for name in PATCHED.__struct_fields__})
     assert context_manager((PATCHED, other), "Twice.").count("def same(x):") == 1
     assert imports((PATCHED, other, ARGUMENT)) == [
         "import contextlib",

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from compilewatch.extras.fixes.candidates import Place, proposals
-from compilewatch.extras.fixes.candidates.rewrites import Rewrites
-from compilewatch.extras.fixes.records import Change, Kind
+from compilewatch.extras.fixes.candidates.rewrites import RewritesProposer
+from compilewatch.extras.fixes.records import FixChange, FixKind
 from compilewatch.extras.fixes.rewriting.changes import patch
 from compilewatch.records import GraphBreak, StackFrame
 from tests.factories import request
@@ -63,15 +63,15 @@ def a_break(line: int, file: str = "some_library/modeling.py", **values: Any) ->
     return GraphBreak(**{**given, "file": file, "line": line, **values})
 
 
-def proposed(folder: Path, *breaks: GraphBreak) -> list[Change]:
+def proposed(folder: Path, *breaks: GraphBreak) -> list[FixChange]:
     def source_of(file: str) -> str | None:
         path = folder / file
         return path.read_text() if path.is_file() else None
 
-    return list(Rewrites().propose(breaks, Place(request=request(), source_of=source_of)))
+    return list(RewritesProposer().propose(breaks, Place(request=request(), source_of=source_of)))
 
 
-def run(changes: list[Change], x: torch.Tensor) -> torch.Tensor:
+def run(changes: list[FixChange], x: torch.Tensor) -> torch.Tensor:
     """Call the model under changes, as the source that a user pastes."""
     with ExitStack() as stack:
         names: dict[str, Any] = {"stack": stack, "torch": torch}
@@ -92,7 +92,7 @@ def test_two_rewrites_run_together(folder: Path) -> None:
         "chosen instead of branched at modeling:12",
         "assigned where a mask is true at modeling:7",
     ]
-    assert {each.kind for each in changes} == {Kind.REWRITE}
+    assert {each.kind for each in changes} == {FixKind.REWRITE}
     got = run(changes, torch.tensor([1.0, 5.0, float("nan")]))
     assert got.tolist() == [2.0, 0.0, 0.0]
 
@@ -146,4 +146,4 @@ def test_equal_breaks_are_rewritten_together_first(folder: Path) -> None:
 def test_a_search_can_do_without_rewrites(folder: Path) -> None:
     place = Place(request=request(), source_of=lambda file: (folder / file).read_text())
     kinds = {each.kind for each in proposals([a_break(7)], place, rewrites=False)}
-    assert Kind.REWRITE not in kinds
+    assert FixKind.REWRITE not in kinds

@@ -8,18 +8,21 @@ import pytest
 
 from compilewatch.extras.fixes import search
 from compilewatch.extras.fixes.candidates import Place
-from compilewatch.extras.fixes.records import Change, FixStatus, Kind, Proof, ProofStep
+from compilewatch.extras.fixes.records import FixChange, FixKind, FixStatus, Proof, ProofStep
 from compilewatch.extras.fixes.search import Search
 from compilewatch.records import ErrorRecord, GraphBreak, Result, Status
 from tests.factories import graph_break, request, result
 
 
-def change(name: str, kind: Kind) -> Change:
-    return Change(name=name, kind=kind, summary="", lines=())
+def change(name: str, kind: FixKind) -> FixChange:
+    return FixChange(name=name, kind=kind, summary="", lines=())
 
 
-SETTING = change("setting", Kind.SETTING)
-FIRST, SECOND = change("first rewrite", Kind.REWRITE), change("second rewrite", Kind.REWRITE)
+SETTING = change("setting", FixKind.SETTING)
+FIRST, SECOND = (
+    change("first rewrite", FixKind.REWRITE),
+    change("second rewrite", FixKind.REWRITE),
+)
 
 
 MESSAGE = """\
@@ -46,11 +49,11 @@ def searched(
     """A search where the compiler fails at line 1, then 2; results by the names of the changes."""
     broken = result(breaks=(graph_break(),))
 
-    def proposals(breaks: Sequence[GraphBreak], *_: object, **__: object) -> tuple[Change, ...]:
+    def proposals(breaks: Sequence[GraphBreak], *_: object, **__: object) -> tuple[FixChange, ...]:
         by_line = {1: (FIRST,), 2: (SECOND,)}
         return by_line.get(breaks[0].line, (SETTING,)) if breaks[0].file == "a.py" else (SETTING,)
 
-    def evaluate(changes: Sequence[Change]) -> Result:
+    def evaluate(changes: Sequence[FixChange]) -> Result:
         return results.get(tuple(each.name for each in changes), broken)
 
     monkeypatch.setattr(search, "proposals", proposals)
@@ -89,7 +92,7 @@ def test_the_stack_of_the_model_is_read_from_the_message(monkeypatch: pytest.Mon
     made, _ = searched(monkeypatch, {("setting",): failed(1491, "torch/symbolic_shapes.py")})
     asked: list[GraphBreak] = []
 
-    def proposals(breaks: Sequence[GraphBreak], *_: object, **__: object) -> tuple[Change, ...]:
+    def proposals(breaks: Sequence[GraphBreak], *_: object, **__: object) -> tuple[FixChange, ...]:
         asked.extend(breaks)
         return (SETTING,)
 

@@ -12,7 +12,14 @@ import pytest
 
 from compilewatch.extras.fixes import search as searching
 from compilewatch.extras.fixes.candidates import Place
-from compilewatch.extras.fixes.records import Change, Fix, FixStatus, Kind, Proof, ProofStep
+from compilewatch.extras.fixes.records import (
+    Fix,
+    FixChange,
+    FixKind,
+    FixStatus,
+    Proof,
+    ProofStep,
+)
 from compilewatch.extras.fixes.search import MAX_PROOFS, Search
 from compilewatch.records import ErrorRecord, GraphBreak, Result, Status
 from tests.factories import graph_break, request, result
@@ -20,8 +27,8 @@ from tests.factories import graph_break, request, result
 Names = frozenset[str]
 
 
-def change(name: str, kind: Kind = Kind.SETTING, *, removes_check: bool = False) -> Change:
-    return Change(name=name, kind=kind, summary=name, lines=(), removes_check=removes_check)
+def change(name: str, kind: FixKind = FixKind.SETTING, *, removes_check: bool = False) -> FixChange:
+    return FixChange(name=name, kind=kind, summary=name, lines=(), removes_check=removes_check)
 
 
 def broken(*places: str) -> Result:
@@ -43,7 +50,7 @@ class World:
     """
 
     breaks: dict[str, set[str]]
-    offers: dict[str, Sequence[Change]]
+    offers: dict[str, Sequence[FixChange]]
     hidden: dict[str, str] = field(default_factory=dict)
     errors: Callable[[Names], bool] = lambda _: False
     rejects: Callable[[Names], str] = lambda _: ""
@@ -54,14 +61,14 @@ class World:
         there = [place for place, needed in self.breaks.items() if not needed <= names]
         return [place for place in there if self.hidden.get(place) not in there]
 
-    def evaluate(self, changes: Sequence[Change]) -> Result:
+    def evaluate(self, changes: Sequence[FixChange]) -> Result:
         names = frozenset(each.name for each in changes)
         if self.errors(names):
             return ERROR
         left = self.left(names)
         return broken(*left) if left else result()
 
-    def prove(self, changes: Sequence[Change]) -> tuple[str, Proof]:
+    def prove(self, changes: Sequence[FixChange]) -> tuple[str, Proof]:
         names = frozenset(each.name for each in changes)
         self.proven.append([each.name for each in changes])
         reason = self.rejects(names)
@@ -72,9 +79,9 @@ class World:
 
     def proposals(
         self, breaks: Sequence[GraphBreak], _: Place, *, rewrites: bool
-    ) -> tuple[Change, ...]:
+    ) -> tuple[FixChange, ...]:
         found = [c for each in breaks for c in self.offers.get(each.function or "error", ())]
-        return tuple(c for c in dict.fromkeys(found) if rewrites or c.kind is not Kind.REWRITE)
+        return tuple(c for c in dict.fromkeys(found) if rewrites or c.kind is not FixKind.REWRITE)
 
 
 @pytest.fixture
@@ -92,7 +99,7 @@ def names(fix: Fix) -> list[str]:
 
 
 A, B, C, D = (change(name) for name in "ABCD")
-REWRITE = change("rewrite", Kind.REWRITE)
+REWRITE = change("rewrite", FixKind.REWRITE)
 
 
 def test_a_model_without_breaks_needs_nothing(found: Callable[..., Fix]) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from compilewatch.api.fixes import StoredFix
-from compilewatch.extras.fixes.records import Change, Fix, FixStatus, Kind
+from compilewatch.extras.fixes.records import Fix, FixChange, FixKind, FixStatus
 from compilewatch.extras.gate import proposed_fix
 from compilewatch.extras.gate.proposed_fix import fix_command, searched_fix, stored_fix
 from compilewatch.records import Target
 from compilewatch.records.views import ModelFix
 from tests import factories
 
-CHANGE = Change(name="scalars=True", kind=Kind.SETTING, summary="s", lines=("pass",))
+CHANGE = FixChange(name="scalars=True", kind=FixKind.SETTING, summary="s", lines=("pass",))
 
 
 def said(root: Path, found: Fix | str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:

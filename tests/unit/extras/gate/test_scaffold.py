@@ -66,6 +66,7 @@ def test_it_shows_first_and_writes_nothing_unasked(root: Path) -> None:
     done = init()
     assert "add --yes" in str(done.exception)
     assert '"mypkg.net:Net",' in done.output
+    assert not any(line.endswith(" ") for line in done.output.splitlines())
     assert not (root / TEST).exists()
     assert "compilewatch" not in (root / "pyproject.toml").read_text()
 

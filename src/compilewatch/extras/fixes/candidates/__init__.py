@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from compilewatch import plugins
-from compilewatch.extras.fixes.records import Change, Kind
+from compilewatch.extras.fixes.records import FixChange, FixKind
 from compilewatch.records import GraphBreak, Request, TensorSummary
 
 
@@ -26,30 +26,30 @@ class Place:
 class Proposer(Protocol):
     """Proposes changes that may remove graph breaks. Nothing that it proposes is believed."""
 
-    def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[Change]:
+    def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[FixChange]:
         """Yield changes that the causes of these breaks make plausible, most plausible first."""
         ...
 
 
 PROPOSERS: dict[str, str] = {
-    "settings": "compilewatch.extras.fixes.candidates.settings:Settings",
-    "usage": "compilewatch.extras.fixes.candidates.usage:Usage",
-    "arguments": "compilewatch.extras.fixes.candidates.arguments:Arguments",
-    "functions": "compilewatch.extras.fixes.candidates.functions:Functions",
-    "rewrites": "compilewatch.extras.fixes.candidates.rewrites:Rewrites",
+    "settings": "compilewatch.extras.fixes.candidates.settings:SettingsProposer",
+    "usage": "compilewatch.extras.fixes.candidates.usage:UsageProposer",
+    "arguments": "compilewatch.extras.fixes.candidates.arguments:ArgumentsProposer",
+    "functions": "compilewatch.extras.fixes.candidates.functions:FunctionsProposer",
+    "rewrites": "compilewatch.extras.fixes.candidates.rewrites:RewritesProposer",
 }
 
-_ORDER = {kind: number for number, kind in enumerate(Kind)}
+_ORDER = {kind: number for number, kind in enumerate(FixKind)}
 
 
 def proposals(
     breaks: Sequence[GraphBreak], place: Place, *, rewrites: bool = True
-) -> tuple[Change, ...]:
+) -> tuple[FixChange, ...]:
     """Return what all proposers propose, the least intrusive first, each change once.
 
     What removes a check of the model comes last.
     """
-    found: dict[str, Change] = {}
+    found: dict[str, FixChange] = {}
     for name, reference in PROPOSERS.items():
         if name == "rewrites" and not rewrites:
             continue

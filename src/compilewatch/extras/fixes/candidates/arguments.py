@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from compilewatch.extras.fixes.candidates import Place, Proposer
-from compilewatch.extras.fixes.records import Change, Kind
+from compilewatch.extras.fixes.records import FixChange, FixKind
 from compilewatch.records import ConfigBuild, FactoryBuild, GraphBreak, LibraryBuild, TensorSummary
 
 _ROPE = re.compile(r"get_rope_index|compute_3d_position_ids|get_vision_position_ids")
@@ -25,25 +25,25 @@ _SMALL = 64
 _CONSTANTS = 4096
 
 
-class Arguments(Proposer):
+class ArgumentsProposer(Proposer):
     """Values of small arguments, and what models of Transformers document under one name."""
 
-    def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[Change]:
+    def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[FixChange]:
         # Before the sizes become numbers, because it takes them as tensors.
         if not isinstance(place.request.model.build, FactoryBuild | LibraryBuild):
             yield from self._of_transformers(breaks, place)
         if any(_VALUES.search(each.reason) for each in breaks):
             yield from filter(None, map(_numbers, place.inputs))
 
-    def _of_transformers(self, breaks: Sequence[GraphBreak], place: Place) -> Iterator[Change]:
+    def _of_transformers(self, breaks: Sequence[GraphBreak], place: Place) -> Iterator[FixChange]:
         frames = [(f.file, f.function) for each in breaks for f in each.user_stack]
         named = " ".join(f"{file} {function}" for file, function in frames)
         if _ROPE.search(named):
             yield _rope_index()
         if _CACHE.search(named):
-            yield Change(
+            yield FixChange(
                 name="use_cache=False",
-                kind=Kind.ARGUMENT,
+                kind=FixKind.ARGUMENT,
                 summary="The call returns no cache, which a single forward pass does not need.",
                 lines=('kwargs["use_cache"] = False',),
                 drops=("past_key_values",),
@@ -52,10 +52,10 @@ class Arguments(Proposer):
             yield _attention("eager")
 
 
-def _rope_index() -> Change:
-    return Change(
+def _rope_index() -> FixChange:
+    return FixChange(
         name="position_ids computed before the call",
-        kind=Kind.ARGUMENT,
+        kind=FixKind.ARGUMENT,
         summary="Position ids that depend on the values of the inputs are computed before the "
         "call, by the model's own method, and given to it.",
         imports=("import inspect",),
@@ -69,25 +69,25 @@ def _rope_index() -> Change:
     )
 
 
-def _attention(implementation: str) -> Change:
-    return Change(
+def _attention(implementation: str) -> FixChange:
+    return FixChange(
         name=f"attention implementation {implementation}",
-        kind=Kind.ARGUMENT,
+        kind=FixKind.ARGUMENT,
         summary=f"Attention is computed by the implementation {implementation!r}.",
         lines=(f"model.set_attn_implementation({implementation!r})",),
     )
 
 
-def _numbers(given: TensorSummary) -> Change | None:
+def _numbers(given: TensorSummary) -> FixChange | None:
     """Give a tensor of sizes or positions as numbers; None for data."""
     name, dtype, shape = given.name, given.dtype or "", given.shape
     if not name.isidentifier() or not dtype.startswith(("int", "uint")) or shape is None:
         return None
     if math.prod(shape) > _SMALL or _DATA.search(name):
         return None
-    return Change(
+    return FixChange(
         name=f"{name} given as numbers",
-        kind=Kind.ARGUMENT,
+        kind=FixKind.ARGUMENT,
         summary=f"The values of {name} are given as numbers, of which a tensor is made in the "
         "graph: the compiler knows them and guards on them. New values cost a compilation. (Fake "
         "tensors keep the values of constants with one element only; the limit is raised.)",

@@ -14,7 +14,7 @@ from typing import Any
 
 from compilewatch.extras.fixes import replacements
 from compilewatch.extras.fixes.candidates import Place, Proposer
-from compilewatch.extras.fixes.records import Change, Kind
+from compilewatch.extras.fixes.records import FixChange, FixKind
 from compilewatch.records import GraphBreak
 
 
@@ -41,8 +41,8 @@ _REPLACEMENTS = (
 )
 
 
-class Functions(Proposer):
-    def propose(self, breaks: Sequence[GraphBreak], _: Place, /) -> Iterator[Change]:
+class FunctionsProposer(Proposer):
+    def propose(self, breaks: Sequence[GraphBreak], _: Place, /) -> Iterator[FixChange]:
         for each in _REPLACEMENTS:
             if any(re.search(each.called, _text(found)) for found in breaks):
                 yield _replaced(each)
@@ -53,12 +53,12 @@ def _text(found: GraphBreak) -> str:
     return "\n".join([*found.source, *(frame.function for frame in found.user_stack)])
 
 
-def _replaced(each: _Replacement) -> Change:
-    return Change(
+def _replaced(each: _Replacement) -> FixChange:
+    return FixChange(
         name=f"{each.module}.{each.name} replaced",
-        kind=Kind.FUNCTION,
+        kind=FixKind.FUNCTION,
         summary=each.summary,
-        imports=(f"import {each.module}", "from unittest import mock"),
+        imports=(f"import {each.module}", "from typing import Any", "from unittest import mock"),
         definitions=(inspect.getsource(each.by),),
         lines=(
             f"stack.enter_context(mock.patch.object({each.module}, {each.name!r}, "

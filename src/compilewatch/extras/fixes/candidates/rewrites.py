@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from compilewatch.extras.fixes.candidates import Place, Proposer
-from compilewatch.extras.fixes.records import Change, Edit
+from compilewatch.extras.fixes.records import Edit, FixChange
 from compilewatch.extras.fixes.rewriting.changes import change
 from compilewatch.extras.fixes.rewriting.rules import RULES
 from compilewatch.extras.fixes.rewriting.sites import Site, site_at
@@ -16,8 +16,8 @@ _NOT_LIBRARIES = re.compile(r"torch/|<")
 """Files of torch itself, and code without a file."""
 
 
-class Rewrites(Proposer):
-    def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[Change]:
+class RewritesProposer(Proposer):
+    def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[FixChange]:
         """Propose each rule at all of its places together, then at each of them."""
         sites = [(each, site) for each in breaks if (site := _site(each, place)) is not None]
         for rule in RULES:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compilewatch.extras.fixes.candidates import Place, Proposer
-from compilewatch.extras.fixes.records import Change, Kind
+from compilewatch.extras.fixes.records import FixChange, FixKind
 from compilewatch.records import GraphBreak
 
 
@@ -76,8 +76,8 @@ _LOGGING = re.compile(r"ignore_logging_functions\.add\(logger\.(\w+)\)")
 _PRINT = re.compile(r"reorderable_logging_functions(?!.*logger)|builtin `?print")
 
 
-class Settings(Proposer):
-    def propose(self, breaks: Sequence[GraphBreak], _: Place, /) -> Iterator[Change]:
+class SettingsProposer(Proposer):
+    def propose(self, breaks: Sequence[GraphBreak], _: Place, /) -> Iterator[FixChange]:
         reasons = "\n".join(each.reason for each in breaks)
         for row in _ROWS:
             if re.search(row.when, reasons):
@@ -96,34 +96,34 @@ class Settings(Proposer):
 _ONE_SHAPE = re.compile(r"Unbacked|Pending|GuardOnDataDependent|data-dependent")
 
 
-def after_rejection(reason: str) -> Change | None:
+def after_rejection(reason: str) -> FixChange | None:
     """Return what may make changes provable that the proof rejected for this reason."""
     if not _ONE_SHAPE.search(reason):
         return None
-    return Change(
+    return FixChange(
         name="dynamic=False",
-        kind=Kind.SETTING,
+        kind=FixKind.SETTING,
         summary="Each shape is compiled by itself, so that a new shape costs a compilation.",
         lines=('options["dynamic"] = False',),
     )
 
 
-def _setting(setting: str, value: str, summary: str, name: str = "") -> Change:
-    return Change(
+def _setting(setting: str, value: str, summary: str, name: str = "") -> FixChange:
+    return FixChange(
         name=name or f"{setting}={value}",
-        kind=Kind.SETTING,
+        kind=FixKind.SETTING,
         summary=summary,
         lines=(f"stack.enter_context(torch._dynamo.config.patch({setting}={value}))",),
     )
 
 
-def _ignored(method: str) -> Change:
+def _ignored(method: str) -> FixChange:
     """Skip a method of loggers: a message is lost, and nothing that is computed."""
     value = f"{{*torch._dynamo.config.ignore_logging_functions, logging.Logger.{method}}}"
     patched = f"torch._dynamo.config.patch(ignore_logging_functions={value})"
-    return Change(
+    return FixChange(
         name=f"ignore_logging_functions: {method}",
-        kind=Kind.SETTING,
+        kind=FixKind.SETTING,
         summary=f"Compiled code skips the message of Logger.{method}.",
         imports=("import logging",),
         lines=(f"stack.enter_context({patched})",),

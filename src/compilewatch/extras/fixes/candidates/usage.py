@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compilewatch.extras.fixes.candidates import Place, Proposer
-from compilewatch.extras.fixes.records import Change, Kind
+from compilewatch.extras.fixes.records import FixChange, FixKind
 from compilewatch.records import GraphBreak
 
 _CALLED = "_called = weakref.WeakSet()  # models that were called once before they are compiled"
 
 
-class Usage(Proposer):
-    def propose(self, _: Sequence[GraphBreak], __: Place, /) -> Iterator[Change]:
+class UsageProposer(Proposer):
+    def propose(self, _: Sequence[GraphBreak], __: Place, /) -> Iterator[FixChange]:
         """Propose one call in eager mode: caches are filled then, and hooks installed."""
-        yield Change(
+        yield FixChange(
             name="call once before compiling",
-            kind=Kind.USAGE,
+            kind=FixKind.USAGE,
             summary="The model is called once in eager mode before it is compiled: what it does in "
             "its first call only (filling caches, installing hooks) is done then.",
             imports=("import weakref", "from torch.utils._pytree import tree_map_only"),

@@ -20,13 +20,15 @@ class MinimalOrder(Record, frozen=True, kw_only=True):
     `request` is evaluated with real tensors at reduced depth. `breaks` are graph breaks that an
     earlier evaluation of it found; without any, the model is captured first. `at` is `FILE:LINE`
     (the end of the file's path suffices) or a code, and chooses among them; without it, the first
-    one is meant if the model is captured, and all of those given otherwise.
+    one is meant if the model is captured, and all of those given otherwise. `reducer` is the file
+    of the parent's package pysource_minimize, which created environments do not have.
     """
 
     request: Request
     breaks: tuple[GraphBreak, ...] = ()
     at: str | None = None
     seconds: float = REDUCE_SECONDS
+    reducer: str = ""
 
 
 class FreshRun(Record, frozen=True, kw_only=True):

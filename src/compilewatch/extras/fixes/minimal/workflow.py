@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from compilewatch import extras
 from compilewatch.api.worker_client import last_line, oneshot
 from compilewatch.environments import Environments
-from compilewatch.errors import InputsError
+from compilewatch.errors import InputsError, MissingExtraError
 from compilewatch.extras.fixes.minimal.issue import draft, stored_duplicates
 from compilewatch.extras.fixes.minimal.messages import (
     CHOICE_SECONDS,
@@ -19,6 +21,8 @@ from compilewatch.extras.fixes.minimal.messages import (
 )
 from compilewatch.records import Request
 from compilewatch.store import Store
+
+REDUCER = "pysource_minimize"
 
 
 class Written(NamedTuple):
@@ -58,7 +62,11 @@ def write(
 
 
 def order(environments: Environments, wanted: MinimalOrder) -> MinimalOutcome:
-    """Let a worker of the request's environment write reproducers. Raises InputsError."""
+    """Let a worker of the request's environment write reproducers.
+
+    Raises InputsError, or MissingExtraError where the package that reduces is not installed.
+    """
+    wanted = msgspec.structs.replace(wanted, reducer=reducer_file())
     request = wanted.request
     chosen = environments.interpreter(request.target.environment)
     each = CHOICE_SECONDS + 4 * wanted.seconds + FRESH_SECONDS
@@ -67,3 +75,14 @@ def order(environments: Environments, wanted: MinimalOrder) -> MinimalOutcome:
     if done.returncode != 0:
         raise InputsError(f"{request.model.name}: {last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=MinimalOutcome)
+
+
+def reducer_file() -> str:
+    """The file of the package pysource_minimize. Raises MissingExtraError."""
+    found = importlib.util.find_spec(REDUCER)
+    if found is None or found.origin is None:
+        raise MissingExtraError(
+            f"{REDUCER} is not installed, which a minimal reproducer needs: "
+            f"{extras.install('fixes')}"
+        )
+    return found.origin

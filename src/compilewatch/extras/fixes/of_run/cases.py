@@ -10,7 +10,7 @@ from compilewatch import extras
 from compilewatch.analysis.leverage import breaks_of
 from compilewatch.contract.targets import CPU
 from compilewatch.extras.fixes.of_run.records import FixState, RunFix
-from compilewatch.extras.fixes.records import Change, Fix, FixStatus, Kind, Rejection
+from compilewatch.extras.fixes.records import Fix, FixChange, FixKind, FixStatus, Rejection
 from compilewatch.records import Request, Result, Status
 from compilewatch.report.wording import plural
 
@@ -22,7 +22,7 @@ SAMPLES = 3
 Key = tuple[str, str, str]
 """The request's key, and the model and the environment, which it does not name."""
 
-_KINDS = tuple(Kind)
+_KINDS = tuple(FixKind)
 
 _STATES = {
     FixStatus.PROVEN: FixState.PROVEN,
@@ -61,7 +61,7 @@ class KnownFix:
     """Changes that were proven for models: `removes` are the fingerprints that went with them."""
 
     models: tuple[str, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[FixChange, ...]
     removes: frozenset[str]
 
 

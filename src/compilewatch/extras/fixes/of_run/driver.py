@@ -36,7 +36,7 @@ from compilewatch.extras.fixes.of_run.cases import (
 from compilewatch.extras.fixes.of_run.journal import FixJournal, search_digest
 from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState, RunFix
 from compilewatch.extras.fixes.of_run.trying import FixFinder, KnownChangesTrial
-from compilewatch.extras.fixes.records import Fix, FixStatus, Trial
+from compilewatch.extras.fixes.records import Fix, FixStatus, FixTrial
 from compilewatch.records import Request, Variants
 
 _IN_VAIN = frozenset({FixState.NOTHING, FixState.CAPTURED, FixState.IMPROVES})
@@ -53,7 +53,7 @@ class FixObserver(Protocol):
     def on_fix(self, found: RunFix) -> None: ...
 
 
-class Stage(Enum):
+class FixStage(Enum):
     """What is done with a case."""
 
     SAMPLE = "known changes, then a search"
@@ -67,7 +67,7 @@ class _Tried:
 
     after: tuple[str, ...] = ()
     fix: Fix | None = None
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[FixTrial, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -105,10 +105,14 @@ class RunSearch:
         sampled = {case.key for each in self._samples.values() for case in each}
         first = [case for case in order if case.key in sampled]
         rest = [case for case in order if case.key not in sampled]
-        for stage, cases in ((Stage.SAMPLE, first), (Stage.CHECK, rest), (Stage.SEARCH, rest)):
+        for stage, cases in (
+            (FixStage.SAMPLE, first),
+            (FixStage.CHECK, rest),
+            (FixStage.SEARCH, rest),
+        ):
             self._work(finders, stage, cases)
 
-    def _work(self, finders: Sequence[FixFinder], stage: Stage, cases: Sequence[Case]) -> None:
+    def _work(self, finders: Sequence[FixFinder], stage: FixStage, cases: Sequence[Case]) -> None:
         free: queue.SimpleQueue[FixFinder] = queue.SimpleQueue()
         for finder in finders:
             free.put(finder)
@@ -132,17 +136,17 @@ class RunSearch:
                 self._stop.set()  # the other finders end after what they evaluate just now
                 raise
 
-    def _one(self, finder: FixFinder, stage: Stage, case: Case) -> None:
+    def _one(self, finder: FixFinder, stage: FixStage, case: Case) -> None:
         if self._stop.is_set() or self._left <= 0 or case.key in self._found:
             return
         request = msgspec.structs.replace(case.request, variants=Variants.MAIN)
         tried = self._tried.get(case.key, _Tried())
-        if stage is not Stage.SEARCH:
+        if stage is not FixStage.SEARCH:
             tried = self._with_known(finder, case, request)
             if tried.fix is not None and tried.fix.status is FixStatus.PROVEN:
                 self._store(case, tried.fix, FixOrigin.KNOWN, tried)
                 return
-        if stage is Stage.CHECK:
+        if stage is FixStage.CHECK:
             if self._is_hopeful(case):
                 self._tried[case.key] = tried  # the search is the next stage
             else:

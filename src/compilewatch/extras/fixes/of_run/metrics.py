@@ -10,7 +10,7 @@ from compilewatch.analysis.summary import downloads_of
 from compilewatch.contract.targets import target_label_value
 from compilewatch.extras.fixes.of_run.cases import Case
 from compilewatch.extras.fixes.of_run.records import FixState
-from compilewatch.extras.fixes.records import Kind
+from compilewatch.extras.fixes.records import FixKind
 from compilewatch.records.labels import mode_label_value
 from compilewatch.sinks.metric_definitions import RUN, Definition
 
@@ -44,7 +44,7 @@ DEFINITIONS: tuple[Definition, ...] = (
 LABELS: dict[str, str] = {
     "fix_state": ", ".join(f"`{each.value}`" for each in FixState)
     + ": the states of a `RunFix` ([records](records.md))",
-    "change_kind": ", ".join(f"`{each.value}`" for each in Kind),
+    "change_kind": ", ".join(f"`{each.value}`" for each in FixKind),
 }
 
 Sample = tuple[str, tuple[str, ...], float]
@@ -72,6 +72,6 @@ def samples(part: RunFixes) -> Iterator[Sample]:
             downloads = downloads_of(case.request.model for case in cases)
             if downloads is not None:
                 yield "compilewatch_fixes_downloads", (state.value, *where), downloads
-        for kind in Kind:
+        for kind in FixKind:
             labels = (kind.value, *where)
             yield "compilewatch_fix_changes_models", labels, kinds[labels]

@@ -12,7 +12,7 @@ from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.candidates.settings import after_rejection
 from compilewatch.extras.fixes.code import pasteable
 from compilewatch.extras.fixes.fixing import Limits
-from compilewatch.extras.fixes.records import Fix, FixStatus, Proof, Rejection, Trial
+from compilewatch.extras.fixes.records import Fix, FixStatus, FixTrial, Proof, Rejection
 from compilewatch.extras.fixes.search import Changes, names_of, trial_of
 from compilewatch.records import GraphBreak, Request, Result, Status
 
@@ -41,7 +41,7 @@ class KnownChangesTrial:
         self, finder: FixFinder, request: Request, report: Callable[[str, int], None]
     ) -> None:
         self._finder, self._request, self._report = finder, request, report
-        self.trials: list[Trial] = []
+        self.trials: list[FixTrial] = []
         self._began = time.monotonic()
 
     def run(self, changes: Changes, breaks: Sequence[GraphBreak], *, minimal: bool) -> Fix | None:

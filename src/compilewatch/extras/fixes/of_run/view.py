@@ -10,7 +10,7 @@ from functools import cached_property
 from compilewatch.extras.fixes.of_run.cases import Case, cases_of, removes
 from compilewatch.extras.fixes.of_run.journal import FixJournal
 from compilewatch.extras.fixes.of_run.records import FixState, RunFix
-from compilewatch.extras.fixes.records import Fix, ProofStep, Rejection, Trial
+from compilewatch.extras.fixes.records import Fix, FixTrial, ProofStep, Rejection
 from compilewatch.records import Status
 from compilewatch.records.views import Link, ModelFix
 from compilewatch.report.wording import plural
@@ -102,7 +102,7 @@ def _names(change: str, hint: str) -> bool:
     return word is not None and ("_" in word[0] or "." in word[0]) and word[0] in hint
 
 
-def _outcome(trial: Trial, rejections: Sequence[Rejection]) -> str:
+def _outcome(trial: FixTrial, rejections: Sequence[Rejection]) -> str:
     also = f", with {' and '.join(trial.changes)}" if len(trial.changes) > 1 else ""
     if trial.error:
         return f"compiler error {trial.error}{also}"

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 
-from compilewatch.extras.fixes.records import Change, Edit, Kind
+from compilewatch.extras.fixes.records import Edit, FixChange, FixKind
 from compilewatch.extras.fixes.rewriting import editing
 from compilewatch.extras.fixes.rewriting.rule import RewriteRule
 
@@ -27,7 +27,7 @@ IMPORTS = (
 SourceOf = Callable[[str], str | None]
 
 
-def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Change:
+def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> FixChange:
     """Return the change that makes these edits."""
     places = {f"{_stem(each.file)}:{each.line}": None for each in edits}
     constants, lines = [], []
@@ -37,9 +37,9 @@ def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Cha
         lines.append(
             f"stack.enter_context(edited({_module(each.file)!r}, {each.path!r}, {name}))",
         )
-    return Change(
+    return FixChange(
         name=f"{rule.name} at {', '.join(places)}",
-        kind=Kind.REWRITE,
+        kind=FixKind.REWRITE,
         summary=rule.summary,
         imports=IMPORTS,
         definitions=(*_definitions(), *constants),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import torch
 
-from compilewatch.extras.fixes.records import Change
+from compilewatch.extras.fixes.records import FixChange
 from compilewatch.records import Record
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import TargetOutcome
@@ -19,7 +19,7 @@ from compilewatch.worker.targets.dynamo.target import DynamoTarget
 class UnderChanges(Record, frozen=True, kw_only=True):
     """The options of the work: the changes, in the order in which they are made."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[FixChange, ...]
 
 
 def evaluate(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
@@ -38,7 +38,7 @@ def evaluate(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
 
 
 def made(
-    changes: tuple[Change, ...],
+    changes: tuple[FixChange, ...],
     stack: ExitStack,
     model: torch.nn.Module,
     args: tuple[Any, ...],

@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_leaves
 
 from compilewatch.extras.fixes.worker.requirements import (
     SHAPES,
+    ProofSubject,
     Step,
-    Subject,
     accepted,
     arguments,
     captured,
@@ -36,7 +36,7 @@ KEPT = 0.9
 """How many of the operators that were in graphs must stay there; a fix may need a few fewer."""
 
 
-def prove(subject: Subject, report: Callable[[str, Step], None]) -> dict[str, Any]:
+def prove(subject: ProofSubject, report: Callable[[str, Step], None]) -> dict[str, Any]:
     """Examine all requirements; `report` gets each as it is known. Returns the figures."""
 
     def step(name: str, function: Callable[[], Step]) -> bool:
@@ -71,7 +71,7 @@ def prove(subject: Subject, report: Callable[[str, Step], None]) -> dict[str, An
     return figures
 
 
-def shapes_of(subject: Subject) -> str:
+def shapes_of(subject: ProofSubject) -> str:
     """Say whether the two shapes differ: example inputs of a person may have one only."""
     found = []
     for shape in SHAPES:
@@ -100,7 +100,7 @@ def not_grown(before: dict[str, int], after: dict[str, int]) -> Step:
 
 
 def prove_results(
-    subject: Subject,
+    subject: ProofSubject,
     step: Callable[[str, Callable[[], Step]], bool],
     report: Callable[[str, Step], None],
     *,
@@ -134,7 +134,7 @@ def prove_results(
     step("results of Inductor", with_inductor)
 
 
-def warm_up(subject: Subject) -> None:
+def warm_up(subject: ProofSubject) -> None:
     """Build the model, and compile something else, so that no fork has to import all that again."""
 
     def product(x: torch.Tensor) -> torch.Tensor:
@@ -154,7 +154,7 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def main(subject: Subject) -> int:
+def main(subject: ProofSubject) -> int:
     """Print each requirement, and with --json the figures. Returns the exit status.
 
     0: a single graph, proven; 1: fewer graph breaks, proven; 3: not proven.

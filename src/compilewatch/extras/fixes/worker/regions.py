@@ -1,4 +1,4 @@
-"""The largest submodules that are one graph by themselves, where the whole model is not."""
+"""The largest submodules that are one graph by themselves, where the complete model is not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Groups = dict[tuple[str, str], list[str]]
 """Names of submodules by (name without indices, class): the blocks of a model are one group."""
 
 
-class Counted(TorchDispatchMode):  # type: ignore[misc]
+class OperatorsInside(TorchDispatchMode):  # type: ignore[misc]
     """Counts what PyTorch dispatches, also inside of each submodule that is called."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -69,8 +69,8 @@ def regions(subject: Subject, _: dict[str, Any]) -> TargetOutcome:
 
 
 def _counted(subject: Subject) -> dict[str, int]:
-    """Return the operators inside of each submodule, and of the whole model under the name ""."""
-    with Counted(subject.module) as counting:
+    """Return the operators in each submodule, and those of the complete model under the name ""."""
+    with OperatorsInside(subject.module) as counting:
         _call(subject)
     return {**counting.inside, "": counting.total}
 

@@ -60,7 +60,7 @@ INTEGERS = ("integers that are all zero", "integers whose last are zero")
 DIED: dict[str, Any] = {"raised": "the process ended"}
 
 
-class Subject:
+class ProofSubject:
     """A model, its inputs, and the fix. `compilable(model, args, kwargs, options)` is the fix."""
 
     def __init__(
@@ -80,12 +80,12 @@ class Subject:
         return contextlib.nullcontext()
 
 
-class Called:
+class ProofCall:
     """A model that is called again and again, under a fix, and compiled if there is a backend."""
 
     def __init__(
         self,
-        subject: Subject,
+        subject: ProofSubject,
         model: torch.nn.Module,
         fix: Callable[..., contextlib.AbstractContextManager[None]],
         backend: Any = None,
@@ -158,7 +158,9 @@ def words_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
-def arguments(subject: Subject, shape: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(
+    subject: ProofSubject, shape: str, seed: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     seeded(seed)
     return subject.inputs(shape, seed)
 
@@ -176,7 +178,7 @@ class Breaks(logging.Handler):
         self.count += artifact.get("name") == "dynamo_graph_break_reason"
 
 
-def captured(subject: Subject, fix: Callable[..., Any]) -> dict[str, int]:
+def captured(subject: ProofSubject, fix: Callable[..., Any]) -> dict[str, int]:
     """Return what Dynamo captures in the first call, and what it compiles in four calls.
 
     `operators` are those that graphs run: one graph may serve several layers. `late` are calls of a
@@ -199,7 +201,7 @@ def captured(subject: Subject, fix: Callable[..., Any]) -> dict[str, int]:
 
     breaks = Breaks(logging.DEBUG)
     logging.getLogger("torch.__trace").addHandler(breaks)
-    calling = Called(subject, subject.build(0), fix, backend)
+    calling = ProofCall(subject, subject.build(0), fix, backend)
     stats, frames = counters["stats"], counters["frames"]
     found = {"late": 0}
     for number, (shape, seed) in enumerate(CALLS):
@@ -214,17 +216,17 @@ def captured(subject: Subject, fix: Callable[..., Any]) -> dict[str, int]:
     return found
 
 
-def accepted(subject: Subject, shape: str) -> Step:
+def accepted(subject: ProofSubject, shape: str) -> Step:
     """Whether `fullgraph=True` accepts the model with the fix, and something is in the graph."""
     counters.clear()
-    calling = Called(subject, subject.build(0), subject.compilable, "eager", whole=True)
+    calling = ProofCall(subject, subject.build(0), subject.compilable, "eager", whole=True)
     calling(*arguments(subject, shape, 0), seed=0)
     if counters["stats"]["unique_graphs"] == 0:
         raise RuntimeError("nothing is captured")
     return True, ""
 
 
-def left_behind(subject: Subject) -> Step:
+def left_behind(subject: ProofSubject) -> Step:
     """Whether the fix ends with its context: settings and functions of PyTorch are as before."""
 
     def settings() -> dict[str, Any]:
@@ -256,7 +258,7 @@ def left_behind(subject: Subject) -> Step:
 
 
 def equal_calls(
-    subject: Subject,
+    subject: ProofSubject,
     seed: int,
     backend: str | None,
     *,
@@ -268,8 +270,8 @@ def equal_calls(
     `raising` are the unusual values for which it must raise an error, as eager mode does.
     """
     tolerance = INDUCTOR_TOLERANCE if backend == "inductor" else CAPTURE_TOLERANCE
-    expected = Called(subject, subject.build(seed), subject.unchanged).all()
-    fixed = Called(subject, subject.build(seed), subject.compilable, backend, whole=whole)
+    expected = ProofCall(subject, subject.build(seed), subject.unchanged).all()
+    fixed = ProofCall(subject, subject.build(seed), subject.compilable, backend, whole=whole)
     got = fixed.all()
     for number, (shape, of_inputs) in enumerate(CALLS):
         ours, theirs = expected[number], got[number]
@@ -278,7 +280,8 @@ def equal_calls(
             exact = in_float64(subject, seed, number)
             found = difference(ours, theirs, tolerance, exact, subject.drops)
         if found:
-            return False, f"{shape}, inputs of seed {of_inputs}: {found}"
+            usual = as_it_is(subject, seed, backend, tolerance, expected)
+            return False, f"{shape}, inputs of seed {of_inputs}: {found}{usual}"
     for kind in raising:
         if untouched(partial(hides_error, fixed, kind)) is True:
             return False, f"no error for {kind}, for which eager mode raises one"
@@ -287,7 +290,26 @@ def equal_calls(
     return True, f"{len(CALLS)} calls"
 
 
-def in_float64(subject: Subject, seed: int, number: int) -> Outcome | None:
+def as_it_is(
+    subject: ProofSubject,
+    seed: int,
+    backend: str | None,
+    tolerance: float,
+    expected: list[Outcome],
+) -> str:
+    """Say whether the compiled model differs from eager mode without the fix, too."""
+    if backend is None:
+        return ""
+    torch._dynamo.reset()
+    with contextlib.suppress(Exception):
+        plain = ProofCall(subject, subject.build(seed), subject.unchanged, backend).all()
+        pairs = zip(expected, plain, strict=True)
+        if any(difference(*pair, tolerance) for pair in pairs):
+            return " (the compiled model differs from eager mode without the fix, too)"
+    return ""
+
+
+def in_float64(subject: ProofSubject, seed: int, number: int) -> Outcome | None:
     """Return a call of the model in float64, None if it cannot be called so."""
 
     def doubled(value: torch.Tensor) -> torch.Tensor:
@@ -295,13 +317,13 @@ def in_float64(subject: Subject, seed: int, number: int) -> Outcome | None:
 
     with contextlib.suppress(Exception):
         args, kwargs = tree_map_only(torch.Tensor, doubled, arguments(subject, *CALLS[number]))
-        precise = Called(subject, subject.build(seed).double(), subject.unchanged)
+        precise = ProofCall(subject, subject.build(seed).double(), subject.unchanged)
         return precise(args, kwargs, seed=number)
     return None
 
 
 def equal_integers(
-    subject: Subject, seed: int, expected: list[Outcome], got: list[Outcome]
+    subject: ProofSubject, seed: int, expected: list[Outcome], got: list[Outcome]
 ) -> Step:
     """Whether Inductor's integers are those of eager mode.
 
@@ -312,7 +334,7 @@ def equal_integers(
     if not any(unequal_integers(*pair, subject.drops) for pair in pairs):
         return True, f"{len(CALLS)} calls"
     torch._dynamo.reset()
-    as_it_is = Called(subject, subject.build(seed), subject.unchanged, "inductor").all()
+    as_it_is = ProofCall(subject, subject.build(seed), subject.unchanged, "inductor").all()
     for (ours, theirs), plain in zip(pairs, as_it_is, strict=True):
         usual = unequal_integers(ours, plain, subject.drops)
         for name, count in unequal_integers(ours, theirs, subject.drops).items():
@@ -321,7 +343,7 @@ def equal_integers(
     return True, f"{len(CALLS)} calls; integers differ without the fix, too"
 
 
-def unusual(subject: Subject, kind: str, models: Iterable[torch.nn.Module]) -> tuple[Any, Any]:
+def unusual(subject: ProofSubject, kind: str, models: Iterable[torch.nn.Module]) -> tuple[Any, Any]:
     """Return unusual arguments, or usual ones for which the models get unusual parameters."""
     args, kwargs = arguments(subject, SHAPES[0], 0)
     change, floating = UNUSUAL[kind], kind not in INTEGERS
@@ -338,14 +360,14 @@ def unusual(subject: Subject, kind: str, models: Iterable[torch.nn.Module]) -> t
     return tree_map_only(torch.Tensor, changed, (args, kwargs))  # type: ignore[no-any-return]
 
 
-def for_unusual(subject: Subject, *, whole: bool) -> list[tuple[str, bool, str, bool]]:
+def for_unusual(subject: ProofSubject, *, whole: bool) -> list[tuple[str, bool, str, bool]]:
     """Whether the graph does what the model does for unusual values, errors included.
 
     The model is compiled for usual inputs, and called with unusual ones after that, for each kind
     in a fork. Returns of each kind its name, a step, and whether eager mode raises an error.
     """
-    plain = Called(subject, subject.build(0), subject.unchanged)
-    fixed = Called(subject, subject.build(0), subject.compilable, "eager", whole=whole)
+    plain = ProofCall(subject, subject.build(0), subject.unchanged)
+    fixed = ProofCall(subject, subject.build(0), subject.compilable, "eager", whole=whole)
     for each in (plain, fixed):
         with restored_globals(each.model):
             each(*arguments(subject, SHAPES[0], 0), seed=0)
@@ -376,7 +398,7 @@ def for_unusual(subject: Subject, *, whole: bool) -> list[tuple[str, bool, str, 
     return found
 
 
-def hides_error(calling: Called, kind: str) -> bool:
+def hides_error(calling: ProofCall, kind: str) -> bool:
     """Whether a model, compiled or not, raises no error for unusual values."""
     values = unusual(calling.subject, kind, (calling.model,))
     try:

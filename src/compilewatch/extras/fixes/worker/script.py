@@ -85,7 +85,8 @@ def source(wanted: ProofRequest) -> str:
         "    return (args, kwargs) if seed == 0 else rolled(args, kwargs)",
         ROLLED.strip(),
         'if __name__ == "__main__":\n'
-        f"    sys.exit(main(Subject(build, inputs, {NAME}, train={train}, drops={drops!r})))\n",
+        f"    subject = ProofSubject(build, inputs, {NAME}, train={train}, drops={drops!r})\n"
+        "    sys.exit(main(subject))\n",
     ]
     return "\n\n\n".join(filter(None, parts))
 

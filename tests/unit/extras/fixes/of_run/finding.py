@@ -11,14 +11,22 @@ import msgspec
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.fixing import Limits
 from compilewatch.extras.fixes.of_run.records import RunFix
-from compilewatch.extras.fixes.records import Change, Fix, FixStatus, Kind, Proof, ProofStep, Trial
+from compilewatch.extras.fixes.records import (
+    Fix,
+    FixChange,
+    FixKind,
+    FixStatus,
+    FixTrial,
+    Proof,
+    ProofStep,
+)
 from compilewatch.extras.fixes.search import Changes
 from compilewatch.records import GraphBreak, Request, Result
 from tests import factories
 
 
-def change(name: str, kind: Kind = Kind.SETTING) -> Change:
-    return Change(name=name, kind=kind, summary=f"{name} is set.", lines=("pass",))
+def change(name: str, kind: FixKind = FixKind.SETTING) -> FixChange:
+    return FixChange(name=name, kind=kind, summary=f"{name} is set.", lines=("pass",))
 
 
 def broken(name: str, *places: str, **fields: Any) -> Result:
@@ -35,7 +43,7 @@ class FakeFinder:
     """`breaks` by model, `removing` by place: the change that removes it. `unproven` are models."""
 
     breaks: Mapping[str, tuple[str, ...]]
-    removing: Mapping[str, Change]
+    removing: Mapping[str, FixChange]
     unproven: frozenset[str] = frozenset()
     limit: str = ""
     searched: list[str] = field(default_factory=list)
@@ -69,7 +77,7 @@ class FakeFinder:
             detail="nothing that was tried is proven",
             breaks=tuple(map(factories.graph_break, places)),
             left=tuple(map(factories.graph_break, places)),
-            trials=(Trial(changes=(), status="graph_break", detail="", breaks=1, seconds=1.0),),
+            trials=(FixTrial(changes=(), status="graph_break", detail="", breaks=1, seconds=1.0),),
             limit=self.limit,
             seconds=2.0,
         )

@@ -24,7 +24,7 @@ from compilewatch.extras.fixes.of_run.view import (
     tried_hints,
     view_of_run,
 )
-from compilewatch.extras.fixes.records import Fix, FixStatus, Rejection, Trial
+from compilewatch.extras.fixes.records import Fix, FixStatus, FixTrial, Rejection
 from compilewatch.records import GraphBreak, Result
 from compilewatch.report import html
 from compilewatch.sinks.prometheus import exposition
@@ -89,7 +89,7 @@ def test_a_hint_that_failed_says_what_it_led_to(tmp_path: Path) -> None:
     stored = searched(tmp_path)
     found = FixJournal(stored.path).read()[0]
     (failed,) = [each for each in found.values() if each.model == "C"]
-    trial = Trial(
+    trial = FixTrial(
         changes=(SCALARS.name,),
         status="error",
         detail="",
@@ -116,7 +116,7 @@ def test_a_hint_that_failed_says_what_it_led_to(tmp_path: Path) -> None:
 def test_the_outcome_of_a_hint(
     status: str, breaks: int, changes: tuple[str, ...], said: str
 ) -> None:
-    trial = Trial(changes=changes, status=status, detail="d", breaks=breaks, seconds=1.0)
+    trial = FixTrial(changes=changes, status=status, detail="d", breaks=breaks, seconds=1.0)
     rejected = Rejection(changes=(SCALARS.name,), reason="results: differ")
     fix = Fix(
         model="C",
@@ -131,7 +131,9 @@ def test_the_outcome_of_a_hint(
 
 def test_a_hint_that_is_part_of_the_fix_did_not_fail(tmp_path: Path) -> None:
     del tmp_path
-    trial = Trial(changes=(SCALARS.name,), status="graph_break", detail="", breaks=1, seconds=1.0)
+    trial = FixTrial(
+        changes=(SCALARS.name,), status="graph_break", detail="", breaks=1, seconds=1.0
+    )
     fix = Fix(
         model="C",
         target="dynamo",

@@ -13,11 +13,11 @@ from compilewatch.extras.profiles.infer.store import (
     PROFILES_FILE,
     SAMPLES_FILE,
     ProfileFolder,
-    append_record,
     open_profile,
     profile_folders,
     read_profiles,
 )
+from compilewatch.store.journal import append_record
 from tests import profiled
 
 FIRST = "profile-20261122-100000-0001"

@@ -82,9 +82,7 @@ def _on_values(test: ast.expr) -> bool:
             return False
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "hasattr"):
             return False
-        if isinstance(node, ast.Compare) and any(
-            isinstance(op, ast.In | ast.NotIn | ast.Is | ast.IsNot) for op in node.ops
-        ):
+        if isinstance(node, ast.Compare) and not all(type(op) in _OPPOSITE for op in node.ops):
             return False
     match test:
         case ast.Compare(ops=[_]):

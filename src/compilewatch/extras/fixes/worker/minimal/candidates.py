@@ -15,6 +15,7 @@ from typing import Any
 
 from compilewatch.extras.fixes.worker.minimal.code import (
     COMPREHENSIONS,
+    arguments_of,
     function_of,
     header_of,
     names_read,
@@ -72,6 +73,8 @@ Write = Callable[[Writer], list[str]]
 def _forms(frame: Frame) -> Iterator[tuple[str, Write]]:
     found = statements_at(frame.code, frame.line)
     pieces: list[tuple[str, ast.stmt]] = []
+    if found:
+        pieces += [("an argument in the statement", each) for each in arguments_of(found[0])]
     for number, statement in enumerate(found[:3]):
         header = header_of(statement)
         if header is not None and number == 0:
@@ -80,9 +83,10 @@ def _forms(frame: Frame) -> Iterator[tuple[str, Write]]:
     for form, statement in pieces:
         yield form, lambda writer, s=statement: _statement(writer, frame, s)  # type: ignore[misc]
     if pieces:
-        first = pieces[0][1]
+        whole = next(p for p in pieces if p[0] != "an argument in the statement")
+        first = whole[1]
         yield (
-            f"{pieces[0][0]}, in a loop,",
+            f"{whole[0]}, in a loop,",
             lambda writer: _statement(writer, frame, first, around="for _ in range(2):"),
         )
     if frame.called is not None:

@@ -69,6 +69,21 @@ def statements_at(code: CodeType, line: int) -> list[Statement]:
     return found
 
 
+def arguments_of(statement: Statement) -> list[Statement]:
+    """What a statement gives to a function that it calls, each as a statement of its own.
+
+    A graph break there needs nothing of the function, which may be large.
+    """
+    if not isinstance(statement, ast.Expr | ast.Assign | ast.Return):
+        return []
+    if not isinstance(statement.value, ast.Call) or not isinstance(statement.value.func, ast.Name):
+        return []
+    call = statement.value
+    given = [*call.args, *(each.value for each in call.keywords)]
+    plain = (ast.Name, ast.Constant, ast.Attribute, ast.Starred, ast.JoinedStr, ast.Lambda)
+    return [ast.Expr(value=each) for each in given if not isinstance(each, plain)]
+
+
 def header_of(statement: Statement) -> Statement | None:
     """A compound statement with nothing in its body; None for another one."""
     if not isinstance(statement, _COMPOUND) or isinstance(statement, ast.Try):

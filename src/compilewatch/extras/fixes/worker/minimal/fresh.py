@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from enum import StrEnum
 from pathlib import Path
 
 import torch
@@ -22,17 +23,25 @@ _CALL = re.compile(r"torch\.compile\((\w+), backend='eager'\)")
 _LOGGED = re.compile(r"^.*?Graph Break Reason: ", re.M)
 _END_OF_LOGGED = re.compile(r"\n\n?User code traceback:\n|\n\nStack variable source attribution:\n")
 _RAISED = re.compile(
-    r"^torch\._dynamo\.exc\.\w+: (.*?)(?:\n\nfrom user code:|\n\nSet TORCHDYNAMO_VERBOSE|\Z)",
+    r"^torch\._dynamo\.exc\.\w+: (.*?)(?=\n\nfrom user code:|\n\nSet TORCHDYNAMO_VERBOSE"
+    r"|\nTraceback \(most recent|\nTorchDynamo attempted|\Z)",
     re.M | re.S,
 )
 _LOG_PREFIX = re.compile(r"^[VIWEC]\d{4} [^\]]*\](?: \[[\d/]+\])?(?: \[__\w+\])? ?", re.M)
 _OF_THE_WORKER = ("TORCH_LOGS", "PYTHONPATH")
 """Variables that a user's shell does not have."""
 
-_SETTINGS = "torch._logging.set_logs(graph_breaks=True)"
+
+class Showing(StrEnum):
+    """How a file lets torch show the graph break."""
+
+    RAISED = "fullgraph=True raises it"
+    LOGGED = "torch._logging.set_logs(graph_breaks=True)"
+    GIVEN_UP = "torch._logging.set_logs(graph_breaks=True, dynamo=20)"
+    """Frames that fail before Dynamo traces them are only in the messages of level INFO (20)."""
 
 
-def complete(body: str, broken: GraphBreak, model: str, *, fullgraph: bool) -> str:
+def complete(body: str, broken: GraphBreak, model: str, *, showing: Showing) -> str:
     """The file that users get: a comment about its origin, and the reduced code."""
     place = f"{broken.file}:{broken.line}, in {broken.function}"
     first_line = (broken.gb_type or broken.reason).splitlines()[0]
@@ -43,11 +52,11 @@ def complete(body: str, broken: GraphBreak, model: str, *, fullgraph: bool) -> s
         f"# Versions: torch {torch.__version__}, Python {sys.version.split()[0]}",
     ]
     tree = ast.parse(body)
-    if not fullgraph:
+    if showing is not Showing.RAISED:
         imports = [isinstance(each, ast.Import | ast.ImportFrom) for each in tree.body]
-        tree.body[imports.index(False) : imports.index(False)] = ast.parse(_SETTINGS).body
+        tree.body[imports.index(False) : imports.index(False)] = ast.parse(showing.value).body
     text = "\n".join(_spaced(tree))
-    if fullgraph:
+    if showing is Showing.RAISED:
         text = _CALL.sub(r"torch.compile(\1, backend='eager', fullgraph=True)", text)
     return "\n".join([*lines, text.replace("'", '"') if "'" in text and '"' not in text else text])
 
@@ -92,7 +101,7 @@ def run_fresh(source: str, reason: str) -> FreshRun:
             )
         except subprocess.TimeoutExpired:
             return FreshRun(code=None, reason="the file did not end in time")
-    found = reasons_in(ended.stderr, fullgraph="fullgraph=True" in source)
+    found = reasons_in(ended.stderr)
     if not found:
         last = (ended.stderr.strip().splitlines() or ["torch printed no graph break"])[-1]
         return FreshRun(code=None, reason=last)
@@ -104,13 +113,11 @@ def run_fresh(source: str, reason: str) -> FreshRun:
     )
 
 
-def reasons_in(printed: str, *, fullgraph: bool) -> list[str]:
-    """The reasons in what torch prints: those it logs, or the one of the exception."""
-    if fullgraph:
-        return [found[1].strip() for found in _RAISED.finditer(printed)]
+def reasons_in(printed: str) -> list[str]:
+    """The reasons in what torch prints: those that it logs, and those of exceptions."""
     text = _LOG_PREFIX.sub("", printed)
-    pieces = _LOGGED.split(text)[1:]
-    return [_END_OF_LOGGED.split(piece)[0].strip() for piece in pieces]
+    logged = [_END_OF_LOGGED.split(piece)[0].strip() for piece in _LOGGED.split(text)[1:]]
+    return logged + [found[1].strip() for found in _RAISED.finditer(text)]
 
 
 def may_raise(reason: str) -> bool:

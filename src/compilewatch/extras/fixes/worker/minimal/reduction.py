@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib.util
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable
-
-import pysource_minimize
+from pathlib import Path
 
 from compilewatch.extras.fixes.worker.minimal.candidates import ReproducerCandidate
 from compilewatch.extras.fixes.worker.minimal.checking import CheckServer
@@ -76,12 +77,44 @@ def reduced(chosen: Chosen, reason: str, server: CheckServer, seconds: float) ->
                 lines = min(lines, count_lines(source))
         return known[source]
 
-    start = without_inputs(_in_parts(chosen.candidate.source, shows_it), shows_it)
+    start = _emptied(_in_parts(chosen.candidate.source, shows_it), shows_it)
+    start = without_inputs(_in_parts(start, shows_it), shows_it)
+    import pysource_minimize
+
     try:
         smaller = pysource_minimize.minimize(start, shows_it, retries=0)
     except ValueError:  # the time is over: the reducer cannot even confirm its start
         return start
     return without_inputs(smaller, shows_it)
+
+
+def load_reducer(file: str) -> None:
+    """Let `import pysource_minimize` import the package of a file, and nothing else beside it."""
+    name = "pysource_minimize"
+    if not file or name in sys.modules:
+        return
+    folder = str(Path(file).parent)
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[folder])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+
+def _emptied(source: str, shows_it: Callable[[str], bool]) -> str:
+    """Leave out the bodies of functions, methods and classes: most are read, but never called."""
+    number = 0
+    while True:
+        tree = ast.parse(source)
+        bodies = [e for e in ast.walk(tree) if isinstance(e, ast.FunctionDef | ast.ClassDef)]
+        full = [e for e in bodies if not isinstance(e.body[0], ast.Pass)]
+        if number >= len(full):
+            return source
+        full[number].body = [ast.Pass()]
+        if shows_it(ast.unparse(tree)):
+            source = ast.unparse(tree)
+        else:
+            number += 1
 
 
 def undefined(source: str) -> bool:

@@ -24,13 +24,20 @@ from compilewatch.extras.fixes.minimal.messages import (
 from compilewatch.extras.fixes.worker.minimal.candidates import ReproducerCandidate, candidates
 from compilewatch.extras.fixes.worker.minimal.checking import CheckServer
 from compilewatch.extras.fixes.worker.minimal.fresh import (
+    Showing,
     complete,
     count_lines,
     may_raise,
     run_fresh,
 )
 from compilewatch.extras.fixes.worker.minimal.reasons import Likeness
-from compilewatch.extras.fixes.worker.minimal.reduction import Chosen, choose, like, reduced
+from compilewatch.extras.fixes.worker.minimal.reduction import (
+    Chosen,
+    choose,
+    like,
+    load_reducer,
+    reduced,
+)
 from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier
 from compilewatch.worker import forked
 
@@ -47,6 +54,7 @@ def minimal(content: bytes) -> MinimalOutcome:
     """Do what `content` says, a `MinimalOrder` as JSON."""
     torch.set_num_threads(1)  # a fork of a process with a pool of threads would wait for them
     order = msgspec.json.decode(content, type=MinimalOrder)
+    load_reducer(order.reducer)
     request = msgspec.structs.replace(order.request, tier=Tier.REAL, depth=Depth.REDUCED)
     with CheckServer() as server:
         call = model_call(request)
@@ -136,12 +144,15 @@ def _reproducer(
         return outcome(failure=found.failure)
     chosen = found.chosen
     body = reduced(chosen, broken.reason, server, seconds)
-    raising = complete(body, broken, request.model.name, fullgraph=True)
+    raising = complete(body, broken, request.model.name, showing=Showing.RAISED)
     raises = may_raise(broken.reason) and like(server, raising, broken.reason) >= min(
         chosen.likeness, Likeness.REASON
     )
-    source = raising if raises else complete(body, broken, request.model.name, fullgraph=False)
-    fresh = run_fresh(source, broken.reason)
+    for showing in (Showing.RAISED,) if raises else (Showing.LOGGED, Showing.GIVEN_UP):
+        source = complete(body, broken, request.model.name, showing=showing)
+        fresh = run_fresh(source, broken.reason)
+        if fresh.code == broken.code:
+            break
     failure = ""
     if fresh.code != broken.code:
         said = fresh.code or fresh.reason

@@ -6,6 +6,7 @@ import ast
 
 from compilewatch.extras.fixes.worker.minimal.code import (
     Plain,
+    arguments_of,
     attributes_read,
     function_of,
     header_of,
@@ -76,3 +77,9 @@ def test_annotations_and_docstrings_are_left_out() -> None:
     written = ast.unparse(ast.fix_missing_locations(Plain({"values": "items"}).visit(node)))
     assert written.startswith("def counted(values, *, least=0):\n    total = 0\n")
     assert "for value in items" in written
+
+
+def test_arguments_of_a_call_are_pieces_of_their_own() -> None:
+    call = ast.parse("check(x[mask].numel() == n, f'{x}', y)").body[0]
+    assert [ast.unparse(each) for each in arguments_of(call)] == ["x[mask].numel() == n"]
+    assert arguments_of(ast.parse("x.check(y + 1)").body[0]) == []
