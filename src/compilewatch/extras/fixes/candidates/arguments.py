@@ -57,14 +57,16 @@ def _rope_index() -> FixChange:
         name="position_ids computed before the call",
         kind=FixKind.ARGUMENT,
         summary="Position ids that depend on the values of the inputs are computed before the "
-        "call, by the model's own method, and given to it.",
+        "call, by the model's own method, and given to it; what it keeps for later calls is kept.",
         imports=("import inspect",),
         lines=(
             'inner = model if hasattr(model, "get_rope_index") else getattr(model, "model", None)',
             'if kwargs.get("position_ids") is None and hasattr(inner, "get_rope_index"):',
             "    taken = inspect.signature(inner.get_rope_index).parameters",
             "    given = {name: kwargs[name] for name in taken if name in kwargs}",
-            '    kwargs["position_ids"] = inner.get_rope_index(**given)[0]',
+            '    kwargs["position_ids"], deltas = inner.get_rope_index(**given)',
+            '    if hasattr(inner, "rope_deltas"):',
+            "        inner.rope_deltas = deltas",
         ),
     )
 
