@@ -10,8 +10,15 @@ from compilewatch.extras.fixes.records import FixChange
 NAME = "compilable"
 
 _USE = """\
-compiled = torch.compile(model{options})
+compiled = torch.compile(model)
 with compilable(model, args, kwargs):
+    compiled(*args, **kwargs)
+"""
+
+_USE_OPTIONS = """\
+options = {}
+with compilable(model, args, kwargs, options):
+    compiled = torch.compile(model, **options)
     compiled(*args, **kwargs)
 """
 
@@ -54,18 +61,9 @@ def context_manager(changes: Sequence[FixChange], title: str) -> str:
 def pasteable(changes: Sequence[FixChange], title: str) -> str:
     """Return a fix as a user pastes it: imports, the context manager, and an example of its use."""
     source = context_manager(changes, title)
-    if not any(OPTIONS_LINE in line for each in changes for line in each.lines):
+    with_options = any(OPTIONS_LINE in line for each in changes for line in each.lines)
+    if not with_options:
         source = source.replace(", options=None):", "):")
         source = source.replace("    options = {} if options is None else options\n", "")
-        use = _USE.format(options="")
-    else:
-        use = "options = {}\n" + _USE.format(options=", **options").replace(
-            "compiled = torch", "# The options are those that the fix sets.\ncompiled = torch"
-        )
-        use = (
-            "options = {}\n"
-            "with compilable(model, args, kwargs, options):\n"
-            "    compiled = torch.compile(model, **options)\n"
-            "    compiled(*args, **kwargs)\n"
-        )
+    use = _USE_OPTIONS if with_options else _USE
     return "\n".join([*imports(changes), "\n", source, "\n" + use])

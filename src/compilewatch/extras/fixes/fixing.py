@@ -16,6 +16,7 @@ from compilewatch.api.worker_client import last_line, oneshot
 from compilewatch.config.settings import Settings
 from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments, package_folder, worker_variables
+from compilewatch.errors import UsageError
 from compilewatch.extras.fixes.candidates import Place
 from compilewatch.extras.fixes.records import (
     LATE,
@@ -30,7 +31,7 @@ from compilewatch.extras.fixes.records import (
 from compilewatch.extras.fixes.rewriting.changes import patch
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS, Changes, Search
 from compilewatch.launchers import Launcher
-from compilewatch.records import Depth, Request, Result, Status, Tier, Work
+from compilewatch.records import Depth, Request, Result, Status, Tier, Variants, Work
 
 WORK = "fix"
 REGIONS = "fix-regions"
@@ -55,8 +56,14 @@ def find_fix(
 ) -> Fix:
     """Search for changes that remove the graph breaks of a model, and prove them.
 
-    Each evaluation is a process of its own on this machine; nothing is stored.
+    Each evaluation is a process of its own on this machine; nothing is stored. Raises UsageError
+    for a target or a device that the proof is not about.
     """
+    target = request.target
+    if target.name != "dynamo" or target.backend is not None:
+        raise UsageError("fix is about graph breaks: leave out --target, or name dynamo")
+    if request.device is not None:
+        raise UsageError("fix is proven on the CPU: leave out --device")
     with searching(settings, request.target.environment) as find:
         return find(request, limits or Limits(), rewrites=rewrites, report=report)
 
@@ -144,8 +151,10 @@ class Finder:
 
 
 def _reduced(request: Request) -> Request:
-    """The request as it is evaluated for a fix: that does not depend on the number of layers."""
-    return msgspec.structs.replace(request, depth=Depth.REDUCED, keep_artifacts=False)
+    """The request as it is evaluated for a fix: with few layers, and the main inputs."""
+    return msgspec.structs.replace(
+        request, depth=Depth.REDUCED, variants=Variants.MAIN, keep_artifacts=False
+    )
 
 
 @contextlib.contextmanager

@@ -6,7 +6,10 @@ is imported by the fix.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch  # each fix imports it, and the parent does not
 
 
 def asserted_in_graph(cond: Any, _message: Any = None) -> None:
@@ -16,6 +19,4 @@ def asserted_in_graph(cond: Any, _message: Any = None) -> None:
     unknown boolean. `torch._assert_async` raises RuntimeError when the graph runs, the type that
     `torch._check_tensor_all` raises.
     """
-    import torch
-
     torch._assert_async(cond.all(), "a check of the model failed")

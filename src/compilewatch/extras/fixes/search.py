@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.candidates import Place, proposals
 from compilewatch.extras.fixes.candidates.settings import after_rejection
+from compilewatch.extras.fixes.code import pasteable
 from compilewatch.extras.fixes.records import (
     Fix,
     FixChange,
@@ -84,10 +86,7 @@ class Search:
             made.limit = str(limit)
         if made.proof is None:
             return made.fix(self, FixStatus.NOTHING, "nothing that was tried is proven")
-        single = made.proof.single_graph
-        before, after = made.proof.breaks
-        detail = "one graph" if single else f"{after} graph breaks instead of {before}"
-        return made.fix(self, FixStatus.PROVEN if single else FixStatus.IMPROVES, detail)
+        return made.fix(self, *outcome_of(made.proof))
 
     def _search(self, baseline: Result, made: Found) -> None:
         banned: set[str] = set()
@@ -96,7 +95,9 @@ class Search:
             if not chosen or not _better(self._result(chosen), baseline):
                 return
             chosen = self._minimised(chosen)
-            chosen, script, proof = self._proven(chosen, made)
+            attempt = prove_with_more(self._prove, chosen)
+            chosen, script, proof = attempt.changes, attempt.script, attempt.proof
+            made.rejections += attempt.rejections
             if proof.holds and (made.proof is None or proof.single_graph):
                 made.changes, made.script, made.proof = chosen, script, proof
                 made.left = self._left(chosen)
@@ -105,24 +106,6 @@ class Search:
             left = [each for each in chosen if each.name not in banned]
             banned.add(left[-1].name)  # the most intrusive one
             self._check_time()
-
-    def _proven(self, chosen: Changes, made: Found) -> tuple[Changes, str, Proof]:
-        """Prove changes; where that fails for a reason that one more removes, prove them with it.
-
-        Returns the changes that were proven or rejected last. Rejections are noted.
-        """
-        while True:
-            self.report(f"proving {names_of(chosen)}", len(self.trials))
-            script, proof = self.prove(chosen)
-            if proof.holds:
-                return chosen, script, proof
-            names = tuple(each.name for each in chosen)
-            made.rejections.append(Rejection(changes=names, reason=proof.failure))
-            more = after_rejection(proof.failure)
-            if more is None or more.name in names:
-                return chosen, script, proof
-            self._check_time()
-            chosen = (more, *chosen)
 
     def _climb(self, baseline: Result, banned: frozenset[str]) -> Changes:
         """Add changes, from the first break to those that it hid, until nothing helps any more."""
@@ -192,6 +175,11 @@ class Search:
                 chosen = without
         return tuple(sorted(chosen, key=lambda each: list(FixKind).index(each.kind)))
 
+    def _prove(self, changes: Changes) -> tuple[str, Proof]:
+        self._check_time()
+        self.report(f"proving {names_of(changes)}", len(self.trials))
+        return self.prove(changes)
+
     def _left(self, chosen: Changes) -> tuple[GraphBreak, ...]:
         """The breaks that remain under changes, one of which may not have been evaluated."""
         known = self._known.get(frozenset(each.name for each in chosen))
@@ -233,9 +221,6 @@ class Found:
     limit: str = ""
 
     def fix(self, search: Search, status: FixStatus, detail: str) -> Fix:
-        from compilewatch.contract.targets import target_label
-        from compilewatch.extras.fixes.code import pasteable
-
         title = f"What makes {self.model} {detail}."
         return Fix(
             model=self.model,
@@ -254,6 +239,41 @@ class Found:
             limit=self.limit,
             seconds=search.seconds,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofAttempt:
+    """Changes with the proof of them, and what the proof rejected before."""
+
+    changes: Changes
+    script: str
+    proof: Proof
+    rejections: tuple[Rejection, ...]
+
+
+def prove_with_more(prove: Prover, changes: Changes) -> ProofAttempt:
+    """Prove changes; where that fails for a reason that one more removes, prove them with it."""
+    rejections: list[Rejection] = []
+    while True:
+        script, proof = prove(changes)
+        names = tuple(each.name for each in changes)
+        more = None
+        if not proof.holds:
+            rejections.append(Rejection(changes=names, reason=proof.failure))
+            more = after_rejection(proof.failure)
+        if more is None or more.name in names:
+            return ProofAttempt(
+                changes=changes, script=script, proof=proof, rejections=tuple(rejections)
+            )
+        changes = (more, *changes)
+
+
+def outcome_of(proof: Proof) -> tuple[FixStatus, str]:
+    """Return the status of a proven fix, and what it does in a few words."""
+    if proof.single_graph:
+        return FixStatus.PROVEN, "one graph"
+    before, after = proof.breaks
+    return FixStatus.IMPROVES, f"{after} graph breaks instead of {before}"
 
 
 def _better(new: Result, old: Result) -> bool:

@@ -45,7 +45,11 @@ class ArgumentsProposer(Proposer):
                 name="use_cache=False",
                 kind=FixKind.ARGUMENT,
                 summary="The call returns no cache, which a single forward pass does not need.",
-                lines=('kwargs["use_cache"] = False',),
+                imports=("import inspect",),
+                lines=(
+                    'if "use_cache" in inspect.signature(model.forward).parameters:',
+                    '    kwargs["use_cache"] = False',
+                ),
                 drops=("past_key_values",),
             )
         if _ATTENTION.search(named) and not isinstance(place.request.model.build, ConfigBuild):
@@ -76,7 +80,10 @@ def _attention(implementation: str) -> FixChange:
         name=f"attention implementation {implementation}",
         kind=FixKind.ARGUMENT,
         summary=f"Attention is computed by the implementation {implementation!r}.",
-        lines=(f"model.set_attn_implementation({implementation!r})",),
+        lines=(
+            "stack.callback(model.set_attn_implementation, model.config._attn_implementation)",
+            f"model.set_attn_implementation({implementation!r})",
+        ),
     )
 
 

@@ -37,7 +37,7 @@ from compilewatch.extras.fixes.of_run.journal import FixJournal, search_digest
 from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState, RunFix
 from compilewatch.extras.fixes.of_run.trying import FixFinder, KnownChangesTrial
 from compilewatch.extras.fixes.records import Fix, FixStatus, FixTrial
-from compilewatch.records import Request, Variants
+from compilewatch.records import Request
 
 _IN_VAIN = frozenset({FixState.NOTHING, FixState.CAPTURED, FixState.IMPROVES})
 """States of a sample that say of a place that is still there that a search removes it nowhere."""
@@ -139,7 +139,7 @@ class RunSearch:
     def _one(self, finder: FixFinder, stage: FixStage, case: Case) -> None:
         if self._stop.is_set() or self._left <= 0 or case.key in self._found:
             return
-        request = msgspec.structs.replace(case.request, variants=Variants.MAIN)
+        request = case.request
         tried = self._tried.get(case.key, _Tried())
         if stage is not FixStage.SEARCH:
             tried = self._with_known(finder, case, request)

@@ -9,11 +9,16 @@ from typing import Protocol
 import msgspec
 
 from compilewatch.contract.targets import target_label
-from compilewatch.extras.fixes.candidates.settings import after_rejection
 from compilewatch.extras.fixes.code import pasteable
 from compilewatch.extras.fixes.fixing import Limits
-from compilewatch.extras.fixes.records import Fix, FixStatus, FixTrial, Proof, Rejection
-from compilewatch.extras.fixes.search import Changes, names_of, trial_of
+from compilewatch.extras.fixes.records import Fix, FixStatus, FixTrial, Proof
+from compilewatch.extras.fixes.search import (
+    Changes,
+    names_of,
+    outcome_of,
+    prove_with_more,
+    trial_of,
+)
 from compilewatch.records import GraphBreak, Request, Result, Status
 
 
@@ -56,7 +61,7 @@ class KnownChangesTrial:
             without = tuple(other for other in changes if other is not each)
             if without and self._captured(without):
                 changes = without
-        changes, script, proof, rejections = self._proven(changes)
+        attempt = prove_with_more(self._prove, changes)
         name = self._request.model.name
         fix = Fix(
             model=name,
@@ -66,39 +71,27 @@ class KnownChangesTrial:
             breaks=tuple(breaks),
             left=tuple(breaks),
             trials=tuple(self.trials),
-            rejections=rejections,
+            rejections=attempt.rejections,
             seconds=round(time.monotonic() - self._began, 1),
         )
-        if not proof.holds:
+        if not attempt.proof.holds:
             return fix
-        before, after = proof.breaks
-        single = proof.single_graph
-        detail = "one graph" if single else f"{after} graph breaks instead of {before}"
+        status, detail = outcome_of(attempt.proof)
         return msgspec.structs.replace(
             fix,
-            status=FixStatus.PROVEN if single else FixStatus.IMPROVES,
+            status=status,
             detail=detail,
-            left=() if single else tuple(breaks),  # which ones went is not known then
-            changes=changes,
-            code=pasteable(changes, f"What makes {name} {detail}."),
-            script=script,
-            proof=proof,
+            # Which ones went is not known where some remain.
+            left=() if status is FixStatus.PROVEN else tuple(breaks),
+            changes=attempt.changes,
+            code=pasteable(attempt.changes, f"What makes {name} {detail}."),
+            script=attempt.script,
+            proof=attempt.proof,
         )
 
-    def _proven(self, changes: Changes) -> tuple[Changes, str, Proof, tuple[Rejection, ...]]:
-        """Prove changes, with one more where the proof fails for a reason that it removes."""
-        rejections: list[Rejection] = []
-        while True:
-            self._report(f"proving {names_of(changes)}", len(self.trials))
-            script, proof = self._finder.prove(self._request, changes)
-            if proof.holds:
-                return changes, script, proof, tuple(rejections)
-            names = tuple(each.name for each in changes)
-            rejections.append(Rejection(changes=names, reason=proof.failure))
-            more = after_rejection(proof.failure)
-            if more is None or more.name in names:
-                return changes, script, proof, tuple(rejections)
-            changes = (more, *changes)
+    def _prove(self, changes: Changes) -> tuple[str, Proof]:
+        self._report(f"proving {names_of(changes)}", len(self.trials))
+        return self._finder.prove(self._request, changes)
 
     def _captured(self, changes: Changes) -> bool:
         """Whether Dynamo captures a single graph under these changes."""

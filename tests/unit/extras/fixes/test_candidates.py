@@ -1,0 +1,131 @@
+"""What is proposed for the reason of a break, and what the proposed source does when it is run."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from compilewatch.extras.fixes.candidates import Place, proposals
+from compilewatch.extras.fixes.candidates.settings import after_rejection
+from compilewatch.extras.fixes.records import FixChange
+from compilewatch.records import ClassBuild, GraphBreak, ModelSpec, StackFrame, TensorSummary
+from tests.factories import graph_break, request
+
+ITEM = "Tensor.item() call with capture_scalar_outputs=False"
+ALWAYS = {"call once before compiling"}
+
+
+def place(*inputs: TensorSummary) -> Place:
+    build = ClassBuild(class_name="Net")
+    spec = ModelSpec(source="library", name="Net", build=build)
+    return Place(request=request(model=spec), source_of=lambda _: None, inputs=inputs)
+
+
+def proposed(found: GraphBreak, *inputs: TensorSummary) -> dict[str, FixChange]:
+    return {each.name: each for each in proposals([found], place(*inputs))}
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        (ITEM, "capture_scalar_outputs=True"),
+        ("aten.nonzero's output shape depends on input Tensor data", "capture_dynamic_output"),
+        ("Set torch._dynamo.config.allow_rnn=True", "allow_rnn=True"),
+        ("Set graph_break_on_nn_param_ctor", "graph_break_on_nn_param_ctor=False"),
+        ("LOAD_BUILD_CLASS is not supported", "enable_trace_load_build_class=True"),
+        ("torch.autograd.grad is not supported", "trace_autograd_ops=True"),
+        ("Dynamo recompile limit exceeded", "recompile_limit=64"),
+        ("ignore_logging_functions.add(logger.warning_once)", "ignore_logging_functions: warning"),
+        ("Developer debug context: builtin print [] False", "reorderable_logging_functions: print"),
+    ],
+)
+def test_a_setting_is_proposed_for_the_reason_that_names_it(reason: str, name: str) -> None:
+    names = set(proposed(graph_break(reason=reason))) - ALWAYS
+    assert any(each.startswith(name) for each in names), names
+
+
+def test_another_reason_proposes_no_setting() -> None:
+    assert set(proposed(graph_break(reason="a branch that depends on data"))) == ALWAYS
+
+
+def test_small_integers_are_given_as_numbers_and_data_are_not() -> None:
+    found = proposed(
+        graph_break(reason=ITEM),
+        TensorSummary(name="image_grid_thw", shape=(2, 3), dtype="int64"),
+        TensorSummary(name="input_ids", shape=(2, 4), dtype="int64"),
+        TensorSummary(name="attention_mask", shape=(2, 4), dtype="int64"),
+        TensorSummary(name="pixel_values", shape=(2, 3), dtype="float32"),
+        TensorSummary(name="indices", shape=(9, 9), dtype="int64"),
+        TensorSummary(name="args[0]", shape=(2,), dtype="int64"),
+    )
+    assert [name for name in found if name.endswith("as numbers")] == [
+        "image_grid_thw given as numbers"
+    ]
+
+
+def test_a_check_of_tensors_is_replaced_where_a_break_is_at_its_call() -> None:
+    source = ("    torch._check_tensor_all(cond)",)
+    found = proposed(graph_break(reason=ITEM, source=source, source_start=1))
+    assert "torch._check_tensor_all replaced" in found
+    assert "torch._check_tensor_all replaced" not in proposed(graph_break(reason=ITEM))
+
+
+def test_a_second_shape_that_fails_is_compiled_by_itself() -> None:
+    more = after_rejection("results of Inductor: PendingUnbackedSymbolNotFound: u0")
+    assert more is not None
+    assert more.name == "dynamic=False"
+    assert after_rejection("eager results, seed 0: output differs by 1") is None
+
+
+class Config:
+    _attn_implementation = "sdpa"
+
+
+class Net:
+    """What the source of the changes reads of a model."""
+
+    config = Config()
+
+    def set_attn_implementation(self, name: str) -> None:
+        self.config._attn_implementation = name
+
+    def forward(self, x: float, *, use_cache: bool = True) -> float:
+        return x * use_cache
+
+
+class WithoutCache(Net):
+    def forward(self, x: float) -> float:  # type: ignore[override]
+        return x
+
+
+def in_force(change: FixChange, stack: ExitStack, model: Net, kwargs: dict[str, Any]) -> None:
+    names = {"stack": stack, "model": model, "kwargs": kwargs}
+    for text in (*change.imports, *change.definitions, "\n".join(change.lines)):
+        exec(text, names)
+
+
+def at(file: str) -> GraphBreak:
+    frame = StackFrame(file=file, line=1, function="forward")
+    return graph_break(reason="x", user_stack=(frame,))
+
+
+def test_the_implementation_of_attention_is_as_before_after_the_call() -> None:
+    change = proposed(at("net/attention.py"))["attention implementation eager"]
+    model = Net()
+    with ExitStack() as stack:
+        in_force(change, stack, model, {})
+        assert model.config._attn_implementation == "eager"
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_no_cache_is_wanted_only_of_a_model_that_takes_the_argument() -> None:
+    change = proposed(at("net/cache_utils.py"))["use_cache=False"]
+    with ExitStack() as stack:
+        taken: dict[str, Any] = {}
+        in_force(change, stack, Net(), taken)
+        left: dict[str, Any] = {}
+        in_force(change, stack, WithoutCache(), left)
+    assert (taken, left) == ({"use_cache": False}, {})
+    assert change.drops == ("past_key_values",)
