@@ -26,6 +26,12 @@ _WORDS = {
     FixStatus.NO_VERDICT: "no verdict",
 }
 
+_COUNTED = {
+    "breaks": "Dynamo's reports of graph breaks",  # of one break there may be several
+    "graphs": "graphs",
+    "compilations": "compilations",
+}
+
 
 def fix_panel(found: Fix, *, verbose: bool = False) -> RenderableType:
     """Return all that a user needs to judge and to use a fix."""
@@ -91,9 +97,9 @@ def _proof(proof: Proof) -> Table:
     for step in proof.steps:
         mark = Text("ok", "green") if step.passed else Text("failed", "red")
         table.add_row(mark, plain(step.name), plain(step.detail))
-    for name in ("breaks", "graphs", "compilations"):
+    for name, label in _COUNTED.items():
         before, after = getattr(proof, name)
-        table.add_row("", plain(name), plain(f"{before} without the fix, {after} with it"))
+        table.add_row("", plain(label), plain(f"{before} without the fix, {after} with it"))
     return table
 
 
