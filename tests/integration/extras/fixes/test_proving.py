@@ -141,6 +141,30 @@ def test_a_fix_that_does_nothing_is_not_proven(tmp_path: Path) -> None:
     )
 
 
+REFUSED = """
+def refused(shape, seed):
+    return (torch.rand(3, 2) if shape == "first shape" else torch.rand(3, 2, 2),), {}
+
+
+def checked(self, x, forward=Model.forward):
+    if x.dim() > 2:
+        raise ValueError("too many dimensions")
+    return forward(self, x)
+
+
+Model.forward = checked
+"""
+
+
+def test_inputs_that_do_not_suit_the_model_are_not_blamed_on_the_fix(tmp_path: Path) -> None:
+    """Only a complete run shows it."""
+    last = "subject.inputs = refused\nsys.exit(main(subject))"
+    done = ran(tmp_path, forward=REFUSED, last=last)
+    assert done.returncode == 3
+    line = "FAIL the inputs of both shapes suit the model: ValueError: too many dimensions"
+    assert line in done.stdout.splitlines()
+
+
 def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
     """Only a process that forks shows them: death, errors, values, frames that are given up."""
     last = """
