@@ -65,10 +65,10 @@ def measure(which: str) -> None:
 
 
 def main() -> None:
-    from compilewatch.worker.process.shortcuts import for_each_process
+    from compilewatch.worker.process.shortcuts import every_shortcut
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    names = (NONE, ALL, *(each.__name__ for each in for_each_process()))
+    names = (NONE, ALL, *(each.__name__ for each in every_shortcut()))
     ratios: dict[str, list[float]] = {name: [] for name in names}
     expected: dict[str, str] | None = None
     for _ in range(rounds):

@@ -88,7 +88,6 @@ COMMON_FILES = (
     "worker/phases.py",
     "worker/process/child.py",
     "worker/process/frame_stack.py",
-    "worker/process/operator_keys.py",
     "worker/process/shortcuts.py",
     "worker/subject.py",
     "worker/targets/__init__.py",

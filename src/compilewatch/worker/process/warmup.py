@@ -88,7 +88,6 @@ def warm_up(
             _declare(device)
         if backward:
             _start_autograd()
-            shortcuts.ask_once_for_devices()
         if not single:
             compile_something(device, backward=backward)
     except Exception:  # noqa: BLE001  (a broken compiler is a finding of the children)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from compilewatch.worker.process.operator_keys import describe_tensors_at_once, share_operators
+from compilewatch.worker.process.shortcuts import share_operators
 
 pytestmark = pytest.mark.torch
 
@@ -20,10 +19,7 @@ Make = Callable[[], torch.Tensor]
 @pytest.fixture(autouse=True)
 def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeTensorMode, "_cache_key", FakeTensorMode._cache_key)
-    metadata = fake_tensor.TensorMetadata
-    monkeypatch.setattr(metadata, "_flatten_into", metadata._flatten_into)
     share_operators()
-    describe_tensors_at_once()
     FakeTensorMode.cache_clear()
 
 
@@ -120,10 +116,5 @@ def test_a_result_that_depends_on_data_needs_its_own_settings() -> None:
 
 def test_a_torch_without_these_internals_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FakeTensorMode, "_cache_key")
-    monkeypatch.delattr(fake_tensor.TensorMetadata, "_flatten_into")
     share_operators()
-    describe_tensors_at_once()
     assert not hasattr(FakeTensorMode, "_cache_key")
-    assert not hasattr(fake_tensor.TensorMetadata, "_flatten_into")
-    monkeypatch.delattr(fake_tensor, "TensorMetadata")
-    describe_tensors_at_once()
