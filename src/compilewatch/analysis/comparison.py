@@ -18,12 +18,12 @@ from compilewatch.records import (
     ChangeKind,
     ConfigBuild,
     Dtype,
-    Environment,
     LibraryBuild,
     Result,
     Run,
     Target,
 )
+from compilewatch.records.differences import changed, environment_differences
 
 Pair = tuple[str, str]
 
@@ -139,7 +139,7 @@ def between_devices(
     olds = list(_on_device(_held(baseline, before, old, "for device", _device), new))
     news = list(_on_device(_held(run, after, new, "for device", _device), new))
     compared = compare(baseline, olds, run, news, by_place=True)
-    differ = (*_differ("device", old, new), *compared.differences)
+    differ = (*changed("device", old, new), *compared.differences)
     return replace(compared, differences=differ)
 
 
@@ -177,7 +177,7 @@ class _Causes:
     def __init__(self, baseline: Run, run: Run) -> None:
         self._olds = {e.name: e for e in baseline.environments}
         self._news = {e.name: e for e in run.environments}
-        self._harness = _differ("compilewatch", baseline.harness_version, run.harness_version)
+        self._harness = changed("compilewatch", baseline.harness_version, run.harness_version)
         lines = [
             line
             for name in self._olds.keys() & self._news.keys()
@@ -192,13 +192,13 @@ class _Causes:
         after = self._news.get(new.request.target.environment)
         if before is not None and after is not None:
             lines += environment_differences(before, after)
-        lines += _differ("compilewatch", old.harness_version, new.harness_version)
-        lines += _differ("revision", old.request.model.revision, new.request.model.revision)
+        lines += changed("compilewatch", old.harness_version, new.harness_version)
+        lines += changed("revision", old.request.model.revision, new.request.model.revision)
         builds = old.request.model.build, new.request.model.build
         if builds[0] != builds[1]:
             lines += _build_differences(*builds)
-        lines += _differ("tier", old.tier.value, new.tier.value)
-        lines += _differ("depth", old.depth.value, new.depth.value)
+        lines += changed("tier", old.tier.value, new.tier.value)
+        lines += changed("depth", old.depth.value, new.depth.value)
         if old.inputs != new.inputs:
             lines.append("other example inputs")
         return tuple(lines)
@@ -244,37 +244,14 @@ def _by_identity(results: Iterable[Result]) -> dict[Identity, Result]:
     return {(r.request.model.name, r.request.target): r for r in results}
 
 
-def _differ(name: str, old: object, new: object) -> list[str]:
-    if old == new:
-        return []
-    return [f"{name} {'none' if old is None else old} -> {'none' if new is None else new}"]
-
-
-def environment_differences(old: Environment, new: Environment) -> list[str]:
-    """What differs between two environments, a line each: `torch 2.12.0 -> 2.13.0`."""
-    if old.digest == new.digest and old.digest:
-        return []
-    lines = _differ("torch", old.torch, new.torch)
-    if old.torch_git != new.torch_git:
-        # A nightly build may keep its version.
-        lines += _differ("torch git", old.torch_git[:10], new.torch_git[:10])
-    lines += _differ("transformers", old.transformers, new.transformers)
-    lines += _differ("python", old.python, new.python)
-    lines += _differ("device", old.device, new.device)
-    named = {"torch", "transformers"}
-    for package in sorted((old.packages.keys() | new.packages.keys()) - named):
-        lines += _differ(package, old.packages.get(package), new.packages.get(package))
-    return lines
-
-
 def _build_differences(old: object, new: object) -> list[str]:
     if isinstance(old, ConfigBuild) and isinstance(new, ConfigBuild):
-        return _differ("configuration", old.config_sha256[:10], new.config_sha256[:10])
+        return changed("configuration", old.config_sha256[:10], new.config_sha256[:10])
     if isinstance(old, LibraryBuild) and isinstance(new, LibraryBuild):
         if (old.library, old.name) != (new.library, new.name):
             return ["built otherwise"]
         digests = (old.configuration_sha256[:10], new.configuration_sha256[:10])
-        return _differ("configuration", *digests)
+        return changed("configuration", *digests)
     return ["built otherwise"] if type(old) is not type(new) else ["other source"]
 
 

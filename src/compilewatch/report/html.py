@@ -23,7 +23,7 @@ from compilewatch.contract.targets import target_label
 from compilewatch.records import GraphBreak, Recompilation, Result, Status
 from compilewatch.records.labels import source_lines
 from compilewatch.records.views import Earlier, RunView
-from compilewatch.report import charts, commands, later_calls, pages, wording
+from compilewatch.report import charts, commands, later_calls, leverage, pages, wording
 from compilewatch.report.sections import details
 from compilewatch.report.strips import strip
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, status_words
@@ -160,14 +160,14 @@ def _filters() -> tuple[Callable[..., object], ...]:
         wording.cell_words,
         wording.cause_words,
         wording.why,
-        wording.gain,
+        leverage.gain,
         wording.captured_words,
         wording.fullgraph_note,
         later_calls.second_call_note,
-        wording.leverage_headline,
-        wording.leverage_notes,
-        wording.step_fix_words,
-        wording.proven_total_words,
+        leverage.leverage_headline,
+        leverage.leverage_notes,
+        leverage.step_fix_words,
+        leverage.proven_total_words,
         details,
         strip,
         code_spans,

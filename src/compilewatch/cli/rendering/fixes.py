@@ -6,12 +6,15 @@ from rich.console import Group, RenderableType
 
 from compilewatch.analysis.leverage import By, FixableCause, Leverage, PredictionCheck
 from compilewatch.analysis.proven import ProvenFixes
-from compilewatch.api.fixes import StoredFix
-from compilewatch.records import Result
-from compilewatch.report import wording
-from compilewatch.report.commands import commands
-from compilewatch.report.terminal.pieces import block, plain, plain_table, spaced
-from compilewatch.report.wording import plural, quantity
+from compilewatch.report.leverage import (
+    gain,
+    leverage_headline,
+    leverage_notes,
+    proven_total_words,
+    step_fix_words,
+)
+from compilewatch.report.terminal.pieces import plain, plain_table, spaced
+from compilewatch.report.wording import percent, plural, quantity
 
 
 def fixes_table(found: Leverage, proven: ProvenFixes | None = None) -> RenderableType:
@@ -19,7 +22,7 @@ def fixes_table(found: Leverage, proven: ProvenFixes | None = None) -> Renderabl
 
     With `proven`, another column names the changes that are proven for each step.
     """
-    heading = plain(wording.leverage_headline(found), "bold")
+    heading = plain(leverage_headline(found), "bold")
     if not found.broken:
         return heading
     columns = ["Proven fix"] if proven is not None else []
@@ -29,7 +32,7 @@ def fixes_table(found: Leverage, proven: ProvenFixes | None = None) -> Renderabl
     for number, fix in enumerate(found.fixes, start=1):
         table.add_row(
             plain(f"{number}."),
-            plain(wording.gain(fix), "bold green"),
+            plain(gain(fix), "bold green"),
             plain(quantity(fix.downloads)),
             plain(f"{fix.total_models:,}"),
             plain(f"{fix.affected:,}"),
@@ -39,31 +42,17 @@ def fixes_table(found: Leverage, proven: ProvenFixes | None = None) -> Renderabl
             ),
             *_proven(proven, number),
         )
-    lines = [plain(line, "dim") for line in wording.leverage_notes(found)]
+    lines = [plain(line, "dim") for line in leverage_notes(found)]
     if proven is not None:
-        lines.append(plain(wording.proven_total_words(proven.total), "bold"))
+        lines.append(plain(proven_total_words(proven.total), "bold"))
     return spaced([heading, *([table] if found.fixes else []), Group(*lines)])
-
-
-def stored_fix_text(found: StoredFix, result: Result) -> RenderableType:
-    """A proven fix of a stored run for graph breaks of a result, with a note of its origin."""
-    fix, name = found.fix, result.request.model.name
-    breaks = {each.fingerprint for each in result.breaks}
-    what = f"{len(found.covered)} of {plural(len(breaks), 'graph break')}"
-    origin = f"From run {found.run}, where it is proven for {fix.model}; it removes {what}."
-    if fix.model != name:
-        _, explain, _ = commands(result.request)
-        origin += f" For {name} nothing is proven: {explain.replace('explain', 'fix', 1)}"
-    heading = plain("Stored fix: ", "bold")
-    heading.append_text(plain(" and ".join(fix.changes), "bold green"))
-    return Group(heading, plain(origin, "dim"), block(fix.code))
 
 
 def _proven(proven: ProvenFixes | None, number: int) -> list[RenderableType]:
     if proven is None:
         return []
     step = proven.steps[number - 1]
-    return [plain(wording.step_fix_words(step), "green" if step is not None else "dim")]
+    return [plain(step_fix_words(step), "green" if step is not None else "dim")]
 
 
 def check_text(found: PredictionCheck) -> RenderableType:
@@ -77,10 +66,10 @@ def check_text(found: PredictionCheck) -> RenderableType:
         ("of these without any now", f"{len(found.cured):,}"),
         (f"causes ({unit}) gone from every model", f"{found.gone:,} of {found.causes:,}"),
         ("models with these causes only", f"{predicted:,}"),
-        ("of these without breaks now", f"{right:,} ({wording.percent(found.precision)})"),
+        ("of these without breaks now", f"{right:,} ({percent(found.precision)})"),
         ("still break", ", ".join(found.wrong) or "none"),
         ("models rid of all their causes", f"{found.rid:,}"),
-        ("of these without breaks now", f"{kept:,} ({wording.percent(found.rid_share)})"),
+        ("of these without breaks now", f"{kept:,} ({percent(found.rid_share)})"),
         ("another break came to light", ", ".join(found.revealed) or "none"),
     )
     width = max(len(name) for name, _ in facts)

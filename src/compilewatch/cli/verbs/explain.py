@@ -8,16 +8,14 @@ from typing import Any
 
 import click
 
-from compilewatch.api.fixes import stored_fix_for
 from compilewatch.api.launching import evaluate_one
 from compilewatch.api.requests import one_request
 from compilewatch.cli import conditions, options
-from compilewatch.cli.rendering.fixes import stored_fix_text
 from compilewatch.cli.rendering.progress import spinner
+from compilewatch.records import Result
 from compilewatch.report.terminal.excerpt import excerpt_of
 from compilewatch.report.terminal.panel import model_panel
 from compilewatch.report.terminal.pieces import console
-from compilewatch.store import Store
 
 
 @click.command("explain")
@@ -71,7 +69,17 @@ def command(
         options.print_json(result)
     else:
         console().print(model_panel(result, excerpt_of(request), verbose=verbose))
-        found = stored_fix_for(Store(Path(settings.output_dir)), result)
-        if found is not None:
-            console().print(stored_fix_text(found, result))
+        if result.breaks:
+            _print_stored_fix(result, Path(settings.output_dir))
     return conditions.exit_status_of(result, fail_on)
+
+
+def _print_stored_fix(result: Result, folder: Path) -> None:
+    """Print a proven fix for these graph breaks, if a run in this folder has one."""
+    from compilewatch.api.stored_fixes import stored_fix_for
+    from compilewatch.cli.rendering.stored_fix import stored_fix_text
+    from compilewatch.store import Store  # the store is only needed here
+
+    found = stored_fix_for(Store(folder), result)
+    if found is not None:
+        console().print(stored_fix_text(found, result))

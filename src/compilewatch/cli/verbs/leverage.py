@@ -10,7 +10,7 @@ import msgspec
 from compilewatch.analysis.leverage import By, FixOrder, check, leverage
 from compilewatch.analysis.proven import proven_fixes
 from compilewatch.analysis.rows import targets_in_order
-from compilewatch.api.fixes import stored_fixes
+from compilewatch.api.stored_fixes import stored_fixes
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.fixes import check_text, fixes_table
 from compilewatch.config.settings import load_settings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.api.fixes import stored_fix_for
+from compilewatch.api.stored_fixes import stored_fix_for
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import CompilewatchError
 from compilewatch.extras.fixes.records import Fix, FixStatus

@@ -20,13 +20,13 @@ from itertools import count, groupby, zip_longest
 from pathlib import Path
 from typing import Self
 
-from compilewatch.analysis.comparison import environment_differences
 from compilewatch.environments import Environments
 from compilewatch.errors import CompilewatchError, LauncherError
 from compilewatch.launchers import Completed, Running, by_environment, device_of_worker
 from compilewatch.launchers.local.batch import LocalExecution
 from compilewatch.launchers.local.server import ServerProcess
 from compilewatch.records import DeclaredDevice, Environment, Request
+from compilewatch.records.differences import environment_differences
 
 _log = logging.getLogger(__name__)
 

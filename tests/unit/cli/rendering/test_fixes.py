@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from compilewatch.analysis.leverage import By, check, leverage
 from compilewatch.analysis.proven import proven_fixes
-from compilewatch.api.fixes import StoredFix
-from compilewatch.cli.rendering.fixes import check_text, fixes_table, stored_fix_text
+from compilewatch.api.stored_fixes import StoredFix
+from compilewatch.cli.rendering.fixes import check_text, fixes_table
+from compilewatch.cli.rendering.stored_fix import stored_fix_text
 from compilewatch.records import Target
 from compilewatch.records.views import ModelFix
 from tests import factories

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.api.fixes import StoredFix
+from compilewatch.api.stored_fixes import StoredFix
 from compilewatch.extras.fixes.records import Fix, FixChange, FixKind, FixStatus
 from compilewatch.extras.gate import proposed_fix
 from compilewatch.extras.gate.proposed_fix import fix_command, searched_fix, stored_fix

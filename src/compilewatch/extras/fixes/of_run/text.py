@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 
 from compilewatch.analysis.proven import ProvenTotal
 from compilewatch.extras.fixes.of_run.records import FixState, RunFix
+from compilewatch.report.leverage import proven_total_words
 from compilewatch.report.terminal.pieces import plain, plain_table, spaced
-from compilewatch.report.wording import plural, proven_total_words, quantity
+from compilewatch.report.wording import plural, quantity
 
 STATE_WORDS: Mapping[FixState, str] = {
     FixState.PROVEN: "proven",

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from compilewatch import extras
-from compilewatch.api.fixes import stored_fix_for, stored_fixes
+from compilewatch.api.stored_fixes import stored_fix_for, stored_fixes
 from compilewatch.api.view import view
 from compilewatch.errors import StoreError
 from compilewatch.extras.fixes.of_run.cases import cases_of
