@@ -20,12 +20,13 @@ import torch._dynamo
 from torch.utils._pytree import tree_leaves
 
 from compilewatch.extras.fixes.worker.requirements import (
+    SEEDS,
     SHAPES,
     ProofSubject,
     Step,
-    accepted,
     arguments,
     captured,
+    captured_with_results,
     equal_calls,
     for_unusual,
     left_behind,
@@ -39,14 +40,13 @@ KEPT = 0.9
 def prove(subject: ProofSubject, report: Callable[[str, Step], None]) -> dict[str, Any]:
     """Examine all requirements; `report` gets each as it is known. Returns the figures."""
 
-    def step(name: str, function: Callable[[], Step]) -> bool:
-        found = untouched(function)
+    def step(name: str, found: Any) -> bool:
         passed, detail = found if isinstance(found, list) else (False, found["raised"])
         report(name, (passed, detail))
         return bool(passed)
 
     before = untouched(partial(captured, subject, subject.unchanged))
-    after = untouched(partial(captured, subject, subject.compilable))
+    after = untouched(partial(captured_with_results, subject))
     figures: dict[str, Any] = {"single_graph": False}
     for name in ("breaks", "graphs", "operators", "compilations"):
         figures[name] = [before.get(name, -1), after.get(name, -1)]
@@ -56,21 +56,33 @@ def prove(subject: ProofSubject, report: Callable[[str, Step], None]) -> dict[st
         name = "the inputs of both shapes suit the model" if same else "Dynamo captures it"
         report(name, (False, after["raised"]))
         return figures
-    single = [untouched(partial(accepted, subject, shape)) for shape in SHAPES]
-    whole = figures["single_graph"] = all(isinstance(each, list) for each in single)
+    # One seed runs in the default mode, whose graphs are counted, and the other one in fullgraph.
+    results = {0: after["results"], 1: untouched(partial(equal_calls, subject, 1, "eager"))}
+    whole = figures["single_graph"] = isinstance(results[1], list)
     if whole:
         report("fullgraph=True accepts it", (True, shapes_of(subject)))
+    elif not after["breaks"]:
+        report("fullgraph=True accepts it", (False, results[1]["raised"]))
+        return figures
     else:
-        rejected = next(each["raised"] for each in single if isinstance(each, dict))
         fewer = after["breaks"] < before.get("breaks", sys.maxsize)
         said = f"{before.get('breaks')} to {after['breaks']}"
-        report("it has fewer graph breaks", (fewer, said if fewer else f"{said}; {rejected}"))
+        detail = said if fewer else f"{said}; {results[1]['raised']}"
+        report("it has fewer graph breaks", (fewer, detail))
         if not fewer:
             return figures
+        results[1] = untouched(partial(equal_calls, subject, 1, "eager", whole=False))
     report("the graphs contain the model", contained(before, after, whole=whole))
     report("compilations do not grow", not_grown(before, after))
-    if step("nothing stays changed", partial(left_behind, subject)):
-        prove_results(subject, step, report, whole=whole)
+    if not step("nothing stays changed", untouched(partial(left_behind, subject))):
+        return figures
+    for seed in SEEDS:
+        if not step(f"eager results, seed {seed}", untouched(partial(equal_calls, subject, seed))):
+            return figures
+    for seed in SEEDS:
+        if not step(f"results of the graph, seed {seed}", results[seed]):
+            return figures
+    prove_unusual(subject, step, report, whole=whole)
     return figures
 
 
@@ -102,22 +114,14 @@ def not_grown(before: dict[str, int], after: dict[str, int]) -> Step:
     return after["compilations"] <= most, counts
 
 
-def prove_results(
+def prove_unusual(
     subject: ProofSubject,
-    step: Callable[[str, Callable[[], Step]], bool],
+    step: Callable[[str, Any], bool],
     report: Callable[[str, Step], None],
     *,
     whole: bool,
 ) -> None:
-    """Examine what is computed: by the fix in eager mode, by the graph, and by Inductor."""
-    for seed in (0, 1):
-        eager = partial(equal_calls, subject, seed, None, whole=whole)
-        if not step(f"eager results, seed {seed}", eager):
-            return
-    for seed in (0, 1):
-        graph = partial(equal_calls, subject, seed, "eager", whole=whole)
-        if not step(f"results of the graph, seed {seed}", graph):
-            return
+    """Examine what the graph computes for unusual values, and what Inductor computes."""
     found = untouched(partial(for_unusual, subject, whole=whole))
     if isinstance(found, dict):
         report("results for unusual values", (False, found["raised"]))
@@ -134,7 +138,7 @@ def prove_results(
         with config.patch(compile_threads=1, fallback_random=True):
             return equal_calls(subject, 0, "inductor", whole=whole, raising=raising)
 
-    step("results of Inductor", with_inductor)
+    step("results of Inductor", untouched(with_inductor))
 
 
 def warm_up(subject: ProofSubject) -> None:

@@ -38,6 +38,9 @@ Step = tuple[bool, str]
 CALLS = (("first shape", 0), ("second shape", 0), ("first shape", 1), ("second shape", 1))
 """The shape and the seed of the inputs of each call, in order."""
 
+SEEDS = (0, 1)
+"""The seeds of the weights for which results are compared."""
+
 SHAPES = tuple(dict.fromkeys(shape for shape, _ in CALLS))
 
 UNUSUAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -179,7 +182,23 @@ class Breaks(logging.Handler):
 
 
 def captured(subject: ProofSubject, fix: Callable[..., Any]) -> dict[str, int]:
-    """Return what Dynamo captures in the first call, and what it compiles in four calls.
+    """Return what Dynamo captures in the first call, and what it compiles in four calls."""
+    return counted(subject, fix)[0]
+
+
+def captured_with_results(subject: ProofSubject) -> dict[str, Any]:
+    """Return what Dynamo captures with the fix, and whether the graphs compute what eager does."""
+    found, got = counted(subject, subject.compilable)
+    try:
+        expected = ProofCall(subject, subject.build(0), subject.unchanged).all()
+        results = compared(subject, 0, "eager", expected, got)
+    except Exception as error:  # noqa: BLE001  (eager mode may raise what the graph does not)
+        results = False, words_of(error)
+    return {**found, "results": results}
+
+
+def counted(subject: ProofSubject, fix: Callable[..., Any]) -> tuple[dict[str, int], list[Outcome]]:
+    """Return what is captured and compiled in four calls of a model, and what each call did.
 
     `operators` are those that graphs run: one graph may serve several layers. `late` are calls of a
     shape that was seen before in which Dynamo compiled something again.
@@ -203,27 +222,18 @@ def captured(subject: ProofSubject, fix: Callable[..., Any]) -> dict[str, int]:
     logging.getLogger("torch.__trace").addHandler(breaks)
     calling = ProofCall(subject, subject.build(0), fix, backend)
     stats, frames = counters["stats"], counters["frames"]
-    found = {"late": 0}
-    for number, (shape, seed) in enumerate(CALLS):
-        before = stats["unique_graphs"]
-        calling(*arguments(subject, shape, seed), seed=number)
-        if number == 0:
-            # Dynamo gives up a frame without a graph break where it meets an unknown size.
-            found["breaks"] = breaks.count + frames["total"] - frames["ok"]
-            found |= {"graphs": stats["unique_graphs"], "operators": operators}
-        found["late"] += number >= len(SHAPES) and stats["unique_graphs"] > before
+    found, outcomes = {"late": 0}, []
+    with restored_globals(calling.model):
+        for number, (shape, seed) in enumerate(CALLS):
+            before = stats["unique_graphs"]
+            outcomes.append(calling(*arguments(subject, shape, seed), seed=number))
+            if number == 0:
+                # Dynamo gives up a frame without a graph break where it meets an unknown size.
+                found["breaks"] = breaks.count + frames["total"] - frames["ok"]
+                found |= {"graphs": stats["unique_graphs"], "operators": operators}
+            found["late"] += number >= len(SHAPES) and stats["unique_graphs"] > before
     found["compilations"] = stats["unique_graphs"]
-    return found
-
-
-def accepted(subject: ProofSubject, shape: str) -> Step:
-    """Whether `fullgraph=True` accepts the model with the fix, and something is in the graph."""
-    counters.clear()
-    calling = ProofCall(subject, subject.build(0), subject.compilable, "eager", whole=True)
-    calling(*arguments(subject, shape, 0), seed=0)
-    if counters["stats"]["unique_graphs"] == 0:
-        raise RuntimeError("nothing is captured")
-    return True, ""
+    return found, outcomes
 
 
 def left_behind(subject: ProofSubject) -> Step:
@@ -260,19 +270,38 @@ def left_behind(subject: ProofSubject) -> Step:
 def equal_calls(
     subject: ProofSubject,
     seed: int,
-    backend: str | None,
+    backend: str | None = None,
     *,
-    whole: bool,
+    whole: bool = True,
     raising: tuple[str, ...] = (),
 ) -> Step:
     """Whether a model with the fix, compiled once, does in all calls what eager mode does.
 
+    With `whole`, it is compiled with `fullgraph=True`. Without a backend it is not compiled.
     `raising` are the unusual values for which it must raise an error, as eager mode does.
     """
-    tolerance = INDUCTOR_TOLERANCE if backend == "inductor" else CAPTURE_TOLERANCE
+    counters.clear()
     expected = ProofCall(subject, subject.build(seed), subject.unchanged).all()
     fixed = ProofCall(subject, subject.build(seed), subject.compilable, backend, whole=whole)
     got = fixed.all()
+    if backend is not None and not counters["stats"]["unique_graphs"]:
+        raise RuntimeError("nothing is captured")
+    found = compared(subject, seed, backend, expected, got)
+    for kind in raising:
+        if untouched(partial(hides_error, fixed, kind)) is True:
+            return False, f"no error for {kind}, for which eager mode raises one"
+    return found
+
+
+def compared(
+    subject: ProofSubject,
+    seed: int,
+    backend: str | None,
+    expected: list[Outcome],
+    got: list[Outcome],
+) -> Step:
+    """Whether the calls of a model with the fix did what eager mode does without it."""
+    tolerance = INDUCTOR_TOLERANCE if backend == "inductor" else CAPTURE_TOLERANCE
     for number, (shape, of_inputs) in enumerate(CALLS):
         ours, theirs = expected[number], got[number]
         found = difference(ours, theirs, tolerance, dropped=subject.drops)
@@ -282,9 +311,6 @@ def equal_calls(
         if found:
             usual = as_it_is(subject, seed, backend, tolerance, expected)
             return False, f"{shape}, inputs of seed {of_inputs}: {found}{usual}"
-    for kind in raising:
-        if untouched(partial(hides_error, fixed, kind)) is True:
-            return False, f"no error for {kind}, for which eager mode raises one"
     if backend == "inductor":
         return equal_integers(subject, seed, expected, got)
     return True, f"{len(CALLS)} calls"
