@@ -183,7 +183,8 @@ def settings_page() -> str:
         "that contains one, or from the checkout. A variable `COMPILEWATCH_<SETTING>` takes\n"
         "precedence over the file, and a flag over both: `COMPILEWATCH_JOBS=4`. `loki.url` is\n"
         "`url` in the table `[loki]`, or the variable `COMPILEWATCH_LOKI_URL`. Relative paths in\n"
-        "the file are relative to it.\n",
+        "the file are relative to it. `COMPILEWATCH_PLAIN_TORCH=1` is for the workers and not a\n"
+        "setting: see [what is replaced in PyTorch](plain-torch.md).\n",
         "| setting | default | meaning |",
         "|---|---|---|",
     ]

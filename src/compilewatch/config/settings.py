@@ -26,6 +26,7 @@ from compilewatch.config.sections import (
     S3Settings,
     TrainiumSettings,
 )
+from compilewatch.contract.messages import PLAIN_TORCH
 from compilewatch.errors import ConfigError, did_you_mean
 from compilewatch.records import Deadlines, Depth, Dtype, Mode, Tier, Variants
 
@@ -129,7 +130,7 @@ def load_settings(
     if path is not None:
         _merge(values, _flat(_from_file(path), str(path)), str(path), home)
     for variable, text in sorted((os.environ if environ is None else environ).items()):
-        if variable.startswith(PREFIX):
+        if variable.startswith(PREFIX) and variable != PLAIN_TORCH:
             name = _dotted(variable.removeprefix(PREFIX).lower(), variable)
             _merge(values, {name: _parsed(text, TYPES[name])}, variable, folder)
     given = {k: v for k, v in (overrides or {}).items() if v is not None}

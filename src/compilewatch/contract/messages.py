@@ -25,6 +25,12 @@ from compilewatch.records import (
     Tier,
 )
 
+PLAIN_TORCH = "COMPILEWATCH_PLAIN_TORCH"
+"""If this variable is set and not `0`, workers replace nothing of torch to save time.
+
+It is no setting: a worker inherits it, and no result depends on it (docs/plain-torch.md).
+"""
+
 START_FILE = "start.json"
 PHASES_FILE = "phases.json"
 RESULT_FILE = "result.json"

@@ -123,6 +123,10 @@ def test_lists_and_flags_can_be_variables(tmp_path: Path) -> None:
     assert settings.sinks == ()
 
 
+def test_the_variable_of_workers_is_no_setting(tmp_path: Path) -> None:
+    assert _load(tmp_path, COMPILEWATCH_PLAIN_TORCH="1") == _load(tmp_path)
+
+
 def test_memory_is_bytes_for_the_worker(tmp_path: Path) -> None:
     assert _load(tmp_path, "memory_limit_gib = 1.5").memory_limit_bytes == 1610612736
 

@@ -19,12 +19,10 @@ from torch._logging._internal import log_state
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from compilewatch.contract.messages import PLAIN_TORCH
+
 _LOGS_WITH_NAMES = ("trace_call", "trace_source")
 _DYNAMO = "convert_frame"
-
-
-PLAIN = "COMPILEWATCH_PLAIN_TORCH"
-"""If this variable is set and not `0`, nothing of torch is replaced."""
 
 
 def take(names: Iterable[str] | None = None) -> None:
@@ -32,7 +30,7 @@ def take(names: Iterable[str] | None = None) -> None:
 
     `names` of functions of this module are for measurements; the default is all of them.
     """
-    if os.environ.get(PLAIN, "0") not in ("", "0"):
+    if os.environ.get(PLAIN_TORCH, "0") not in ("", "0"):
         return
     for shortcut in every_shortcut():
         if names is None or shortcut.__name__ in names:

@@ -12,6 +12,7 @@ from torch._dynamo import config, exc, funcname_cache, symbolic_convert
 from torch._logging._internal import log_state
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from compilewatch.contract.messages import PLAIN_TORCH
 from compilewatch.worker.process import shortcuts
 
 pytestmark = pytest.mark.torch
@@ -104,7 +105,7 @@ def test_at_most_four_attributes_of_torch_are_replaced(owners: dict[str, dict[st
 def test_nothing_is_replaced_where_that_is_asked_for(
     owners: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(shortcuts.PLAIN, "1")
+    monkeypatch.setenv(PLAIN_TORCH, "1")
     shortcuts.take()
     for each in (FakeTensorMode, config, *MODULES):
         assert dict(vars(each)) == owners[each.__name__]
