@@ -127,6 +127,9 @@ CHANGE_LABELS: dict[ChangeKind, str] = {
     ChangeKind.NO_LONGER_TESTED: "No longer tested",
 }
 
+_SECONDS_FROM = 10.0
+"""From here on, `milliseconds` says seconds."""
+
 
 def outcome(result: Result | Earlier) -> ResultGroup:
     """The one group a result is counted in."""
@@ -393,6 +396,17 @@ def seconds(duration: float | None) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def milliseconds(duration: float | None) -> str:
+    """`0.081 ms`, `12.4 ms`, `1,250 ms`, `22.4 s`."""
+    if duration is None:
+        return "–"
+    if duration >= _SECONDS_FROM:
+        return f"{duration:,.1f} s"
+    value = duration * 1e3
+    digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 1000 else 0
+    return f"{value:,.{digits}f} ms"
 
 
 def memory(size: int | None) -> str:

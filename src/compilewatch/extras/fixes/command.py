@@ -68,6 +68,7 @@ _OF_RUNS = frozenset(
     help="With --all-of: after this time nothing new is tried for a model.",
 )
 @click.option("--no-rewrites", is_flag=True, help="Try nothing that edits the source of a library.")
+@click.option("--cost", is_flag=True, help="Time calls with a proven fix and without it.")
 @click.option("--save", type=click.Path(dir_okay=False), help="Write the script of the proof.")
 @click.option("--patch", type=click.Path(dir_okay=False), help="Write rewrites as a unified diff.")
 @options.verbose
@@ -86,6 +87,7 @@ def command(
     max_seconds: float | None,
     max_model_seconds: float,
     no_rewrites: bool,
+    cost: bool,
     save: str | None,
     patch: str | None,
     verbose: bool,
@@ -137,6 +139,7 @@ def command(
         settings,
         limits=Limits(evaluations=max_evaluations, seconds=max_seconds or MAX_SECONDS),
         rewrites=not no_rewrites,
+        cost=cost,
         report=report,
     )
     if save is not None:

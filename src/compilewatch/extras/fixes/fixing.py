@@ -22,6 +22,7 @@ from compilewatch.extras.fixes.records import (
     LATE,
     REGIONS_FILE,
     Fix,
+    FixCost,
     FixStatus,
     Proof,
     ProofRequest,
@@ -52,12 +53,14 @@ def find_fix(
     *,
     limits: Limits | None = None,
     rewrites: bool = True,
+    cost: bool = False,
     report: Callable[[str, int], None] = lambda *_: None,
 ) -> Fix:
     """Search for changes that remove the graph breaks of a model, and prove them.
 
-    Each evaluation is a process of its own on this machine; nothing is stored. Raises UsageError
-    for a target or a device that the proof is not about.
+    Each evaluation is a process of its own on this machine; nothing is stored. With `cost`, calls
+    with a proven fix and without it are timed. Raises UsageError for a target or a device that the
+    proof is not about.
     """
     target = request.target
     if target.name != "dynamo" or target.backend is not None:
@@ -65,7 +68,11 @@ def find_fix(
     if request.device is not None:
         raise UsageError("fix is proven on the CPU: leave out --device")
     with searching(settings, request.target.environment) as find:
-        return find(request, limits or Limits(), rewrites=rewrites, report=report)
+        found = find(request, limits or Limits(), rewrites=rewrites, report=report)
+        if cost and found.proof is not None:
+            report("timing calls", len(found.trials))
+            found = msgspec.structs.replace(found, cost=find.cost(request, found.script))
+        return found
 
 
 class Finder:
@@ -136,6 +143,15 @@ class Finder:
         script = msgspec.json.decode(written.stdout, type=Script).text
         return script, run_proof(script, str(chosen.path), worker_variables(chosen))
 
+    def cost(self, request: Request, script: str) -> FixCost | None:
+        """Return what the script of a proof says of the time of calls; None if it says nothing."""
+        chosen = self._environments.interpreter(request.target.environment)
+        try:
+            done = _ran(script, "--cost", str(chosen.path), worker_variables(chosen))
+            return msgspec.json.decode(done.stdout.splitlines()[-1], type=FixCost)
+        except (subprocess.TimeoutExpired, IndexError, msgspec.DecodeError):
+            return None
+
     def _source_of(self, request: Request) -> Callable[[str], str | None]:
         folders = [Path.cwd(), *map(Path, getattr(request.model.build, "python_path", ()))]
         chosen = self._environments.interpreter(request.target.environment)
@@ -169,25 +185,32 @@ def searching(settings: Settings, environment: str) -> Iterator[Finder]:
 
 def run_proof(script: str, python: str, variables: dict[str, str]) -> Proof:
     """Run the script of a proof in a fresh process, without compilewatch, and read its figures."""
-    with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
-        path = Path(folder) / "proof.py"
-        path.write_text(script)
-        try:
-            done = subprocess.run(
-                [python, str(path), "--json"],
-                env=variables,
-                capture_output=True,
-                check=False,
-                timeout=PROOF_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            return _failed(LATE, f"not within {PROOF_SECONDS:g} s")
+    try:
+        done = _ran(script, "--json", python, variables)
+    except subprocess.TimeoutExpired:
+        return _failed(LATE, f"not within {PROOF_SECONDS:g} s")
     try:
         found = msgspec.json.decode(done.stdout.splitlines()[-1])
         steps = tuple(ProofStep(name=n, passed=p, detail=d) for n, p, d in found.pop("steps"))
         return msgspec.convert({**found, "steps": steps}, Proof)
     except (IndexError, msgspec.DecodeError, msgspec.ValidationError, TypeError, ValueError):
         return _failed("the proof runs", last_line(done.stderr))
+
+
+def _ran(
+    script: str, option: str, python: str, variables: dict[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a script of a proof. Raises TimeoutExpired."""
+    with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
+        path = Path(folder) / "proof.py"
+        path.write_text(script)
+        return subprocess.run(
+            [python, str(path), option],
+            env=variables,
+            capture_output=True,
+            check=False,
+            timeout=PROOF_SECONDS,
+        )
 
 
 def _failed(name: str, detail: str) -> Proof:

@@ -7,9 +7,10 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch.extras.fixes.records import Fix, FixStatus, Proof
+from compilewatch.extras.fixes.records import Fix, FixCost, FixStatus, Proof
 from compilewatch.records import GraphBreak
 from compilewatch.report.terminal.pieces import Indented, plain
+from compilewatch.report.wording import milliseconds
 
 _STYLES = {
     FixStatus.PROVEN: "green",
@@ -50,6 +51,8 @@ def fix_panel(found: Fix, *, verbose: bool = False) -> RenderableType:
     if found.proof is not None:
         parts += ["", Text("Proof", "bold"), Indented(_proof(found.proof))]
         parts.append(Indented(Text("At reduced depth, on this machine's CPU.", "dim")))
+    if found.cost is not None:
+        parts.append(Indented(plain(cost_words(found.cost))))
     for each in found.rejections:
         line = f"rejected by the proof: {' and '.join(each.changes)}: {each.reason}"
         parts += ["", plain(line)]
@@ -64,6 +67,19 @@ def fix_panel(found: Fix, *, verbose: bool = False) -> RenderableType:
     limit = f"; ended by the limit of {found.limit}" if found.limit else ""
     parts += ["", Text(evaluations + limit, "dim")]
     return Group(*parts)
+
+
+def cost_words(cost: FixCost) -> str:
+    """`A call takes 12 ms in eager mode, 9.1 ms compiled without the fix, and 7.2 ms with it.`"""
+    eager, without, with_fix = (
+        "no time that could be measured" if each is None else milliseconds(each)
+        for each in (cost.eager, cost.without, cost.with_fix)
+    )
+    said = f"A call takes {eager} in eager mode, {without} compiled without the fix"
+    said += f", and {with_fix} with it"
+    if cost.without and cost.with_fix:
+        said += f" ({cost.without / cost.with_fix:.2f} times as fast)"
+    return f"{said}: Inductor, one thread, medians."
 
 
 def _place(each: GraphBreak) -> str:

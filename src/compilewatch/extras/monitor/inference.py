@@ -24,6 +24,7 @@ from compilewatch.extras.profiles.infer.store import (
     read_profiles,
 )
 from compilewatch.report.charts import PROFILE_TONES, target_tones
+from compilewatch.report.wording import milliseconds
 from compilewatch.store.outputs import RUN_ID
 
 OPERATORS_SHOWN = 15
@@ -153,7 +154,7 @@ def _figures(profile: InferenceProfile) -> Iterator[tuple[str, str]]:
     assert point.latency is not None
     yield "best batch", f"{point.batch_size} on {target.target}"
     yield "samples per second", words.rate(point.samples_per_second)
-    yield "latency per sample", words.milliseconds(point.latency.median_seconds / point.batch_size)
+    yield "latency per sample", milliseconds(point.latency.median_seconds / point.batch_size)
     if point.speedup is not None:
         yield "speed-up", f"{point.speedup:.2f} ×"
 

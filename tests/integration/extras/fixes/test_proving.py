@@ -220,3 +220,19 @@ def test_the_text_is_plain_pytorch() -> None:
     text = proof_text()
     assert "compilewatch" not in text
     compile(text, "proof.py", "exec")
+
+
+def test_the_cost_of_calls_is_measured_with_the_fix_and_without_it(tmp_path: Path) -> None:
+    """Only real calls of compiled models have a time; Inductor compiles four graphs."""
+    done = ran(tmp_path, "--cost", forward=RIGHT, line=PATCH)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = said(done)
+    assert list(found) == ["eager", "without", "with"]
+    assert all(0 < seconds < 10 for seconds in found.values())
+
+
+def test_calls_that_fail_with_the_fix_have_no_time(tmp_path: Path) -> None:
+    """Only a complete run shows that an error ends no measurement."""
+    found = said(ran(tmp_path, "--cost", line="kwargs['unknown'] = 1"))
+    assert found["with"] is None
+    assert found["eager"] > 0

@@ -16,7 +16,7 @@ from compilewatch.contract.messages import Script
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import ProofRequest
-from compilewatch.extras.fixes.worker import comparing, proving, requirements
+from compilewatch.extras.fixes.worker import comparing, cost, proving, requirements
 from compilewatch.records import Mode
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.example_inputs.context import BATCH, SEQUENCE
@@ -69,7 +69,8 @@ def source(wanted: ProofRequest) -> str:
     parts = [
         f'"""{wanted.title}: a proof in plain PyTorch {torch.__version__}.\n\n'
         f"{request.model.name} on {target_label(request.target)}. Exit status: 0 a single graph,\n"
-        '1 fewer graph breaks, 3 not proven. With --json the figures are printed as JSON.\n"""',
+        "1 fewer graph breaks, 3 not proven. With --json the figures are printed as JSON, with\n"
+        '--cost the seconds of a call.\n"""',
         proof_text(),
         "import functools\nimport importlib\nfrom collections import OrderedDict, defaultdict",
         "\n".join(imports(wanted.changes)),
@@ -120,7 +121,7 @@ def proof_text() -> str:
     """Return the text of the proof without what it imports of compilewatch: plain PyTorch."""
     imported: dict[str, None] = {}
     bodies = []
-    for module in (comparing, requirements, proving):
+    for module in (comparing, requirements, cost, proving):
         text = inspect.getsource(module)
         _, *nodes = ast.parse(text).body
         end = 0

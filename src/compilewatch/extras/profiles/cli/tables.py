@@ -22,6 +22,7 @@ from compilewatch.extras.profiles.infer.records import (
 )
 from compilewatch.extras.profiles.infer.report_files import answers, facts
 from compilewatch.report.terminal.pieces import console, plain, plain_table, spaced
+from compilewatch.report.wording import milliseconds
 
 SECONDS_BETWEEN_LINES = 10.0
 BREAKS_SHOWN = 8
@@ -72,8 +73,8 @@ def _row(target: TargetProfile, point: BatchPoint) -> tuple[RenderableType, ...]
     return (
         name,
         size,
-        words.milliseconds(timing.median_seconds),
-        words.milliseconds(timing.median_seconds / point.batch_size),
+        milliseconds(timing.median_seconds),
+        milliseconds(timing.median_seconds / point.batch_size),
         words.rate(point.samples_per_second),
         words.megabytes(point.memory.rss_peak_bytes if point.memory else None),
         "1.00 ×" if target.target == EAGER else words.speedup_words(point).partition(" (")[0],
@@ -135,8 +136,8 @@ def _comparison_row(point: PointChange) -> tuple[RenderableType, ...]:
     return (
         plain(point.target),
         str(point.batch_size),
-        words.milliseconds(point.before_seconds),
-        words.milliseconds(point.after_seconds),
+        milliseconds(point.before_seconds),
+        milliseconds(point.after_seconds),
         f"{judged.ratio - 1:+.1%}" if judged.ratio else "–",
         f"{point.relative - 1:+.1%}" if point.relative else "–",
         memory,

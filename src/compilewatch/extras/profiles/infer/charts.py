@@ -20,6 +20,7 @@ from compilewatch.report.charts import (
     target_tones,
     text_at,
 )
+from compilewatch.report.wording import milliseconds
 
 PARTS = {
     "graph": "compiled graphs",
@@ -50,13 +51,13 @@ PANELS = (
         name="latency-per-sample",
         title="Latency per sample",
         value=lambda p: p.latency.median_seconds / p.batch_size if p.latency else None,
-        said=words.milliseconds,
+        said=milliseconds,
     ),
     Panel(
         name="latency-per-batch",
         title="Latency per batch",
         value=lambda p: p.latency.median_seconds if p.latency else None,
-        said=words.milliseconds,
+        said=milliseconds,
     ),
     Panel(
         name="throughput",
@@ -182,10 +183,10 @@ def call_parts(profile: InferenceProfile, width: int) -> bytes:
             share = (width - labels - figures) * seconds / total if total else 0
             if share > 0:
                 made = rectangle(svg, x, y, max(share - 0.6, 0.4), 15, name, PROFILE_TONES[name])
-                said = f"{PARTS[name]}: {words.milliseconds(seconds)} ({seconds / total:.1%})"
+                said = f"{PARTS[name]}: {milliseconds(seconds)} ({seconds / total:.1%})"
                 ET.SubElement(made, "title").text = said
                 x += share
-        text_at(svg, width - 2, y + 12, words.milliseconds(total), anchor="end", css="faint")
+        text_at(svg, width - 2, y + 12, milliseconds(total), anchor="end", css="faint")
     return encoded(svg)
 
 

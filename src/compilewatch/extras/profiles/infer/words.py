@@ -9,24 +9,10 @@ from compilewatch.extras.profiles.infer.records import (
     target_kind,
 )
 from compilewatch.records.accuracy import Accuracy
-
-SECONDS_FROM = 10.0
-"""From here on, times are in seconds."""
-
+from compilewatch.report.wording import milliseconds
 
 MEGABYTES_FROM = 10_000_000
 """From here on, memory is in whole megabytes."""
-
-
-def milliseconds(seconds: float | None) -> str:
-    """`0.081 ms`, `12.4 ms`, `1,250 ms`, `22.4 s`."""
-    if seconds is None:
-        return "–"
-    if seconds >= SECONDS_FROM:
-        return f"{seconds:,.1f} s"
-    value = seconds * 1e3
-    digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 1000 else 0
-    return f"{value:,.{digits}f} ms"
 
 
 def megabytes(size: int | None) -> str:

@@ -14,6 +14,7 @@ from compilewatch.extras.profiles.infer import page, plots, report_files
 from compilewatch.extras.profiles.infer import words as words
 from compilewatch.extras.profiles.infer.records import BatchPoint, InferenceProfile
 from compilewatch.records import Status
+from compilewatch.report.wording import milliseconds
 from tests import profiled
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -136,7 +137,7 @@ def test_charts_are_documents_that_say_their_content(page_files: dict[str, bytes
     ],
 )
 def test_times_are_worded_by_their_size(seconds: float | None, said: str) -> None:
-    assert words.milliseconds(seconds) == said
+    assert milliseconds(seconds) == said
 
 
 def test_a_cure_without_certainty_claims_nothing() -> None:
