@@ -20,8 +20,9 @@ from tempting_fixes import CASES, Case
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import FixChange
 from compilewatch.extras.fixes.worker import proving
+from compilewatch.extras.fixes.worker.proof_calls import ProofSubject, Step
 from compilewatch.extras.fixes.worker.proving import prove, warm_up
-from compilewatch.extras.fixes.worker.requirements import ProofSubject, Step, equal_calls
+from compilewatch.extras.fixes.worker.results import equal_calls
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,9 @@ def said(case: Case, fix: str) -> Said:
     )
 
 
-def without_inductor(subject: ProofSubject, seed: int, backend: str | None, **options: Any) -> Step:
+def without_inductor(
+    subject: ProofSubject, seed: int, backend: str | None = None, **options: Any
+) -> Step:
     return equal_calls(subject, seed, "aot_eager" if backend == "inductor" else backend, **options)
 
 

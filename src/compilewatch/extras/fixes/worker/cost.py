@@ -16,7 +16,7 @@ import torch._dynamo
 from torch.utils.benchmark import Timer
 
 from compilewatch.extras.fixes.worker.comparing import loss_of
-from compilewatch.extras.fixes.worker.requirements import SHAPES, ProofSubject, arguments
+from compilewatch.extras.fixes.worker.proof_calls import SHAPES, ProofSubject, arguments
 
 ROUNDS = 5
 ROUND_SECONDS = 0.2

@@ -1,8 +1,9 @@
 """Proves a fix in plain PyTorch: the last part of the text of each script that `fix` writes.
 
-The script has the texts of `comparing` and `requirements`, too, and nothing else of compilewatch.
-It defines `build(seed)`, which returns the model, `inputs(shape, seed)`, which returns its
-arguments, and `compilable`, the context manager that is the fix; `main` calls them.
+The script has the texts of `comparing`, `proof_calls`, `capturing`, `results` and `cost`, too, and
+nothing else of compilewatch. It defines `build(seed)`, which returns the model, `inputs(shape,
+seed)`, which returns its arguments, and `compilable`, the context manager that is the fix; `main`
+calls them.
 """
 
 from __future__ import annotations
@@ -19,20 +20,17 @@ import torch
 import torch._dynamo
 from torch.utils._pytree import tree_leaves
 
+from compilewatch.extras.fixes.worker.capturing import captured, left_behind
 from compilewatch.extras.fixes.worker.cost import costs
-from compilewatch.extras.fixes.worker.requirements import (
+from compilewatch.extras.fixes.worker.proof_calls import (
     SEEDS,
     SHAPES,
     ProofSubject,
     Step,
     arguments,
-    captured,
-    captured_with_results,
-    equal_calls,
-    for_unusual,
-    left_behind,
     untouched,
 )
+from compilewatch.extras.fixes.worker.results import captured_with_results, equal_calls, for_unusual
 
 KEPT = 0.9
 """How many of the operators that were in graphs must stay there; a fix may need a few fewer."""

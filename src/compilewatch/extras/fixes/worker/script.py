@@ -16,7 +16,14 @@ from compilewatch.contract.messages import Script
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import ProofRequest
-from compilewatch.extras.fixes.worker import comparing, cost, proving, requirements
+from compilewatch.extras.fixes.worker import (
+    capturing,
+    comparing,
+    cost,
+    proof_calls,
+    proving,
+    results,
+)
 from compilewatch.records import Mode
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.example_inputs.context import BATCH, SEQUENCE
@@ -121,7 +128,7 @@ def proof_text() -> str:
     """Return the text of the proof without what it imports of compilewatch: plain PyTorch."""
     imported: dict[str, None] = {}
     bodies = []
-    for module in (comparing, requirements, cost, proving):
+    for module in (comparing, proof_calls, capturing, results, cost, proving):
         text = inspect.getsource(module)
         _, *nodes = ast.parse(text).body
         end = 0

@@ -1,15 +1,8 @@
-"""What a fix has to do, one function each: the second part of each proof's text.
-
-Each function is called in a fork, so that its model has never been called.
-"""
+"""What a model computes with a fix, compared with eager mode: the fourth part of the text."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
-import os
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -19,29 +12,27 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from compilewatch.extras.fixes.worker.capturing import counted
 from compilewatch.extras.fixes.worker.comparing import (
     CAPTURE_TOLERANCE,
     INDUCTOR_TOLERANCE,
     MEMORY,
-    Model,
     Outcome,
-    called,
     difference,
     restored_globals,
-    seeded,
     unequal_integers,
 )
-
-Step = tuple[bool, str]
-"""Whether a requirement is met, and what was found."""
-
-CALLS = (("first shape", 0), ("second shape", 0), ("first shape", 1), ("second shape", 1))
-"""The shape and the seed of the inputs of each call, in order."""
-
-SEEDS = (0, 1)
-"""The seeds of the weights for which results are compared."""
-
-SHAPES = tuple(dict.fromkeys(shape for shape, _ in CALLS))
+from compilewatch.extras.fixes.worker.proof_calls import (
+    CALLS,
+    DIED,
+    SHAPES,
+    ProofCall,
+    ProofSubject,
+    Step,
+    arguments,
+    untouched,
+    words_of,
+)
 
 UNUSUAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "NaN": lambda x: torch.full_like(x, float("nan")),
@@ -60,92 +51,6 @@ They are those of the inputs; if no input has floating-point numbers, of the par
 INTEGERS = ("integers that are all zero", "integers whose last are zero")
 """The kinds that replace integers and booleans, such as those of a mask."""
 
-DIED: dict[str, Any] = {"raised": "the process ended"}
-
-
-class ProofSubject:
-    """A model, its inputs, and the fix. `compilable(model, args, kwargs, options)` is the fix."""
-
-    def __init__(
-        self,
-        build: Callable[[int], torch.nn.Module],
-        inputs: Callable[[str, int], tuple[tuple[Any, ...], dict[str, Any]]],
-        compilable: Callable[..., contextlib.AbstractContextManager[None]],
-        *,
-        train: bool = False,
-        drops: tuple[str, ...] = (),
-    ) -> None:
-        self.build, self.inputs, self.compilable = build, inputs, compilable
-        self.train, self.drops = train, drops
-
-    def unchanged(self, *_: Any) -> contextlib.AbstractContextManager[None]:
-        """Take the place of the fix: the model as it is."""
-        return contextlib.nullcontext()
-
-
-class ProofCall:
-    """A model that is called again and again, under a fix, and compiled if there is a backend."""
-
-    def __init__(
-        self,
-        subject: ProofSubject,
-        model: torch.nn.Module,
-        fix: Callable[..., contextlib.AbstractContextManager[None]],
-        backend: Any = None,
-        *,
-        whole: bool = False,
-    ) -> None:
-        self.subject, self.model, self.fix = subject, model, fix
-        self.backend, self.whole = backend, whole
-        self.run: Model | None = None if backend is not None else model
-        self.options: dict[str, Any] = {}
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int) -> Outcome:
-        given = [list(args), dict(kwargs)]  # the fix may add arguments, which are not the caller's
-        with self.fix(self.model, args, kwargs, self.options):
-            if self.run is None:
-                self.run = torch.compile(
-                    self.model, backend=self.backend, fullgraph=self.whole, **self.options
-                )
-            return called(
-                self.model,
-                partial(self.run, *args, **kwargs),
-                given,
-                seed=seed,
-                train=self.subject.train,
-            )
-
-    def all(self) -> list[Outcome]:
-        """Call it with all shapes and seeds."""
-        found = []
-        with restored_globals(self.model):
-            for number, (shape, seed) in enumerate(CALLS):
-                found.append(self(*arguments(self.subject, shape, seed), seed=number))
-        return found
-
-
-def untouched(function: Callable[[], Any], otherwise: Any = DIED) -> Any:
-    """Return what a function returns in a fork; `otherwise` if the process ends before that."""
-    read, write = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        torch.set_num_threads(1)  # before threads of autograd race for the pool of a fork
-        try:
-            said = json.dumps(function())
-        except BaseException as error:  # noqa: BLE001  (the parent reports it)
-            said = json.dumps({"raised": words_of(error)})
-        with os.fdopen(write, "w") as stream:
-            stream.write(said)
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as stream:
-        text = stream.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else otherwise
-
 
 def without_last(values: torch.Tensor) -> torch.Tensor:
     """Return integers with zeros at the end of each row, as a mask of padded texts has them."""
@@ -153,37 +58,6 @@ def without_last(values: torch.Tensor) -> torch.Tensor:
         return values
     last = torch.arange(values.shape[-1]) == values.shape[-1] - 1
     return values.masked_fill(last, 0)
-
-
-def words_of(error: BaseException) -> str:
-    """Return an exception in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
-
-
-def arguments(
-    subject: ProofSubject, shape: str, seed: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    seeded(seed)
-    return subject.inputs(shape, seed)
-
-
-# --- what Dynamo does -----------------------------------------------------------------------------
-
-
-class Breaks(logging.Handler):
-    """Counts graph breaks in PyTorch's structured trace; its counters leave out branches."""
-
-    count = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        artifact = getattr(record, "metadata", {}).get("artifact", {})
-        self.count += artifact.get("name") == "dynamo_graph_break_reason"
-
-
-def captured(subject: ProofSubject, fix: Callable[..., Any]) -> dict[str, int]:
-    """Return what Dynamo captures in the first call, and what it compiles in four calls."""
-    return counted(subject, fix)[0]
 
 
 def captured_with_results(subject: ProofSubject) -> dict[str, Any]:
@@ -195,76 +69,6 @@ def captured_with_results(subject: ProofSubject) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  (eager mode may raise what the graph does not)
         results = False, words_of(error)
     return {**found, "results": results}
-
-
-def counted(subject: ProofSubject, fix: Callable[..., Any]) -> tuple[dict[str, int], list[Outcome]]:
-    """Return what is captured and compiled in four calls of a model, and what each call did.
-
-    `operators` are those that graphs run: one graph may serve several layers. `late` are calls of a
-    shape that was seen before in which Dynamo compiled something again.
-    """
-    torch._dynamo.reset()
-    counters.clear()
-    operators = 0
-
-    def backend(module: Any, _: Any) -> Any:
-        graphs = [each.graph for each in module.modules() if hasattr(each, "graph")]
-        held = sum(node.op.startswith("call_") for graph in graphs for node in graph.nodes)
-
-        def run(*values: Any) -> Any:
-            nonlocal operators
-            operators += held
-            return module.forward(*values)
-
-        return run
-
-    breaks = Breaks(logging.DEBUG)
-    logging.getLogger("torch.__trace").addHandler(breaks)
-    calling = ProofCall(subject, subject.build(0), fix, backend)
-    stats, frames = counters["stats"], counters["frames"]
-    found, outcomes = {"late": 0}, []
-    with restored_globals(calling.model):
-        for number, (shape, seed) in enumerate(CALLS):
-            before = stats["unique_graphs"]
-            outcomes.append(calling(*arguments(subject, shape, seed), seed=number))
-            if number == 0:
-                # Dynamo gives up a frame without a graph break where it meets an unknown size.
-                found["breaks"] = breaks.count + frames["total"] - frames["ok"]
-                found |= {"graphs": stats["unique_graphs"], "operators": operators}
-            found["late"] += number >= len(SHAPES) and stats["unique_graphs"] > before
-    found["compilations"] = stats["unique_graphs"]
-    return found, outcomes
-
-
-def left_behind(subject: ProofSubject) -> Step:
-    """Whether the fix ends with its context: settings and functions of PyTorch are as before."""
-
-    def settings() -> dict[str, Any]:
-        owners = (torch, torch.nn.functional, torch.Tensor, torch.nn.Module)
-        functions = {
-            f"{owner.__name__}.{name}": id(value)
-            for owner in owners
-            for name, value in vars(owner).items()
-            if callable(value)
-        }
-        config = {
-            f"torch._dynamo.config.{name}": value
-            for name, value in torch._dynamo.config.get_config_copy().items()
-        }
-        others = {"grad mode": torch.is_grad_enabled(), "dtype": torch.get_default_dtype()}
-        return functions | config | others
-
-    model = subject.build(0)
-    model_args, model_kwargs = arguments(subject, SHAPES[0], 0)
-    before = settings()
-    with subject.compilable(model, model_args, model_kwargs, {}):
-        pass
-    after = settings()
-    changed = [name for name, value in before.items() if after.get(name) != value]
-    return not changed, f"{changed[0]} stays changed" if changed else ""
-
-
-# --- what it computes -----------------------------------------------------------------------------
 
 
 def equal_calls(
