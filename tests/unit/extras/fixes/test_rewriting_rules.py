@@ -311,3 +311,10 @@ def test_a_row_is_a_number_and_its_elements_are_not_counted() -> None:
     assert rewritten("all rows visited", body, 2) == BY_NAME["all rows visited"].after
     other = body.replace("if token.numel()", "if weights.numel()")
     assert "if weights.numel() == 0:" in rewritten("all rows visited", other, 2)
+
+
+@pytest.mark.parametrize("line", [1, 3, 4, 6])
+def test_a_line_without_a_statement_is_no_place(line: int) -> None:
+    """The line of a break may be empty, a comment, the head of a function or outside of it."""
+    source = "def forward(x):\n    y = x\n\n    # a comment\n    return y\n"
+    assert site_at(source, "library/module.py", line, "") is None

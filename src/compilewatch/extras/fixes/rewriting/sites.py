@@ -158,7 +158,10 @@ def site_at(source: str, file: str, line: int, reason: str) -> Site | None:
     function, names = _function_at(tree, line)
     if function is None or not names:
         return None
-    *around, statement = _statements_at(function, line)
+    statements = tuple(_statements_at(function, line))
+    if not statements:  # the line of a break is that of a bytecode, and may be empty
+        return None
+    *around, statement = statements
     return Site(
         file=file,
         path=".".join(names),
