@@ -75,6 +75,7 @@ quality: setup-dev ## lint, format, types, spelling, links, generated files, the
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/codespell
 	$(BIN)/python -m scripts.check_links
 	$(BIN)/python scripts/generate.py --check
