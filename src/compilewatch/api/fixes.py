@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from compilewatch import plugins
@@ -39,7 +41,7 @@ class FixResult(Protocol):
 
 
 def fix(
-    model: str,
+    model: str | Callable[[], Any],
     *,
     mode: str = "eval",
     dynamic: bool | None = None,
@@ -50,23 +52,20 @@ def fix(
 ) -> FixResult:
     """Search for changes that remove the graph breaks of a model, and prove them.
 
-    `model` is what `compilewatch fix` takes (`BertModel`, `./net.py`, `net:factory`), and `inputs`
-    what its option `--inputs` takes. Each evaluation, and the proof, has a process of its own, so
-    that nothing of this process changes. `max_evaluations` (24) and `max_seconds` (600) limit the
-    search; without `rewrites`, nothing is tried that edits the source of a library.
+    `model` is what `compilewatch fix` takes (`BertModel`, `./net.py`, `net:factory`), or a function
+    or class at the top of a file that returns the module when it is called without arguments.
+    `inputs` is what the option `--inputs` of that command takes. Each evaluation, and the proof,
+    has a process of its own, so that nothing of this process changes. `max_evaluations` (24) and
+    `max_seconds` (600) limit the search; without `rewrites`, nothing is tried that edits the source
+    of a library.
 
     Raises UsageError for arguments that cannot be meant, and MissingExtraError without the extra
     `fixes`.
     """
-    if not isinstance(model, str):
-        raise UsageError(
-            "fix takes a model by its name, such as './net.py:build', because each evaluation "
-            "builds it anew in a process of its own"
-        )
     if mode not in set(Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
     found: FixResult = plugins.provided("fix", "fix")(
-        model,
+        model if isinstance(model, str) else _name_of(model),
         mode=mode,
         dynamic=dynamic,
         inputs=inputs,
@@ -75,3 +74,15 @@ def fix(
         rewrites=rewrites,
     )
     return found
+
+
+def _name_of(model: Callable[[], Any]) -> str:
+    """Return the name of what builds a model, by which another process can find it."""
+    if inspect.isfunction(model) or inspect.isclass(model):
+        file = inspect.getsourcefile(model)
+        if file is not None and model.__qualname__.isidentifier():
+            return f"{file}:{model.__qualname__}"
+    raise UsageError(
+        "fix takes a model by its name, such as './net.py:build', or a function or class at the "
+        "top of a file, because each evaluation builds it anew in a process of its own"
+    )

@@ -20,9 +20,10 @@ def test_without_the_extra_one_line_says_what_to_install(
 
 
 def test_an_object_is_rejected_with_what_to_pass() -> None:
-    given: Any = object()
-    with pytest.raises(UsageError, match="by its name"):
-        compilewatch.fix(given)
+    inside: Any = lambda: None  # noqa: E731
+    for given in (object(), inside):
+        with pytest.raises(UsageError, match="by its name"):
+            compilewatch.fix(given)
 
 
 def test_another_mode_is_rejected() -> None:

@@ -14,6 +14,26 @@ from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS
 from tests import factories
 
 
+def build() -> None: ...
+
+
+class Built: ...
+
+
+@pytest.mark.parametrize("model", [build, Built])
+def test_what_builds_a_model_is_found_again_by_its_file(
+    monkeypatch: pytest.MonkeyPatch, model: Any
+) -> None:
+    names: list[str] = []
+
+    def fix(name: str, **_: Any) -> None:
+        names.append(name)
+
+    monkeypatch.setattr(calling, "fix_named", fix)
+    compilewatch.fix(model)
+    assert names == [f"{__file__}:{model.__name__}"]
+
+
 def test_limits_are_those_of_the_command_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Limits] = []
 
