@@ -7,7 +7,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch.extras.fixes.records import Fix, FixCost, FixStatus, Proof
+from compilewatch.extras.fixes.records import Fix, FixCost, FixKind, FixStatus, Proof
 from compilewatch.records import GraphBreak
 from compilewatch.report.terminal.pieces import Indented, plain
 from compilewatch.report.wording import milliseconds
@@ -47,7 +47,7 @@ def fix_panel(found: Fix, *, verbose: bool = False) -> RenderableType:
     if found.breaks:
         parts += ["", Text("Graph breaks", "bold"), Indented(_breaks(found))]
     if found.code:
-        parts += ["", Text("Fix", "bold"), Indented(_code(found.code))]
+        parts += ["", Text("Fix", "bold"), Indented(_fix(found, verbose=verbose))]
     if found.proof is not None:
         parts += ["", Text("Proof", "bold"), Indented(_proof(found.proof))]
         parts.append(Indented(Text("At reduced depth, on this machine's CPU.", "dim")))
@@ -104,8 +104,25 @@ def _breaks(found: Fix) -> Table:
     return table
 
 
-def _code(source: str) -> RenderableType:
-    return Syntax(source.rstrip(), "python", theme="ansi_dark", background_color="default")
+def _fix(found: Fix, *, verbose: bool) -> RenderableType:
+    """The lines to change, where that is all, or else the context manager to paste."""
+    rewrites = [each.kind is FixKind.REWRITE for each in found.changes]
+    parts = [_code(found.patch, "diff")] if found.patch else []
+    if verbose or not found.patch or not all(rewrites):
+        parts.append(_code(found.code, "python"))
+    else:
+        parts.append(
+            plain(
+                "--patch FILE writes this diff; --verbose prints a context manager that does the "
+                "same without a change of the file.",
+                "dim",
+            )
+        )
+    return Group(*parts)
+
+
+def _code(source: str, language: str) -> RenderableType:
+    return Syntax(source.rstrip(), language, theme="ansi_dark", background_color="default")
 
 
 def _proof(proof: Proof) -> Table:

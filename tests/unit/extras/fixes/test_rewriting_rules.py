@@ -206,8 +206,23 @@ UNTOUCHED = {
         ("assert 0 < x < 1\n", 1),
     ],
     "chosen instead of branched": [
-        # the other branch
-        ("if x.any():\n    x = x + 1\nelse:\n    x = x - 1\n", 1),
+        # two tensors
+        ("if x.any():\n    z = x + 1\nelse:\n    z = y - 1\n", 1),
+        ("return x if x.any() else y\n", 1),
+        # other names
+        ("if x.any():\n    y = x + 1\nelse:\n    z = x - 1\n", 1),
+        # a value that is not there in the other branch
+        ("if x.any():\n    y = x + 1\n", 1),
+        # more than a value
+        ("if x.any():\n    self.calls += 1\n    return x + 1\nreturn x\n", 1),
+        ("if x.any():\n    return x + 1\ny = x * 2\nreturn y\n", 1),
+        ("if x.any():\n    return x + 1\nreturn\n", 1),
+        # an attribute, which others see
+        ("self.last = x + 1 if x.any() else x\n", 1),
+        # a shape that depends on the branch
+        ("return x if x.any() else x.sum()\n", 1),
+        # a condition that is evaluated only sometimes
+        ("return x + 1 if x is not None and x.any() else x\n", 1),
         # another tensor, which may have another shape
         ("if x.any():\n    x = x + y\n", 1),
         ("if x.any():\n    x = y\n", 1),
@@ -318,3 +333,29 @@ def test_a_line_without_a_statement_is_no_place(line: int) -> None:
     """The line of a break may be empty, a comment, the head of a function or outside of it."""
     source = "def forward(x):\n    y = x\n\n    # a comment\n    return y\n"
     assert site_at(source, "library/module.py", line, "") is None
+
+
+CHOSEN = [
+    ("return x if x.sum() > 0 else -x\n", "return torch.where(x.sum() > 0, x, -x)\n"),
+    (
+        "if x.mean().item() < -1:\n    return 2 * x\nreturn x - 1\n",
+        "return torch.where(x.mean() < -1, 2 * x, x - 1)\n",
+    ),
+    (
+        "if x.any():\n    return x.abs()\nelse:\n    return x\n",
+        "return torch.where(x.any(), x.abs(), x)\n",
+    ),
+    (
+        "if x.max() > 1:\n    y = x + 1\nelse:\n    y = x * 0.5\nreturn y\n",
+        "y = torch.where(x.max() > 1, x + 1, x * 0.5)\nreturn y\n",
+    ),
+    ("y = x * 2 if x.any() else x\nreturn y\n", "y = torch.where(x.any(), x * 2, x)\nreturn y\n"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), CHOSEN)
+def test_each_form_of_a_branch_becomes_a_choice(before: str, after: str) -> None:
+    assert rewritten("chosen instead of branched", before, 1) == after
+    for values in ([1.0, 2.0], [-3.0, -4.0], [0.0, 0.0]):
+        given = {"x": torch.tensor(values)}
+        torch.testing.assert_close(run(after, dict(given)), run(before, dict(given)))

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import io
+
 import msgspec
 import pytest
+from rich.console import Console
 
-from compilewatch.extras.fixes.records import FixCost
-from compilewatch.extras.fixes.text import cost_words
+from compilewatch.extras.fixes.records import Fix, FixChange, FixCost, FixKind, FixStatus
+from compilewatch.extras.fixes.text import cost_words, fix_panel
 
 
 @pytest.mark.parametrize(
@@ -24,3 +27,40 @@ from compilewatch.extras.fixes.text import cost_words
 )
 def test_what_a_script_prints_becomes_a_sentence(printed: bytes, expected: str) -> None:
     assert cost_words(msgspec.json.decode(printed, type=FixCost)) == expected
+
+
+def change(kind: FixKind) -> FixChange:
+    return FixChange(name=kind.value, kind=kind, summary="What it does.", lines=("pass",))
+
+
+def printed(*kinds: FixKind, verbose: bool = False) -> str:
+    found = Fix(
+        model="Net",
+        target="dynamo",
+        status=FixStatus.PROVEN,
+        changes=tuple(change(kind) for kind in kinds),
+        code="def compilable(): ...",
+        patch="-old\n+new\n" if FixKind.REWRITE in kinds else "",
+    )
+    console = Console(file=io.StringIO(), width=100, no_color=True)
+    with console.capture() as captured:
+        console.print(fix_panel(found, verbose=verbose))
+    return captured.get()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "verbose", "has_diff", "has_code"),
+    [
+        ((FixKind.REWRITE,), False, True, False),
+        ((FixKind.REWRITE,), True, True, True),
+        ((FixKind.SETTING, FixKind.REWRITE), False, True, True),
+        ((FixKind.SETTING,), False, False, True),
+    ],
+)
+def test_lines_to_change_are_shown_as_such(
+    kinds: tuple[FixKind, ...], verbose: bool, has_diff: bool, has_code: bool
+) -> None:
+    text = printed(*kinds, verbose=verbose)
+    assert ("+new" in text) is has_diff
+    assert ("def compilable" in text) is has_code
+    assert ("--patch FILE" in text) is not has_code

@@ -55,3 +55,16 @@ def logger_call(call: ast.Call) -> bool:
 def stored_names(node: ast.AST) -> set[str]:
     """The names in a target of an assignment."""
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+class _WithoutItem(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        return attribute_call(node, "item") or node
+
+
+def without_item(expression: ast.expr) -> ast.expr:
+    """An expression on tensors instead of the numbers in them."""
+    copied = ast.parse(ast.unparse(expression), mode="eval")
+    made: ast.Expression = _WithoutItem().visit(copied)
+    return made.body

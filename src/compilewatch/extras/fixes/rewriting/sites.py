@@ -63,6 +63,11 @@ class Site:
         block = self.block()
         return block[: block.index(self.statement)][::-1]
 
+    def after(self) -> list[ast.stmt]:
+        """The statements after this one, in its own body, nearest first."""
+        block = self.block()
+        return block[block.index(self.statement) + 1 :]
+
     def assigned(self, name: str) -> ast.expr | None:
         """What a name is assigned in the nearest statement before this one, in its own body.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from compilewatch.extras.fixes.rewriting.rule import RewriteRule
 from compilewatch.extras.fixes.rewriting.rules import (
     attention,
+    branches,
     checks,
     conditions,
     loops,
@@ -14,6 +15,6 @@ from compilewatch.extras.fixes.rewriting.rules import (
 
 RULES: tuple[RewriteRule, ...] = tuple(
     rule
-    for module in (conditions, checks, loops, masks, numbers, attention)
+    for module in (conditions, checks, loops, branches, masks, numbers, attention)
     for rule in module.RULES
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from compilewatch.extras.fixes.rewriting.matching import logger_call
+from compilewatch.extras.fixes.rewriting.matching import logger_call, without_item
 from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
 from compilewatch.extras.fixes.rewriting.sites import Site
 
@@ -28,7 +28,7 @@ def raised(site: Site) -> Edits:
             return ()
     if not _on_values(test):
         return ()
-    text = _without_item(test)
+    text = ast.unparse(without_item(test))
     condition = site.new_name("condition")
     message = f"a check of the model failed: {_quoted(ast.unparse(test))}"
     lines = (
@@ -90,21 +90,6 @@ def _on_values(test: ast.expr) -> bool:
         case ast.Call(func=ast.Attribute(attr="any" | "all" | "item")):
             return True
     return False
-
-
-class _Item(ast.NodeTransformer):
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        match node:
-            case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[], keywords=[]):
-                return value
-        return node
-
-
-def _without_item(test: ast.expr) -> str:
-    """The condition on tensors instead of the numbers in them."""
-    copied = ast.parse(ast.unparse(test), mode="eval")
-    return ast.unparse(_Item().visit(copied))
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,121 @@
+"""A rule for branches that depend on the values of a tensor."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from compilewatch.extras.fixes.rewriting.matching import without_item
+from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
+from compilewatch.extras.fixes.rewriting.sites import Site
+
+_REDUCED = ("max", "min", "sum", "mean")
+_ELEMENTWISE = ("clamp", "clip", "nan_to_num", "abs", "relu")
+
+
+def chosen(site: Site) -> Edits:
+    """Choose between two values that are made of one tensor, instead of branching.
+
+    `x = f(x)` under a condition, with or without `else`, a `return` in each branch, or `f(x) if
+    condition else g(x)`. The condition is a boolean tensor of one element, and `f` and `g` change
+    each element by itself, with nothing but numbers: both values exist then, have one shape, and
+    `torch.where` takes all of one. A type that only one of them would change is an error of the
+    proof. A gradient through the value that is not taken is zero times its derivative, which is NaN
+    where that is infinite.
+    """
+    statement, last = site.statement, site.statement
+    match statement:
+        case ast.If(test=test, body=[ast.Assign(targets=[target], value=value)], orelse=[]):
+            other: ast.expr = target
+            head = f"{ast.unparse(target)} = "
+        case ast.If(
+            test=test,
+            body=[ast.Assign(targets=[target], value=value)],
+            orelse=[ast.Assign(targets=[again], value=other)],
+        ) if ast.unparse(target) == ast.unparse(again):
+            head = f"{ast.unparse(target)} = "
+        case ast.If(test=test, body=[ast.Return(value=ast.expr() as value)], orelse=[*rest]) if (
+            isinstance(last := (rest or site.after() or [None])[0], ast.Return)
+        ):
+            if last.value is None or len(rest) > 1:
+                return ()
+            other, head = last.value, "return "
+        case ast.Assign(targets=[target], value=ast.IfExp(test=test, body=value, orelse=other)):
+            head = f"{ast.unparse(target)} = "
+        case ast.Return(value=ast.IfExp(test=test, body=value, orelse=other)):
+            head = "return "
+        case _:
+            return ()
+    if head != "return " and not isinstance(target, ast.Name):
+        return ()
+    condition = without_item(test)
+    names = {_element_of(value), _element_of(other)}
+    if not _is_reduced(condition) or len(names) > 1 or None in names:
+        return ()
+    parts = (ast.unparse(each) for each in (condition, value, other))
+    line = f"{site.indent}{head}torch.where({', '.join(parts)})\n"
+    return all_of(site.edit(site.span(statement, last), line))
+
+
+def _is_reduced(test: ast.expr) -> bool:
+    """Whether a condition is `x.any()`, `x.all()` or a comparison of `x.max()` and the like."""
+    match test:
+        case ast.Call(func=ast.Attribute(value=owner, attr="any" | "all"), args=args, keywords=[]):
+            return len(args) == (1 if ast.unparse(owner) == "torch" else 0)
+        case ast.Compare(
+            left=ast.Call(func=ast.Attribute(attr=attr), args=[], keywords=[]),
+            ops=[_],
+            comparators=[right],
+        ):
+            return attr in _REDUCED and _is_number(right)
+        case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr(), right=right):
+            return _is_reduced(left) and _is_reduced(right)
+    return False
+
+
+def _element_of(value: ast.expr) -> str | None:
+    """The name whose elements an expression changes one by one, with numbers only; or None."""
+    match value:
+        case ast.Name(id=name):
+            return name
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _element_of(inner)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
+            inner, number = (right, left) if _is_number(left) else (left, right)
+            return _element_of(inner) if _is_number(number) else None
+        case ast.Call(func=ast.Attribute(value=owner, attr=attr), args=args, keywords=keywords):
+            given = args if ast.unparse(owner) == "torch" else [owner, *args]
+            numbers = [*given[1:], *(each.value for each in keywords)]
+            if attr in _ELEMENTWISE and given and all(map(_is_number, numbers)):
+                return _element_of(given[0])
+    return None
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether an expression is a number for sure."""
+    operand = node.operand if isinstance(node, ast.UnaryOp) else node
+    if isinstance(operand, ast.Constant):
+        return isinstance(operand.value, int | float)
+    return bool(
+        re.fullmatch(r"torch\.finfo\([\w.]+\)\.(max|min)( [-+*/] [\d.]+)?", ast.unparse(operand))
+    )
+
+
+RULES = (
+    RewriteRule(
+        name="chosen instead of branched",
+        summary="Under a condition on values, both values of a tensor are computed, and one is "
+        "chosen.",
+        when=r"GB0170|data_dependent|[Dd]ata.dependent|GuardOnDataDependent",
+        apply=chosen,
+        before="""\
+if torch.isinf(x).any():
+    x = torch.clamp(x, min=-100, max=100)
+return x
+""",
+        after="""\
+x = torch.where(torch.isinf(x).any(), torch.clamp(x, min=-100, max=100), x)
+return x
+""",
+    ),
+)
