@@ -85,6 +85,7 @@ COMMON_FILES = (
     "worker/example_inputs",
     "worker/forked.py",
     "worker/model",
+    "worker/outcome.py",
     "worker/phases.py",
     "worker/process/child.py",
     "worker/process/frame_stack.py",

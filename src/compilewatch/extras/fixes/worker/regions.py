@@ -16,7 +16,7 @@ from compilewatch.extras.fixes.records import REGIONS_FILE, Region
 from compilewatch.records import Mode, Phase, Status
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import TargetOutcome
-from compilewatch.worker.targets.dynamo.target import loss_of
+from compilewatch.worker.targets.dynamo.calls import loss_of
 
 MOST_ATTEMPTS = 16
 """How many groups of submodules are compiled at most; each takes as long as a capture."""

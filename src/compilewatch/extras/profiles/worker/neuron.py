@@ -23,7 +23,7 @@ from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs
-from compilewatch.worker.targets.dynamo.target import loss_of
+from compilewatch.worker.targets.dynamo.calls import loss_of
 from compilewatch.worker.targets.execution import mapped
 
 EXPERIMENTAL = "torch_neuronx.experimental.profiler"

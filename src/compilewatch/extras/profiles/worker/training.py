@@ -20,7 +20,7 @@ from compilewatch.extras.profiles.worker.batches import rows_of, with_rows
 from compilewatch.records import Phase, Request, Result, Status, Tier
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import TargetOutcome
-from compilewatch.worker.targets.dynamo.target import loss_of
+from compilewatch.worker.targets.dynamo.calls import loss_of
 from compilewatch.worker.targets.execution import mapped
 
 EAGER = "eager"

@@ -19,7 +19,7 @@ from compilewatch.extras.profiles.train.profiler import Profiler
 from compilewatch.extras.profiles.train.records import Stage, TrainingOptions
 from compilewatch.records import Phase
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets.dynamo.target import loss_of
+from compilewatch.worker.targets.dynamo.calls import loss_of
 from compilewatch.worker.targets.execution import mapped
 from compilewatch.worker.targets.xla.device import on_device
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,6 @@ import msgspec
 import torch
 import torch._dynamo
 from torch._dynamo.exc import TorchRuntimeError
-from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.failures import one_line
 from compilewatch.records import (
@@ -35,7 +34,7 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.worker.model.fake_mode import values_shown
-from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import (
     CompileTarget,
     FakeUnsupportedError,
@@ -44,6 +43,7 @@ from compilewatch.worker.targets import (
 )
 from compilewatch.worker.targets.dynamo import trace_log
 from compilewatch.worker.targets.dynamo.backends import capturing_backend, eager_backend
+from compilewatch.worker.targets.dynamo.calls import call_once, second_call
 from compilewatch.worker.targets.dynamo.capture import (
     Backend,
     Capture,
@@ -83,8 +83,6 @@ from compilewatch.worker.targets.dynamo.settings import (
 
 GRAPHS_KEPT = 200
 """Of so many graphs a result has the operations and the break behind each."""
-
-_COPYABLE = (torch.Tensor, bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,13 +137,13 @@ class DynamoTarget(CompileTarget):
         try:
             with _tensors(subject):
                 found = capture(
-                    lambda module: _call(subject, module),
+                    lambda module: call_once(subject, module),
                     subject.module,
                     backend=capturing_backend(subject),
                     dynamic=subject.request.target.dynamic,
                     trace_folder=_trace_folder(subject),
                     count_operators=True,
-                    again=_second_call(subject),
+                    again=second_call(subject),
                     forget=subject.forget,
                 )
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
@@ -231,56 +229,6 @@ def _trace_folder(subject: Subject) -> Path | None:
     return subject.artifacts / trace_log.LOG_FOLDER if subject.request.keep_artifacts else None
 
 
-def _call(subject: Subject, module: Callable[..., Any]) -> None:
-    """Call the (compiled) module once, in train mode also backward through its loss."""
-    if subject.request.target.mode is Mode.EVAL:
-        with torch.no_grad():
-            module(*subject.inputs.args, **subject.inputs.kwargs)
-        return
-    loss = loss_of(module(*subject.inputs.args, **subject.inputs.kwargs))
-    if loss is not None:
-        loss.backward()
-
-
-def loss_of(output: Any) -> torch.Tensor | None:
-    """Return the model's `loss`, or the sum of its float outputs' means; None without gradient."""
-    own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-    if isinstance(own, torch.Tensor) and own.requires_grad:
-        return own.mean()
-    means = [
-        leaf.float().mean()
-        for leaf in tree_leaves(output)
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_floating_point()
-    ]
-    return torch.stack(means).sum() if means else None
-
-
-def _second_call(subject: Subject) -> Callable[[Callable[..., Any]], None] | None:
-    """Return what follows the first call: the later calls, or one more with equal inputs.
-
-    Equal inputs are copied now, because a call may change them. None if an argument holds the state
-    of earlier calls, or anything else that is not known how to copy.
-    """
-    if subject.later is not None:
-        return _later_calls(subject, subject.later)
-    leaves = tree_leaves((subject.inputs.args, subject.inputs.kwargs))
-    if not all(leaf is None or isinstance(leaf, _COPYABLE) for leaf in leaves):
-        return None
-    return _later_calls(subject, (subject.copied_inputs(),))
-
-
-def _later_calls(
-    subject: Subject, inputs: tuple[ExampleInputs, ...]
-) -> Callable[[Callable[..., Any]], None]:
-    def call(module: Callable[..., Any]) -> None:
-        for number, each in enumerate(inputs, start=2):
-            subject.before_call(number)
-            subject.module.zero_grad(set_to_none=True)
-            _call(replace(subject, inputs=each), module)
-
-    return call
-
-
 def _second_call_facts(found: Capture, model: StackFrame) -> SecondCall | None:
     """Return what the second call met beyond the first; None if nothing, or if none was made."""
     second = found.second
@@ -318,7 +266,7 @@ def _capture_first_graph(subject: Subject) -> tuple[Capture | None, Exception | 
     try:
         with _tensors(subject):
             found = capture(
-                lambda module: _call(subject, module),
+                lambda module: call_once(subject, module),
                 subject.module,
                 backend=stop,
                 dynamic=subject.request.target.dynamic,
@@ -419,7 +367,7 @@ def _check_eager_backward(subject: Subject) -> None:
     subject.forget()
     try:
         with subject.tensors():
-            _call(subject, subject.module)
+            call_once(subject, subject.module)
     except Exception:
         subject.enter(Phase.EAGER)
         raise

@@ -23,9 +23,10 @@ from compilewatch.environments import WORKER_VARIABLES
 from compilewatch.records import Mode, Phase, Status, Tier
 from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
 from compilewatch.worker.targets.dynamo import target as dynamo
+from compilewatch.worker.targets.dynamo.calls import loss_of
 from compilewatch.worker.targets.dynamo.capture import Capture
 from compilewatch.worker.targets.dynamo.reasons import CODES, registry
-from compilewatch.worker.targets.dynamo.target import DynamoTarget, loss_of
+from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from tests.integration.worker.targets.conftest import CASES_FOLDER, MakeSubject
 
 pytestmark = pytest.mark.torch
