@@ -20,8 +20,8 @@ def test_without_the_extra_one_line_says_what_to_install(
 
 
 def test_an_object_is_rejected_with_what_to_pass() -> None:
-    inside: Any = lambda: None  # noqa: E731
-    for given in (object(), inside):
+    givens: list[Any] = [object(), lambda: None]
+    for given in givens:
         with pytest.raises(UsageError, match="by its name"):
             compilewatch.fix(given)
 

@@ -34,12 +34,12 @@ def chosen(site: Site) -> Edits:
             orelse=[ast.Assign(targets=[again], value=other)],
         ) if ast.unparse(target) == ast.unparse(again):
             head = f"{ast.unparse(target)} = "
-        case ast.If(test=test, body=[ast.Return(value=ast.expr() as value)], orelse=[*rest]) if (
-            isinstance(last := (rest or site.after() or [None])[0], ast.Return)
-        ):
-            if last.value is None or len(rest) > 1:
-                return ()
-            other, head = last.value, "return "
+        case ast.If(test=test, body=[ast.Return(value=ast.expr() as value)], orelse=rest):
+            match rest or site.after()[:1]:
+                case [ast.Return(value=ast.expr() as other) as last]:
+                    head = "return "
+                case _:
+                    return ()
         case ast.Assign(targets=[target], value=ast.IfExp(test=test, body=value, orelse=other)):
             head = f"{ast.unparse(target)} = "
         case ast.Return(value=ast.IfExp(test=test, body=value, orelse=other)):
