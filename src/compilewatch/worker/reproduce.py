@@ -354,9 +354,10 @@ def script(request: Request) -> str:
     request = at_written_depth(request)
     overrides = overrides_of(request)
     built = build_model(request, None, overrides)
+    train = request.target.mode is Mode.TRAIN
+    built.module.train(train)  # detectors take other inputs in train mode
     inputs = make_inputs(built.module, built.config, request, overrides, None)
     objects = has_objects(inputs)
-    train = request.target.mode is Mode.TRAIN
     dynamic = ", dynamic=True" if request.target.dynamic else ""
     backend = "aot_eager_default_partitioner" if train else "eager"
     body = CAPTURE.replace("DYNAMIC", dynamic).replace("BACKEND", repr(backend))

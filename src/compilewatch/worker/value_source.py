@@ -16,6 +16,9 @@ from compilewatch.worker.subject import ExampleInputs
 LITERAL_ELEMENTS = 4096
 """Integer and boolean tensors of up to this size are written out, because their values matter."""
 
+LITERAL_NUMBERS = 16
+"""So are floating-point tensors of up to this size: boxes, scales and limits are not noise."""
+
 OBJECTS = '''
 def class_of(module, name):
     """A class by the module that defines it, and its name there."""
@@ -81,9 +84,12 @@ def value_source(value: Any) -> str:
 
 
 def tensor_source(tensor: torch.Tensor) -> str:
-    """Python source of one tensor: exact for small integers, seeded noise for floats."""
+    """Python source of one tensor: exact where it is small, seeded noise for many floats."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype)
     same = tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
+    few = tensor.is_floating_point() and 1 < tensor.numel() <= LITERAL_NUMBERS
+    if few and not same and bool(tensor.isfinite().all()):
+        return f"torch.tensor({tensor.tolist()}, dtype={dtype})"
     if (tensor.is_floating_point() or tensor.is_complex()) and not same:
         return f"torch.randn({shape}, dtype={dtype})"
     if same or tensor.numel() == 1:

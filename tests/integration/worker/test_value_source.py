@@ -170,3 +170,13 @@ def test_what_cannot_be_written_is_named_with_its_argument() -> None:
 def test_only_objects_need_the_functions_that_make_them() -> None:
     assert has_objects(ExampleInputs(strategy="", args=(SimpleNamespace(x=1),)))
     assert not has_objects(ExampleInputs(strategy="", kwargs={"x": torch.ones(1), "n": [1]}))
+
+
+def test_few_numbers_are_written_and_many_are_noise() -> None:
+    """Boxes of a detector must stay boxes; a picture may be any picture."""
+    boxes = torch.tensor([[1.0, 2.5, 30.0, 40.0]])
+    made = _read_again(boxes)
+    assert torch.equal(made, boxes)
+    assert made.dtype == boxes.dtype
+    assert value_source(torch.rand(3, 8)) == "torch.randn((3, 8), dtype=torch.float32)"
+    assert value_source(torch.tensor([1.0, float("nan")])).startswith("torch.randn(")

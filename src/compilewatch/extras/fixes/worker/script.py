@@ -52,6 +52,8 @@ def source(wanted: ProofRequest) -> str:
     request = at_written_depth(wanted.request)
     overrides = overrides_of(request)
     built = build_model(request, None, overrides)
+    train = request.target.mode is Mode.TRAIN
+    built.module.train(train)  # detectors take other inputs in train mode
     first = make_inputs(built.module, built.config, request, overrides, None)
     second = make_inputs(
         built.module,
@@ -64,7 +66,6 @@ def source(wanted: ProofRequest) -> str:
     )
     if shapes(first) == shapes(second):
         second = with_one_more(built.module, first)
-    train = request.target.mode is Mode.TRAIN
     objects = has_objects(first) or has_objects(second)
     model = [
         *model_source(request, built.module, built.config),

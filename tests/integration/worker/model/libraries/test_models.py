@@ -177,6 +177,21 @@ def test_a_script_of_plain_pytorch_builds_the_model_and_finds_the_same(
     assert ended.returncode == 0, ended.stderr.decode()[-500:]
 
 
+@pytest.mark.vision
+@pytest.mark.matrix
+@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
+def test_a_script_gives_a_detector_boxes_in_train_mode_only(mode: Mode) -> None:
+    """A worker has to write the script: it derives the inputs from the model."""
+    name = "torchvision/ssdlite320_mobilenet_v3_large"
+    (spec,) = by_name(choose_source("torchvision")[0].models(), (name,))
+    target = Target(environment="vision", mode=mode)
+    request = Request(model=spec, target=target, key="k", depth=Depth.REDUCED)
+    environments = Environments(load_settings().cache_folder)
+    script = call_worker(environments, "reproduce", request, Script).text
+    assert ("'targets':" in script) is (mode is Mode.TRAIN)
+    assert ("[[16.0, 16.0, 128.0, 160.0]]" in script) is (mode is Mode.TRAIN)
+
+
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "timm": (
         "resnet18",

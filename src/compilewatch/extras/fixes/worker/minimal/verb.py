@@ -93,6 +93,7 @@ def model_call(request: Request) -> Callable[[], object]:
     overrides = overrides_of(request)
     built = build_model(request, None, overrides)
     train = request.target.mode is Mode.TRAIN
+    built.module.train(train)  # detectors take other inputs in train mode
     called: list[object] = []
     hook = register_module_forward_pre_hook(lambda module, _: called.append(module))
     try:
@@ -102,7 +103,7 @@ def model_call(request: Request) -> Callable[[], object]:
     if called:  # some rules for inputs call the model, which may change it
         torch.manual_seed(0)
         built = build_model(request, None, overrides)
-    built.module.train(train)
+        built.module.train(train)
 
     def call() -> object:
         with torch.set_grad_enabled(train):
