@@ -1,6 +1,6 @@
 """What a call costs with a fix and without it: a part of each proof's text.
 
-It is asked for by itself (`--cost`), and decides nothing.
+It runs by itself (`--cost`), and decides nothing.
 """
 
 from __future__ import annotations
