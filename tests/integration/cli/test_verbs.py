@@ -255,7 +255,9 @@ def test_a_sweep_writes_its_graph_breaks_as_sarif(
     assert sarif_errors(log) == []
     # Another test broke a model for a while, which is resolved now.
     found = log["runs"][0]["results"]
-    (result,) = (each for each in found if each.get("baselineState") != "absent")
+    present = [each for each in found if each.get("baselineState") != "absent"]
+    assert len(present) == 1, present
+    (result,) = present
     assert result["ruleId"] == "GB0025"
     (location,) = result["locations"]
     assert location["physicalLocation"]["artifactLocation"]["uri"] == "team.py"
