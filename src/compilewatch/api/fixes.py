@@ -62,10 +62,11 @@ def fix(
     Raises UsageError for arguments that cannot be meant, and MissingExtraError without the extra
     `fixes`.
     """
+    name = model if isinstance(model, str) else _name_of(model)
     if mode not in set(Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
     found: FixResult = plugins.provided("fix", "fix")(
-        model if isinstance(model, str) else _name_of(model),
+        name,
         mode=mode,
         dynamic=dynamic,
         inputs=inputs,
