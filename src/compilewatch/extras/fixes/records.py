@@ -161,8 +161,8 @@ class Fix(Record, frozen=True, kw_only=True):
     `breaks` are those of the model as it is and `left` those that remain. `code` is the context
     manager to paste, `patch` its rewrites as a unified diff, `script` the proof as a complete
     script. `trials` are all evaluations in order, `rejections` what the proof did not accept.
-    `cost` is measured with `--cost` only. `limit` says which limit ended the search, and is empty if
-    it came to its end.
+    `cost` is measured with `--cost` only. `limit` says which limit ended the search, and is empty
+    if it came to its end.
     """
 
     model: str
