@@ -51,8 +51,8 @@ def name_no_functions() -> None:
 def read_verbosity_once() -> None:
     """Make `config.verbose` a plain attribute: Dynamo reads it at each bytecode instruction.
 
-    Dynamo's configuration computes a value at each access (torch 2.13), which takes 3 % of a
-    capture for this value alone. TORCHDYNAMO_VERBOSE still works.
+    Dynamo's configuration computes a value at each access (torch 2.13 to 2.15).
+    TORCHDYNAMO_VERBOSE still works.
     """
     vars(config)["verbose"] = config.verbose
 
