@@ -93,5 +93,5 @@ def command(
     if not run_it:
         return 0
     python = environments.interpreter(request.target.environment).path
-    ended = subprocess.run([python, "-"], input=script.encode(), check=False)
+    ended = subprocess.run([python, "-B", "-"], input=script.encode(), check=False)
     return ended.returncode if ended.returncode in (0, FOUND) else 2

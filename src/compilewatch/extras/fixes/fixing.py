@@ -205,7 +205,7 @@ def _ran(
         path = Path(folder) / "proof.py"
         path.write_text(script)
         return subprocess.run(
-            [python, str(path), option],
+            [python, "-B", str(path), option],
             env=variables,
             capture_output=True,
             check=False,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import Any
 
 import torch
 
 from compilewatch.errors import InputsError
 from compilewatch.records import FactoryBuild
+from compilewatch.worker.model.own_code import import_own
 from compilewatch.worker.subject import ExampleInputs
 
 
@@ -19,10 +18,9 @@ def factory_inputs(build: FactoryBuild) -> ExampleInputs:
     Raises InputsError if the name is not found, the callable fails, or it returns something else.
     """
     name = build.inputs or ""
-    sys.path[:0] = [folder for folder in build.python_path if folder not in sys.path]
     module_name, _, attribute = name.partition(":")
     try:
-        make = getattr(importlib.import_module(module_name), attribute)
+        make = getattr(import_own(build, module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputsError(f"inputs {name!r}: cannot be found: {error}") from None
     try:

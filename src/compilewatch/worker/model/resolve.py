@@ -49,6 +49,7 @@ from compilewatch.worker.model.construct import (
 from compilewatch.worker.model.depth import reduce_depth
 from compilewatch.worker.model.libraries import library
 from compilewatch.worker.model.overrides import Override, Overrides, Scope
+from compilewatch.worker.model.own_code import import_own
 from compilewatch.worker.model.timm_depth import one_block_of_each_kind
 from compilewatch.worker.model.width import narrow
 
@@ -255,9 +256,8 @@ def _in_named_type(module: nn.Module, request: Request) -> nn.Module:
 
 
 def _call_factory(build: FactoryBuild) -> nn.Module:
-    sys.path[:0] = [folder for folder in build.python_path if folder not in sys.path]
     module_name, _, attribute = build.factory.partition(":")
-    module = importlib.import_module(module_name)
+    module = import_own(build, module_name)
     if not hasattr(module, attribute):
         raise ConfigError(f"{module_name} has no {attribute}: give MODULE:FACTORY")
     made = getattr(module, attribute)()
