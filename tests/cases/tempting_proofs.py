@@ -1,7 +1,7 @@
 """What the proof says of the fixes of `tempting_fixes.py`, in a process that can fork.
 
 Prints one JSON object a line, `Said`, for each fix that an argument names by its model and `wrong`
-or `right`, in that order. With `--inductor` right ones are compiled with Inductor, too; otherwise
+or `right`, in that order. With `--inductor` they are compiled with Inductor, too; otherwise
 AOTAutograd takes its place, whose graphs eager mode runs: it is what Inductor begins with.
 """
 
@@ -20,9 +20,10 @@ from tempting_fixes import CASES, Case
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import FixChange
 from compilewatch.extras.fixes.worker import proving
+from compilewatch.extras.fixes.worker.forks import Forks
 from compilewatch.extras.fixes.worker.proof_calls import ProofSubject, Step
 from compilewatch.extras.fixes.worker.proving import prove, warm_up
-from compilewatch.extras.fixes.worker.results import equal_calls
+from compilewatch.extras.fixes.worker.results import equal_with_inductor
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +61,8 @@ def said(case: Case, fix: str) -> Said:
 
     began = time.monotonic()
     subject = subject_of(case, change)
-    figures = prove(subject, report)
+    with Forks(1) as forks:
+        figures = prove(subject, report, forks)
     return Said(
         case=case.name,
         fix=fix,
@@ -70,20 +72,15 @@ def said(case: Case, fix: str) -> Said:
     )
 
 
-def without_inductor(
-    subject: ProofSubject, seed: int, backend: str | None = None, **options: Any
-) -> Step:
-    return equal_calls(subject, seed, "aot_eager" if backend == "inductor" else backend, **options)
-
-
 if __name__ == "__main__":
     warm_up(subject_of(CASES[0], CASES[0].wrong))
     channel = os.dup(1)
     os.dup2(2, 1)  # what the modules print
+    if "--inductor" not in sys.argv:
+        quick = partial(equal_with_inductor, backend="aot_eager")
+        setattr(proving, "equal_with_inductor", quick)  # noqa: B010
     cases = {each.name: each for each in CASES}
     for argument in sys.argv[1:]:
         name, _, which = argument.partition(".")
         if which:
-            quick = which == "right" and "--inductor" not in sys.argv
-            setattr(proving, "equal_calls", without_inductor if quick else equal_calls)  # noqa: B010
             os.write(channel, msgspec.json.encode(said(cases[name], which)) + b"\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,10 +76,14 @@ def find_fix(
 
 
 class Finder:
-    """Searches for fixes with one warm worker."""
+    """Searches for fixes with one warm worker; `alone` if no other one works beside it."""
 
-    def __init__(self, launcher: Launcher, environments: Environments, scratch: Path) -> None:
+    def __init__(
+        self, launcher: Launcher, environments: Environments, scratch: Path, *, alone: bool
+    ) -> None:
         self._launcher, self._environments, self._scratch = launcher, environments, scratch
+        self._alone = alone
+        self._read_values: set[str] = set()
 
     def __call__(
         self,
@@ -119,10 +123,14 @@ class Finder:
     def evaluate(self, request: Request, changes: Changes) -> Result:
         """Return what Dynamo does with the model under changes, in a process of its own."""
         request = _reduced(request)
+        if request.key in self._read_values:
+            request = msgspec.structs.replace(request, tier=Tier.REAL)
         if changes:
             options = {"changes": msgspec.to_builtins(changes)}
             request = msgspec.structs.replace(request, work=Work(name=WORK, options=options))
         (completed,) = self._launcher.run([request], self._scratch)
+        if completed.result.tier is Tier.REAL:
+            self._read_values.add(request.key)  # fake tensors would fail again
         return completed.result
 
     def prove(self, request: Request, changes: Changes) -> tuple[str, Proof]:
@@ -141,13 +149,14 @@ class Finder:
         if written.returncode != 0:
             return "", _failed("the script is written", last_line(written.stderr))
         script = msgspec.json.decode(written.stdout, type=Script).text
-        return script, run_proof(script, str(chosen.path), worker_variables(chosen))
+        variables = worker_variables(chosen)
+        return script, run_proof(script, str(chosen.path), variables, alone=self._alone)
 
     def cost(self, request: Request, script: str) -> FixCost | None:
         """Return what the script of a proof says of the time of calls; None if it says nothing."""
         chosen = self._environments.interpreter(request.target.environment)
         try:
-            done = _ran(script, "--cost", str(chosen.path), worker_variables(chosen))
+            done = _ran(script, ["--cost"], str(chosen.path), worker_variables(chosen))
             return msgspec.json.decode(done.stdout.splitlines()[-1], type=FixCost)
         except (subprocess.TimeoutExpired, IndexError, msgspec.DecodeError):
             return None
@@ -174,19 +183,24 @@ def _reduced(request: Request) -> Request:
 
 
 @contextlib.contextmanager
-def searching(settings: Settings, environment: str) -> Iterator[Finder]:
-    """Yield a finder of fixes, whose worker stays warm until the end."""
+def searching(settings: Settings, environment: str, *, alone: bool = True) -> Iterator[Finder]:
+    """Yield a finder of fixes, whose worker stays warm until the end.
+
+    If it is `alone`, a proof examines two requirements at a time.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
         local_launcher(settings, [environment], single=True) as launcher,
     ):
-        yield Finder(launcher, Environments(settings.cache_folder), Path(scratch))
+        environments = Environments(settings.cache_folder)
+        yield Finder(launcher, environments, Path(scratch), alone=alone)
 
 
-def run_proof(script: str, python: str, variables: dict[str, str]) -> Proof:
+def run_proof(script: str, python: str, variables: dict[str, str], *, alone: bool) -> Proof:
     """Run the script of a proof in a fresh process, without compilewatch, and read its figures."""
+    options = ["--json"] if alone else ["--json", "--one-at-a-time"]
     try:
-        done = _ran(script, "--json", python, variables)
+        done = _ran(script, options, python, variables)
     except subprocess.TimeoutExpired:
         return _failed(LATE, f"not within {PROOF_SECONDS:g} s")
     try:
@@ -198,14 +212,14 @@ def run_proof(script: str, python: str, variables: dict[str, str]) -> Proof:
 
 
 def _ran(
-    script: str, option: str, python: str, variables: dict[str, str]
+    script: str, options: Sequence[str], python: str, variables: dict[str, str]
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a script of a proof. Raises TimeoutExpired."""
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
         path = Path(folder) / "proof.py"
         path.write_text(script)
         return subprocess.run(
-            [python, "-B", str(path), option],
+            [python, "-B", str(path), *options],
             env=variables,
             capture_output=True,
             check=False,

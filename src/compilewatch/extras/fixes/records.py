@@ -95,7 +95,8 @@ class Proof(Record, frozen=True, kw_only=True):
     """What the script of plain PyTorch found, in a process of its own.
 
     `breaks`, `graphs`, `operators` (those that graphs run) and `compilations` are counted without
-    and with the fix; the compilations are those of four calls in turns of two shapes.
+    and with the fix; the compilations are those of four calls in turns of two shapes, and None
+    without the fix if each shape is compiled once with it.
     `single_graph` says that `fullgraph=True` accepted the model for both shapes.
     """
 
@@ -104,7 +105,7 @@ class Proof(Record, frozen=True, kw_only=True):
     breaks: tuple[int, int] = (0, 0)
     graphs: tuple[int, int] = (0, 0)
     operators: tuple[int, int] = (0, 0)
-    compilations: tuple[int, int] = (0, 0)
+    compilations: tuple[int | None, int] = (None, 0)
     seconds: float = 0.0
 
     @property

@@ -132,7 +132,8 @@ def _proof(proof: Proof) -> Table:
         table.add_row(mark, plain(step.name), plain(step.detail))
     for name, label in _COUNTED.items():
         before, after = getattr(proof, name)
-        table.add_row("", plain(label), plain(f"{before} without the fix, {after} with it"))
+        without = "" if before is None else f"{before} without the fix, "
+        table.add_row("", plain(label), plain(f"{without}{after} with it"))
     return table
 
 

@@ -139,7 +139,7 @@ def proof_by_script(case: Case, which: str) -> tuple[str, Proof]:
     written = oneshot(chosen, SCRIPT, msgspec.json.encode(wanted), 60)
     assert written.returncode == 0, written.stderr[-2000:]
     script = msgspec.json.decode(written.stdout, type=Script).text
-    return script, run_proof(script, str(chosen.path), worker_variables(chosen))
+    return script, run_proof(script, str(chosen.path), worker_variables(chosen), alone=True)
 
 
 @pytest.mark.parametrize(

@@ -226,3 +226,34 @@ def test_globals_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
         Counts.made += 1
         assert state(model) != before
     assert state(model) == before
+
+
+def test_a_changed_parameter_is_seen_whatever_its_type() -> None:
+    import torch
+    from torch import nn
+
+    from compilewatch.extras.fixes.worker.comparing import called, checksums
+
+    class Scales(nn.Module):
+        def __init__(self, dtype: torch.dtype, by: float) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2, 2).to(dtype), requires_grad=False)
+            self.by = by
+
+        def forward(self) -> None:
+            # Through `data`, which leaves no trace in the version of the parameter.
+            self.scale.data.copy_(torch.full((2, 2), self.by).to(self.scale.dtype))
+
+    def after_a_call(dtype: torch.dtype, by: float) -> dict[str, Any]:
+        model = Scales(dtype, by)
+        return called(model, model, [], seed=0, train=False)
+
+    for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.float8_e4m3fn, torch.int8):
+        assert "parameter scale" not in after_a_call(dtype, 1)
+        assert after_a_call(dtype, 2)["parameter scale"] == 8
+
+    sparse = nn.Module()
+    sparse.scale = nn.Parameter(torch.ones(2).to_sparse())
+    before = checksums(sparse)
+    sparse.scale.data = torch.zeros(2).to_sparse()
+    assert checksums(sparse) != before

@@ -26,5 +26,5 @@ def test_a_text_of_the_same_length_and_second_is_read_anew(
             imported = import_own(build, "changed_soon")
             fresh.delitem(sys.modules, "changed_soon")
         sys.modules.pop("changed_soon", None)
-        assert imported.VALUE == value
+        assert value == imported.VALUE
     assert list(tmp_path.rglob("*.pyc")) == []

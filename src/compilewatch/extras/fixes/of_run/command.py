@@ -71,7 +71,8 @@ def work(search: RunSearch, cases: Sequence[Case], settings: Settings) -> None:
     for environment in dict.fromkeys(case.request.target.environment for case in cases):
         with contextlib.ExitStack() as stack:
             finders = [
-                stack.enter_context(searching(settings, environment)) for _ in range(settings.jobs)
+                stack.enter_context(searching(settings, environment, alone=settings.jobs == 1))
+                for _ in range(settings.jobs)
             ]
             search.run(finders, environment)
 

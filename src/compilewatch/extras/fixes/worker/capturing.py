@@ -1,4 +1,4 @@
-"""What Dynamo does with a model under a fix, and what the fix leaves behind: the third part."""
+"""What Dynamo does with a model under a fix, and what the fix leaves behind: the fourth part."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ class Breaks(logging.Handler):
         self.count += artifact.get("name") == "dynamo_graph_break_reason"
 
 
-def captured(subject: ProofSubject, fix: Callable[..., Any]) -> dict[str, int]:
-    """Return what Dynamo captures in the first call, and what it compiles in four calls."""
-    return counted(subject, fix)[0]
+def captured(subject: ProofSubject, *, calls: int) -> dict[str, int]:
+    """Return what Dynamo captures of the model as it is, and what it compiles in so many calls."""
+    return counted(subject, subject.unchanged, calls)[0]
 
 
-def counted(subject: ProofSubject, fix: Callable[..., Any]) -> tuple[dict[str, int], list[Outcome]]:
-    """Return what is captured and compiled in four calls of a model, and what each call did.
+def counted(
+    subject: ProofSubject, fix: Callable[..., Any], calls: int = len(CALLS)
+) -> tuple[dict[str, int], list[Outcome]]:
+    """Return what is captured and compiled in calls of a model, and what each call did.
 
     `operators` are those that graphs run: one graph may serve several layers. `late` are calls of a
     shape that was seen before in which Dynamo compiled something again.
@@ -63,7 +65,7 @@ def counted(subject: ProofSubject, fix: Callable[..., Any]) -> tuple[dict[str, i
     stats, frames = counters["stats"], counters["frames"]
     found, outcomes = {"late": 0}, []
     with restored_globals(calling.model):
-        for number, (shape, seed) in enumerate(CALLS):
+        for number, (shape, seed) in enumerate(CALLS[:calls]):
             before = stats["unique_graphs"]
             outcomes.append(calling(*arguments(subject, shape, seed), seed=number))
             if number == 0:

@@ -1,14 +1,8 @@
-"""The model of a proof, its inputs and its calls: the second part of each proof's text.
-
-Each requirement is examined in a fork, so that its model has never been called.
-"""
+"""The model of a proof, its inputs and its calls: the third part of each proof's text."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -34,8 +28,6 @@ SEEDS = (0, 1)
 """The seeds of the weights for which results are compared."""
 
 SHAPES = tuple(dict.fromkeys(shape for shape, _ in CALLS))
-
-DIED: dict[str, Any] = {"raised": "the process ended"}
 
 
 class ProofSubject:
@@ -97,35 +89,6 @@ class ProofCall:
             for number, (shape, seed) in enumerate(CALLS):
                 found.append(self(*arguments(self.subject, shape, seed), seed=number))
         return found
-
-
-def untouched(function: Callable[[], Any], otherwise: Any = DIED) -> Any:
-    """Return what a function returns in a fork; `otherwise` if the process ends before that."""
-    read, write = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        torch.set_num_threads(1)  # before threads of autograd race for the pool of a fork
-        try:
-            said = json.dumps(function())
-        except BaseException as error:  # noqa: BLE001  (the parent reports it)
-            said = json.dumps({"raised": words_of(error)})
-        with os.fdopen(write, "w") as stream:
-            stream.write(said)
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as stream:
-        text = stream.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else otherwise
-
-
-def words_of(error: BaseException) -> str:
-    """Return an exception in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
 def arguments(

@@ -1,15 +1,16 @@
 """Proves a fix in plain PyTorch: the last part of the text of each script that `fix` writes.
 
-The script has the texts of `comparing`, `proof_calls`, `capturing`, `results` and `cost`, too, and
-nothing else of compilewatch. It defines `build(seed)`, which returns the model, `inputs(shape,
-seed)`, which returns its arguments, and `compilable`, the context manager that is the fix; `main`
-calls them.
+The script has the texts of `comparing`, `forks`, `proof_calls`, `capturing`, `results` and `cost`,
+too, and nothing else of compilewatch. It defines `build(seed)`, which returns the model,
+`inputs(shape, seed)`, which returns its arguments, and `compilable`, the context manager that is
+the fix; `main` calls them.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -22,21 +23,32 @@ from torch.utils._pytree import tree_leaves
 
 from compilewatch.extras.fixes.worker.capturing import captured, left_behind
 from compilewatch.extras.fixes.worker.cost import costs
+from compilewatch.extras.fixes.worker.forks import Forks, untouched
 from compilewatch.extras.fixes.worker.proof_calls import (
+    CALLS,
     SEEDS,
     SHAPES,
     ProofSubject,
     Step,
     arguments,
-    untouched,
 )
-from compilewatch.extras.fixes.worker.results import captured_with_results, equal_calls, for_unusual
+from compilewatch.extras.fixes.worker.results import (
+    captured_with_results,
+    equal_calls,
+    equal_with_inductor,
+    for_unusual,
+)
 
 KEPT = 0.9
 """How many of the operators that were in graphs must stay there; a fix may need a few fewer."""
 
+AT_A_TIME = min(2, os.cpu_count() or 1)
+"""How many requirements are examined at a time; each has one or two copies of the model."""
 
-def prove(subject: ProofSubject, report: Callable[[str, Step], None]) -> dict[str, Any]:
+
+def prove(
+    subject: ProofSubject, report: Callable[[str, Step], None], forks: Forks
+) -> dict[str, Any]:
     """Examine all requirements; `report` gets each as it is known. Returns the figures."""
 
     def step(name: str, found: Any) -> bool:
@@ -44,44 +56,54 @@ def prove(subject: ProofSubject, report: Callable[[str, Step], None]) -> dict[st
         report(name, (passed, detail))
         return bool(passed)
 
-    before = untouched(partial(captured, subject, subject.unchanged))
-    after = untouched(partial(captured_with_results, subject))
+    # One seed runs in the default mode, whose graphs are counted, and the other one in fullgraph.
+    of_after = forks.start(partial(captured_with_results, subject))
+    of_before = forks.start(partial(captured, subject, calls=1))
+    of_graph = forks.start(partial(equal_calls, subject, 1, "eager"))
+    of_settings = forks.start(partial(left_behind, subject))
+    of_eager = {seed: forks.start(partial(equal_calls, subject, seed)) for seed in SEEDS}
+
+    before, after = forks.result(of_before), forks.result(of_after)
     figures: dict[str, Any] = {"single_graph": False}
-    for name in ("breaks", "graphs", "operators", "compilations"):
+    for name in ("breaks", "graphs", "operators"):
         figures[name] = [before.get(name, -1), after.get(name, -1)]
+    figures["compilations"] = [None, after.get("compilations", -1)]
     if "raised" in after:
         # A model that fails without the fix, too, was given inputs that do not suit it.
+        before = untouched(partial(captured, subject, calls=len(CALLS)))
         same = after["raised"] == before.get("raised")
         name = "the inputs of both shapes suit the model" if same else "Dynamo captures it"
         report(name, (False, after["raised"]))
         return figures
-    # One seed runs in the default mode, whose graphs are counted, and the other one in fullgraph.
-    results = {0: after["results"], 1: untouched(partial(equal_calls, subject, 1, "eager"))}
-    whole = figures["single_graph"] = isinstance(results[1], list)
+    accepted = forks.result(of_graph)
+    whole = figures["single_graph"] = isinstance(accepted, list)
     if whole:
         report("fullgraph=True accepts it", (True, shapes_of(subject)))
     elif not after["breaks"]:
-        report("fullgraph=True accepts it", (False, results[1]["raised"]))
+        report("fullgraph=True accepts it", (False, accepted["raised"]))
         return figures
     else:
         fewer = after["breaks"] < before.get("breaks", sys.maxsize)
         said = f"{before.get('breaks')} to {after['breaks']}"
-        detail = said if fewer else f"{said}; {results[1]['raised']}"
+        detail = said if fewer else f"{said}; {accepted['raised']}"
         report("it has fewer graph breaks", (fewer, detail))
         if not fewer:
             return figures
-        results[1] = untouched(partial(equal_calls, subject, 1, "eager", whole=False))
+        of_graph = forks.start(partial(equal_calls, subject, 1, "eager", whole=False))
+    of_unusual = forks.start(partial(for_unusual, subject, whole=whole))
+    of_inductor = forks.start(partial(equal_with_inductor, subject, whole=whole))
     report("the graphs contain the model", contained(before, after, whole=whole))
-    report("compilations do not grow", not_grown(before, after))
-    if not step("nothing stays changed", untouched(partial(left_behind, subject))):
+    report("compilations do not grow", not_grown(subject, after, figures))
+    if not step("nothing stays changed", forks.result(of_settings)):
         return figures
     for seed in SEEDS:
-        if not step(f"eager results, seed {seed}", untouched(partial(equal_calls, subject, seed))):
+        if not step(f"eager results, seed {seed}", forks.result(of_eager[seed])):
             return figures
-    for seed in SEEDS:
-        if not step(f"results of the graph, seed {seed}", results[seed]):
+    for seed, found in enumerate((after["results"], forks.result(of_graph))):
+        if not step(f"results of the graph, seed {seed}", found):
             return figures
-    prove_unusual(subject, step, report, whole=whole)
+    if unusual_equal(forks.result(of_unusual), report):
+        step("results of Inductor", forks.result(of_inductor))
     return figures
 
 
@@ -104,40 +126,30 @@ def contained(before: dict[str, int], after: dict[str, int], *, whole: bool) -> 
     return after["operators"] >= least, counts
 
 
-def not_grown(before: dict[str, int], after: dict[str, int]) -> Step:
-    """Whether each shape is compiled once, or the model compiles no more than without the fix."""
-    most = max(before.get("compilations", 0), len(SHAPES))
-    counts = f"{before.get('compilations')} without, {after['compilations']} with the fix"
+def not_grown(subject: ProofSubject, after: dict[str, int], figures: dict[str, Any]) -> Step:
+    """Whether each shape is compiled once, or the model compiles no more than without the fix.
+
+    Only if it is not once, the compilations without the fix are counted, and put into `figures`.
+    """
+    with_fix = f"{after['compilations']} with the fix"
+    if after["compilations"] <= len(SHAPES) and not after["late"]:
+        return True, with_fix
+    before = untouched(partial(captured, subject, calls=len(CALLS)))
+    most = figures["compilations"][0] = before.get("compilations", 0)
+    counts = f"{most} without, {with_fix}"
     if after["late"] > before.get("late", 0):
         return False, f"{counts}; {after['late']} in calls of a shape that was compiled before"
-    return after["compilations"] <= most, counts
+    return after["compilations"] <= max(most, len(SHAPES)), counts
 
 
-def prove_unusual(
-    subject: ProofSubject,
-    step: Callable[[str, Any], bool],
-    report: Callable[[str, Step], None],
-    *,
-    whole: bool,
-) -> None:
-    """Examine what the graph computes for unusual values, and what Inductor computes."""
-    found = untouched(partial(for_unusual, subject, whole=whole))
+def unusual_equal(found: Any, report: Callable[[str, Step], None]) -> bool:
+    """Report what the graph computes for unusual values; whether that is what eager mode does."""
     if isinstance(found, dict):
         report("results for unusual values", (False, found["raised"]))
-        return
-    for kind, passed, detail, _ in found:
+        return False
+    for kind, passed, detail in found:
         report(f"results for {kind}", (passed, detail))
-    if not all(passed for _, passed, *_ in found):
-        return
-    raising = tuple(kind for kind, *_, raises in found if raises)
-
-    def with_inductor() -> Step:
-        from torch._inductor import config
-
-        with config.patch(compile_threads=1, fallback_random=True):
-            return equal_calls(subject, 0, "inductor", whole=whole, raising=raising)
-
-    step("results of Inductor", untouched(with_inductor))
+    return all(passed for _, passed, _ in found)
 
 
 def warm_up(subject: ProofSubject) -> None:
@@ -164,7 +176,8 @@ def main(subject: ProofSubject) -> int:
     """Print each requirement, and with --json the figures. Returns the exit status.
 
     0: a single graph, proven; 1: fewer graph breaks, proven; 3: not proven. With --cost, nothing is
-    proven: it prints the seconds of a call as JSON, and the exit status is 0.
+    proven: it prints the seconds of a call as JSON, and the exit status is 0. Requirements are
+    examined two at a time, with --one-at-a-time one after the other.
     """
     if "--cost" in sys.argv:
         say(json.dumps(costs(subject)))
@@ -179,13 +192,14 @@ def main(subject: ProofSubject) -> int:
             say(f"{'ok  ' if found[0] else 'FAIL'} {name}: {found[1]}")
 
     warm_up(subject)
-    figures = prove(subject, report)
+    with Forks(1 if "--one-at-a-time" in sys.argv else AT_A_TIME) as forks:
+        figures = prove(subject, report, forks)
     holds = all(passed for _, passed, _ in steps)
     if as_json:
         seconds = round(time.monotonic() - began, 1)
         say(json.dumps({"steps": steps, **figures, "seconds": seconds}))
     else:
-        for name in ("breaks", "graphs", "operators", "compilations"):
+        for name in ("breaks", "graphs", "operators"):
             say(f"{name}: {figures[name][0]} without the fix, {figures[name][1]} with it")
         say("proven" if holds else "not proven")
     return (0 if figures["single_graph"] else 1) if holds else 3

@@ -1,4 +1,4 @@
-"""What a model computes with a fix, compared with eager mode: the fourth part of the text."""
+"""What a model computes with a fix, compared with eager mode: the fifth part of the text."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ from compilewatch.extras.fixes.worker.comparing import (
     restored_globals,
     unequal_integers,
 )
+from compilewatch.extras.fixes.worker.forks import DIED, untouched, words_of
 from compilewatch.extras.fixes.worker.proof_calls import (
     CALLS,
-    DIED,
     SHAPES,
     ProofCall,
     ProofSubject,
     Step,
     arguments,
-    untouched,
-    words_of,
 )
 
 UNUSUAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -72,29 +70,42 @@ def captured_with_results(subject: ProofSubject) -> dict[str, Any]:
 
 
 def equal_calls(
-    subject: ProofSubject,
-    seed: int,
-    backend: str | None = None,
-    *,
-    whole: bool = True,
-    raising: tuple[str, ...] = (),
+    subject: ProofSubject, seed: int, backend: str | None = None, *, whole: bool = True
 ) -> Step:
     """Whether a model with the fix, compiled once, does in all calls what eager mode does.
 
     With `whole`, it is compiled with `fullgraph=True`. Without a backend it is not compiled.
-    `raising` are the unusual values for which it must raise an error, as eager mode does.
     """
+    return _equal_calls(subject, seed, backend, whole=whole)[0]
+
+
+def equal_with_inductor(subject: ProofSubject, *, whole: bool, backend: str = "inductor") -> Step:
+    """Whether Inductor computes what eager mode does, and raises an error where that raises one."""
+    from torch._inductor import config
+
+    with config.patch(compile_threads=1, fallback_random=True):
+        found, plain, fixed = _equal_calls(subject, 0, backend, whole=whole)
+    for kind in UNUSUAL if found[0] else ():
+        # Where eager mode ends the process, nothing is known.
+        if untouched(partial(hides_error, plain, kind)) is False and (
+            untouched(partial(hides_error, fixed, kind)) is True
+        ):
+            return False, f"no error for {kind}, for which eager mode raises one"
+    return found
+
+
+def _equal_calls(
+    subject: ProofSubject, seed: int, backend: str | None, *, whole: bool
+) -> tuple[Step, ProofCall, ProofCall]:
+    """Compare a model with the fix with the model as it is; return both, too."""
     counters.clear()
-    expected = ProofCall(subject, subject.build(seed), subject.unchanged).all()
+    plain = ProofCall(subject, subject.build(seed), subject.unchanged)
+    expected = plain.all()
     fixed = ProofCall(subject, subject.build(seed), subject.compilable, backend, whole=whole)
     got = fixed.all()
     if backend is not None and not counters["stats"]["unique_graphs"]:
         raise RuntimeError("nothing is captured")
-    found = compared(subject, seed, backend, expected, got)
-    for kind in raising:
-        if untouched(partial(hides_error, fixed, kind)) is True:
-            return False, f"no error for {kind}, for which eager mode raises one"
-    return found
+    return compared(subject, seed, backend, expected, got), plain, fixed
 
 
 def compared(
@@ -190,11 +201,11 @@ def unusual(subject: ProofSubject, kind: str, models: Iterable[torch.nn.Module])
     return tree_map_only(torch.Tensor, changed, (args, kwargs))  # type: ignore[no-any-return]
 
 
-def for_unusual(subject: ProofSubject, *, whole: bool) -> list[tuple[str, bool, str, bool]]:
+def for_unusual(subject: ProofSubject, *, whole: bool) -> list[tuple[str, bool, str]]:
     """Whether the graph does what the model does for unusual values, errors included.
 
     The model is compiled for usual inputs, and called with unusual ones after that, for each kind
-    in a fork. Returns of each kind its name, a step, and whether eager mode raises an error.
+    in a fork. Returns of each kind its name and a step.
     """
     plain = ProofCall(subject, subject.build(0), subject.unchanged)
     fixed = ProofCall(subject, subject.build(0), subject.compilable, "eager", whole=whole)
@@ -202,7 +213,7 @@ def for_unusual(subject: ProofSubject, *, whole: bool) -> list[tuple[str, bool, 
         with restored_globals(each.model):
             each(*arguments(subject, SHAPES[0], 0), seed=0)
 
-    def outcome(kind: str) -> tuple[bool, str, bool]:
+    def outcome(kind: str) -> Step:
         values = unusual(subject, kind, (plain.model, fixed.model))
         try:
             with restored_globals(plain.model):
@@ -210,21 +221,21 @@ def for_unusual(subject: ProofSubject, *, whole: bool) -> list[tuple[str, bool, 
         except Exception as error:  # noqa: BLE001  (the model's own check)
             raised = words_of(error)
             if hides_error(fixed, kind):
-                return False, f"eager mode raises an error that the fix hides ({raised})", True
-            return True, f"an error as in eager mode ({raised})", True
+                return False, f"eager mode raises an error that the fix hides ({raised})"
+            return True, f"an error as in eager mode ({raised})"
         got = fixed(*unusual(subject, kind, ()), seed=1)
         # Where a branch became a selection, a copy is returned instead of the input itself.
         found = difference(
             expected, got, CAPTURE_TOLERANCE, dropped=subject.drops, ignored=(MEMORY,)
         )
-        return not found, found, False
+        return not found, found
 
     found = []
     for kind in UNUSUAL:
         said = untouched(partial(outcome, kind))
         if said == DIED and untouched(partial(hides_error, plain, kind)) == DIED:
-            said = (True, "eager mode ends the process", False)
-        found.append((kind, *((False, said["raised"], False) if "raised" in said else said)))
+            said = (True, "eager mode ends the process")
+        found.append((kind, *((False, said["raised"]) if "raised" in said else said)))
     return found
 
 

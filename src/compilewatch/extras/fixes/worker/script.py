@@ -20,6 +20,7 @@ from compilewatch.extras.fixes.worker import (
     capturing,
     comparing,
     cost,
+    forks,
     proof_calls,
     proving,
     results,
@@ -78,7 +79,8 @@ def source(wanted: ProofRequest) -> str:
         f'"""{wanted.title}: a proof in plain PyTorch {torch.__version__}.\n\n'
         f"{request.model.name} on {target_label(request.target)}. Exit status: 0 a single graph,\n"
         "1 fewer graph breaks, 3 not proven. With --json the figures are printed as JSON, with\n"
-        '--cost the seconds of a call.\n"""',
+        "--cost the seconds of a call. With --one-at-a-time the requirements are examined one\n"
+        'after the other, not two at a time.\n"""',
         proof_text(),
         "import functools\nimport importlib\nfrom collections import OrderedDict, defaultdict",
         "\n".join(imports(wanted.changes)),
@@ -129,7 +131,7 @@ def proof_text() -> str:
     """Return the text of the proof without what it imports of compilewatch: plain PyTorch."""
     imported: dict[str, None] = {}
     bodies = []
-    for module in (comparing, proof_calls, capturing, results, cost, proving):
+    for module in (comparing, forks, proof_calls, capturing, results, cost, proving):
         text = inspect.getsource(module)
         _, *nodes = ast.parse(text).body
         end = 0

@@ -32,7 +32,7 @@ def finder(monkeypatch: pytest.MonkeyPatch) -> FakeFinder:
     made = FakeFinder(breaks=breaks, removing={"item": SCALARS})
 
     @contextlib.contextmanager
-    def searching(*_: Any) -> Iterator[FakeFinder]:
+    def searching(*_: Any, **__: Any) -> Iterator[FakeFinder]:
         yield made
 
     monkeypatch.setattr(command, "searching", searching)
@@ -78,7 +78,7 @@ def test_when_all_is_known_no_worker_is_started(
     run(stored)
     before = list(finder.searched)
 
-    def started(*_: Any) -> Any:
+    def started(*_: Any, **__: Any) -> Any:
         raise AssertionError("a worker was started")
 
     monkeypatch.setattr(command, "searching", started)
