@@ -91,7 +91,8 @@ def prove(
             return figures
         of_graph = forks.start(partial(equal_calls, subject, 1, "eager", whole=False))
     of_unusual = forks.start(partial(for_unusual, subject, whole=whole))
-    of_inductor = forks.start(partial(equal_with_inductor, subject, whole=whole))
+    with_inductor = partial(equal_with_inductor, subject, threads=forks.at_a_time)
+    of_inductor = forks.start(partial(with_inductor, whole=whole))
     report("the graphs contain the model", contained(before, after, whole=whole))
     report("compilations do not grow", not_grown(subject, after, figures))
     if not step("nothing stays changed", forks.result(of_settings)):
