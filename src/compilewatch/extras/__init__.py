@@ -125,9 +125,9 @@ EXTRAS: dict[str, Extra] = {
         work={
             "fix": "compilewatch.extras.fixes.worker.evaluation:evaluate",
             "fix-regions": "compilewatch.extras.fixes.worker.regions:regions",
+            "fix-script": "compilewatch.extras.fixes.worker.script:script",
         },
         calls={
-            "fix-script": "compilewatch.extras.fixes.worker.script:script",
             "minimal": "compilewatch.extras.fixes.worker.minimal.verb:minimal",
         },
         provides={

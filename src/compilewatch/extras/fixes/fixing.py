@@ -8,26 +8,27 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from compilewatch.api.launching import local_launcher
-from compilewatch.api.worker_client import last_line, oneshot
+from compilewatch.api.worker_client import last_line
 from compilewatch.config.settings import Settings
-from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments, package_folder, worker_variables
 from compilewatch.errors import UsageError
 from compilewatch.extras.fixes.candidates import Place
 from compilewatch.extras.fixes.records import (
     LATE,
     REGIONS_FILE,
+    SCRIPT_FILE,
     Fix,
     FixCost,
     FixStatus,
     Proof,
-    ProofRequest,
     ProofStep,
     Region,
+    WantedProof,
 )
 from compilewatch.extras.fixes.rewriting.changes import patch
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS, Changes, Search
@@ -112,13 +113,8 @@ class Finder:
 
     def _regions(self, request: Request) -> tuple[Region, ...]:
         """The submodules to compile instead of the model; none if that cannot be said."""
-        work = Work(name=REGIONS, options={})
-        request = msgspec.structs.replace(request, work=work, keep_artifacts=True)
-        (completed,) = self._launcher.run([request], self._scratch)
-        if completed.artifacts is None or completed.result.status is not Status.PASS:
-            return ()
-        written = (completed.artifacts / REGIONS_FILE).read_bytes()
-        return msgspec.json.decode(written, type=tuple[Region, ...])
+        written, _ = self._written(REGIONS, REGIONS_FILE, request, {})
+        return () if written is None else msgspec.json.decode(written, type=tuple[Region, ...])
 
     def evaluate(self, request: Request, changes: Changes) -> Result:
         """Return what Dynamo does with the model under changes, in a process of its own."""
@@ -135,22 +131,28 @@ class Finder:
 
     def prove(self, request: Request, changes: Changes) -> tuple[str, Proof]:
         """Return the script that proves changes, and what it found in a process of its own."""
-        request = _reduced(request)
-        chosen = self._environments.interpreter(request.target.environment)
-        real = msgspec.structs.replace(request, tier=Tier.REAL, work=None)
         names = " and ".join(each.name for each in changes)
-        wanted = ProofRequest(
-            request=real, changes=changes, title=f"{request.model.name} with {names}"
-        )
-        try:
-            written = oneshot(chosen, SCRIPT, msgspec.json.encode(wanted), PROOF_SECONDS)
-        except subprocess.TimeoutExpired:
-            return "", _failed("the script is written", f"not within {PROOF_SECONDS:g} s")
-        if written.returncode != 0:
-            return "", _failed("the script is written", last_line(written.stderr))
-        script = msgspec.json.decode(written.stdout, type=Script).text
-        variables = worker_variables(chosen)
+        wanted = WantedProof(changes=changes, title=f"{request.model.name} with {names}")
+        options = msgspec.to_builtins(wanted)
+        real = msgspec.structs.replace(request, tier=Tier.REAL)
+        written, detail = self._written(SCRIPT, SCRIPT_FILE, real, options)
+        if written is None:
+            return "", _failed("the script is written", detail)
+        chosen = self._environments.interpreter(request.target.environment)
+        script, variables = written.decode(), worker_variables(chosen)
         return script, run_proof(script, str(chosen.path), variables, alone=self._alone)
+
+    def _written(
+        self, work: str, file: str, request: Request, options: dict[str, Any]
+    ) -> tuple[bytes | None, str]:
+        """Return the file that a work of the worker writes; or None, and why there is none."""
+        request = msgspec.structs.replace(
+            _reduced(request), work=Work(name=work, options=options), keep_artifacts=True
+        )
+        (completed,) = self._launcher.run([request], self._scratch)
+        if completed.artifacts is None or completed.result.status is not Status.PASS:
+            return None, completed.result.detail
+        return (completed.artifacts / file).read_bytes(), ""
 
     def cost(self, request: Request, script: str) -> FixCost | None:
         """Return what the script of a proof says of the time of calls; None if it says nothing."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from compilewatch.records import GraphBreak, Record, Request
+from compilewatch.records import GraphBreak, Record
 
 FIXES_VERSION = 1
 """The version of what `fixes.jsonl` and `--json` contain."""
@@ -15,6 +15,7 @@ LATE = "the proof ends"
 """The step of a proof that did not end in time: on another day it may."""
 
 REGIONS_FILE = "regions.json"
+SCRIPT_FILE = "proof.py"
 """The artifact of a search for regions: a list of `Region` as JSON."""
 
 
@@ -64,10 +65,9 @@ class FixChange(Record, frozen=True, kw_only=True):
     drops: tuple[str, ...] = ()
 
 
-class ProofRequest(Record, frozen=True, kw_only=True):
-    """What a worker writes a script for: the changes, for the model and target of a request."""
+class WantedProof(Record, frozen=True, kw_only=True):
+    """What a worker writes a script for: the changes of the model of its request."""
 
-    request: Request
     changes: tuple[FixChange, ...]
     title: str
 

@@ -15,13 +15,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.api.worker_client import oneshot
-from compilewatch.config.paths import cache_folder
-from compilewatch.contract.messages import Script
-from compilewatch.environments import WORKER_VARIABLES, Environments, worker_variables
-from compilewatch.extras.fixes.fixing import SCRIPT, run_proof
-from compilewatch.extras.fixes.records import Proof, ProofRequest
-from compilewatch.records import FactoryBuild, ModelSpec, Request, Target, Tier
+from compilewatch.config.settings import load_settings
+from compilewatch.environments import WORKER_VARIABLES
+from compilewatch.extras.fixes.fixing import Finder, searching
+from compilewatch.records import FactoryBuild, ModelSpec, Request, Target
 
 CASES_FOLDER = Path(__file__).parents[3] / "cases"
 sys.path.insert(0, str(CASES_FOLDER))
@@ -127,19 +124,10 @@ def test_a_right_fix_is_accepted_with_inductor(fix: str, proofs_with_inductor: P
     assert failures(proofs_with_inductor(fix)) == []
 
 
-def proof_by_script(case: Case, which: str) -> tuple[str, Proof]:
-    """Write the script in a worker, and run it in a fresh process, as `fix` does."""
-    build = FactoryBuild(
-        factory=f"tempting:{case.name}", path=str(CASES_FOLDER), inputs="tempting:rows"
-    )
-    model = ModelSpec(source="test", name=case.name, build=build)
-    request = Request(model=model, target=Target(), key="0", tier=Tier.REAL)
-    wanted = ProofRequest(request=request, changes=(getattr(case, which),), title=case.name)
-    chosen = Environments(cache_folder()).interpreter("default")
-    written = oneshot(chosen, SCRIPT, msgspec.json.encode(wanted), 60)
-    assert written.returncode == 0, written.stderr[-2000:]
-    script = msgspec.json.decode(written.stdout, type=Script).text
-    return script, run_proof(script, str(chosen.path), worker_variables(chosen), alone=True)
+@pytest.fixture(scope="module")
+def finder() -> Iterator[Finder]:
+    with searching(load_settings({}), "default") as found:
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -150,10 +138,15 @@ def proof_by_script(case: Case, which: str) -> tuple[str, Proof]:
         ("DrawsTwice", "right", ""),
     ],
 )
-def test_the_script_says_the_same(name: str, which: str, failed: str) -> None:
+def test_the_script_says_the_same(finder: Finder, name: str, which: str, failed: str) -> None:
     """Only it shows that the script is complete, has two shapes, and needs no compilewatch."""
     case = next(case for case in CASES if case.name == name)
-    script, proof = proof_by_script(case, which)
+    build = FactoryBuild(
+        factory=f"tempting:{case.name}", path=str(CASES_FOLDER), inputs="tempting:rows"
+    )
+    model = ModelSpec(source="test", name=case.name, build=build)
+    request = Request(model=model, target=Target(), key="0")
+    script, proof = finder.prove(request, (getattr(case, which),))
     assert "compilewatch" not in script.replace(str(CASES_FOLDER), "")
     assert proof.holds == (not failed), proof.steps
     assert failed in proof.failure

@@ -7,15 +7,15 @@ import copy
 import inspect
 import textwrap
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from compilewatch.contract.messages import Script
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
-from compilewatch.extras.fixes.records import ProofRequest
+from compilewatch.extras.fixes.records import SCRIPT_FILE, WantedProof
 from compilewatch.extras.fixes.worker import (
     capturing,
     comparing,
@@ -25,13 +25,14 @@ from compilewatch.extras.fixes.worker import (
     proving,
     results,
 )
-from compilewatch.records import Mode
+from compilewatch.records import Mode, Request, Status
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.example_inputs.context import BATCH, SEQUENCE
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.reproduce import at_written_depth, dtype_source, model_source
-from compilewatch.worker.subject import ExampleInputs
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets import TargetOutcome
 from compilewatch.worker.value_source import OBJECTS, has_objects, inputs_source
 
 SECOND_BATCH = BATCH + 1
@@ -39,18 +40,20 @@ SECOND_LENGTH = SEQUENCE - 8
 """The second shape: more samples, shorter texts."""
 
 
-def script(content: bytes) -> Script:
-    """Write the script for a `ProofRequest` as JSON."""
-    wanted = msgspec.json.decode(content, type=ProofRequest)
-    return Script(text=source(wanted))
+def script(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
+    """Write the script to a file of the artifacts. The options of the work are a `WantedProof`."""
+    wanted = msgspec.convert(values, WantedProof)
+    text = source(msgspec.structs.replace(subject.request, work=None), wanted)
+    (subject.artifacts / SCRIPT_FILE).write_text(text)
+    return TargetOutcome(status=Status.PASS, artifacts=(SCRIPT_FILE,))
 
 
-def source(wanted: ProofRequest) -> str:
+def source(request: Request, wanted: WantedProof) -> str:
     """Return the complete script.
 
     Raises InputsError or ConfigError where the model or its inputs cannot be written as source.
     """
-    request = at_written_depth(wanted.request)
+    request = at_written_depth(request)
     overrides = overrides_of(request)
     built = build_model(request, None, overrides)
     train = request.target.mode is Mode.TRAIN
