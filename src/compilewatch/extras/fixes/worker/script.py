@@ -7,6 +7,7 @@ import copy
 import inspect
 import textwrap
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from compilewatch.extras.fixes.worker import (
     results,
 )
 from compilewatch.records import Mode, Request, Status
+from compilewatch.worker import forked
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.example_inputs.context import BATCH, SEQUENCE
 from compilewatch.worker.model.overrides import overrides_of
@@ -59,7 +61,7 @@ def source(request: Request, wanted: WantedProof) -> str:
     train = request.target.mode is Mode.TRAIN
     built.module.train(train)  # detectors take other inputs in train mode
     first = make_inputs(built.module, built.config, request, overrides, None)
-    second = make_inputs(
+    longer = make_inputs(
         built.module,
         built.config,
         request,
@@ -68,8 +70,7 @@ def source(request: Request, wanted: WantedProof) -> str:
         batch=SECOND_BATCH,
         length=SECOND_LENGTH,
     )
-    if shapes(first) == shapes(second):
-        second = with_one_more(built.module, first)
+    second = second_shape(built.module, first, longer)
     objects = has_objects(first) or has_objects(second)
     model = [
         *model_source(request, built.module, built.config),
@@ -110,23 +111,44 @@ def shapes(made: ExampleInputs) -> list[torch.Size]:
     return [each.shape for each in leaves if isinstance(each, torch.Tensor)]
 
 
-def with_one_more(module: torch.nn.Module, made: ExampleInputs) -> ExampleInputs:
-    """Repeat the first sample of inputs that a person gave; if that fails, return them as they are.
+def second_shape(
+    module: torch.nn.Module, first: ExampleInputs, longer: ExampleInputs
+) -> ExampleInputs:
+    """Return inputs of another shape that eager mode takes; the first ones if it takes none.
 
-    All tensors that have as many samples as the first one get one more.
+    They are those that the rules make for more samples, or else the first ones with one more
+    sample, where a person gave them or the rules know no number of samples.
     """
+    for made in (longer, with_one_more(first)):
+        if shapes(made) != shapes(first) and is_taken(module, made):
+            return made
+    return first
+
+
+def is_taken(module: torch.nn.Module, made: ExampleInputs) -> bool:
+    """Whether a model takes these inputs in eager mode. Nothing of the call is left."""
+
+    def call(module: torch.nn.Module) -> bool:
+        with torch.no_grad():
+            module(*made.args, **made.kwargs)
+        return True
+
+    try:
+        if forked.possible():
+            return forked.in_fork(partial(call, module), bool, [])
+        return call(copy.deepcopy(module))
+    except Exception:  # noqa: BLE001  (model code)
+        return False
+
+
+def with_one_more(made: ExampleInputs) -> ExampleInputs:
+    """Repeat the first sample in all tensors that have as many samples as the first one."""
     samples = next((shape[:1] for shape in shapes(made) if shape), None)
 
     def longer(value: torch.Tensor) -> torch.Tensor:
         return torch.cat([value, value[:1]]) if value.shape[:1] == samples else value
 
     args, kwargs = tree_map_only(torch.Tensor, longer, (made.args, made.kwargs))
-    given = copy.deepcopy((args, kwargs))
-    try:
-        with torch.no_grad():
-            copy.deepcopy(module)(*given[0], **given[1])
-    except Exception:  # noqa: BLE001  (model code)
-        return made
     return replace(made, args=args, kwargs=kwargs)
 
 

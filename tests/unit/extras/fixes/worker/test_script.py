@@ -1,0 +1,49 @@
+"""The second shape of a proof: inputs that eager mode takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+def made(*shapes: tuple[int, ...]) -> Any:
+    import torch
+
+    from compilewatch.worker.subject import ExampleInputs
+
+    return ExampleInputs(strategy="rules", args=tuple(map(torch.zeros, shapes)), kwargs={})
+
+
+@pytest.mark.parametrize(
+    ("most", "equal", "expected"),
+    [
+        (9, False, [(3, 4), (1,)]),  # what the rules make
+        (9, True, [(3, 4), (3,)]),  # they leave an argument as it is: one more sample of both
+        (2, True, [(2, 4), (2,)]),  # no more samples
+    ],
+)
+def test_the_second_shape_is_one_that_the_model_takes(
+    most: int, equal: bool, expected: list[tuple[int, ...]]
+) -> None:
+    import torch
+    from torch import nn
+
+    from compilewatch.extras.fixes.worker.script import second_shape, shapes
+
+    class Lengths(nn.Module):
+        calls = 0
+
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if len(x) > most or (equal and len(lengths) != len(x)):
+                raise ValueError("as many lengths as samples are needed")
+            return x
+
+    model = Lengths()
+    first = made((2, 4), (2,) if equal else (1,))
+    longer = made((3, 4), (2,) if equal else (1,))
+    assert [tuple(s) for s in shapes(second_shape(model, first, longer))] == expected
+    assert model.calls == 0
