@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from types import CodeType
+from types import CodeType, FunctionType
+from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Statement = ast.stmt
@@ -197,3 +198,25 @@ class Plain(ast.NodeTransformer):
         first = node.body[0]
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
             node.body = node.body[1:] or [ast.Pass()]
+
+
+def scope_of(function: FunctionType) -> dict[str, Any]:
+    """The values of the names that a function reads from outside: globals and its closure."""
+    closure = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            closure[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return {**function.__globals__, **closure}
+
+
+def without_annotations(node: ast.AST) -> None:
+    """Remove annotations before names are looked up: a type is not needed."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.arg):
+            each.annotation = None
+        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            each.returns = None
+        elif isinstance(each, ast.AnnAssign):
+            each.annotation = ast.Constant(None)

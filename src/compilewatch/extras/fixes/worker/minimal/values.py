@@ -126,3 +126,28 @@ def import_of(module: str) -> str:
 
 COLLECTIONS = (list, tuple, set, frozenset, dict, OrderedDict, defaultdict, deque, torch.Size)
 """Types of collections whose elements are written one by one."""
+
+
+def present(value: Any, names: set[str]) -> set[str]:
+    """Those names that may be attributes of an object; a module is asked for what it has."""
+    if not isinstance(value, torch.nn.Module):
+        return {name for name in names if not name.endswith("()")}
+    own = vars(value)  # an uninitialized module has no tables
+    tables = (own, *(own.get(table, {}) for table in ("_modules", "_parameters", "_buffers")))
+    return names.intersection(_names_of(type(value)).union(*tables))
+
+
+_NAMES: dict[type, frozenset[str]] = {}
+
+
+def _names_of(kind: type) -> frozenset[str]:
+    """The attributes of a class; `dir` takes long for a class of models."""
+    if kind not in _NAMES:
+        _NAMES[kind] = frozenset(dir(kind))
+    return _NAMES[kind]
+
+
+def path_of_owner(kind: type, name: str) -> bool:
+    """Whether torch itself defines an attribute of a class."""
+    owner = next((c for c in kind.__mro__ if name in vars(c)), None)
+    return owner is not None and path_of(owner) is not None

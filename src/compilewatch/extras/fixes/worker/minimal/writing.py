@@ -13,7 +13,7 @@ import functools
 import inspect
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -25,12 +25,17 @@ from compilewatch.extras.fixes.worker.minimal.code import (
     function_of,
     names_called,
     names_read,
+    scope_of,
+    without_annotations,
 )
+from compilewatch.extras.fixes.worker.minimal.torch_modules import torch_module_source
 from compilewatch.extras.fixes.worker.minimal.values import (
     is_plain_module,
     known_object,
     path_of,
+    path_of_owner,
     plain_source,
+    present,
     tensor_source,
 )
 
@@ -47,7 +52,6 @@ _ELEMENT = "element_of_"
 """How the names of modules begin that are in another one: code calls them by names of its own."""
 _OF_EACH_MODULE = frozenset(vars(nn.Module())) - {"training"}
 _ABSTRACT = ("Generic", "ABC", "Protocol")
-_OF_MODE = (nn.Dropout, nn.modules.batchnorm._BatchNorm)
 
 
 class Writer:
@@ -217,7 +221,7 @@ class Writer:
         self.reads(node)
         if isinstance(node, ast.FunctionDef) and not self._decorators:
             node.decorator_list = []
-        _without_annotations(node)
+        without_annotations(node)
         renamed = self.defined_names(names_read(node), scope)
         plain = ast.fix_missing_locations(Plain(renamed, decorators=self._decorators).visit(node))
         if isinstance(plain, ast.Lambda):
@@ -352,7 +356,7 @@ class Writer:
     def _read_attributes(self, value: Any) -> list[tuple[str, str]]:
         """The attributes of an object that code reads, and their sources; methods are left out."""
         found = []
-        for name in sorted(_present(value, self.attributes)):
+        for name in sorted(present(value, self.attributes)):
             static = inspect.getattr_static(type(value), name, None)
             method = isinstance(static, types.FunctionType | classmethod | staticmethod)
             if (
@@ -385,88 +389,8 @@ class Writer:
 
     def _torch_module(self, value: nn.Module, hint: str) -> str:
         """A module of torch, made by its constructor from the attributes of the same names."""
-        module, kind = path_of(type(value)) or ("", "")
         children = [self.expression(each, f"{_ELEMENT}{hint}") for each in value.children()]
-        known = getattr(nn, kind, None) is type(value)
-        short = f"torch.nn.{kind}" if known else f"{module}.{kind}"
-        if isinstance(value, nn.ModuleList):
-            source = f"{short}([{', '.join(children)}])"
-        elif isinstance(value, nn.Sequential):
-            source = f"{short}({', '.join(children)})"
-        elif isinstance(value, nn.ModuleDict):
-            pairs = zip(value.keys(), children, strict=True)
-            source = f"{short}({{{', '.join(f'{k!r}: {v}' for k, v in pairs)}}})"
-        else:
-            source = f"{short}({', '.join(self._constructor(value))})"
+        source = torch_module_source(value, children, self.expression)
         name = self._new_name(value, hint)
-        evaluated = ".eval()" if not value.training and _depends_on_mode(value) else ""
-        self._objects.append(f"{name} = {source}{evaluated}")
+        self._objects.append(f"{name} = {source}")
         return name
-
-    def _constructor(self, value: nn.Module) -> list[str]:
-        arguments = []
-        kinds = (kind for kind in type(value).__mro__ if "__init__" in vars(kind))
-        signatures = (inspect.signature(vars(kind)["__init__"]).parameters for kind in kinds)
-        named: Mapping[str, inspect.Parameter] = next(
-            (s for s in signatures if "args" not in s), {}
-        )  # LSTM passes them on
-        for parameter in named.values():
-            given = getattr(value, parameter.name, _MISSING)
-            if given is _MISSING or parameter.name in ("self", "device", "dtype", "mode"):
-                continue
-            if isinstance(given, torch.Tensor) or (given is None and parameter.name == "bias"):
-                given = given is not None
-            if given is not parameter.default and given != parameter.default:
-                arguments.append(f"{parameter.name}={self.expression(given, parameter.name)}")
-        return arguments
-
-
-def _present(value: Any, names: set[str]) -> set[str]:
-    """Those names that may be attributes of an object; a module is asked for what it has."""
-    if not isinstance(value, nn.Module):
-        return {name for name in names if not name.endswith("()")}
-    own = vars(value)  # an uninitialized module has no tables
-    tables = (own, *(own.get(table, {}) for table in ("_modules", "_parameters", "_buffers")))
-    return names.intersection(_names_of(type(value)).union(*tables))
-
-
-_NAMES: dict[type, frozenset[str]] = {}
-
-
-def _names_of(kind: type) -> frozenset[str]:
-    """The attributes of a class; `dir` takes long for a class of models."""
-    if kind not in _NAMES:
-        _NAMES[kind] = frozenset(dir(kind))
-    return _NAMES[kind]
-
-
-def _depends_on_mode(module: nn.Module) -> bool:
-    return any(isinstance(m, _OF_MODE) for m in module.modules())
-
-
-def path_of_owner(kind: type, name: str) -> bool:
-    """Whether torch itself defines an attribute of a class."""
-    owner = next((c for c in kind.__mro__ if name in vars(c)), None)
-    return owner is not None and path_of(owner) is not None
-
-
-def scope_of(function: types.FunctionType) -> dict[str, Any]:
-    """The values of the names that a function reads from outside: globals and its closure."""
-    closure = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            closure[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    return {**function.__globals__, **closure}
-
-
-def _without_annotations(node: ast.AST) -> None:
-    """Remove annotations before names are looked up: a type is not needed."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.arg):
-            each.annotation = None
-        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-            each.returns = None
-        elif isinstance(each, ast.AnnAssign):
-            each.annotation = ast.Constant(None)
