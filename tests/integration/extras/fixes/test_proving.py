@@ -183,6 +183,7 @@ def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
         "exit": untouched(lambda: sys.exit("ended")),
         "death": untouched(lambda: os.kill(os.getpid(), 9)),
         "beside": beside(),
+        "at a time": [at_a_time(8), at_a_time(10**15)],
         "captured": untouched(lambda: captured(subject, calls=1)),
         "left behind": untouched(lambda: left_behind(subject)),
         "unusual": untouched(lambda: for_unusual(subject, whole=False)),
@@ -199,6 +200,7 @@ def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
     assert found["exit"] == {"raised": "SystemExit: ended"}
     assert found["death"] == {"raised": "the process ended"}
     assert found["beside"] == [2, 1, 2]
+    assert found["at a time"] == [min(2, os.cpu_count() or 1), 1]
     assert found["captured"] == {
         "late": 0,
         "breaks": 2,

@@ -42,8 +42,8 @@ from compilewatch.extras.fixes.worker.results import (
 KEPT = 0.9
 """How many of the operators that were in graphs must stay there; a fix may need a few fewer."""
 
-AT_A_TIME = min(2, os.cpu_count() or 1)
-"""How many requirements are examined at a time; each has one or two copies of the model."""
+MEMORY_OF_TWO = 10
+"""As many times the size of a model two requirements take: two models each, and their results."""
 
 
 def prove(
@@ -153,19 +153,33 @@ def unusual_equal(found: Any, report: Callable[[str, Step], None]) -> bool:
     return all(passed for _, passed, _ in found)
 
 
-def warm_up(subject: ProofSubject) -> None:
-    """Build the model, and compile something else, so that no fork has to import all that again."""
+def warm_up(subject: ProofSubject) -> int:
+    """Build the model, and compile something else, so that no fork has to import all that again.
+
+    Returns the bytes of its parameters and buffers.
+    """
 
     def product(x: torch.Tensor) -> torch.Tensor:
         return x * x.shape[0]
 
     torch.set_num_threads(1)  # a fork has only the thread that forks
-    subject.build(0)
+    model = subject.build(0)
+    held = [*model.parameters(), *model.buffers()]
+    size: int = sum(each.numel() * each.element_size() for each in held)
+    del model, held
     compiled = torch.compile(product, backend="eager")
     for size in (2, 3):
         compiled(torch.ones(size))
     torch._dynamo.reset()
     gc.freeze()  # so that a collection in a fork copies no memory of this process
+    return size
+
+
+def at_a_time(size: int) -> int:
+    """How many requirements of a model of so many bytes may be examined at a time."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    alone = "--one-at-a-time" in sys.argv or MEMORY_OF_TWO * size > memory
+    return 1 if alone else min(2, os.cpu_count() or 1)
 
 
 def say(text: str) -> None:
@@ -178,7 +192,7 @@ def main(subject: ProofSubject) -> int:
 
     0: a single graph, proven; 1: fewer graph breaks, proven; 3: not proven. With --cost, nothing is
     proven: it prints the seconds of a call as JSON, and the exit status is 0. Requirements are
-    examined two at a time, with --one-at-a-time one after the other.
+    examined two at a time where the memory suffices, with --one-at-a-time one after the other.
     """
     if "--cost" in sys.argv:
         say(json.dumps(costs(subject)))
@@ -192,8 +206,8 @@ def main(subject: ProofSubject) -> int:
         if not as_json:
             say(f"{'ok  ' if found[0] else 'FAIL'} {name}: {found[1]}")
 
-    warm_up(subject)
-    with Forks(1 if "--one-at-a-time" in sys.argv else AT_A_TIME) as forks:
+    size = warm_up(subject)
+    with Forks(at_a_time(size)) as forks:
         figures = prove(subject, report, forks)
     holds = all(passed for _, passed, _ in steps)
     if as_json:
