@@ -181,7 +181,8 @@ def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
         "value": untouched(lambda: [1, "two"]),
         "error": untouched(lambda: 1 / 0),
         "exit": untouched(lambda: sys.exit("ended")),
-        "death": untouched(lambda: os.kill(os.getpid(), 9)),
+        "death": untouched(lambda: os._exit(1)),
+        "killed": untouched(lambda: os.kill(os.getpid(), 9)),
         "beside": beside(),
         "at a time": [at_a_time(8), at_a_time(10**15)],
         "captured": untouched(lambda: captured(subject, calls=1)),
@@ -199,6 +200,7 @@ def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
     assert found["error"] == {"raised": "ZeroDivisionError: division by zero"}
     assert found["exit"] == {"raised": "SystemExit: ended"}
     assert found["death"] == {"raised": "the process ended"}
+    assert found["killed"]["raised"].startswith("the process was killed")
     assert found["beside"] == [2, 1, 2]
     assert found["at a time"] == [min(2, os.cpu_count() or 1), 1]
     assert found["captured"] == {

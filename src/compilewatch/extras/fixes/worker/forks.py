@@ -17,13 +17,15 @@ import torch
 
 DIED: dict[str, Any] = {"raised": "the process ended"}
 
+KILLED: dict[str, Any] = {"raised": "the process was killed, as happens where memory is short"}
+
 
 class Fork:
     """A function that returns in a fork what JSON can hold; it begins when it is its turn."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
-        self.process, self.pipe, self.ended = 0, -1, False
+        self.process, self.pipe, self.ended, self.killed = 0, -1, False, False
         self.said = b""
 
     def begin(self) -> None:
@@ -52,7 +54,8 @@ class Fork:
 
     def end(self) -> None:
         os.close(self.pipe)
-        os.waitpid(self.process, 0)
+        _, status = os.waitpid(self.process, 0)
+        self.killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         self.ended = True
 
 
@@ -78,13 +81,18 @@ class Forks:
         return fork
 
     def result(self, fork: Fork) -> Any:
-        """Wait for a fork, and return what its function did; `DIED` if the process ended before."""
+        """Wait for a fork, and return what its function did.
+
+        That is `DIED` or `KILLED` if the process ended before.
+        """
         while not fork.ended:
             running = {each.pipe: each for each in self.running()}
             for pipe in select.select(list(running), [], [])[0]:
                 running[pipe].read()
             self.fill()
-        return json.loads(fork.said) if fork.said else DIED
+        if fork.said:
+            return json.loads(fork.said)
+        return KILLED if fork.killed else DIED
 
     def running(self) -> list[Fork]:
         return [each for each in self.forks if each.process and not each.ended]
@@ -96,7 +104,7 @@ class Forks:
 
 
 def untouched(function: Callable[[], Any]) -> Any:
-    """Return what a function returns in a fork; `DIED` if the process ends before that."""
+    """Return what a function returns in a fork; `DIED` or `KILLED` if that ends before."""
     with Forks(1) as forks:
         return forks.result(forks.start(function))
 
