@@ -40,6 +40,10 @@ MAX_REWRITES = 4
 """How many rewrites are made one after the other while the compiler still fails."""
 
 
+WITHOUT = "without the fix, too"
+"""What a proof says of a failure that is not the fix's (`worker.results`): the search ends."""
+
+
 class FixEvaluator(Protocol):
     """Says what Dynamo does with the model under changes, in a process of its own."""
 
@@ -101,7 +105,7 @@ class Search:
             if proof.holds and (made.proof is None or proof.single_graph):
                 made.changes, made.script, made.proof = chosen, script, proof
                 made.left = self._left(chosen)
-            if proof.holds and proof.single_graph:
+            if (proof.holds and proof.single_graph) or WITHOUT in proof.failure:
                 return
             left = [each for each in chosen if each.name not in banned]
             banned.add(left[-1].name)  # the most intrusive one

@@ -243,6 +243,21 @@ def test_an_error_that_only_inductor_loses_is_not_proven(tmp_path: Path) -> None
     assert found == [False, "no error for NaN, for which eager mode raises one"]
 
 
+def test_an_error_of_inductor_without_the_fix_is_not_blamed_on_it(tmp_path: Path) -> None:
+    """Only Inductor raises it; here it is made to fail for all models."""
+    failing = """
+    def fail(graph):
+        raise AssertionError("no such stride")
+
+    torch._inductor.config.post_grad_custom_pre_pass = fail
+    """
+    last = f"{textwrap.dedent(failing)}\nsay(json.dumps(equal_with_inductor(subject, whole=False)))"
+    passed, detail = said(ran(tmp_path, last=last))
+    assert not passed
+    assert "no such stride" in detail
+    assert detail.endswith("(without the fix, too)")
+
+
 def test_the_text_is_plain_pytorch() -> None:
     text = proof_text()
     assert "compilewatch" not in text

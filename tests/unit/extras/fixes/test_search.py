@@ -192,6 +192,15 @@ def test_nothing_is_printed_if_the_proof_rejects_everything(found: Callable[...,
     assert fix.left == fix.breaks
 
 
+def test_it_ends_where_the_model_fails_without_the_fix_too(found: Callable[..., Fix]) -> None:
+    """Another fix would not compile either."""
+    failure = "results of Inductor: AssertionError: stride (without the fix, too)"
+    world = World({}, {"forward": [A, B]}, rejects=lambda _: failure)
+    world.left = lambda names: [] if names else ["forward"]  # type: ignore[method-assign]
+    assert found(world).status is FixStatus.NOTHING
+    assert len(world.proven) == 1
+
+
 def test_fewer_breaks_are_an_improvement(found: Callable[..., Fix]) -> None:
     fix = found(World({"one": {"A"}, "two": {"nothing"}}, {"one": [A]}))
     assert (fix.status, names(fix)) == (FixStatus.IMPROVES, ["A"])
