@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -158,8 +160,8 @@ class Finder:
         """Return what the script of a proof says of the time of calls; None if it says nothing."""
         chosen = self._environments.interpreter(request.target.environment)
         try:
-            done = _ran(script, ["--cost"], str(chosen.path), worker_variables(chosen))
-            return msgspec.json.decode(done.stdout.splitlines()[-1], type=FixCost)
+            out, _ = _ran(script, ["--cost"], str(chosen.path), worker_variables(chosen))
+            return msgspec.json.decode(out.splitlines()[-1], type=FixCost)
         except (subprocess.TimeoutExpired, IndexError, msgspec.DecodeError):
             return None
 
@@ -202,31 +204,44 @@ def run_proof(script: str, python: str, variables: dict[str, str], *, alone: boo
     """Run the script of a proof in a fresh process, without compilewatch, and read its figures."""
     options = ["--json"] if alone else ["--json", "--one-at-a-time"]
     try:
-        done = _ran(script, options, python, variables)
+        out, err = _ran(script, options, python, variables)
     except subprocess.TimeoutExpired:
         return _failed(LATE, f"not within {PROOF_SECONDS:g} s")
     try:
-        found = msgspec.json.decode(done.stdout.splitlines()[-1])
+        found = msgspec.json.decode(out.splitlines()[-1])
         steps = tuple(ProofStep(name=n, passed=p, detail=d) for n, p, d in found.pop("steps"))
         return msgspec.convert({**found, "steps": steps}, Proof)
     except (IndexError, msgspec.DecodeError, msgspec.ValidationError, TypeError, ValueError):
-        return _failed("the proof runs", last_line(done.stderr))
+        return _failed("the proof runs", last_line(err))
 
 
 def _ran(
     script: str, options: Sequence[str], python: str, variables: dict[str, str]
-) -> subprocess.CompletedProcess[bytes]:
-    """Run a script of a proof. Raises TimeoutExpired."""
+) -> tuple[bytes, bytes]:
+    """Run a script of a proof; return its output and errors. Raises TimeoutExpired.
+
+    It forks, and forks of a model that hangs would outlive it: all of its session are ended.
+    """
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
-        path = Path(folder) / "proof.py"
+        path, out, err = (Path(folder) / name for name in (SCRIPT_FILE, "out", "err"))
         path.write_text(script)
-        return subprocess.run(
-            [python, "-B", str(path), *options],
-            env=variables,
-            capture_output=True,
-            check=False,
-            timeout=PROOF_SECONDS,
-        )
+        # No pipes, which such forks would hold open.
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                [python, "-B", str(path), *options],
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+            try:
+                process.wait(PROOF_SECONDS)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return out.read_bytes(), err.read_bytes()
 
 
 def _failed(name: str, detail: str) -> Proof:
