@@ -411,6 +411,8 @@ def test_a_cluster_of_its_own_that_dies_is_started_again(
             _until(lambda: bool(list(gate.glob("started-*"))))
             (started,) = gate.glob("started-*")
             os.kill(int(started.name.partition("-")[2]), signal.SIGKILL)
+            # A worker may outlive its raylet for long enough to send a result.
+            _until(lambda: len(list(gate.glob("started-*"))) > 1)
             (gate / "open").touch()
 
         with meanwhile(interfere):
