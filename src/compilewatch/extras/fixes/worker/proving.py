@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from compilewatch.extras.fixes.worker.capturing import captured, left_behind
 from compilewatch.extras.fixes.worker.cost import costs
-from compilewatch.extras.fixes.worker.forks import Forks, untouched
+from compilewatch.extras.fixes.worker.forks import KILLED, Forks
 from compilewatch.extras.fixes.worker.proof_calls import (
     CALLS,
     SEEDS,
@@ -70,8 +70,8 @@ def prove(
     figures["compilations"] = [None, after.get("compilations", -1)]
     if "raised" in after:
         # A model that fails without the fix, too, was given inputs that do not suit it.
-        before = untouched(partial(captured, subject, calls=len(CALLS)))
-        same = after["raised"] == before.get("raised")
+        before = forks.result(forks.start(partial(captured, subject, calls=len(CALLS))))
+        same = after != KILLED and after["raised"] == before.get("raised")
         name = "the inputs of both shapes suit the model" if same else "Dynamo captures it"
         report(name, (False, after["raised"]))
         return figures
@@ -90,11 +90,11 @@ def prove(
         if not fewer:
             return figures
         of_graph = forks.start(partial(equal_calls, subject, 1, "eager", whole=False))
+    report("the graphs contain the model", contained(before, after, whole=whole))
+    report("compilations do not grow", not_grown(subject, after, figures, forks))
     of_unusual = forks.start(partial(for_unusual, subject, whole=whole))
     with_inductor = partial(equal_with_inductor, subject, threads=forks.at_a_time)
     of_inductor = forks.start(partial(with_inductor, whole=whole))
-    report("the graphs contain the model", contained(before, after, whole=whole))
-    report("compilations do not grow", not_grown(subject, after, figures))
     if not step("nothing stays changed", forks.result(of_settings)):
         return figures
     for seed in SEEDS:
@@ -127,7 +127,9 @@ def contained(before: dict[str, int], after: dict[str, int], *, whole: bool) -> 
     return after["operators"] >= least, counts
 
 
-def not_grown(subject: ProofSubject, after: dict[str, int], figures: dict[str, Any]) -> Step:
+def not_grown(
+    subject: ProofSubject, after: dict[str, int], figures: dict[str, Any], forks: Forks
+) -> Step:
     """Whether each shape is compiled once, or the model compiles no more than without the fix.
 
     Only if it is not once, the compilations without the fix are counted, and put into `figures`.
@@ -135,7 +137,7 @@ def not_grown(subject: ProofSubject, after: dict[str, int], figures: dict[str, A
     with_fix = f"{after['compilations']} with the fix"
     if after["compilations"] <= len(SHAPES) and not after["late"]:
         return True, with_fix
-    before = untouched(partial(captured, subject, calls=len(CALLS)))
+    before = forks.result(forks.start(partial(captured, subject, calls=len(CALLS))))
     most = figures["compilations"][0] = before.get("compilations", 0)
     counts = f"{most} without, {with_fix}"
     if after["late"] > before.get("late", 0):
