@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -73,6 +74,8 @@ class Search:
     report: Callable[[str, int], None] = lambda *_: None
     trials: list[FixTrial] = field(default_factory=list)
     _known: dict[frozenset[str], Result] = field(default_factory=dict)
+    _not_proven: Changes = ()
+    """What helps, as far as this climb has come; it is proven where the evaluations end."""
     _began: float = field(default_factory=time.monotonic)
 
     def run(self) -> Fix:
@@ -88,6 +91,9 @@ class Search:
             self._search(baseline, made)
         except LimitReachedError as limit:
             made.limit = str(limit)
+            if made.proof is None and self._not_proven:
+                with suppress(LimitReachedError):  # of the time
+                    self._prove_into(made, self._not_proven)
         if made.proof is None:
             return made.fix(self, FixStatus.NOTHING, "nothing that was tried is proven")
         return made.fix(self, *outcome_of(made.proof))
@@ -99,27 +105,34 @@ class Search:
             if not chosen or not _better(self._result(chosen), baseline):
                 return
             chosen = self._minimised(chosen)
-            attempt = prove_with_more(self._prove, chosen)
-            chosen, script, proof = attempt.changes, attempt.script, attempt.proof
-            made.rejections += attempt.rejections
-            if proof.holds and (made.proof is None or proof.single_graph):
-                made.changes, made.script, made.proof = chosen, script, proof
-                made.left = self._left(chosen)
+            proof = self._prove_into(made, chosen)
             if (proof.holds and proof.single_graph) or WITHOUT in proof.failure:
                 return
             left = [each for each in chosen if each.name not in banned]
             banned.add(left[-1].name)  # the most intrusive one
             self._check_time()
 
+    def _prove_into(self, made: Found, changes: Changes) -> Proof:
+        """Prove changes, and keep them if they hold and are not worse than what is kept."""
+        attempt = prove_with_more(self._prove, changes)
+        self._not_proven = ()
+        made.rejections += attempt.rejections
+        proof = attempt.proof
+        if proof.holds and (made.proof is None or proof.single_graph):
+            made.changes, made.script, made.proof = attempt.changes, attempt.script, proof
+            made.left = self._left(attempt.changes)
+        return proof
+
     def _climb(self, baseline: Result, banned: frozenset[str]) -> Changes:
         """Add changes, from the first break to those that it hid, until nothing helps any more."""
         chosen: Changes = ()
+        self._not_proven = ()
         result = baseline
         while result.status is not Status.PASS:
             added = self._next(chosen, result, banned)
             if added is None:
                 break
-            chosen += added
+            self._not_proven = chosen = (*chosen, *added)
             result = self._result(chosen)
         return chosen
 
@@ -176,7 +189,7 @@ class Search:
         for each in reversed(chosen):
             without = tuple(other for other in chosen if other is not each)
             if without and not _better(wanted, self._result(without)):
-                chosen = without
+                self._not_proven = chosen = without
         return tuple(sorted(chosen, key=lambda each: list(FixKind).index(each.kind)))
 
     def _prove(self, changes: Changes) -> tuple[str, Proof]:

@@ -73,6 +73,11 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "chosen instead of branched": lambda: {"x": torch.tensor([1.0, float("inf"), 3.0])},
     "function of torch instead of math": lambda: {"x": torch.tensor([1.0, 2.5])},
     "list instead of a generator": lambda: {"x": [torch.ones(2), torch.zeros(2)]},
+    "numbers instead of elements": lambda: {
+        "sizes": torch.tensor([1, 3]),
+        "starts": torch.tensor([4, 0]),
+        "parts": [],
+    },
     "all rows visited": lambda: {
         "mask": torch.tensor([[[1, 0]], [[0, 0]], [[1, 1]]]),
         "hidden": torch.randn(2, 4, generator=torch.Generator().manual_seed(0)),
@@ -245,6 +250,26 @@ UNTOUCHED = {
         ("return math.sqrt(2)\n", 1),
         # two arguments
         ("return math.log(x, 2)\n", 1),
+    ],
+    "numbers instead of elements": [
+        # the element itself is kept, and is a tensor
+        ("for n in sizes:\n    parts.append(n)\nreturn parts\n", 2),
+        ("for n in sizes:\n    parts.append(n * 2 if n > 1 else 0)\nreturn parts\n", 2),
+        # a method of a tensor
+        ("for n in sizes:\n    m = range(n.abs())\n", 2),
+        # the quotient of numbers has another type
+        ("for n in sizes:\n    m = torch.arange(n / 2)\n", 2),
+        # the body changes the tensor that the loop goes over
+        ("for n in sizes:\n    sizes[0] = 3\n    m = range(n)\n", 2),
+        # the element is assigned
+        ("for n in sizes:\n    n = n + 1\n    m = range(n)\n", 2),
+        # no elements of a tensor
+        ("for n in sizes.items():\n    m = range(n)\n", 2),
+        ("for n in enumerate(sizes):\n    m = range(n)\n", 2),
+        # whether they are the same object
+        ("for n in sizes:\n    m = 1 if n is first else 2\n", 2),
+        # what follows a loop that was not left
+        ("for n in sizes:\n    m = range(n)\nelse:\n    m = 0\n", 2),
     ],
     "list instead of a generator": [
         # these stop before the end

@@ -241,6 +241,31 @@ def test_what_was_proven_before_the_limit_is_kept(found: Callable[..., Fix]) -> 
     assert limited.limit
 
 
+def test_what_helped_until_the_limit_is_proven(found: Callable[..., Fix]) -> None:
+    world = World({"one": {"A"}, "two": {"B"}}, {"one": [A], "two": [B]}, {"two": "one"})
+    fix = found(world, max_evaluations=2)
+    assert (fix.status, names(fix), fix.limit) == (FixStatus.IMPROVES, ["A"], "2 evaluations")
+    assert world.proven == [["A"]]
+
+
+def test_what_turned_out_not_to_be_needed_is_not_proven_at_the_limit(
+    found: Callable[..., Fix],
+) -> None:
+    fix = found(World({"one": {"A"}}, {"one": [A, B, C]}), max_evaluations=3)
+    assert (fix.status, names(fix), fix.limit) == (FixStatus.PROVEN, ["A", "B"], "3 evaluations")
+
+
+def test_what_the_proof_rejected_is_not_proven_again_at_the_limit(
+    found: Callable[..., Fix],
+) -> None:
+    world = World({"one": {"A"}}, {"one": [A, B]}, rejects=lambda _: "other results")
+    complete = found(world, max_evaluations=100)
+    for most in range(2, len(complete.trials)):
+        world.proven.clear()
+        assert found(world, max_evaluations=most).status is FixStatus.NOTHING
+        assert len(world.proven) == len({*map(tuple, world.proven)})
+
+
 def test_it_stops_at_its_time(found: Callable[..., Fix]) -> None:
     def slow(_: Names) -> bool:
         time.sleep(0.06)

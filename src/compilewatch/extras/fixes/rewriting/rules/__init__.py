@@ -8,6 +8,7 @@ from compilewatch.extras.fixes.rewriting.rules import (
     branches,
     checks,
     conditions,
+    counting,
     loops,
     masks,
     numbers,
@@ -15,6 +16,6 @@ from compilewatch.extras.fixes.rewriting.rules import (
 
 RULES: tuple[RewriteRule, ...] = tuple(
     rule
-    for module in (conditions, checks, loops, branches, masks, numbers, attention)
+    for module in (conditions, checks, loops, counting, branches, masks, numbers, attention)
     for rule in module.RULES
 )
