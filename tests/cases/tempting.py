@@ -156,6 +156,34 @@ class CallsRandomHelper(nn.Module):
         return jittered(x + 1) * 2
 
 
+def locked(x: Tensor, factor: int) -> Tensor:
+    with LOCK:
+        return x * factor
+
+
+class CallsLockedHelper(nn.Module):
+    """Calls a function that takes a lock, and does nothing else that Dynamo cannot read."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return locked(x + 1, 3) * 2
+
+
+SIZES: list[int] = []
+
+
+def remembered(x: Tensor) -> Tensor:
+    with LOCK:
+        SIZES.append(len(x))
+    return x * 3
+
+
+class CallsRememberingHelper(nn.Module):
+    """Calls a function that keeps the size of each call for others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return remembered(x + 1) * 2
+
+
 class Normalises(nn.Module):
     """Divides by the largest value, through which gradients flow."""
 

@@ -17,6 +17,7 @@ import torch
 from tempting import LARGE_BATCH, WIDTH
 from torch import Tensor, nn
 
+from compilewatch.extras.fixes.candidates.functions import traced
 from compilewatch.extras.fixes.records import FixChange, FixKind
 
 
@@ -115,6 +116,11 @@ def masked(rows: int) -> tuple[Tensor, ...]:
 
 SCALARS = setting("capture_scalar_outputs=True")
 HOME = "sys.modules[type(model).__module__]"
+
+
+def without_factor(x: Tensor, _: int) -> Tensor:
+    """Return the tensor, as if the function did nothing but take a lock."""
+    return x
 
 
 def without_scaling(self: Any, x: Tensor) -> Tensor:
@@ -420,6 +426,19 @@ CASES = (
         wrong=wrapped("torch.compiler.allow_in_graph", "jittered"),
         why="Inductor keeps the random number of its compilation",
         requirement="results of Inductor",
+    ),
+    Case(
+        model=tempting.CallsLockedHelper,
+        wrong=replaced(without_factor, HOME, "locked"),
+        why="more than the lock is left out",
+        requirement="eager results, seed 0",
+        right=traced("tempting", "locked"),
+    ),
+    Case(
+        model=tempting.CallsRememberingHelper,
+        wrong=traced("tempting", "remembered"),
+        why="sizes are kept when the model is compiled, and not at each call",
+        requirement="results of the graph, seed 0",
     ),
     Case(
         model=tempting.Normalises,

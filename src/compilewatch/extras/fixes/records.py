@@ -50,7 +50,9 @@ class FixChange(Record, frozen=True, kw_only=True):
     and `options` the dict of keyword arguments of `torch.compile`. `imports` are the statements
     that they need and `definitions` functions that they call. A rewrite has its `edits`, and the
     `diff` of the library's files. With `removes_check`, an error that the model raised for some
-    values is no longer raised. `drops` names outputs that the model no longer returns.
+    values is no longer raised. With `once`, what a function does besides its tensors is done when
+    the model is compiled, and not at each call. `drops` names outputs that the model no longer
+    returns.
     """
 
     name: str
@@ -62,6 +64,7 @@ class FixChange(Record, frozen=True, kw_only=True):
     edits: tuple[Edit, ...] = ()
     diff: str = ""
     removes_check: bool = False
+    once: bool = False
     drops: tuple[str, ...] = ()
 
 

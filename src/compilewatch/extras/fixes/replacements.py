@@ -6,7 +6,13 @@ is imported by the fix.
 
 from __future__ import annotations
 
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 if TYPE_CHECKING:
     import torch  # each fix imports it, and the parent does not
@@ -20,3 +26,17 @@ def asserted_in_graph(cond: Any, _message: Any = None) -> None:
     `torch._check_tensor_all` raises.
     """
     torch._assert_async(cond.all(), "a check of the model failed")
+
+
+@functools.cache  # another one for the same function would be compiled again
+def nonstrict(function: Callable[..., Any]) -> Callable[..., Any]:
+    traced: Callable[..., Any] = torch.compiler.nonstrict_trace(function)
+    return traced
+
+
+def trace_without_dynamo(stack: ExitStack, module: str, name: str) -> None:
+    """Put the traced function wherever a module has it under its name, until `stack` ends."""
+    function = getattr(importlib.import_module(module), name)
+    for each in list(sys.modules.values()):
+        if getattr(each, "__dict__", {}).get(name) is function:
+            stack.enter_context(mock.patch.object(each, name, nonstrict(function)))

@@ -144,7 +144,7 @@ class Search:
             for each in proposals(_open(result), self.place, rewrites=self.rewrites)
             if each.name not in have
         ]
-        usual = tuple(e for e in offered if e.kind is not FixKind.REWRITE and not e.removes_check)
+        usual = tuple(each for each in offered if not _is_tried_alone(each))
         mild = tuple(each for each in usual if each.kind is not FixKind.USAGE)
         together = [each for each in dict.fromkeys([mild, usual]) if each]
         for attempt in together:
@@ -291,6 +291,11 @@ def outcome_of(proof: Proof) -> tuple[FixStatus, str]:
         return FixStatus.PROVEN, "one graph"
     before, after = proof.breaks
     return FixStatus.IMPROVES, f"{after} graph breaks instead of {before}"
+
+
+def _is_tried_alone(change: FixChange) -> bool:
+    """Whether a change is so intrusive that it is not tried together with all others."""
+    return change.kind is FixKind.REWRITE or change.removes_check or change.once
 
 
 def _better(new: Result, old: Result) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from compilewatch.extras.fixes import replacements
 from compilewatch.extras.fixes.candidates import Place, proposals
 from compilewatch.extras.fixes.candidates.settings import after_rejection
 from compilewatch.extras.fixes.records import FixChange
@@ -129,3 +133,54 @@ def test_no_cache_is_wanted_only_of_a_model_that_takes_the_argument() -> None:
         in_force(change, stack, WithoutCache(), left)
     assert (taken, left) == ({"use_cache": False}, {})
     assert change.drops == ("past_key_values",)
+
+
+TEAM = """
+def locked(x):
+    with LOCK:
+        return x
+
+class Net:
+    def forward(self, x):
+        return self.part(x)
+"""
+
+
+def traced(reason: str, *frames: tuple[str, str]) -> list[str]:
+    """The functions that are to be traced without Dynamo, for a stack, the innermost frame last."""
+    stack = tuple(StackFrame(file=file, line=1, function=function) for file, function in frames)
+    found = graph_break(reason=reason, user_stack=stack)
+    where = Place(request=place().request, source_of=lambda file: TEAM if "team" in file else None)
+    return [each.name for each in proposals([found], where) if each.once]
+
+
+def test_the_innermost_function_of_a_module_is_traced_without_dynamo() -> None:
+    reason = "Unsupported context manager"
+    stack = (("team/net.py", "forward"), ("team/net.py", "locked"), ("torch/nn.py", "locked"))
+    assert traced(reason, *stack) == ["team.net.locked traced without Dynamo"]
+    assert traced(reason, ("team/net.py", "forward")) == []  # a method
+    assert traced(reason, ("other/net.py", "locked")) == []  # a file that cannot be read
+    assert traced("Data-dependent branching", *stack) == []  # remains without Dynamo
+    assert traced(ITEM, *stack) == []
+
+
+def test_a_function_is_traced_wherever_it_was_imported_and_the_same_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here: Any = ModuleType("team_here")
+    there: Any = ModuleType("team_there")
+    exec("def locked(x): return x", vars(here))
+    original = there.locked = here.locked
+    other = there.another = lambda x: x
+    for each in (here, there):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    seen = []
+    monkeypatch.setattr(replacements, "nonstrict", cache(lambda _: object()))
+    for _ in range(2):
+        with ExitStack() as stack:
+            replacements.trace_without_dynamo(stack, "team_here", "locked")
+            assert here.locked is there.locked is not original
+            seen.append(here.locked)
+        assert (here.locked, there.locked) == (original, original)
+    assert seen[0] is seen[1]
+    assert there.another is other

@@ -27,8 +27,16 @@ from tests.factories import graph_break, request, result
 Names = frozenset[str]
 
 
-def change(name: str, kind: FixKind = FixKind.SETTING, *, removes_check: bool = False) -> FixChange:
-    return FixChange(name=name, kind=kind, summary=name, lines=(), removes_check=removes_check)
+def change(
+    name: str,
+    kind: FixKind = FixKind.SETTING,
+    *,
+    removes_check: bool = False,
+    once: bool = False,
+) -> FixChange:
+    return FixChange(
+        name=name, kind=kind, summary=name, lines=(), removes_check=removes_check, once=once
+    )
 
 
 def broken(*places: str) -> Result:
@@ -171,6 +179,13 @@ def test_a_change_that_removes_a_check_is_tried_alone_and_last(found: Callable[.
     fix = found(world)
     assert names(fix) == ["A"]
     assert not any("dropped" in trial.changes for trial in fix.trials)
+
+
+def test_a_change_that_works_once_only_is_tried_alone(found: Callable[..., Fix]) -> None:
+    once = change("once", FixKind.FUNCTION, once=True)
+    fix = found(World({"forward": {"once"}}, {"forward": [A, once]}))
+    assert names(fix) == ["once"]
+    assert [each.changes for each in fix.trials][1:3] == [("A",), ("once",)]
 
 
 def test_what_the_proof_rejects_is_banned_and_another_found(found: Callable[..., Fix]) -> None:

@@ -47,7 +47,7 @@ def proposals(
 ) -> tuple[FixChange, ...]:
     """Return what all proposers propose, the least intrusive first, each change once.
 
-    What removes a check of the model comes last.
+    What removes a check of the model comes last. Of a kind, what does its work once comes last.
     """
     found: dict[str, FixChange] = {}
     for name, reference in PROPOSERS.items():
@@ -56,4 +56,6 @@ def proposals(
         proposer: Proposer = plugins.load(reference)()
         for change in proposer.propose(breaks, place):
             found.setdefault(change.name, change)
-    return tuple(sorted(found.values(), key=lambda each: (each.removes_check, _ORDER[each.kind])))
+    return tuple(
+        sorted(found.values(), key=lambda each: (each.removes_check, _ORDER[each.kind], each.once))
+    )

@@ -1,11 +1,13 @@
-"""One function, replaced from outside without editing it, by a reviewed replacement.
+"""One function, from outside, without editing it.
 
-A replacement does what the function does, by operators that a graph can hold. Whether that is true
-of a model is decided by the proof, unusual inputs included.
+It is replaced by a reviewed function that does the same by operators that a graph can hold, or it
+is traced without Dynamo. Whether the model still computes the same is decided by the proof, unusual
+inputs included.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +17,7 @@ from typing import Any
 from compilewatch.extras.fixes import replacements
 from compilewatch.extras.fixes.candidates import Place, Proposer
 from compilewatch.extras.fixes.records import FixChange, FixKind
+from compilewatch.extras.fixes.rewriting.changes import module_of
 from compilewatch.records import GraphBreak
 
 
@@ -42,10 +45,71 @@ _REPLACEMENTS = (
 
 
 class FunctionsProposer(Proposer):
-    def propose(self, breaks: Sequence[GraphBreak], _: Place, /) -> Iterator[FixChange]:
+    def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[FixChange]:
         for each in _REPLACEMENTS:
             if any(re.search(each.called, _text(found)) for found in breaks):
                 yield _replaced(each)
+        for found in breaks:
+            if not _OTHERWISE.search(found.reason) and (named := _function_of(found, place)):
+                yield traced(*named)
+
+
+_OTHERWISE = re.compile(
+    r"data.dependent|depends on input|Tensor\.item|tolist|_local_scalar_dense|logging|print",
+    re.IGNORECASE,
+)
+"""Reasons that remain where Dynamo does not trace, and those that a setting is for."""
+
+_NOT_OWN = re.compile(r"torch/|<")
+"""Files of torch itself, and code without a file."""
+
+
+def _function_of(found: GraphBreak, place: Place) -> tuple[str, str] | None:
+    """The module and the name of the innermost function on the stack that a module defines.
+
+    Methods get an object, and functions that are defined in others exist once for each call of
+    those: neither can be traced without Dynamo.
+    """
+    for frame in reversed(found.user_stack):
+        source = None if _NOT_OWN.match(frame.file) else place.source_of(frame.file)
+        if source is not None and frame.function in _defined(source):
+            return module_of(frame.file), frame.function
+    return None
+
+
+def _defined(source: str) -> set[str]:
+    """The functions that the body of a module defines; none of a text that is not Python."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return set()
+    return {each.name for each in body if isinstance(each, ast.FunctionDef)}
+
+
+def traced(module: str, name: str) -> FixChange:
+    """Return the change by which Dynamo does not read a function of a module."""
+    return FixChange(
+        name=f"{module}.{name} traced without Dynamo",
+        kind=FixKind.FUNCTION,
+        summary=f"{name} is run with tensors that record operators (nonstrict_trace), which may do "
+        "what Dynamo cannot read. What else it does, such as a lock, a message or a count, it does "
+        "when the model is compiled, and not at each call.",
+        imports=(
+            "import functools",
+            "import importlib",
+            "import sys",
+            "from collections.abc import Callable",
+            "from contextlib import ExitStack",
+            "from typing import Any",
+            "from unittest import mock",
+        ),
+        definitions=(
+            inspect.getsource(replacements.nonstrict),
+            inspect.getsource(replacements.trace_without_dynamo),
+        ),
+        lines=(f"trace_without_dynamo(stack, {module!r}, {name!r})",),
+        once=True,
+    )
 
 
 def _text(found: GraphBreak) -> str:

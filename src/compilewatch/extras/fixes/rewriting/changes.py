@@ -35,7 +35,7 @@ def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Fix
         name = _constant(each)
         constants.append(f"{name} = (\n{_literal(each.old)},\n{_literal(each.new)},\n)")
         lines.append(
-            f"stack.enter_context(edited({_module(each.file)!r}, {each.path!r}, {name}))",
+            f"stack.enter_context(edited({module_of(each.file)!r}, {each.path!r}, {name}))",
         )
     return FixChange(
         name=f"{rule.name} at {', '.join(places)}",
@@ -77,7 +77,8 @@ def _stem(file: str) -> str:
     return file.rpartition("/")[2].removesuffix(".py")
 
 
-def _module(file: str) -> str:
+def module_of(file: str) -> str:
+    """Return the name of the module in a file, relative to the folder of packages."""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 

@@ -182,7 +182,8 @@ def in_float64(subject: ProofSubject, seed: int, number: int) -> Outcome | None:
     with contextlib.suppress(Exception):
         args, kwargs = tree_map_only(torch.Tensor, doubled, arguments(subject, *CALLS[number]))
         precise = ProofCall(subject, subject.build(seed).double(), subject.unchanged)
-        return precise(args, kwargs, seed=number)
+        with restored_globals(precise.model):
+            return precise(args, kwargs, seed=number)
     return None
 
 
