@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
-    import torch  # each fix imports it, and the parent does not
+    import torch  # each fix imports both, and the parent does not
+    import torch._dynamo
 
 
 def asserted_in_graph(cond: Any, _message: Any = None) -> None:
@@ -30,7 +31,7 @@ def asserted_in_graph(cond: Any, _message: Any = None) -> None:
 
 @functools.cache  # another one for the same function would be compiled again
 def nonstrict(function: Callable[..., Any]) -> Callable[..., Any]:
-    traced: Callable[..., Any] = torch.compiler.nonstrict_trace(function)
+    traced: Callable[..., Any] = torch._dynamo.nonstrict_trace(function)
     return traced
 
 
