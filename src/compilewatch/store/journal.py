@@ -36,7 +36,8 @@ def append_record(path: Path, record: Record) -> None:
             sync(descriptor)
         finally:
             os.close(descriptor)
-        sync_folder(path.parent)
+        if not size:
+            sync_folder(path.parent)
     except OSError as error:
         raise failed("write", path, error) from None
 
@@ -47,12 +48,24 @@ def read_records(path: Path, kind: type[T], version: int) -> tuple[tuple[T, ...]
     A file that does not exist has none. Raises StoreError if a newer compilewatch wrote one.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        data = path.read_bytes()
     except FileNotFoundError:
         return (), ()
     except OSError as error:
         raise failed("read", path, error) from None
-    torn = lines.pop()
+    found, damaged, torn = decode_lines(data, path, kind, version)
+    return tuple(found), (*damaged, torn) if torn else tuple(damaged)
+
+
+def decode_lines(
+    data: bytes, path: Path, kind: type[T], version: int | None = None
+) -> tuple[list[T], list[str], str]:
+    """Return the records of a file's content, and one line for each line that cannot be read.
+
+    The third value is such a line about an incomplete last line, or "": it is no damage while the
+    file is being written. Raises StoreError if a newer compilewatch wrote one.
+    """
+    *lines, torn = data.split(b"\n")
     found: list[T] = []
     damaged: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -62,6 +75,5 @@ def read_records(path: Path, kind: type[T], version: int) -> tuple[tuple[T, ...]
             damaged.append(f"{path}:{number}: damaged line left out ({error})")
         except StoreError as error:
             raise StoreError(f"{path}:{number}: {error}") from None
-    if torn:
-        damaged.append(f"{path}:{len(lines) + 1}: incomplete last line left out")
-    return tuple(found), tuple(damaged)
+    last = f"{path}:{len(lines) + 1}: incomplete last line left out"
+    return found, damaged, last if torn else ""

@@ -15,6 +15,7 @@ from compilewatch.files import failed, lock
 from compilewatch.records import Result, Run
 from compilewatch.records.plans import Plan
 from compilewatch.store.formats import DamagedError, decode
+from compilewatch.store.journal import decode_lines
 
 RUN_FILE = "run.json"
 PLAN_FILE = "plan.json"
@@ -52,19 +53,9 @@ class StoredRun:
     @cached_property
     def _lines(self) -> tuple[tuple[Result, ...], tuple[str, ...]]:
         path = self.path / RESULTS_FILE
-        results: list[Result] = []
-        damaged: list[str] = []
-        lines = _read(path).split(b"\n")
-        torn = lines.pop()
-        for number, line in enumerate(lines, start=1):
-            try:
-                results.append(decode(line, Result))
-            except DamagedError as error:
-                damaged.append(f"{path}:{number}: damaged line left out ({error})")
-            except StoreError as error:
-                raise StoreError(f"{path}:{number}: {error}") from None
+        results, damaged, torn = decode_lines(_read(path), path, Result)
         if torn and self.run.state != "running":
-            damaged.append(f"{path}:{len(lines) + 1}: incomplete last line left out")
+            damaged.append(torn)
         newest = {(r.request.model.name, r.request.target): r for r in results}
         return tuple(newest.values()), tuple(damaged)
 

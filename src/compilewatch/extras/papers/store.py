@@ -7,6 +7,7 @@ append-only and synced, so that a process that is killed loses no line that was 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import threading
@@ -14,22 +15,14 @@ import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from compilewatch.errors import StoreError, UsageError, did_you_mean
 from compilewatch.extras.papers.records import CallState, ModelCall, PipelineStage, StageResult
-from compilewatch.files import (
-    append_all,
-    failed,
-    lock,
-    safe_name,
-    sync,
-    sync_folder,
-    write_atomically,
-)
+from compilewatch.files import failed, lock, safe_name, sync, sync_folder, write_atomically
 from compilewatch.records.base import SCHEMA_VERSION, Record
+from compilewatch.store.journal import append_record, read_records
 
 FOLDERS: dict[PipelineStage, str] = {
     PipelineStage.FIND: "paper-retrieval",
@@ -48,8 +41,6 @@ FOLDERS: dict[PipelineStage, str] = {
 PROFILER_FOLDER = "profiler_results"
 JOURNAL = "journal.jsonl"
 LEDGER = "ledger.jsonl"
-
-_Line = TypeVar("_Line", StageResult, ModelCall)
 
 
 class PaperStore:
@@ -85,6 +76,15 @@ class PaperStore:
     @property
     def ledger(self) -> Ledger:
         return Ledger(self.root / LEDGER)
+
+    def damaged(self) -> tuple[str, ...]:
+        """One line for each line of the ledger and of a journal that cannot be read."""
+        calls = read_records(self.root / LEDGER, ModelCall, SCHEMA_VERSION)[1]
+        stages = (
+            read_records(path, StageResult, SCHEMA_VERSION)[1]
+            for path in sorted(self.root.glob(f"*/{JOURNAL}"))
+        )
+        return tuple(itertools.chain(calls, *stages))
 
     def write_report(self, name: str, data: bytes) -> None:
         """Replace a file of the report."""
@@ -177,7 +177,7 @@ class PaperFolder:
 
     def journal(self) -> tuple[StageResult, ...]:
         """All stage results, oldest first."""
-        return tuple(_lines(self.path / JOURNAL, StageResult))
+        return read_records(self.path / JOURNAL, StageResult, SCHEMA_VERSION)[0]
 
     def append(self, result: StageResult) -> None:
         """Append a stage result, durably."""
@@ -197,7 +197,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines = _lines(path, ModelCall)
+        self._lines = list(read_records(path, ModelCall, SCHEMA_VERSION)[0])
         self._lock = threading.Lock()
 
     def entries(self) -> tuple[ModelCall, ...]:
@@ -237,57 +237,17 @@ def _stamp() -> str:
 
 
 def _append(path: Path, record: Record) -> None:
-    """Append one line and sync it; the rest of an incomplete line is removed first."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = not path.exists()
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            _cut_incomplete(descriptor)
-            append_all(descriptor, msgspec.json.encode(record) + b"\n")
-            sync(descriptor)
-        finally:
-            os.close(descriptor)
-        if fresh:
-            sync_folder(path.parent)
     except OSError as error:
         raise failed("write", path, error) from None
-
-
-def _cut_incomplete(descriptor: int) -> None:
-    """Remove what a process that was killed wrote after the last complete line."""
-    size = os.fstat(descriptor).st_size
-    if not size or os.pread(descriptor, 1, size - 1) == b"\n":
-        return
-    data = os.pread(descriptor, size, 0)
-    os.ftruncate(descriptor, data.rfind(b"\n") + 1)
-
-
-def _lines(path: Path, kind: type[_Line]) -> list[_Line]:
-    """The complete lines of a file. Raises StoreError for a line that cannot be decoded."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise failed("read", path, error) from None
-    decoder = msgspec.json.Decoder(kind)
-    found = []
-    complete = data[: data.rfind(b"\n") + 1]
-    for number, line in enumerate(complete.splitlines(), 1):
-        try:
-            record = decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            raise StoreError(f"{path}:{number} is damaged ({error}): restore it") from None
-        if record.schema_version > SCHEMA_VERSION:
-            raise StoreError(f"{path} was written by a newer compilewatch: upgrade compilewatch")
-        found.append(record)
-    return found
+    append_record(path, record)
 
 
 def _paper_of(journal: Path) -> str:
-    """The id of the paper that a journal is about, read from its first line."""
+    """The id of the paper that a journal is about, read from the first line that names it."""
     with contextlib.suppress(OSError, UnicodeDecodeError), journal.open(encoding="utf-8") as file:
-        if found := re.search(r'"paper":"((?:[^"\\]|\\.)*)"', file.readline()):
-            return str(msgspec.json.decode(f'"{found[1]}"'))
+        for line in file:
+            if found := re.search(r'"paper":"((?:[^"\\]|\\.)*)"', line):
+                return str(msgspec.json.decode(f'"{found[1]}"'))
     return ""

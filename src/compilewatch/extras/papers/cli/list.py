@@ -17,11 +17,13 @@ def list_verb(*, output_dir: str | None, as_json: bool) -> int:
     """List the stored papers with what became of them and what they cost."""
     settings = shared.settings_of(output_dir)
     from compilewatch.extras.papers.cli.tables import print_summaries
+    from compilewatch.extras.papers.store import PaperStore
     from compilewatch.extras.papers.view import summaries
 
     found = summaries(Path(settings.output_dir))
     if as_json:
         options.print_json(found)
     else:
-        print_summaries(found, Path(settings.output_dir) / "papers")
+        outputs = Path(settings.output_dir)
+        print_summaries(found, outputs / "papers", damaged=PaperStore(outputs).damaged())
     return 0

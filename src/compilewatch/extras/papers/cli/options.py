@@ -152,7 +152,7 @@ def process(
     if as_json:
         cli_options.print_json(summaries)
     else:
-        print_summaries(summaries, store.root, earlier=earlier)
+        print_summaries(summaries, store.root, damaged=store.damaged(), earlier=earlier)
     if all(one.findings and one.findings[0].kind is FindingClass.UNREADABLE for one in summaries):
         raise UsageError(f"no selected paper can be read: {summaries[0].findings[0].evidence}")
     return summaries

@@ -78,9 +78,18 @@ def print_found(papers: Sequence[Paper]) -> None:
 
 
 def print_summaries(
-    summaries: Sequence[PaperSummary], root: Path, *, earlier: int | None = None
+    summaries: Sequence[PaperSummary],
+    root: Path,
+    *,
+    damaged: Sequence[str] = (),
+    earlier: int | None = None,
 ) -> None:
-    """One line for each paper, and the sums. `earlier` requests were sent before the run."""
+    """One line for each damaged line of what is stored, one for each paper, and the sums.
+
+    `earlier` requests were sent before the run.
+    """
+    for note in damaged:
+        click.echo(note, err=True)
     if not summaries:
         click.echo(f"no papers in {root}: start with `compilewatch papers run`")
         return

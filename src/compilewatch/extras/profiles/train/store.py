@@ -36,9 +36,11 @@ from compilewatch.extras.profiles.train.records import (
     TrainingSummary,
 )
 from compilewatch.files import failed
+from compilewatch.records import Record
+from compilewatch.store.formats import DamagedError, decode
 from compilewatch.store.runs import is_locked
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Record)
 
 TAIL_BYTES = 1 << 20
 """What `tail` reads of the end of `steps.jsonl`: about the last 1,500 steps."""
@@ -205,21 +207,13 @@ def _record(path: Path, kind: type[T]) -> T:
     return _decoded(_read(path), kind, str(path))
 
 
-class _TrainingVersion(msgspec.Struct):
-    schema_version: int
-
-
 def _decoded(data: bytes, kind: type[T], where: str) -> T:
     try:
-        version = msgspec.json.decode(data, type=_TrainingVersion).schema_version
-        if version > TRAINING_VERSION:
-            raise StoreError(
-                f"{where}: written by a newer compilewatch (schema {version}, this one knows "
-                f"{TRAINING_VERSION}): upgrade compilewatch to read it"
-            )
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode(data, kind, TRAINING_VERSION)
+    except DamagedError as error:
         raise DamagedProfileError(f"{where}: damaged ({error})") from None
+    except StoreError as error:
+        raise StoreError(f"{where}: {error}") from None
 
 
 def _read(path: Path) -> bytes:
