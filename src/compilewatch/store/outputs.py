@@ -17,6 +17,7 @@ import msgspec
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.files import failed, point_latest, sync_folder, write_atomically
 from compilewatch.records import Run
+from compilewatch.records.clock import new_run_id
 from compilewatch.records.plans import Plan
 from compilewatch.store.deletion import clear_deleted, delete_run
 from compilewatch.store.folder import RunFolder
@@ -225,10 +226,3 @@ class Store:
         near = get_close_matches(text, ids, n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near else "; see `compilewatch runs`"
         raise UsageError(f"no run {text!r} in {self.root}{hint}")
-
-
-def new_run_id() -> str:
-    """Return `YYYYmmdd-HHMMSS-ffff` in UTC; ffff counts 1/65536 of a second, so that ids sort."""
-    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-    fraction = nanoseconds * 65536 // 1_000_000_000
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(seconds))}-{fraction:04x}"

@@ -11,8 +11,9 @@ import pytest
 
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.records import RUN_VERSION
+from compilewatch.records.clock import new_run_id
 from compilewatch.store import Store
-from compilewatch.store.outputs import RUN_ID, new_run_id
+from compilewatch.store.outputs import RUN_ID
 from tests import factories
 from tests.unit.store.conftest import EMPTY
 

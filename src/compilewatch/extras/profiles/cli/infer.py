@@ -21,9 +21,9 @@ from compilewatch.extras.profiles.infer.parts import Job, Profilers, canonical, 
 from compilewatch.extras.profiles.infer.records import InferenceOptions, InferenceProfile
 from compilewatch.extras.profiles.infer.store import PREFIX, ProfileFolder
 from compilewatch.records import ConfigBuild, Depth, Status, Tier
+from compilewatch.records.clock import new_run_id
 from compilewatch.report.terminal.pieces import console, plain
 from compilewatch.sources.labelled import LabelledTexts, read_labelled
-from compilewatch.store.outputs import new_run_id
 
 INCOMPLETE = 3
 DEVICES = ("cpu", "cuda")

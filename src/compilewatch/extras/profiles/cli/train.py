@@ -33,9 +33,9 @@ from compilewatch.extras.profiles.train.workflow import (
     training_request,
 )
 from compilewatch.records import Mode, Request, Status
+from compilewatch.records.clock import new_run_id
 from compilewatch.report.terminal.pieces import console
 from compilewatch.report.wording import printable
-from compilewatch.store.outputs import new_run_id
 
 TARGETS = (EAGER, "inductor")
 

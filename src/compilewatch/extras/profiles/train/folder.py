@@ -20,6 +20,7 @@ from compilewatch.extras.profiles.train.records import (
 )
 from compilewatch.files import append_all, lock, replace, sync, sync_folder
 from compilewatch.records import Record
+from compilewatch.records.clock import new_run_id
 
 SYNC_SECONDS = 1.0
 """How often `steps.jsonl` is synced: a killed process loses no step, a power failure this much."""
@@ -35,7 +36,7 @@ class TrainingFolder:
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         while True:
-            self.path = root.absolute() / _new_id()
+            self.path = root.absolute() / new_run_id()
             try:
                 self.path.mkdir()
                 break
@@ -99,10 +100,3 @@ def _measured(path: Path) -> WrittenFile:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return WrittenFile(bytes=path.stat().st_size, sha256=digest)
-
-
-def _new_id() -> str:
-    """Return `YYYYmmdd-HHMMSS-ffff` in UTC, as the ids of runs; ffff is in 1/65536 of a second."""
-    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-    fraction = nanoseconds * 65536 // 1_000_000_000
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(seconds))}-{fraction:04x}"
