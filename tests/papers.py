@@ -14,7 +14,6 @@ from compilewatch.config.sections import PapersSettings
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
 from compilewatch.extras.papers import PaperQuery, Reply
 from compilewatch.extras.papers.calls import Budget, Caller
-from compilewatch.extras.papers.execution import Ran
 from compilewatch.extras.papers.journal import Observer
 from compilewatch.extras.papers.libraries.folder import FolderLibrary
 from compilewatch.extras.papers.pipeline import Pipeline
@@ -22,7 +21,7 @@ from compilewatch.extras.papers.prices import ModelPrice
 from compilewatch.extras.papers.providers.bedrock import BedrockProvider
 from compilewatch.extras.papers.providers.scripted import _reply
 from compilewatch.extras.papers.providers.wire import ConverseServer, Response
-from compilewatch.extras.papers.records import CodeVersion, Paper
+from compilewatch.extras.papers.records import CodeVersion, Paper, StageContent
 from compilewatch.extras.papers.rules import load_rules
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 
@@ -66,9 +65,9 @@ class FakeChecker:
     def __init__(self) -> None:
         self.runs = 0
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
         self.runs += 1
-        return Ran(detail="passed", numbers={"training_loss": 1.0})
+        return StageContent(detail="passed", numbers={"training_loss": 1.0})
 
 
 def write_papers(folder: Path, count: int) -> None:

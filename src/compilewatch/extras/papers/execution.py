@@ -30,8 +30,8 @@ from compilewatch.extras.papers.records import (
     PaperFinding,
     PaperPlan,
     PipelineStage,
+    StageContent,
 )
-from compilewatch.records import Record
 
 SCRIPTS = Path(__file__).with_name("worker")
 SCRIPT = "main.py"
@@ -102,17 +102,6 @@ def _import_torch(python: str | None) -> None:
     )
 
 
-class Ran(Record, frozen=True, kw_only=True):
-    """What a run in the sandbox showed. `not_run` says why there was none."""
-
-    findings: tuple[PaperFinding, ...] = ()
-    numbers: dict[str, float] = {}
-    labels: dict[str, str] = {}
-    files: tuple[str, ...] = ()
-    not_run: str = ""
-    detail: str = ""
-
-
 _Kind = TypeVar("_Kind", "_State", "_Compared")
 
 
@@ -156,7 +145,7 @@ def run_eager(
     generation: CodeVersion,
     plan: PaperPlan,
     limits: SandboxLimits = EAGER_LIMITS,
-) -> tuple[Ran, Ran]:
+) -> tuple[StageContent, StageContent]:
     """Run the code in eager mode; returns what eager mode and what the formulas showed."""
     formulas = {claim.id: claim.formula for claim in plan.claims if claim.formula}
     # Drawn for each run, so that no code can hold prepared results.
@@ -167,27 +156,27 @@ def run_eager(
         runner.check()
         result = runner.run(files, limits)
         if result.ending is SandboxEnding.NOT_STARTED:
-            return Ran(not_run=result.detail), Ran(not_run=result.detail)
+            return StageContent(not_run=result.detail), StageContent(not_run=result.detail)
         state = _decoded(result, _State)
-        eager = Ran(
+        eager = StageContent(
             findings=tuple(_eager_findings(result, state)),
             numbers=_numbers(result, state),
             detail=f"{state.parameters:,} parameters" if state.parameters is not None else "",
         )
         if eager.findings or state.phase != "done":
-            return eager, Ran(not_run="the code does not run in eager mode")
+            return eager, StageContent(not_run="the code does not run in eager mode")
         if not formulas:
-            return eager, Ran(detail="the plan gives no formula to compute")
+            return eager, StageContent(detail="the plan gives no formula to compute")
         returned = {name: data for name, data in result.files.items() if name != "result.json"}
         asked |= {"formulas": formulas, "returned": state.returned}
         return eager, compare(runner, asked, returned, limits)
     except SandboxError as error:
-        return Ran(not_run=str(error)), Ran(not_run=str(error))
+        return StageContent(not_run=str(error)), StageContent(not_run=str(error))
 
 
 def compare(
     runner: CodeRunner, asked: dict[str, Any], returned: Mapping[str, bytes], limits: SandboxLimits
-) -> Ran:
+) -> StageContent:
     """Compare what submodules returned with the formulas, in a sandbox without generated code.
 
     The formulas are text of a model too, so they are computed within limits. Raises SandboxError.
@@ -196,8 +185,8 @@ def compare(
     files = {**returned, **_scripts("reference.py"), "request.json": _json(asked)}
     result = runner.run(files, limits)
     if result.ending is SandboxEnding.NOT_STARTED:
-        return Ran(not_run=result.detail)
-    return Ran(
+        return StageContent(not_run=result.detail)
+    return StageContent(
         findings=tuple(_formula_findings(result, formulas)),
         numbers={"formulas": float(len(formulas))},
         detail=f"formulas computed apart from the code: {len(formulas)}",
@@ -212,16 +201,18 @@ def _json(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def run_training(runner: CodeRunner, generation: CodeVersion, limits: SandboxLimits) -> Ran:
+def run_training(
+    runner: CodeRunner, generation: CodeVersion, limits: SandboxLimits
+) -> StageContent:
     """Train briefly in the sandbox of this machine."""
     files = training_files(generation)
     try:
         runner.check()
         result = runner.run(files, limits)
     except SandboxError as error:
-        return Ran(not_run=str(error))
+        return StageContent(not_run=str(error))
     if result.ending is SandboxEnding.NOT_STARTED:
-        return Ran(not_run=result.detail)
+        return StageContent(not_run=result.detail)
     return trained(result)
 
 
@@ -233,7 +224,7 @@ def training_files(generation: CodeVersion) -> dict[str, str]:
     }
 
 
-def trained(result: SandboxResult) -> Ran:
+def trained(result: SandboxResult) -> StageContent:
     """The numbers and findings of a training. An exit status of 0 without numbers is no success."""
     numbers = trained_numbers(result.stdout)
     finding = ending_of(result, PipelineStage.EXECUTE) or _failed_exit(
@@ -251,7 +242,7 @@ def trained(result: SandboxResult) -> Ran:
     said = "trained on synthetic data in the sandbox of this machine (CPU)"
     labels = {"where": "sandbox"}
     found = (finding,) if finding else ()
-    return Ran(findings=found, numbers=numbers, detail=said, labels=labels)
+    return StageContent(findings=found, numbers=numbers, detail=said, labels=labels)
 
 
 def trained_numbers(stdout: bytes) -> dict[str, float]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
-from compilewatch.extras.papers.execution import Ran
 from compilewatch.extras.papers.records import (
     CodeVersion,
     PaperFinding,
     PipelineStage,
+    StageContent,
     StageOutcome,
     StageResult,
 )
@@ -22,37 +22,13 @@ from compilewatch.records.clock import now
 Observer = Callable[[StageResult], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Made:
-    """What a stage made, before it is stored."""
-
-    findings: tuple[PaperFinding, ...] = ()
-    files: tuple[str, ...] = ()
-    detail: str = ""
-    numbers: dict[str, float] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-    not_run: str = ""
-    scripted: bool = False
+def failed(finding: PaperFinding) -> StageContent:
+    return StageContent(findings=(finding,))
 
 
-def failed(finding: PaperFinding) -> Made:
-    return Made(findings=(finding,))
-
-
-def listed(findings: Iterable[PaperFinding], detail: str) -> Made:
+def listed(findings: Iterable[PaperFinding], detail: str) -> StageContent:
     found = tuple(findings)
-    return Made(findings=found, detail="" if found else detail)
-
-
-def made(ran: Ran, files: tuple[str, ...] = ()) -> Made:
-    return Made(
-        findings=ran.findings,
-        files=(*files, *ran.files),
-        detail=ran.detail,
-        numbers=ran.numbers,
-        labels=ran.labels,
-        not_run=ran.not_run,
-    )
+    return StageContent(findings=found, detail="" if found else detail)
 
 
 @dataclass(kw_only=True)
@@ -65,7 +41,9 @@ class Journal:
     lines: list[StageResult]
     version: CodeVersion | None = None
 
-    def stage(self, stage: PipelineStage, key: str, make: Callable[[], Made]) -> StageResult:
+    def stage(
+        self, stage: PipelineStage, key: str, make: Callable[[], StageContent]
+    ) -> StageResult:
         """The result of a stage from the journal, or a new one, stored."""
         for known in reversed(self.lines):
             if known.stage is stage and known.key == key and known.is_lasting:
@@ -84,9 +62,9 @@ class Journal:
 
     def not_run(self, stage: PipelineStage, generation: CodeVersion, why: str) -> None:
         """Store why a stage of a version was not run."""
-        self.stage(stage, f"{generation.id}-not-run", lambda: Made(not_run=why))
+        self.stage(stage, f"{generation.id}-not-run", lambda: StageContent(not_run=why))
 
-    def _result(self, stage: PipelineStage, key: str, new: Made) -> StageResult:
+    def _result(self, stage: PipelineStage, key: str, new: StageContent) -> StageResult:
         outcome = StageOutcome.FAILED if new.findings else StageOutcome.PASSED
         if new.not_run:
             outcome = StageOutcome.NOT_RUN

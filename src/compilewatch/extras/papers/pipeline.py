@@ -20,8 +20,8 @@ from compilewatch.extras.papers import faithfulness as faithful
 from compilewatch.extras.papers.analysis import summarise_paper
 from compilewatch.extras.papers.calls import Caller, NoReplyError
 from compilewatch.extras.papers.datasets import offline
-from compilewatch.extras.papers.execution import CodeRunner, Ran, run_eager
-from compilewatch.extras.papers.journal import Journal, Made, Observer, failed, listed, made
+from compilewatch.extras.papers.execution import CodeRunner, run_eager
+from compilewatch.extras.papers.journal import Journal, Observer, failed, listed
 from compilewatch.extras.papers.records import (
     REPAIRABLE,
     CodeVersion,
@@ -34,6 +34,7 @@ from compilewatch.extras.papers.records import (
     PaperText,
     PipelineStage,
     Review,
+    StageContent,
     StageOutcome,
     StageResult,
 )
@@ -53,7 +54,7 @@ class Checker(Protocol):
         """What can change the outcome beside the code: environment, targets, limits."""
         ...
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran: ...
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent: ...
 
 
 class _StoppedError(Exception):
@@ -129,9 +130,9 @@ class _Work:
         about = msgspec.structs.replace(self.paper, ingested_at="")
         labels = {"title": self.paper.title[:200], "library": self.paper.library}
 
-        def make() -> Made:
+        def make() -> StageContent:
             name = self.folder.write_record(PipelineStage.FIND, self.paper, what="paper")
-            return Made(files=(name,), labels=labels, detail=self.paper.location)
+            return StageContent(files=(name,), labels=labels, detail=self.paper.location)
 
         self.journal.stage(PipelineStage.FIND, digest(about), make)
 
@@ -150,14 +151,14 @@ class _Work:
             )
             raise _StoppedError from None
 
-        def make() -> Made:
+        def make() -> StageContent:
             name = self.folder.write(PipelineStage.READ, text.text.encode(), ".txt", what="text")
             left = text.left_out_characters
             detail = f"{text.format}, {text.tokens:,} tokens"
             detail += f", {left:,} characters left out" if left else ""
             numbers = {"tokens": float(text.tokens), "left_out_characters": float(left)}
             labels = {"format": text.format, "raw_sha256": text.raw_sha256, "sha256": text.sha256}
-            return Made(files=(name,), detail=detail, numbers=numbers, labels=labels)
+            return StageContent(files=(name,), detail=detail, numbers=numbers, labels=labels)
 
         self.journal.stage(PipelineStage.READ, digest([text.raw_sha256, text.sha256]), make)
         return text
@@ -172,10 +173,10 @@ class _Work:
             self.journal.stage(PipelineStage.PLAN, key, lambda: failed(finding))
             raise _StoppedError from None
 
-        def make() -> Made:
+        def make() -> StageContent:
             name = self.folder.write_record(PipelineStage.PLAN, plan, what="plan")
             used, said = offline(plan.dataset)
-            return Made(
+            return StageContent(
                 files=(name,),
                 detail=f"{plural(len(plan.claims), 'claim')}; dataset: {said}",
                 labels={"dataset": used, "recommended_dataset": plan.dataset},
@@ -211,14 +212,14 @@ class _Work:
             created_at=call.at,
         )
 
-        def make() -> Made:
+        def make() -> StageContent:
             short = f"v{generation.number}_{generation.id[:12]}"
             module = self.folder.write(
                 PipelineStage.GENERATE, code.source.encode(), ".py", what=short
             )
             about = self.folder.write_record(PipelineStage.GENERATE, generation, what=short)
             lines = len(code.source.splitlines())
-            return Made(
+            return StageContent(
                 files=(module, about),
                 detail=f"version {generation.number}, {lines} lines, {generation.id[:12]}",
                 numbers={"version": float(generation.number), "lines": float(lines)},
@@ -264,7 +265,7 @@ class _Work:
             finding = error.finding
             return None, self.journal.stage(PipelineStage.REVIEW, key, lambda: failed(finding))
 
-        def make() -> Made:
+        def make() -> StageContent:
             name = self.folder.write_record(PipelineStage.REVIEW, review, what="review")
             found = [
                 PaperFinding(
@@ -284,7 +285,7 @@ class _Work:
                     )
                 )
             minor = len(review.issues) - len(found)
-            return Made(
+            return StageContent(
                 findings=tuple(found),
                 files=(name,),
                 detail=f"approved, {plural(minor, 'minor issue')}" if not found else "",
@@ -294,20 +295,20 @@ class _Work:
 
     def _ran_eager(
         self, generation: CodeVersion, plan: PaperPlan
-    ) -> tuple[Ran, Ran, tuple[PaperFinding, ...]]:
+    ) -> tuple[StageContent, StageContent, tuple[PaperFinding, ...]]:
         """Run the code, which the formulas need too, unless both results are in the journal."""
         key = digest([generation.id, digest(plan), "eager", 2])
-        ran: list[tuple[Ran, Ran]] = []
+        ran: list[tuple[StageContent, StageContent]] = []
 
-        def make() -> Made:
+        def make() -> StageContent:
             ran.append(run_eager(self.pipeline.runner, generation, plan))
             eager, formulas = ran[0]
             if eager.not_run:
-                return made(eager)
+                return eager
             name = self.folder.write_record(
                 PipelineStage.EAGER, _EagerFile(eager=eager, formulas=formulas), what="eager"
             )
-            return made(eager, files=(name,))
+            return msgspec.structs.replace(eager, files=(name,))
 
         stage = self.journal.stage(PipelineStage.EAGER, key, make)
         if ran:
@@ -316,11 +317,11 @@ class _Work:
         return stored.eager, stored.formulas, stage.findings
 
     def _faithful(
-        self, generation: CodeVersion, plan: PaperPlan, review: Review, formulas: Ran
+        self, generation: CodeVersion, plan: PaperPlan, review: Review, formulas: StageContent
     ) -> StageResult:
         key = digest([generation.id, digest(plan), digest(review), faithful.VERSION])
 
-        def make() -> Made:
+        def make() -> StageContent:
             found = (
                 *faithful.check_structure(generation.source, plan),
                 *faithful.check_rubric(generation.source, plan, review),
@@ -329,8 +330,8 @@ class _Work:
             claims = f"{plural(len(plan.claims), 'claim')} in structure and review"
             if formulas.not_run and not found:
                 why = f"{claims}; formulas were not computed: {formulas.not_run}"
-                return Made(not_run=why)
-            return Made(
+                return StageContent(not_run=why)
+            return StageContent(
                 findings=found, detail=f"{claims}; {formulas.detail}", numbers=formulas.numbers
             )
 
@@ -341,7 +342,7 @@ class _Work:
         return self.journal.stage(
             PipelineStage.SWEEP,
             digest([generation.id, sweeper.identity]),
-            lambda: made(sweeper.run(generation, self.folder)),
+            lambda: sweeper.run(generation, self.folder),
         )
 
     def _executed(self, generation: CodeVersion) -> None:
@@ -355,7 +356,7 @@ class _Work:
         self.journal.stage(
             PipelineStage.EXECUTE,
             digest([generation.id, executor.identity]),
-            lambda: made(executor.run(generation, self.folder)),
+            lambda: executor.run(generation, self.folder),
         )
 
     # --- storing ---
@@ -372,5 +373,5 @@ class _Work:
 
 
 class _EagerFile(Record, frozen=True, kw_only=True):
-    eager: Ran
-    formulas: Ran
+    eager: StageContent
+    formulas: StageContent

@@ -225,6 +225,18 @@ class PaperFinding(Record, frozen=True, kw_only=True):
     line: int | None = None
 
 
+class StageContent(Record, frozen=True, kw_only=True):
+    """What a stage found and made, before it is stored; `not_run` says why it did neither."""
+
+    findings: tuple[PaperFinding, ...] = ()
+    files: tuple[str, ...] = ()
+    detail: str = ""
+    numbers: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    not_run: str = ""
+    scripted: bool = False
+
+
 class StageResult(Record, frozen=True, kw_only=True):
     """The end of one stage of one paper: a line of the paper's journal.
 

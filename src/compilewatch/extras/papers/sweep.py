@@ -11,12 +11,13 @@ import msgspec
 
 from compilewatch.config.settings import Settings
 from compilewatch.errors import LauncherError, SandboxError
-from compilewatch.extras.papers.execution import Ran, one_line
+from compilewatch.extras.papers.execution import one_line
 from compilewatch.extras.papers.records import (
     CodeVersion,
     FindingClass,
     PaperFinding,
     PipelineStage,
+    StageContent,
 )
 from compilewatch.extras.papers.source import generated_spec
 from compilewatch.extras.papers.store import PaperFolder
@@ -59,7 +60,7 @@ class Sweeper:
         code = {name: target_sha256(name.partition(":")[0]) for name in sorted(self.targets)}
         return digest([code, known])
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
         file = _file_of(generation, folder)
         try:
             known = self.launcher.environments()
@@ -71,13 +72,13 @@ class Sweeper:
                 *(done.result for done in self.launcher.run(made.requests, folder.path)),
             ]
         except (SandboxError, LauncherError) as error:
-            return Ran(not_run=str(error))
+            return StageContent(not_run=str(error))
         stored = folder.write(
             PipelineStage.SWEEP, msgspec.json.encode(results), ".json", what="results"
         )
         findings = tuple(finding for result in results for finding in findings_of(result))
         missing = [r for r in results if not r.is_verdict and not findings_of(r)]
-        return Ran(
+        return StageContent(
             findings=findings,
             detail=", ".join(f"{r.request.target.name} {r.status}" for r in results),
             files=(stored,),

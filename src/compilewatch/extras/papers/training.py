@@ -18,7 +18,6 @@ from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobSt
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.papers.execution import (
     CodeRunner,
-    Ran,
     last_line,
     one_line,
     run_training,
@@ -30,6 +29,7 @@ from compilewatch.extras.papers.records import (
     FindingClass,
     PaperFinding,
     PipelineStage,
+    StageContent,
     StageResult,
 )
 from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder
@@ -47,7 +47,7 @@ class Training(Protocol):
     @property
     def identity(self) -> str: ...
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran: ...
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent: ...
 
 
 @dataclass(kw_only=True)
@@ -101,11 +101,11 @@ class LimitedTraining:
     def identity(self) -> str:
         return self.training.identity
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
         most = self.training.limits.deadline_seconds
         if over := self.time.reserve(most):
             kind = FindingClass.BUDGET
-            return Ran(
+            return StageContent(
                 findings=(PaperFinding(kind=kind, stage=PipelineStage.EXECUTE, evidence=over),)
             )
         used = most  # if it is interrupted
@@ -128,7 +128,7 @@ class LocalTraining:
     def identity(self) -> str:
         return digest(["local", self.limits.deadline_seconds, 1])
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
         ran = run_training(self.runner, generation, self.limits)
         return _stored(ran, folder)
 
@@ -148,7 +148,7 @@ class RemoteTraining:
     def identity(self) -> str:
         return digest([self.settings.executor.endpoint, self.limits, 1])
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
         request = JobRequest(
             files=training_files(generation),
             limits=self.limits,
@@ -166,7 +166,7 @@ class RemoteTraining:
                 stdout, stderr = client.whole_log(key), client.whole_log(key, stream="stderr")
                 files = _profiles(client, key, state, folder)
         except (ExecutorError, TrainiumError) as error:
-            return Ran(not_run=str(error))
+            return StageContent(not_run=str(error))
         ran = job_ran(state, stdout, stderr)
         hours = ran.numbers.get("execution_time_seconds", 0.0) / 3600
         if self.settings.papers.usd_per_hour:
@@ -214,7 +214,7 @@ def _profiles(
     )
 
 
-def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> Ran:
+def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> StageContent:
     """What an ended job showed. A status of 0 without numbers is no success."""
     result = state.result
     numbers = trained_numbers(stdout)
@@ -232,7 +232,7 @@ def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> Ran:
     where = f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data"
     labels = {"where": "executor"}
     found = (finding,) if finding else ()
-    return Ran(findings=found, numbers=numbers, detail=where, labels=labels)
+    return StageContent(findings=found, numbers=numbers, detail=where, labels=labels)
 
 
 def _job_finding(state: JobState, stderr: bytes) -> PaperFinding | None:
@@ -260,7 +260,7 @@ class _Execution(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float]
 
 
-def _stored(ran: Ran, folder: PaperFolder) -> Ran:
+def _stored(ran: StageContent, folder: PaperFolder) -> StageContent:
     """A run with a file that says what it showed."""
     if ran.not_run:
         return ran

@@ -11,9 +11,14 @@ import pytest
 from compilewatch.errors import ProviderError
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.papers.calls import Budget
-from compilewatch.extras.papers.execution import Ran
 from compilewatch.extras.papers.providers.wire import Dropped, ErrorResponse, Response
-from compilewatch.extras.papers.records import CallState, CodeVersion, FindingClass, ModelCall
+from compilewatch.extras.papers.records import (
+    CallState,
+    CodeVersion,
+    FindingClass,
+    ModelCall,
+    StageContent,
+)
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from compilewatch.extras.papers.training import DeviceTime, LimitedTraining, seconds_of
 from tests import papers as world
@@ -150,10 +155,10 @@ class Training:
         self.seconds = seconds
         self.runs = 0
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> Ran:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
         self.runs += 1
         time.sleep(0.01)
-        return Ran(numbers={"execution_time_seconds": self.seconds, "training_loss": 1.0})
+        return StageContent(numbers={"execution_time_seconds": self.seconds, "training_loss": 1.0})
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(100.0, 3), (40.0, 6), (0.0, 9)])

@@ -17,12 +17,12 @@ import pytest
 
 from compilewatch.config.settings import load_settings
 from compilewatch.environments import Environments
-from compilewatch.extras.papers.execution import Ran
 from compilewatch.extras.papers.launcher import ConfinedLauncher
 from compilewatch.extras.papers.records import (
     CodeVersion,
     FindingClass,
     PipelineStage,
+    StageContent,
     StageOutcome,
     StageResult,
 )
@@ -59,7 +59,7 @@ def cache() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def swept(tmp_path: Path, cache: Path, source: str, target: str) -> Ran:
+def swept(tmp_path: Path, cache: Path, source: str, target: str) -> StageContent:
     """The sweep of a stored version, as `papers run --targets` does it."""
     made: CodeVersion = generation(source)
     folder: PaperFolder = PaperStore(tmp_path).folder(made.paper)

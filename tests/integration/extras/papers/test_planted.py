@@ -18,7 +18,6 @@ from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.papers.execution import (
     EAGER_LIMITS,
-    Ran,
     SandboxRunner,
     run_eager,
     run_training,
@@ -31,6 +30,7 @@ from compilewatch.extras.papers.records import (
     FindingClass,
     PaperPlan,
     PipelineStage,
+    StageContent,
 )
 from compilewatch.extras.papers.source import PapersSource, generated_spec
 from compilewatch.extras.papers.static import check_source
@@ -96,11 +96,11 @@ def generation(
 PLAN = PaperPlan(contribution="", claims=(Claim(id="C1", statement="", operations=("relu",)),))
 
 
-def eager(source: str, limits: SandboxLimits = EAGER_LIMITS) -> Ran:
+def eager(source: str, limits: SandboxLimits = EAGER_LIMITS) -> StageContent:
     return run_eager(SandboxRunner(), generation(source), PLAN, limits)[0]
 
 
-def swept(tmp_path: Path, source: str, *targets: str) -> Ran:
+def swept(tmp_path: Path, source: str, *targets: str) -> StageContent:
     made = generation(source)
     folder = PaperStore(tmp_path).folder(made.paper)
     file = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
@@ -117,10 +117,10 @@ def swept(tmp_path: Path, source: str, *targets: str) -> Ran:
     results = [done.result for done in launcher.run(requests, tmp_path)]
     for result in results:
         assert result.request.model.provenance["paper_sha256"] == "d" * 64
-    return Ran(findings=tuple(f for result in results for f in findings_of(result)))
+    return StageContent(findings=tuple(f for result in results for f in findings_of(result)))
 
 
-def kinds(ran: Ran) -> set[FindingClass]:
+def kinds(ran: StageContent) -> set[FindingClass]:
     return {finding.kind for finding in ran.findings}
 
 

@@ -22,7 +22,7 @@ from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import SinkError
 from compilewatch.extras.papers import cloudwatch, publication
 from compilewatch.extras.papers.publication import EXECUTIONS, publish_papers
-from compilewatch.extras.papers.records import PipelineStage, StageOutcome
+from compilewatch.extras.papers.records import PipelineStage, StageContent, StageOutcome
 from compilewatch.extras.papers.store import JOURNAL, PaperStore
 from compilewatch.sinks.loki_client import BATCH_LINES
 from tests import aws, services
@@ -180,12 +180,12 @@ def test_a_service_that_fails_between_two_requests_gets_nothing_twice(
 
 
 def test_a_number_that_is_none_spoils_neither_the_journal_nor_other_numbers(tmp_path: Path) -> None:
-    from compilewatch.extras.papers.journal import Journal, Made
+    from compilewatch.extras.papers.journal import Journal
 
     folder = PaperStore(tmp_path).folder("nan")
     journal = Journal(paper="nan", folder=folder, observer=lambda _: None, lines=[])
     numbers = FULL | {"training_loss": math.nan, "peak_memory_mb": math.inf}
-    journal.stage(PipelineStage.EXECUTE, "key", lambda: Made(numbers=numbers))
+    journal.stage(PipelineStage.EXECUTE, "key", lambda: StageContent(numbers=numbers))
     (line,) = folder.journal()
     assert line.outcome is StageOutcome.PASSED
     assert line.numbers.keys() == FULL.keys() - {"training_loss", "peak_memory_mb"}
