@@ -1,0 +1,44 @@
+"""What /proc says of this process, of one that it starts, and of one that has ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from compilewatch.contract.processes import (
+    children,
+    descendants,
+    field_bytes,
+    is_alive,
+    peak_bytes,
+    resident_bytes,
+)
+
+_NESTED = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+
+
+def test_memory_of_this_process() -> None:
+    resident, peak = resident_bytes(), peak_bytes(os.getpid())
+    assert resident is not None
+    assert peak is not None
+    assert 2**20 < resident <= peak
+    assert field_bytes("self", "status", "VmHWM") == peak_bytes(os.getpid())
+    assert field_bytes("self", "status", "NoSuchField") is None
+
+
+@pytest.mark.process
+def test_children_and_what_they_started() -> None:
+    before = set(children(os.getpid()))
+    with subprocess.Popen([sys.executable, "-c", _NESTED], stdin=subprocess.PIPE) as outer:
+        while len(found := set(descendants(os.getpid())) - before) < 2:
+            assert outer.poll() is None
+        assert set(children(os.getpid())) - before == {outer.pid}
+        assert found == {outer.pid, *children(outer.pid)}
+        assert is_alive(outer.pid)
+        outer.communicate(b"\n")
+    assert not is_alive(outer.pid)
+    assert (resident_bytes(outer.pid), peak_bytes(outer.pid)) == (None, None)
+    assert list(descendants(outer.pid)) == []
