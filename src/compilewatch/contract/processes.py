@@ -1,7 +1,8 @@
-"""Peak memory of the processes that a process starts, measured while they run (Linux only).
+"""What /proc says of processes: which are alive, what they started, and their memory (Linux only).
 
-`getrusage` cannot measure it: the `ru_maxrss` of a child includes the memory that its parent had
-when it forked, and a worker with torch uses more memory than most compilers.
+Without /proc, no process is alive and nothing is measured. `getrusage` cannot measure the peak of
+a child: its `ru_maxrss` includes the memory that the parent had when it forked, and a worker with
+torch uses more memory than most compilers.
 """
 
 from __future__ import annotations
@@ -56,28 +57,43 @@ def tree_peak_bytes(pid: int) -> int | None:
 
 def peak_bytes(pid: int) -> int | None:
     """Return `VmHWM`, proc(5): the peak resident memory of a process since its exec."""
+    return field_bytes(pid, "status", "VmHWM")
+
+
+def field_bytes(pid: int | str, file: str, name: str) -> int | None:
+    """Return what a file of a process in proc(5) gives in kB under a name, in bytes."""
     with suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
+        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
     return None
 
 
-def resident_bytes() -> int | None:
-    """Return the resident memory of this process now: statm, proc(5)."""
+def resident_bytes(pid: int | str = "self") -> int | None:
+    """Return the resident memory of a process now: statm, proc(5). None if it has ended."""
     with suppress(OSError, ValueError, IndexError):
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
-def descendants(pid: int) -> Iterator[int]:
-    """Yield the processes that a process and its descendants started and that still run."""
+def is_alive(pid: int | str) -> bool:
+    """Return whether there is such a process; one that nobody has waited for counts."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def children(pid: int) -> Iterator[int]:
+    """Yield the processes that a process started and that still run."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError, ValueError):
-            for child in map(int, task.read_text().split()):
-                yield child
-                yield from descendants(child)
+            yield from map(int, task.read_text().split())
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the processes that a process and its descendants started and that still run."""
+    for child in children(pid):
+        yield child
+        yield from descendants(child)
 
 
 def larger(first: int | None, second: int | None) -> int | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.contract.processes import is_alive
 from compilewatch.environments import Environments
 from compilewatch.errors import CompilewatchError
 from compilewatch.extras.cluster.files import Content, at_node, pack
@@ -149,7 +150,7 @@ def _own_folder() -> Path:
     root.mkdir(mode=0o700, exist_ok=True)
     for old in root.iterdir():
         with contextlib.suppress(ValueError):
-            if not Path(f"/proc/{int(old.name)}").exists():
+            if not is_alive(int(old.name)):
                 shutil.rmtree(old, ignore_errors=True)
     folder = root / str(os.getpid())
     folder.mkdir(exist_ok=True)

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from compilewatch.contract.processes import is_alive
 from compilewatch.errors import StoreError
 from compilewatch.extras.monitor.entries import Alert, Details, MonitorEntry, Row
 from compilewatch.extras.profiles.infer import analysis
@@ -99,7 +100,7 @@ class InferenceReader:
     def _without_record(self, folder: Path) -> MonitorEntry:
         """A profile that is being measured, or whose process has ended before its end."""
         running = any(
-            Path("/proc", scratch.name.rpartition("-")[2]).exists()
+            is_alive(scratch.name.rpartition("-")[2])
             for scratch in folder.glob(".scratch-profile-*")
         )
         return _plain_entry(folder, "running" if running else "interrupted")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.contract import processes
 from compilewatch.contract.failures import place_in_dump
 from compilewatch.contract.messages import (
     ARTIFACTS_FOLDER,
@@ -192,23 +192,7 @@ def resident_bytes(pid: int) -> int:
     It is not their sum, because a forked process shares the pages of its parent. Without /proc the
     value is 0 too.
     """
-    return max(_resident_bytes(each) for each in (str(pid), *_children(pid)))
-
-
-def _children(pid: int) -> list[str]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:  # noqa: PTH123  (as often)
-            return file.read().split()
-    except OSError:
-        return []
-
-
-def _resident_bytes(pid: str) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123  (read ten times a second)
-            return int(file.read().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError):
-        return 0
+    return max(processes.resident_bytes(each) or 0 for each in (pid, *processes.children(pid)))
 
 
 def oom_kills() -> int:
@@ -234,6 +218,3 @@ def file_tail(path: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -42,7 +42,9 @@ from compilewatch.contract.messages import (
     Start,
     Started,
 )
+from compilewatch.contract.processes import children
 from compilewatch.records import DeclaredDevice
+from compilewatch.worker.forked import threads
 
 _orders = msgspec.json.Decoder(Order)
 
@@ -163,11 +165,7 @@ class Server:
 
         No request starts a daemon that it needs, so every adopted process is a leftover.
         """
-        try:
-            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        except OSError:
-            return
-        for pid in map(int, children):
+        for pid in children(os.getpid()):
             if pid not in self.live:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -215,15 +213,6 @@ def _kill_group(pid: int, which: int) -> None:
         return
 
 
-def _threads() -> int:
-    tasks = Path("/proc/self/task")
-    if tasks.exists():
-        return len(list(tasks.iterdir()))
-    import threading
-
-    return threading.active_count()
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="compilewatch.worker.process.server")
     parser.add_argument("--channel", type=int, required=True)
@@ -263,8 +252,8 @@ def _serve(channel: socket.socket, options: argparse.Namespace) -> int:
     device = options.declare and msgspec.json.decode(options.declare, type=DeclaredDevice)
     warmup.warm_up(filter(None, options.targets.split(",")), single=options.single, device=device)
     child.become_subreaper()
-    threads = _threads()
-    server = Server(channel, options.jobs, forks=threads == 1 and not options.no_forks)
+    count = threads()
+    server = Server(channel, options.jobs, forks=count == 1 and not options.no_forks)
     # The objects that exist now never become garbage. Without this call, a collection in a child
     # would touch, and therefore copy, every page of them.
     if not options.single:
@@ -272,7 +261,7 @@ def _serve(channel: socket.socket, options: argparse.Namespace) -> int:
     gc.freeze()
     gc.enable()
     environment = describe(options.environment, options.device)
-    server.lines.send(Ready(environment=environment, threads=threads))
+    server.lines.send(Ready(environment=environment, threads=count))
     server.serve()
     return 0
 

@@ -1,8 +1,14 @@
-"""What a sandbox and its supervisor pass on: frames, sealed files, and the parsing of results."""
+"""What a sandbox and its supervisor pass on: frames, sealed files, and the parsing of results.
+
+A frame is 4 bytes of length, then the data. Frames and not the JSON lines of `contract.messages`,
+because they hold files, and because the first program inside imports nothing but the standard
+library.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import selectors
 import time
@@ -31,23 +37,14 @@ def parsed(data: bytes, most_files: int, most_bytes: int) -> tuple[Header | None
 
     A file with a name that is not a `Name` is left out.
     """
-    rest = memoryview(data)
-
-    def frame() -> bytes:
-        nonlocal rest
-        size = int.from_bytes(rest[:4], "big")
-        if len(rest) < 4 + size:
-            raise ValueError("short frame")
-        found, rest = bytes(rest[4 : 4 + size]), rest[4 + size :]
-        return found
-
+    stream = io.BytesIO(data)
     try:
-        frame()  # says that the first program runs
-        header = msgspec.json.decode(frame(), type=Header)
+        receive_frame(stream)  # says that the first program runs
+        header = msgspec.json.decode(receive_frame(stream), type=Header)
         if len(header.files) > most_files:
             raise ValueError("too many files")
-        files = {name: frame() for name in header.files}
-    except (ValueError, msgspec.MsgspecError):
+        files = {name: receive_frame(stream) for name in header.files}
+    except (EOFError, ValueError, msgspec.MsgspecError):
         return None, {}
     if sum(map(len, files.values())) > most_bytes:
         return None, {}
@@ -88,12 +85,9 @@ def read_all(descriptor: int, seconds: float) -> bytes:
     return found
 
 
-def receive_frame(stream: IO[bytes], most_bytes: int = 2**32) -> bytes:
-    """One frame. Raises EOFError if the stream ends before or is not one."""
-    size = int.from_bytes(_exactly(stream, 8), "big")
-    if size > most_bytes:
-        raise EOFError("not a frame")
-    return _exactly(stream, size)
+def receive_frame(stream: IO[bytes]) -> bytes:
+    """One frame. Raises EOFError if the stream ends before."""
+    return _exactly(stream, int.from_bytes(_exactly(stream, 4), "big"))
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
@@ -105,6 +99,6 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 def send_frame(stream: IO[bytes], data: bytes) -> None:
     """Write one frame."""
-    stream.write(len(data).to_bytes(8, "big"))
+    stream.write(len(data).to_bytes(4, "big"))
     stream.write(data)
     stream.flush()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from compilewatch.contract.processes import descendants
+from compilewatch.contract.processes import descendants, field_bytes, is_alive, resident_bytes
 from compilewatch.extras.executor.sandbox.policy import MemoryGuard, SandboxLimits
 
 DELEGATED = "service"
@@ -20,7 +20,6 @@ unit does systemd leave the cgroups to us."""
 
 CGROUPS = Path("/sys/fs/cgroup")
 TICK_SECONDS = 0.02
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _V1 = ("memory", "pids")
 _FOLDERS = ("job", "tmp", "dev/shm")
 
@@ -225,7 +224,7 @@ class Watcher:
             return False
         pids = self.pids()
         folders = sum(used for used, _ in folder_use(self.pid))
-        total = folders + sum(map(_resident_bytes, pids))
+        total = folders + sum(resident_bytes(pid) or 0 for pid in pids)
         if total > self.limit:
             # Pages that processes share were counted for each; the exact sum is slow to read.
             total = folders + sum(map(_proportional_bytes, pids))
@@ -273,18 +272,8 @@ def _memberships() -> Iterator[tuple[str, str]]:
             yield controller, path
 
 
-def _resident_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-    return 0
-
-
 def _proportional_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return _resident_bytes(pid)
+    return field_bytes(pid, "smaps_rollup", "Pss") or resident_bytes(pid) or 0
 
 
 def _field(file: Path, name: str) -> int:
@@ -336,7 +325,7 @@ def clean_up() -> None:
 def remove_old(place: Path) -> None:
     """End and remove the sandboxes of a cgroup whose supervisors have ended."""
     for folder in place.glob("compilewatch-*-*"):
-        if Path("/proc", folder.name.split("-")[1]).exists():
+        if is_alive(folder.name.split("-")[1]):
             continue
         for pid in _pids(folder):
             with contextlib.suppress(ProcessLookupError):

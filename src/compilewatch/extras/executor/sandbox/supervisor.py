@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from compilewatch.contract.processes import descendants
+from compilewatch.contract.processes import descendants, is_alive
 from compilewatch.errors import SandboxError, StoreError
 from compilewatch.extras.executor.sandbox import bubblewrap, first, memory, seccomp
 from compilewatch.extras.executor.sandbox.frames import (
@@ -297,7 +297,7 @@ class Supervisor:
         while True:
             self._reap()
             left = {*descendants(os.getpid()), *self.guard.pids()} - {self.first_pid}
-            held = self.first_pid is not None and Path(f"/proc/{self.first_pid}").exists()
+            held = self.first_pid is not None and is_alive(self.first_pid)
             if (not left and not held) or time.monotonic() > until:
                 return len(left) + held
             time.sleep(TICK_SECONDS)

@@ -1,9 +1,9 @@
-"""`worker.process.profiler --channel FD --environment NAME`: the profiling server.
+"""`extras.profiles.worker.server --channel FD --environment NAME`: the profiling server.
 
 It imports torch once, forks a subject for each `Prepare`, passes every order on to its subject and
 sends one reply to each. It is synchronous on purpose: while a subject measures, nothing else of
-this profile may run. The messages are those of `contract.profiling`. When the parent ends, the
-server ends all subjects.
+this profile may run. The messages are those of `extras.profiles.infer.messages`. When the parent
+ends, the server ends all subjects.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import msgspec
 
 from compilewatch.contract.failures import error_record, one_line
 from compilewatch.contract.messages import Lines
+from compilewatch.contract.processes import resident_bytes
 from compilewatch.errors import CompilewatchError, UsageError
 from compilewatch.extras.profiles.infer.messages import (
     AnyOrder,
@@ -43,7 +44,6 @@ POLL_SECONDS = 0.5
 """How often the memory of a working subject is checked: often enough, and without disturbing it."""
 
 _orders = msgspec.json.Decoder(AnyOrder)
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass
@@ -70,7 +70,7 @@ class _Subject:
             if time.monotonic() > end:
                 self.kill()
                 return _failed(Status.TIMEOUT, f"did not finish within {deadline_seconds:g} s")
-            if (used := self._resident_bytes()) > self.limit:
+            if (used := resident_bytes(self.pid) or 0) > self.limit:
                 self.kill()
                 gib = f"used {used / 2**30:.1f} GiB of {self.limit / 2**30:.1f} GiB allowed"
                 return _failed(Status.OOM, gib)
@@ -93,12 +93,6 @@ class _Subject:
             kind = Status.OOM if number == signal.SIGKILL else Status.CRASHED
             return _failed(kind, f"ended by {signal.Signals(number).name}")
         return _failed(Status.CRASHED, f"ended with exit code {os.WEXITSTATUS(status)}")
-
-    def _resident_bytes(self) -> int:
-        try:
-            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-        except (OSError, IndexError):
-            return 0
 
 
 class ProfilingServer:

@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from compilewatch.contract.processes import field_bytes
 from compilewatch.extras.profiles.infer.messages import Measured
 from compilewatch.extras.profiles.infer.records import Memory
 
 _RESET_PEAK = "5"
 """Written to `clear_refs`, it sets VmHWM to the current resident set (proc(5))."""
-
-_SELF = Path("/proc/self")
 
 
 def measure(call: Callable[[], object], runs: int, seconds: float) -> Measured:
@@ -47,13 +46,14 @@ def peak_memory(call: Callable[[], object]) -> Memory:
     """
     gc.collect()
     _trim()
-    before = _status("VmRSS")
+    before = field_bytes("self", "status", "VmRSS")
     try:
-        (_SELF / "clear_refs").write_text(_RESET_PEAK)
+        Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
     except OSError:
         return Memory()
     call()
-    peak, pss = _status("VmHWM"), _pss()
+    peak = field_bytes("self", "status", "VmHWM")
+    pss = field_bytes("self", "smaps_rollup", "Pss")
     if peak is None or before is None:
         return Memory()
     return Memory(rss_peak_bytes=peak, call_peak_bytes=max(0, peak - before), pss_bytes=pss)
@@ -75,20 +75,3 @@ def _trim() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError):  # a C library without it
             ctypes.CDLL(None).malloc_trim(0)
-
-
-def _status(name: str) -> int | None:
-    return _kilobytes(_SELF / "status", name)
-
-
-def _pss() -> int | None:
-    return _kilobytes(_SELF / "smaps_rollup", "Pss")
-
-
-def _kilobytes(path: Path, name: str) -> int | None:
-    """Return a value of a file of proc(5), given in kB, as bytes."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in path.read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    return None
