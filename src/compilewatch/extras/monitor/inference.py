@@ -9,7 +9,7 @@ from pathlib import Path
 from compilewatch.contract.processes import is_alive
 from compilewatch.errors import StoreError
 from compilewatch.extras.monitor.entries import Alert, Details, MonitorEntry, Row
-from compilewatch.extras.profiles.infer import analysis
+from compilewatch.extras.profiles.infer import analysis, charts
 from compilewatch.extras.profiles.infer import words as words
 from compilewatch.extras.profiles.infer.records import (
     BatchPoint,
@@ -36,12 +36,7 @@ LATENCY, PER_SAMPLE = "latency of a call in ms", "latency per sample in ms"
 RATE, SPEEDUP = "samples per second", "speed-up over eager mode"
 PEAK, CALL, DEVICE = "peak of the process, MB", "one call alone, MB", "peak on the GPU, MB"
 
-PARTS = {
-    "compiled graphs": PROFILE_TONES["graph"],
-    "eager operators": PROFILE_TONES["operators"],
-    "guards": PROFILE_TONES["guard"],
-    "Python between graphs": PROFILE_TONES["python"],
-}
+PARTS = {said: PROFILE_TONES[part] for part, said in charts.PARTS.items()}
 """The parts of a call with their colours, which are those of the report."""
 
 COSTS = ("Python between graphs", "guards", "eager operators")
@@ -214,12 +209,8 @@ def _batch_row(target: TargetProfile, point: BatchPoint) -> Row:
     return {name: value for name, value in row.items() if value is not None}
 
 
-def _call_row(target: TargetProfile, point: BatchPoint, parts: Segments) -> Row:
-    seconds = (
-        *(parts.graph_seconds, parts.eager_seconds),
-        *(parts.guard_seconds, parts.python_seconds),
-    )
-    values = {name: value * 1e3 for name, value in zip(PARTS, seconds, strict=True)}
+def _call_row(target: TargetProfile, point: BatchPoint, call: Segments) -> Row:
+    values = {charts.PARTS[part]: seconds * 1e3 for part, seconds in call.parts.items()}
     return {"call": f"{target.target}, batch {point.batch_size}", **values}
 
 

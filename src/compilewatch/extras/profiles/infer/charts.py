@@ -28,6 +28,7 @@ PARTS = {
     "guard": "guards",
     "python": "Python between graphs",
 }
+"""How each part of a call is worded."""
 
 HEIGHT = 190
 LEFT, RIGHT, TOP, BOTTOM = 78, 14, 34, 24
@@ -147,24 +148,11 @@ def by_batch(profile: InferenceProfile, panel: Panel, width: int) -> bytes | Non
 
 def call_parts(profile: InferenceProfile, width: int) -> bytes:
     """One bar for each batch size: the shares of a call of compiled code."""
-    rows = [
-        (f"{target.target}, batch {point.batch_size}", point.segments)
+    values = [
+        (f"{target.target}, batch {point.batch_size}", found.call_seconds, found.parts)
         for target in profile.targets
         for point in target.points
-        if point.segments is not None
-    ]
-    values = [
-        (
-            label,
-            found.call_seconds,
-            {
-                "graph": found.graph_seconds,
-                "operators": found.eager_seconds,
-                "guard": found.guard_seconds,
-                "python": found.python_seconds,
-            },
-        )
-        for label, found in rows
+        if (found := point.segments) is not None
     ]
     described = "; ".join(
         f"{label}: " + ", ".join(f"{PARTS[n]} {v / total:.1%}" for n, v in parts.items())

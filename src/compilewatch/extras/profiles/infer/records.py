@@ -117,6 +117,16 @@ class Segments(Record, frozen=True, kw_only=True):
     def graph_ratio(self) -> float:
         return self.graph_seconds / self.call_seconds if self.call_seconds else 0.0
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """The seconds by part, in the order in which they are shown."""
+        return {
+            "graph": self.graph_seconds,
+            "operators": self.eager_seconds,
+            "guard": self.guard_seconds,
+            "python": self.python_seconds,
+        }
+
 
 class BreakCost(Record, frozen=True, kw_only=True):
     """What one graph break costs in each call, exclusively, by its place.
