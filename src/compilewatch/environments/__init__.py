@@ -220,10 +220,14 @@ def package_folder(chosen: Interpreter) -> Path:
     return next(library.glob("python*/site-packages"), library)
 
 
-def worker_variables(chosen: Interpreter) -> dict[str, str]:
-    """Return the environment variables of a worker: those of this process, then its own."""
+def worker_variables(chosen: Interpreter, *, devices: bool = False) -> dict[str, str]:
+    """Return the environment variables of a worker: those of this process, then its own.
+
+    With `devices`, no CUDA device that this process sees is hidden from it.
+    """
     own = {n: value for n, value in os.environ.items() if not n.startswith(CHANGES_ANSWERS)}
-    return {**own, **WORKER_VARIABLES, **chosen.variables}
+    given = {n: v for n, v in chosen.variables.items() if not (devices and n in CPU_ONLY)}
+    return {**own, **WORKER_VARIABLES, **given}
 
 
 def worker_command(chosen: Interpreter, module: str, *arguments: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from compilewatch.contract.messages import Order, Ping, Ready, Report
-from compilewatch.environments import CPU_ONLY, Interpreter, worker_command, worker_variables
+from compilewatch.environments import Interpreter, worker_command, worker_variables
 from compilewatch.errors import LauncherError
 from compilewatch.launchers.peer import Peer
 from compilewatch.records import DeclaredDevice, Environment
@@ -57,18 +56,13 @@ class ServerProcess:
         command = worker_command(chosen, "server", "--jobs", str(jobs))
         command += ["--environment", environment, "--device", chosen.device]
         command += ["--targets", ",".join(targets), *(["--single"] if single else [])]
-        variables = worker_variables(chosen)
         if real_device:
             # CUDA cannot be used in a fork of a process that has asked for its devices.
             command.append("--no-forks")
-            for name in CPU_ONLY:
-                variables.pop(name, None)
-                if name in os.environ:
-                    variables[name] = os.environ[name]
         elif device is not None:
             command += ["--declare", msgspec.json.encode(device).decode()]
         try:
-            self._peer = Peer(command, variables)
+            self._peer = Peer(command, worker_variables(chosen, devices=real_device))
         except OSError as error:
             raise LauncherError(
                 f"environment {environment!r}: {chosen.path} cannot be started: {error.strerror}"

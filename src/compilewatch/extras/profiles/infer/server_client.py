@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from typing import Self, TypeVar
@@ -10,7 +9,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from compilewatch.contract.targets import CPU
-from compilewatch.environments import CPU_ONLY, Environments, module_command, worker_variables
+from compilewatch.environments import Environments, module_command, worker_variables
 from compilewatch.errors import LauncherError
 from compilewatch.extras.profiles.infer.messages import (
     ProfileCommand,
@@ -58,11 +57,9 @@ class ProfileServerClient:
         command = module_command(chosen.path, module, "--environment", name)
         command += ["--device", device, "--targets", ",".join(targets)]
         self.name = name
-        variables = worker_variables(chosen)
+        variables = worker_variables(chosen, devices=device != CPU)
         if device != CPU:
-            for hidden in CPU_ONLY:
-                variables.pop(hidden, None)
-            variables |= {n: os.environ[n] for n in CPU_ONLY if n in os.environ} | SEES_DEVICES
+            variables |= SEES_DEVICES
         try:
             self._peer = Peer(command, variables)
         except OSError as error:
