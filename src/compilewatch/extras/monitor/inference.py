@@ -17,7 +17,7 @@ from compilewatch.extras.profiles.infer.records import (
     Segments,
     TargetProfile,
 )
-from compilewatch.extras.profiles.infer.report_files import answers, operators_of
+from compilewatch.extras.profiles.infer.report_files import answers, in_megabytes, operators_of
 from compilewatch.extras.profiles.infer.store import (
     PREFIX,
     PROFILES_FILE,
@@ -202,9 +202,9 @@ def _batch_row(target: TargetProfile, point: BatchPoint) -> Row:
         PER_SAMPLE: seconds * 1e3 / point.batch_size,
         RATE: point.samples_per_second,
         SPEEDUP: point.speedup,
-        PEAK: _megabytes(memory.rss_peak_bytes if memory else None),
-        CALL: _megabytes(memory.call_peak_bytes if memory else None),
-        DEVICE: _megabytes(memory.device_peak_bytes if memory else None),
+        PEAK: in_megabytes(memory.rss_peak_bytes if memory else None),
+        CALL: in_megabytes(memory.call_peak_bytes if memory else None),
+        DEVICE: in_megabytes(memory.device_peak_bytes if memory else None),
     }
     return {name: value for name, value in row.items() if value is not None}
 
@@ -242,7 +242,3 @@ def time_of(name: str) -> str:
     if RUN_ID.fullmatch(name) is None:
         return ""
     return f"{name[:4]}-{name[4:6]}-{name[6:8]}T{name[9:11]}:{name[11:13]}:{name[13:15]}Z"
-
-
-def _megabytes(size: int | None) -> float | None:
-    return size / 1e6 if size is not None else None

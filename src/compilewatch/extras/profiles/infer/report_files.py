@@ -91,7 +91,7 @@ def baseline_metrics(profile: InferenceProfile) -> dict[str, Any]:
             "name": profile.model,
             "parameters": profile.parameters,
             "trainable_parameters": profile.trainable_parameters,
-            "size_mb": _megabytes(profile.model_bytes),
+            "size_mb": in_megabytes(profile.model_bytes),
             "dtype": profile.options.dtype,
             "size": profile.options.size,
         },
@@ -106,8 +106,8 @@ def baseline_metrics(profile: InferenceProfile) -> dict[str, Any]:
             "f1_weighted": scored.f1_weighted if scored else None,
             "num_samples": scored.samples if scored else None,
             "total_time_s": scored.seconds if scored else None,
-            "gpu_mem_used": _megabytes(memory.device_peak_bytes) if memory else None,
-            "cpu_mem_used": _megabytes(memory.rss_peak_bytes) if memory else None,
+            "gpu_mem_used": in_megabytes(memory.device_peak_bytes) if memory else None,
+            "cpu_mem_used": in_megabytes(memory.rss_peak_bytes) if memory else None,
             "bottleneck": analysis.bottleneck(profile),
         },
         "targets": {
@@ -284,10 +284,10 @@ def _row(target: TargetProfile, point: BatchPoint) -> dict[str, Any]:
         }
     if memory is not None:
         row |= {
-            "rss_peak_mb": _megabytes(memory.rss_peak_bytes),
-            "call_peak_mb": _megabytes(memory.call_peak_bytes),
-            "device_peak_mb": _megabytes(memory.device_peak_bytes),
-            "device_used_mb": _megabytes(memory.device_used_bytes),
+            "rss_peak_mb": in_megabytes(memory.rss_peak_bytes),
+            "call_peak_mb": in_megabytes(memory.call_peak_bytes),
+            "device_peak_mb": in_megabytes(memory.device_peak_bytes),
+            "device_used_mb": in_megabytes(memory.device_used_bytes),
         }
     return row
 
@@ -321,7 +321,7 @@ def _ms(seconds: float | None) -> float | None:
     return seconds * 1e3 if seconds is not None else None
 
 
-def _megabytes(size: int | None) -> float | None:
+def in_megabytes(size: int | None) -> float | None:
     return size / MEGABYTE if size is not None else None
 
 
