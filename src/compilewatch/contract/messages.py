@@ -143,7 +143,12 @@ class ChildResult(Record, frozen=True, kw_only=True):
 
 
 class Lines:
-    """One end of the socket: splits received data into lines, and sends each message as a line."""
+    """One end of a socket: splits received data into lines, and sends each message as a line.
+
+    It is for every process that stays: the servers of workers and of profiles, and the driver of a
+    cluster. A step of XLA splits the lines of its pipe itself, because what it imports is part of
+    the key of its results; a sandbox exchanges frames, which hold files.
+    """
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
