@@ -17,7 +17,7 @@ import msgspec
 
 from compilewatch import extras, records
 from compilewatch.cli import COMMANDS, group
-from compilewatch.config.settings import FILE, SECTIONS, TYPES, Settings, value_of
+from compilewatch.config.settings import FILE, Settings, all_sections, all_types
 from compilewatch.events import LABELS, all_events, all_meanings
 from compilewatch.extras.executor.trainium.prices import Prices
 from compilewatch.extras.papers.prices import ModelPrices
@@ -175,8 +175,10 @@ def setting_comments() -> dict[str, str]:
 
 def settings_page() -> str:
     """Every setting with its variable, default and meaning."""
-    defaults = {name: value_of(Settings(), name) for name in TYPES}
+    owners = {name: struct() for name, struct in all_sections().items()}
     comments = setting_comments()
+    if set(comments) != set(all_types()):
+        raise SystemExit(f"{FILE} lacks, or invents: {set(comments) ^ set(all_types())}")
     lines = [
         "# Settings\n",
         "`compilewatch.toml` is read from the current folder, from the nearest folder above it\n"
@@ -188,27 +190,50 @@ def settings_page() -> str:
         "| setting | default | meaning |",
         "|---|---|---|",
     ]
-    for name, value in defaults.items():
-        meaning = comments[name].replace("|", "\\|")
+    for name, comment in comments.items():
+        table, _, field = name.rpartition(".")
+        value = getattr(owners[table] if table else Settings(), field)
+        meaning = comment.replace("|", "\\|")
         lines.append(f"| `{name}` | `{msgspec.json.encode(value).decode()}` | {meaning} |")
     return "\n".join(lines)
+
+
+def every_setting() -> type[msgspec.Struct]:
+    """The settings with the tables of all extras, in the order of compilewatch.toml."""
+    sections = all_sections()
+    tables = list(dict.fromkeys(name.partition(".")[0] for name in setting_comments()))
+    fields = [
+        (name, sections[name], sections[name]())
+        if name in sections
+        else (name, all_types()[name], getattr(Settings(), name))
+        for name in tables
+    ]
+    return msgspec.defstruct(
+        Settings.__name__,
+        fields,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        namespace={"__doc__": (Settings.__doc__ or "").partition("\n")[0]},
+    )
 
 
 def schema(name: str) -> str:
     """The JSON schema of one TOML file."""
     struct, file = SCHEMAS[name]
+    struct = every_setting() if struct is Settings else struct
     built: dict[str, Any] = msgspec.json.schema(struct)
     built["$defs"][struct.__name__].pop("title", None)  # may be the name of a private class
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"compilewatch: {file}",
     }
-    if struct is Settings:
+    if name == "settings":
+        sections = all_sections()
         for key, meaning in setting_comments().items():
             table, _, field = key.rpartition(".")
-            owner = built["$defs"][(SECTIONS[table] if table else Settings).__name__]
+            owner = built["$defs"][(sections[table] if table else Settings).__name__]
             owner["properties"][field]["description"] = meaning
-        for section in SECTIONS.values():
+        for section in sections.values():
             built["$defs"][section.__name__]["additionalProperties"] = False
     return json.dumps(head | built, indent=2, ensure_ascii=False) + "\n"
 

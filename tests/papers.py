@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.config.sections import PapersSettings
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
 from compilewatch.extras.papers import PaperQuery, Reply
 from compilewatch.extras.papers.calls import Budget, Caller
@@ -23,6 +22,7 @@ from compilewatch.extras.papers.providers.scripted import _reply
 from compilewatch.extras.papers.providers.wire import ConverseServer, Response
 from compilewatch.extras.papers.records import CodeVersion, Paper, StageContent
 from compilewatch.extras.papers.rules import load_rules
+from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 
 INPUTS = Path(__file__).parents[1] / "inputs" / "papers"

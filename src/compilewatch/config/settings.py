@@ -6,25 +6,24 @@ ConfigError, which names the file (or variable) and the setting.
 
 from __future__ import annotations
 
+import functools
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+from compilewatch import extras, plugins
 from compilewatch.config.sections import (
-    CloudWatchSettings,
-    ExecutorSettings,
+    ExtraSettings,
     LokiSettings,
-    PapersSettings,
     PublishSettings,
     PushgatewaySettings,
     S3Settings,
-    TrainiumSettings,
 )
 from compilewatch.contract.messages import PLAIN_TORCH
 from compilewatch.errors import ConfigError, did_you_mean
@@ -44,20 +43,17 @@ PATHS = {
     "overrides_dir": "overrides",
     "neuron_operators_file": "neuron_operators.toml",
     "expectations_file": "expectations.toml",
-    "trainium.prices_file": "trainium_prices.toml",
-    "papers.folder": "papers/library",
-    "papers.rules_file": "papers/rules.toml",
-    "papers.prices_file": "papers/prices.toml",
-    "papers.replies_dir": "papers/replies",
-    "executor.token_file": "",
-    "executor.certificates": "",
-    "executor.state": "",
 }
-"""Settings that are paths, and their default names in the folder `inputs`."""
+"""Settings of the core that are paths, and their default names in the folder `inputs`."""
+
+Table = TypeVar("Table", bound=ExtraSettings)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """See compilewatch.toml. As returned by `load_settings`, paths are absolute and `jobs` >= 1."""
+    """See compilewatch.toml. As returned by `load_settings`, paths are absolute and `jobs` >= 1.
+
+    `of_extras` are the tables of extras that are set, by name; `of` returns them.
+    """
 
     output_dir: str = "outputs"
     cache: str = ""
@@ -91,11 +87,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     loki: LokiSettings = LokiSettings()
     s3: S3Settings = S3Settings()
     publish: PublishSettings = PublishSettings()
-    trainium: TrainiumSettings = TrainiumSettings()
-    papers: PapersSettings = PapersSettings()
-    cloudwatch: CloudWatchSettings = CloudWatchSettings()
-    executor: ExecutorSettings = ExecutorSettings()
     deadlines: Deadlines = Deadlines()
+    of_extras: Mapping[str, ExtraSettings] = msgspec.field(default_factory=dict)
+
+    def of(self, table: type[Table]) -> Table:
+        """Return the settings of an extra, in which unset paths are in the folder `inputs`."""
+        given = self.of_extras.get(table.table)
+        found = given if isinstance(given, table) else table()
+        unset = {
+            field: str(Path(self.inputs) / default)
+            for field, default in table.paths.items()
+            if default and not getattr(found, field)
+        }
+        return msgspec.structs.replace(found, **unset)
+
+    def replaced(self, *tables: ExtraSettings) -> Settings:
+        """Return these settings with other tables of extras."""
+        changed = {**self.of_extras, **{each.table: each for each in tables}}
+        return msgspec.structs.replace(self, of_extras=changed)
 
     @property
     def cache_folder(self) -> Path | None:
@@ -130,12 +139,13 @@ def load_settings(
     if path is not None:
         _merge(values, _flat(_from_file(path), str(path)), str(path), home)
     for variable, text in sorted((os.environ if environ is None else environ).items()):
-        if variable.startswith(PREFIX) and variable != PLAIN_TORCH:
-            name = _dotted(variable.removeprefix(PREFIX).lower(), variable)
-            _merge(values, {name: _parsed(text, TYPES[name])}, variable, folder)
+        setting = variable.removeprefix(PREFIX).lower()
+        if variable.startswith(PREFIX) and variable != PLAIN_TORCH and not _of_missing(setting):
+            name = _dotted(setting, variable)
+            _merge(values, {name: _parsed(text, _type_of(name))}, variable, folder)
     given = {k: v for k, v in (overrides or {}).items() if v is not None}
     for name, value in given.items():
-        tables = {name: msgspec.to_builtins(value)} if name in SECTIONS else {}
+        tables = {name: msgspec.to_builtins(value)} if _section(name) else {}
         flag = _flat(tables, "the command line") or {_dotted(name, "the command line"): value}
         _merge(values, flag, "the command line", folder)
     for name, default in PATHS.items():
@@ -182,12 +192,14 @@ def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """The settings of a file by dotted names: `jobs`, `loki.url`."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if name in SECTIONS:
+        if _of_missing(name):
+            continue
+        if (struct := _section(name)) is not None:
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{origin}: {name}: expected a table, such as [{name}]")
             for field, inner in value.items():
-                if f"{name}.{field}" not in TYPES:
-                    known = SECTIONS[name].__struct_fields__
+                if field not in struct.__struct_fields__:
+                    known = struct.__struct_fields__
                     raise ConfigError(f"{origin}: {name}: {_unknown(field, known)}")
                 found[f"{name}.{field}"] = inner
         elif name in TYPES:
@@ -203,22 +215,26 @@ def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
 
 def _dotted(name: str, origin: str) -> str:
     """`loki.url` for `loki_url`, the name in variables and options. Raises ConfigError."""
-    if name in TYPES:
+    if _type_of(name) is not None:
         return name
-    for section in SECTIONS:
+    for section in (*SECTIONS, *extras.rows("settings")):
         dotted = f"{section}.{name.removeprefix(section + '_')}"
-        if name.startswith(f"{section}_") and dotted in TYPES:
+        if name.startswith(f"{section}_") and _type_of(dotted) is not None:
             return dotted
-    known = [each.replace(".", "_") for each in TYPES]
+    known = [each.replace(".", "_") for each in all_types()]
     raise ConfigError(f"{origin}: {_unknown(name, known)}")
 
 
 def _nested(values: Mapping[str, Any]) -> Settings:
     made: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
-    for name, struct in SECTIONS.items():
-        inner = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{name}.")}
-        made[name] = struct(**inner)
-    return Settings(**made)
+    given: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    for name, value in values.items():
+        section, dot, field = name.partition(".")
+        if dot:
+            given.setdefault(section, {})[field] = value
+    tables = {name: struct(**inner) for name, inner in given.items() if (struct := _section(name))}
+    made |= {name: tables.pop(name) for name in SECTIONS}
+    return Settings(**made | {"of_extras": tables})
 
 
 def _parsed(text: str, wanted: Any) -> Any:
@@ -237,8 +253,8 @@ def _parsed(text: str, wanted: Any) -> Any:
 def _merge(values: dict[str, Any], given: Mapping[str, Any], origin: str, home: Path) -> None:
     """Check settings by dotted name and replace existing values with them."""
     for name, value in given.items():
-        checked = _checked(name, value, TYPES[name], origin)
-        values[name] = _rooted(checked, home) if name in PATHS else checked
+        checked = _checked(name, value, _type_of(name), origin)
+        values[name] = _rooted(checked, home) if _is_path(name) else checked
 
 
 def _checked(name: str, value: Any, wanted: Any, origin: str) -> Any:
@@ -269,8 +285,54 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     return f"unknown setting {name!r}{did_you_mean(name, known)}"
 
 
-def _types(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    return get_type_hints(struct, include_extras=True)
+def all_sections() -> dict[str, type[msgspec.Struct]]:
+    """Table of compilewatch.toml -> its struct, of the core and of the extras that are here."""
+    return SECTIONS | {name: plugins.load(each) for name, each in extras.rows("settings").items()}
+
+
+def all_types() -> dict[str, Any]:
+    """Setting, by dotted name, -> the type of its value, of the core and of the extras here."""
+    return TYPES | {
+        f"{section}.{field}": kind
+        for section, struct in all_sections().items()
+        if section not in SECTIONS
+        for field, kind in _types(struct).items()
+    }
+
+
+def _section(name: str) -> type[msgspec.Struct] | None:
+    """The struct of a table, which is imported if it is of an extra; None for no table."""
+    if name in SECTIONS:
+        return SECTIONS[name]
+    reference = extras.rows("settings").get(name)
+    return plugins.load(reference) if reference else None
+
+
+def _type_of(name: str) -> Any:
+    """The type of a setting's value by its dotted name; None for an unknown setting."""
+    section, _, field = name.rpartition(".")
+    if name in TYPES or not section or section in SECTIONS:
+        return TYPES.get(name)
+    struct = _section(section)
+    return _types(struct).get(field) if struct else None
+
+
+def _is_path(name: str) -> bool:
+    section, _, field = name.rpartition(".")
+    return name in PATHS or field in getattr(_section(section), "paths", ())
+
+
+def _of_missing(name: str) -> bool:
+    """Whether a table, or a setting as variables name it, is of an extra that is not here."""
+    here = extras.rows("settings")
+    tables = (table for extra in extras.EXTRAS.values() for table in extra.settings)
+    return any(f"{name}_".startswith(f"{table}_") for table in tables if table not in here)
+
+
+@functools.cache
+def _types(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
+    found = get_type_hints(struct, include_extras=True)
+    return {field: found[field] for field in struct.__struct_fields__ if field != "of_extras"}
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -278,7 +340,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     for name, kind in _types(Settings).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }
-"""Table of compilewatch.toml -> its struct."""
+"""Table of compilewatch.toml -> its struct, those of the core."""
 
 TYPES: dict[str, Any] = {
     **{name: kind for name, kind in _types(Settings).items() if name not in SECTIONS},
@@ -288,4 +350,4 @@ TYPES: dict[str, Any] = {
         for field, kind in _types(struct).items()
     },
 }
-"""Setting, by dotted name, -> the type of its value."""
+"""Setting of the core, by dotted name, -> the type of its value."""

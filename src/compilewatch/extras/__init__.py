@@ -30,16 +30,17 @@ class Extra(NamedTuple):
     """What an extra needs and what it adds to the core. References are `"module:attribute"`.
 
     `modules` are those of the packages that pip installs with it, and `records` the modules that
-    define what it stores. `run_file` is its file in the folder of a run: what it provides for runs
-    is loaded where that file is. In a worker, `work` is what a request can name instead of its
-    target, and `calls` are verbs of `worker.process.oneshot`, which get its standard input.
-    `provides` are the functions and tables that the core uses at a place of its own, by the name of
-    the place.
+    define what it stores. `settings` are its tables of compilewatch.toml. `run_file` is its file in
+    the folder of a run: what it provides for runs is loaded where that file is. In a worker, `work`
+    is what a request can name instead of its target, and `calls` are verbs of
+    `worker.process.oneshot`, which get its standard input. `provides` are the functions and tables
+    that the core uses at a place of its own, by the name of the place.
     """
 
     modules: tuple[str, ...] = ()
     commands: Mapping[str, Command] = MappingProxyType({})
     records: tuple[str, ...] = ()
+    settings: Mapping[str, str] = _NONE
     run_file: str = ""
     sources: Mapping[str, str] = _NONE
     launchers: Mapping[str, str] = _NONE
@@ -159,6 +160,10 @@ EXTRAS: dict[str, Extra] = {
             ),
         },
         records=("compilewatch.extras.papers.records",),
+        settings={
+            "papers": "compilewatch.extras.papers.settings:PapersSettings",
+            "cloudwatch": "compilewatch.extras.papers.settings:CloudWatchSettings",
+        },
         sources={"papers": "compilewatch.extras.papers.source:PapersSource"},
         provides={
             "metrics": "compilewatch.extras.papers.metric_definitions:DEFINITIONS",
@@ -178,6 +183,10 @@ EXTRAS: dict[str, Extra] = {
                 "compilewatch.extras.executor.cli.trainium:command",
                 "start the Trainium instance, stop it, and show what it costs",
             ),
+        },
+        settings={
+            "trainium": "compilewatch.extras.executor.settings:TrainiumSettings",
+            "executor": "compilewatch.extras.executor.settings:ExecutorSettings",
         },
         provides={"doctor": "compilewatch.extras.executor.cli.sandbox_check:sandbox_check"},
     ),

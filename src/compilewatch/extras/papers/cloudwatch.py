@@ -12,9 +12,9 @@ import msgspec
 from botocore import exceptions
 
 from compilewatch import aws
-from compilewatch.config.sections import CloudWatchSettings
 from compilewatch.errors import SinkError, UnreachableError
 from compilewatch.extras.papers.metrics import Datum
+from compilewatch.extras.papers.settings import CloudWatchSettings
 
 MAX_DATA = 1_000
 MAX_BYTES = 800_000

@@ -13,6 +13,7 @@ from compilewatch.config.settings import Settings
 from compilewatch.errors import UsageError
 from compilewatch.extras.executor.instance import OnDemand, instance_of
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
+from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.papers import PaperLibrary, Provider
 from compilewatch.extras.papers.calls import Budget, Caller
 from compilewatch.extras.papers.execution import CodeRunner, SandboxRunner
@@ -22,6 +23,7 @@ from compilewatch.extras.papers.pipeline import Pipeline
 from compilewatch.extras.papers.prices import price_of
 from compilewatch.extras.papers.records import Paper, PaperSummary, PipelineStage
 from compilewatch.extras.papers.rules import load_rules
+from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.extras.papers.sweep import Sweeper
 from compilewatch.extras.papers.training import (
@@ -77,8 +79,9 @@ def run_papers(
     Raises UsageError for options that contradict the settings. `say` prints about the instance.
     """
     check_targets(targets_of(options.targets, [Mode.EVAL], False))
-    if options.trainium and not settings.executor.endpoint:
+    if options.trainium and not settings.of(ExecutorSettings).endpoint:
         raise UsageError("--trainium needs the address of its executor: set TRAINIUM_ENDPOINT")
+    own = settings.of(PapersSettings)
     store = PaperStore(Path(settings.output_dir))
     chosen = runner or SandboxRunner()
     with contextlib.ExitStack() as held:
@@ -88,8 +91,8 @@ def run_papers(
         caller = Caller(
             ledger=store.ledger,
             provider=provider,
-            rules=load_rules(Path(settings.papers.rules_file)),
-            price=price_of(Path(settings.papers.prices_file), provider.model),
+            rules=load_rules(Path(own.rules_file)),
+            price=price_of(Path(own.prices_file), provider.model),
             budget=options.budget,
             papers=frozenset(paper.id for paper in papers),
             run=now(),
@@ -109,7 +112,7 @@ def run_papers(
                 training=_training(settings, chosen, options, instance),
                 time=DeviceTime(most=options.max_device_seconds, used=used),
             ),
-            max_paper_tokens=settings.papers.max_paper_tokens,
+            max_paper_tokens=own.max_paper_tokens,
             observer=observer,
             until=options.until,
         )
@@ -130,7 +133,7 @@ def _instance(
 def _training(
     settings: Settings, runner: CodeRunner, options: PaperOptions, instance: OnDemand | None
 ) -> Training:
-    seconds = settings.papers.device_seconds
+    seconds = settings.of(PapersSettings).device_seconds
     if options.max_device_seconds is not None:
         seconds = min(seconds, options.max_device_seconds)
     limits = SandboxLimits(
@@ -138,6 +141,6 @@ def _training(
         memory_bytes=settings.memory_limit_bytes,
         disk_bytes=256 * MIB,
     )
-    if settings.executor.endpoint:
+    if settings.of(ExecutorSettings).endpoint:
         return RemoteTraining(settings=settings, limits=limits, instance=instance)
     return LocalTraining(runner=runner, limits=limits)

@@ -17,6 +17,7 @@ from compilewatch.extras.papers.metric_definitions import DEFINITIONS, PAPERS
 from compilewatch.extras.papers.metrics import execution_data, paper_groups
 from compilewatch.extras.papers.records import PaperSummary, StageResult
 from compilewatch.extras.papers.report import render
+from compilewatch.extras.papers.settings import CloudWatchSettings
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.records.digests import digest
 from compilewatch.report.wording import plural
@@ -47,7 +48,7 @@ def publish_papers(outputs: Path, settings: Settings) -> Published:
     if settings.loki.url:
         results = [result for journal in journals.values() for result in journal]
         steps["loki"] = functools.partial(_log, settings, store, results)
-    if settings.cloudwatch.enabled:
+    if settings.of(CloudWatchSettings).enabled:
         steps["cloudwatch"] = functools.partial(_watch, settings, store, summaries)
     failures = []
     for name, step in steps.items():
@@ -91,15 +92,16 @@ def _watch(settings: Settings, store: PaperStore, summaries: list[PaperSummary])
     """Send the executions that CloudWatch does not have, a request at a time."""
     from compilewatch.extras.papers.cloudwatch import put
 
+    own = settings.of(CloudWatchSettings)
     sent = 0
     for start in range(0, len(summaries), EXECUTIONS):
         part = summaries[start : start + EXECUTIONS]
         known = store.published("cloudwatch")
-        data, keys = execution_data(part, settings.cloudwatch.instance_type, known)
+        data, keys = execution_data(part, own.instance_type, known)
         if keys:
-            put(settings.cloudwatch, data)
+            put(own, data)
             store.add_published("cloudwatch", keys)  # before the next request can fail
             sent += len(keys)
     if not sent:
         return "cloudwatch: nothing new"
-    return f"cloudwatch: {plural(sent, 'execution')} in {settings.cloudwatch.namespace}"
+    return f"cloudwatch: {plural(sent, 'execution')} in {own.namespace}"

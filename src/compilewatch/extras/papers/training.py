@@ -16,6 +16,7 @@ from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.instance import OnDemand
 from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, JobStatus
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
+from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.papers.execution import (
     CodeRunner,
     last_line,
@@ -32,6 +33,7 @@ from compilewatch.extras.papers.records import (
     StageContent,
     StageResult,
 )
+from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder
 from compilewatch.records.digests import digest
 
@@ -146,7 +148,7 @@ class RemoteTraining:
 
     @property
     def identity(self) -> str:
-        return digest([self.settings.executor.endpoint, self.limits, 1])
+        return digest([self.settings.of(ExecutorSettings).endpoint, self.limits, 1])
 
     def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
         request = JobRequest(
@@ -169,8 +171,8 @@ class RemoteTraining:
             return StageContent(not_run=str(error))
         ran = job_ran(state, stdout, stderr)
         hours = ran.numbers.get("execution_time_seconds", 0.0) / 3600
-        if self.settings.papers.usd_per_hour:
-            ran.numbers["estimated_cost_usd"] = hours * self.settings.papers.usd_per_hour
+        if usd_per_hour := self.settings.of(PapersSettings).usd_per_hour:
+            ran.numbers["estimated_cost_usd"] = hours * usd_per_hour
         logs = tuple(
             folder.write(PipelineStage.EXECUTE, data, ".log", what=what)
             for what, data in (("stdout", stdout), ("stderr", stderr))
@@ -190,7 +192,7 @@ def _attempts(generation: CodeVersion, folder: PaperFolder) -> int:
 
 def client_of(settings: Settings) -> ExecutorClient:
     """The client of the executor that the settings name. Raises ExecutorError."""
-    own = settings.executor
+    own = settings.of(ExecutorSettings)
     token = own.token
     if not token and own.token_file:
         try:

@@ -19,6 +19,7 @@ from compilewatch.extras.papers.records import (
     PipelineStage,
 )
 from compilewatch.extras.papers.rules import load_rules
+from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.records import Record
 
@@ -74,7 +75,7 @@ class Preflight(Record, frozen=True, kw_only=True):
 
 def preflight(settings: Settings) -> Preflight:
     """Look up models, prices, rules and the sandbox; nothing is paid."""
-    papers = settings.papers
+    papers = settings.of(PapersSettings)
     models: tuple[Availability, ...] = ()
     problem = ""
     model = "scripted" if papers.provider == "scripted" else papers.model
@@ -108,7 +109,7 @@ def preflight(settings: Settings) -> Preflight:
 
 
 def _models(settings: Settings) -> tuple[Availability, ...]:
-    papers = settings.papers
+    papers = settings.of(PapersSettings)
     if papers.provider == "scripted":
         return (Availability(model="scripted", name="prepared replies", status="ACTIVE"),)
     from compilewatch.extras.papers.providers.bedrock import BedrockProvider

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 from prometheus_client import generate_latest
 
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config.settings import load_settings
 from compilewatch.extras.executor.protocol import FailureCode, JobState, JobStatus
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
+from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.papers.metrics import paper_groups
 from compilewatch.extras.papers.records import CodeVersion, FindingClass
 from compilewatch.extras.papers.store import PaperStore
@@ -44,8 +45,8 @@ def executor(tmp_path: Path) -> Iterator[Executor]:
 
 def training(tmp_path: Path, url: str, token: str = TOKEN) -> RemoteTraining:
     settings = load_settings({"output_dir": str(tmp_path)})
-    own = msgspec.structs.replace(settings.executor, endpoint=url, token=token)
-    changed: Settings = msgspec.structs.replace(settings, executor=own)
+    own = msgspec.structs.replace(settings.of(ExecutorSettings), endpoint=url, token=token)
+    changed = settings.replaced(own)
     return RemoteTraining(settings=changed, limits=LIMITS)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.config.sections import PapersSettings
 from compilewatch.errors import SourceError
 from compilewatch.extras.papers import PaperQuery
 from compilewatch.extras.papers.libraries.opensearch import OpenSearchLibrary
+from compilewatch.extras.papers.settings import PapersSettings
 from tests.serving import serving
 
 

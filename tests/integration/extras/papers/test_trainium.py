@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.config.settings import Settings
 from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.instance import OnDemand, running
 from compilewatch.extras.executor.protocol import JobRequest
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
+from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.papers import training
 from compilewatch.extras.papers.execution import SCRIPT
 from compilewatch.extras.papers.records import CodeVersion, PaperSummary, PipelineStage
@@ -58,8 +58,8 @@ def run(
 ) -> tuple[PaperSummary, ...]:
     """Two papers at a time, each trained by the executor of the instance."""
     settings = world.settings()
-    own = msgspec.structs.replace(settings.executor, endpoint=executor.url, token=TOKEN)
-    changed: Settings = msgspec.structs.replace(settings, executor=own)
+    own = msgspec.structs.replace(settings.of(ExecutorSettings), endpoint=executor.url, token=TOKEN)
+    changed = settings.replaced(own)
     folder = tmp_path / "papers"
     papers.write_papers(folder, 2)
     found = papers.papers_of(folder, tmp_path, 2)

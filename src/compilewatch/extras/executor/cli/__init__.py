@@ -11,6 +11,7 @@ from compilewatch.extras.executor.cli.jobs import cancel_verb, fetch_verb, logs_
 from compilewatch.extras.executor.cli.options import client_of
 from compilewatch.extras.executor.cli.serve import serve_verb
 from compilewatch.extras.executor.cli.submit import submit_verb
+from compilewatch.extras.executor.settings import ExecutorSettings
 
 command = click.Group(
     "executor",
@@ -24,7 +25,7 @@ command = click.Group(
 
 def reason_to_keep_running() -> str | None:
     """Why the instance of the executor must not be stopped; None if it may, or there is none."""
-    if not (load_settings().executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT")):
+    if not (load_settings().of(ExecutorSettings).endpoint or os.environ.get("TRAINIUM_ENDPOINT")):
         return None
     from compilewatch.extras.executor.instance import hold
 

@@ -13,6 +13,7 @@ from compilewatch.cli import options
 from compilewatch.config.settings import Settings, load_settings, where_to_set
 from compilewatch.errors import ExecutorError
 from compilewatch.extras.executor.cli.jobs_table import line_of
+from compilewatch.extras.executor.settings import ExecutorSettings
 
 if TYPE_CHECKING:
     from compilewatch.extras.executor.client import ExecutorClient
@@ -53,7 +54,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def token_of(settings: Settings) -> str:
     from compilewatch.extras.executor.server import read_token
 
-    own = settings.executor
+    own = settings.of(ExecutorSettings)
     return read_token(Path(own.token_file)) if own.token_file else own.token
 
 
@@ -62,7 +63,7 @@ def client_of(flags: dict[str, Any]) -> tuple[Settings, ExecutorClient]:
 
     known = {name: value for name, value in flags.items() if name.startswith("executor_")}
     settings = load_settings(known)
-    own = settings.executor
+    own = settings.of(ExecutorSettings)
     endpoint = own.endpoint or os.environ.get("TRAINIUM_ENDPOINT", "")
     if not endpoint:
         raise ExecutorError(

@@ -13,6 +13,7 @@ from compilewatch.config.paths import cache_folder
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import UsageError
 from compilewatch.extras.executor.cli.options import token_file, token_of
+from compilewatch.extras.executor.settings import ExecutorSettings
 
 if TYPE_CHECKING:
     from compilewatch.extras.executor.runner import NeuronInspect, Setup
@@ -65,7 +66,7 @@ def serve_verb(
     if (certificate is None) != (key is None):
         raise UsageError("TLS needs both --certificate and --key")
     settings = load_settings({**flags, "executor_visible": list(visible) or None})
-    own = settings.executor
+    own = settings.of(ExecutorSettings)
     if devices and own.concurrency > 1:
         raise UsageError("jobs that get a device run one at a time: use --jobs 1")
     address = Address(host=own.host, port=own.port, certificate=certificate, key=key)
@@ -92,7 +93,7 @@ def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
     from compilewatch.extras.executor.runner import Setup
     from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 
-    own = settings.executor
+    own = settings.of(ExecutorSettings)
     chosen = Environments(settings.cache_folder).interpreter(own.environment)
     memory = int(own.max_memory_gib * 2**30)
     seconds = own.max_seconds
@@ -140,5 +141,5 @@ def _profiler(settings: Settings) -> NeuronInspect | None:
 
 
 def _state(settings: Settings) -> Path:
-    given = settings.executor.state
+    given = settings.of(ExecutorSettings).state
     return Path(given) if given else (settings.cache_folder or cache_folder()) / "executor"

@@ -13,6 +13,7 @@ import msgspec
 
 from compilewatch.config.settings import Settings
 from compilewatch.errors import TrainiumError, UsageError
+from compilewatch.extras.executor.settings import TrainiumSettings
 from compilewatch.extras.executor.trainium import session
 from compilewatch.extras.executor.trainium.ec2 import GONE, Ec2, Instance, InstanceLimits, Say
 from compilewatch.extras.executor.trainium.prices import Price, price_of
@@ -54,14 +55,15 @@ class Operation:
     """The verbs, for the state file of one run. `say` prints lines of progress."""
 
     def __init__(self, settings: Settings, state: Path, say: Say) -> None:
-        self._settings = settings
+        own = settings.of(TrainiumSettings)
+        self._settings = own
         self._state = state
         self._say = say
         self._limits = InstanceLimits(
-            attempts=settings.trainium.attempts,
-            poll_seconds=settings.trainium.poll_seconds,
-            ready_seconds=settings.trainium.ready_seconds,
-            stop_seconds=settings.trainium.stop_seconds,
+            attempts=own.attempts,
+            poll_seconds=own.poll_seconds,
+            ready_seconds=own.ready_seconds,
+            stop_seconds=own.stop_seconds,
         )
 
     def up(self) -> InstanceReport:
@@ -70,7 +72,7 @@ class Operation:
         If this fails or is interrupted after starting the instance, the instance is stopped again.
         """
         with self._locked():
-            ec2 = self._ec2(self._settings.trainium.region)
+            ec2 = self._ec2(self._settings.region)
             found = self._find(ec2)
             known = self._other_than(found, session.read(self._state))
             if found.state in ("running", "pending"):
@@ -116,7 +118,7 @@ class Operation:
     def status(self) -> InstanceReport:
         """Report the current state. Starts and stops nothing."""
         known = session.read(self._state)
-        ec2 = self._ec2(self._settings.trainium.region)
+        ec2 = self._ec2(self._settings.region)
         found = self._find(ec2)
         if known is not None and known.instance != found.id:
             known = None
@@ -197,7 +199,7 @@ class Operation:
     def _meant(self, known: InstanceSession | None, *, force: bool) -> tuple[Ec2, Instance]:
         """Return the instance for `down`: this run's, or with `force` that of the settings."""
         if known is None or force:
-            ec2 = self._ec2(self._settings.trainium.region)
+            ec2 = self._ec2(self._settings.region)
             return ec2, self._find(ec2)
         ec2 = self._ec2(known.region)
         try:
@@ -212,8 +214,8 @@ class Operation:
             session.end(self._state)
 
     def _find(self, ec2: Ec2) -> Instance:
-        wanted = self._settings.trainium.instance
-        found = ec2.by_id(wanted) if wanted else ec2.by_tag(self._settings.trainium.tag)
+        wanted = self._settings.instance
+        found = ec2.by_id(wanted) if wanted else ec2.by_tag(self._settings.tag)
         if found.state in GONE:
             raise TrainiumError(f"{found.id} is terminated: create another and name it")
         return found
@@ -221,15 +223,15 @@ class Operation:
     def _agent(self, found: Instance) -> Agent:
         return Agent(
             instance=found.id,
-            host=self._settings.trainium.host or found.address,
-            port=self._settings.trainium.ssh_port,
-            command=self._settings.trainium.ready_command,
+            host=self._settings.host or found.address,
+            port=self._settings.ssh_port,
+            command=self._settings.ready_command,
         )
 
     def _report(
         self, action: str, found: Instance, known: InstanceSession | None
     ) -> InstanceReport:
-        prices = Path(self._settings.trainium.prices_file)
+        prices = Path(self._settings.prices_file)
         price = price_of(prices, found.type, found.region)
         ours = known is not None and known.started
         seconds = known.seconds() if known else None
@@ -249,7 +251,7 @@ class Operation:
         )
 
     def _ec2(self, region: str) -> Ec2:
-        return Ec2(region, self._settings.trainium.profile, self._limits, self._say)
+        return Ec2(region, self._settings.profile, self._limits, self._say)
 
     def _locked(self) -> contextlib.AbstractContextManager[None]:
         # An `up` may take three times ready_seconds: start, checks, agent.

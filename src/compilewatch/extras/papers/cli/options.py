@@ -14,6 +14,8 @@ from compilewatch.cli import options as cli_options
 from compilewatch.config.paths import cache_folder
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import UsageError
+from compilewatch.extras.executor.settings import ExecutorSettings
+from compilewatch.extras.papers.settings import PapersSettings
 
 if TYPE_CHECKING:
     from compilewatch.extras.papers import PaperLibrary, PaperQuery, Provider
@@ -121,7 +123,7 @@ def budget_of(flags: dict[str, Any], settings: Settings) -> tuple[Budget, dict[s
 
     names = ("max_usd", "max_tokens", "max_usd_per_paper", "max_tokens_per_paper")
     limits = {name: flags[name] for name in names}
-    budget = Budget(**limits, max_repairs=settings.papers.max_repairs)
+    budget = Budget(**limits, max_repairs=settings.of(PapersSettings).max_repairs)
     return budget, {name: value for name, value in flags.items() if name not in names}
 
 
@@ -165,14 +167,16 @@ def settings_of(output_dir: str | None = None, **given: Any) -> Settings:
     if "folder" in changes:
         changes["folder"] = str(Path(changes["folder"]).absolute())
         changes.setdefault("library", "folder")
+    papers, executor = settings.of(PapersSettings), settings.of(ExecutorSettings)
     for name, variable in VARIABLES.items():
-        default = getattr(type(settings.papers)(), name)
-        if name not in changes and getattr(settings.papers, name) == default:
+        default = getattr(PapersSettings(), name)
+        if name not in changes and getattr(papers, name) == default:
             changes[name] = os.environ.get(variable) or default
-    papers = msgspec.structs.replace(settings.papers, **changes)
-    endpoint = settings.executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT", "")
-    executor = msgspec.structs.replace(settings.executor, endpoint=endpoint)
-    return msgspec.structs.replace(settings, papers=papers, executor=executor)
+    endpoint = executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT", "")
+    return settings.replaced(
+        msgspec.structs.replace(papers, **changes),
+        msgspec.structs.replace(executor, endpoint=endpoint),
+    )
 
 
 def query_of(
@@ -217,12 +221,13 @@ def query_of(
 def library_of(settings: Settings) -> PaperLibrary:
     from compilewatch.extras.papers.libraries import open_library
 
-    return open_library(settings.papers, cache=settings.cache_folder or cache_folder())
+    own = settings.of(PapersSettings)
+    return open_library(own, cache=settings.cache_folder or cache_folder())
 
 
 def provider_of(settings: Settings) -> Provider:
     """The language model that the settings name. Raises UsageError if none is named."""
-    papers = settings.papers
+    papers = settings.of(PapersSettings)
     if papers.provider == "scripted":
         from compilewatch.extras.papers.providers.scripted import ScriptedProvider
 

@@ -10,6 +10,7 @@ import click
 from compilewatch.api.selection import environments_for, split
 from compilewatch.cli import options
 from compilewatch.extras.papers.cli import options as shared
+from compilewatch.extras.papers.settings import PapersSettings
 
 
 @click.command("run")
@@ -83,7 +84,8 @@ def run_verb(
     from compilewatch.extras.papers.pipeline_parts import PaperOptions
 
     names = tuple(split(targets) or ("dynamo", "export"))
-    named = (settings.papers.environment,) if settings.papers.environment else ()
+    environment = settings.of(PapersSettings).environment
+    named = (environment,) if environment else ()
     chosen = PaperOptions(
         targets=names,
         environments=named or environments_for(names, settings),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from compilewatch import plugins
-from compilewatch.config.sections import PapersSettings
 from compilewatch.extras.papers import LIBRARIES, PaperLibrary
+from compilewatch.extras.papers.settings import PapersSettings
 
 
 def open_library(settings: PapersSettings, *, cache: Path) -> PaperLibrary:

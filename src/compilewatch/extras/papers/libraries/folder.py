@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from compilewatch.config.sections import PapersSettings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.papers import PaperQuery
 from compilewatch.extras.papers.records import Paper
+from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.text import UnreadableError, format_of, read_text
 
 SUFFIXES = frozenset({".pdf", ".tex", ".html", ".htm", ".md", ".txt"})

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from compilewatch.config.sections import PapersSettings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.papers import PaperQuery
 from compilewatch.extras.papers.records import Paper
+from compilewatch.extras.papers.settings import PapersSettings
 
 TIMEOUT_SECONDS = 60.0
 FIELDS = ("title", "abstract", "authors", "date", "ingested_at", "s3_bucket", "s3_key")
