@@ -26,7 +26,7 @@ ONE = 'reason="$reason"'
 BREAKS = of_mode("compile_breaks_total", ONE)
 HITS = of_mode("compilewatch_reason_models", ONE)
 DOWNLOADS = of_mode("compilewatch_reason_downloads", ONE)
-CURED = of_mode("compilewatch_reason_cured_models", ONE)
+UNBROKEN = of_mode("compilewatch_reason_cured_models", ONE)
 LEGEND = "{{target}} {{mode}}"
 
 
@@ -43,11 +43,11 @@ def _numbers() -> list[Json]:
             steps=[(None, ORANGE)],
         ),
         tiles(
-            "Cured by a fix",
+            "Left without breaks by a fix",
             "Models that break for this reason only: they have no graph break any more once it is "
             "fixed.",
             (5, 4),
-            now(f"sum(max by (source) ({CURED}))"),
+            now(f"sum(max by (source) ({UNBROKEN}))"),
             steps=[(None, "green")],
         ),
         tiles(
@@ -127,7 +127,7 @@ def _all() -> Json:
 
 
 def _first() -> Json:
-    cured, downloads, models = (
+    unbroken, downloads, models = (
         f"sum by (reason) (max by (source, reason) ({of_mode(name)}))"
         for name in (
             "compilewatch_reason_cured_models",
@@ -142,14 +142,14 @@ def _first() -> Json:
         "give together with others. The command `compilewatch leverage` ranks lines and steps.",
         (24, 8),
         {
-            "Cured": hint(
-                or_say(f"{cured} > 0", f"group({models})", reason="no fix alone is enough")
+            "Fixed": hint(
+                or_say(f"{unbroken} > 0", f"group({models})", reason="no fix alone is enough")
             ),
             "Downloads": hint(millions(downloads)),
-            "At most": hint(f"{models} and ({cured} > 0)"),
+            "At most": hint(f"{models} and ({unbroken} > 0)"),
         },
         labels=("reason", "hint"),
-        sort="Cured",
+        sort="Fixed",
         looks={
             "reason": {
                 "links": [
@@ -158,7 +158,7 @@ def _first() -> Json:
                 ]
             },
             "hint": HIDDEN,
-            **{name: {"custom.width": 120} for name in ("Cured", "At most")},
+            **{name: {"custom.width": 120} for name in ("Fixed", "At most")},
             "Downloads": {"custom.width": 120, "unit": MILLIONS},
         },
     )

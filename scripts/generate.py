@@ -102,10 +102,11 @@ def struct_section(
     annotations = {
         k: v for c in reversed(struct.__mro__) for k, v in inspect.get_annotations(c).items()
     }
-    for field in struct.__struct_fields__:
+    stored = zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
+    for field, name in stored:
         written = str(annotations[field]).replace("|", "\\|")
         meaning = f" {meanings[field]} |" if meanings else ""
-        lines.append(f"| `{field}` | `{written}` |{meaning}")
+        lines.append(f"| `{name}` | `{written}` |{meaning}")
     return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,6 @@ from compilewatch.extras.profiles.infer.records import (
     EAGER,
     BatchPoint,
     BreakCost,
-    Cure,
     InferenceOptions,
     InferenceProfile,
     Machine,
@@ -23,6 +22,7 @@ from compilewatch.extras.profiles.infer.records import (
     OpStat,
     Samples,
     Segments,
+    SettingFix,
     Software,
     TargetProfile,
 )
@@ -59,13 +59,13 @@ COST = BreakCost(
     eager_seconds=0.0001,
     share=0.125,
 )
-CURE = Cure(
+SETTING_FIX = SettingFix(
     setting="capture_scalar_outputs",
     breaks_before=1,
     breaks_after=0,
     graphs_before=2,
     graphs_after=1,
-    cured=(COST.fingerprint,),
+    removed=(COST.fingerprint,),
     saving_seconds=0.001,
     saving_low_seconds=0.0008,
     saving_high_seconds=0.0012,
@@ -112,7 +112,7 @@ def profile(
                 points=tuple(points),
                 best_batch_size=analysis.best_batch(points),
                 accuracy=scores if target == EAGER else None,
-                cures=(CURE,) if target != EAGER else (),
+                setting_fixes=(SETTING_FIX,) if target != EAGER else (),
                 operators=(
                     OpStat(name="aten::mm", calls=3, self_cpu_seconds=0.01, total_cpu_seconds=0.02),
                 ),

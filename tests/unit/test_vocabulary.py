@@ -27,6 +27,7 @@ PLAIN: Mapping[str, str] = {
     r"\bat home\b(?!`)|\baway from home\b|\bhas a home\b": "in its default environment",
     r"\bpatien(ce|tly)\b": "timeout, deadline, retry policy",
     r"\bmend(s|ed|ing)?\b": "fix, update",
+    r"\bcur(e|es|ed|ing)\b": "fix; removes; left without graph breaks",
     r"\brefus(e|es|ed|al|ing)\b": "rejects, rejected",
     r"\b(is|are|was) gone\b|\bto be had\b": "was deleted, is unavailable",
     r"\b(is|are|was|were|been|be|not|ever|never) asked\b(?! (for|to) )|\basked (afresh|again|of)\b"
@@ -151,6 +152,7 @@ def test_dashboards_use_the_terms_of_the_glossary() -> None:
         "the other targets are at home in `default`",
         "the network's patience",
         "mend the disk first",
+        "What a setting cures",
     ],
 )
 def test_the_patterns_find_what_they_are_for(wrong: str) -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+import msgspec
+
 from compilewatch.analysis.rows import target_order
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.contract.targets import target_label
@@ -35,7 +37,7 @@ class By(StrEnum):
 
 
 class FixOrder(StrEnum):
-    """What a step is chosen for: the models that it cures, or their downloads."""
+    """What a step is chosen for: the models that it leaves without breaks, or their downloads."""
 
     MODELS = "models"
     DOWNLOADS = "downloads"
@@ -108,12 +110,11 @@ class Leverage:
     fixes: tuple[LeverageStep, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictionCheck:
+class PredictionCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Predictions held against a later run that evaluated the same models.
 
     Only models with a verdict in both runs count: `models`, of which `broken` had a graph break and
-    `cured` have none any more. Two predictions are checked:
+    `fixed` (`cured` in JSON) have none any more. Two predictions are checked:
 
     - Of the `causes`, `gone` strike no model of the later run, under this or another name. Models
       with these causes only are predicted to have no break: `right` do not have one, `wrong` do.
@@ -125,7 +126,7 @@ class PredictionCheck:
     by: By
     models: int
     broken: int
-    cured: tuple[str, ...]
+    fixed: tuple[str, ...] = msgspec.field(name="cured")
     causes: int
     gone: int
     right: tuple[str, ...]
@@ -161,7 +162,7 @@ def leverage(
     chosen = _of_target([result for result in results if result.breaks], target)
     causes = _FixableCauses(chosen, by)
     fixes = tuple(_greedy(causes, order, top))
-    cured = {name for fix in fixes for name in fix.models}
+    fixed = {name for fix in fixes for name in fix.models}
     return Leverage(
         by=by,
         order=order,
@@ -169,12 +170,12 @@ def leverage(
         broken=len(causes.of_model),
         downloads=downloads_of(causes.models.values()),
         unknown=sum(None in keys for keys in causes.of_model.values()),
-        left=len(causes.of_model) - len(cured),
+        left=len(causes.of_model) - len(fixed),
         fixes=fixes,
     )
 
 
-def cured_alone(results: Sequence[Result]) -> dict[str, tuple[int, int | None]]:
+def models_of_one_reason(results: Sequence[Result]) -> dict[str, tuple[int, int | None]]:
     """Reason -> models, and their downloads, that break for this reason only; zeros included."""
     causes = _FixableCauses(results, By.ID)
     return {
@@ -183,7 +184,7 @@ def cured_alone(results: Sequence[Result]) -> dict[str, tuple[int, int | None]]:
     }
 
 
-def cured_by(results: Iterable[Result], gone: Set[str], by: By) -> tuple[str, ...]:
+def without_breaks_once(results: Iterable[Result], gone: Set[str], by: By) -> tuple[str, ...]:
     """The models without a graph break if these causes (keys of `FixableCause`) were gone."""
     causes = _FixableCauses([result for result in results if result.breaks], by)
     return tuple(name for name, keys in causes.of_model.items() if keys <= gone)
@@ -216,7 +217,7 @@ def check(
     gone = _gone(before_all, after_all)
     broken = {name for name, found in olds_by_model.items() if found}
     still = {new.request.model.name for _, new in pairs if new.status is not Status.PASS}
-    predicted = set(cured_by((old for old, _ in pairs), gone, by)) & broken
+    predicted = set(without_breaks_once((old for old, _ in pairs), gone, by)) & broken
     causes = _FixableCauses((old for old, _ in pairs), by)
     unknown = {name for name, keys in causes.of_model.items() if None in keys}
     rid = {
@@ -228,7 +229,7 @@ def check(
         by=by,
         models=len(olds_by_model),
         broken=len(broken),
-        cured=tuple(sorted(broken - still)),
+        fixed=tuple(sorted(broken - still)),
         causes=len(before_all),
         gone=len(gone),
         right=tuple(sorted(predicted - still)),
@@ -364,7 +365,7 @@ def _greedy(causes: _FixableCauses, order: FixOrder, top: int | None) -> Iterabl
     """Yield the steps; a set of causes is a candidate where it is all that a model has left."""
     left = {name: keys for name, keys in causes.of_model.items() if None not in keys}
     fixed: frozenset[str | None] = frozenset()
-    cured: list[str] = []
+    unbroken: list[str] = []
     step = 0
     while left and (top is None or step < top):
         candidates = {keys - fixed for keys in left.values()}
@@ -382,7 +383,7 @@ def _greedy(causes: _FixableCauses, order: FixOrder, top: int | None) -> Iterabl
         keys = sorted(key for key in best if key is not None)
         step += 1
         fixed |= best
-        cured += names
+        unbroken += names
         left = {name: keys for name, keys in left.items() if name not in set(names)}
         added = causes.specs(names)
         described = sorted(map(causes.describe, keys), key=lambda c: (-c.models, c.label, c.key))
@@ -392,8 +393,8 @@ def _greedy(causes: _FixableCauses, order: FixOrder, top: int | None) -> Iterabl
             downloads=downloads_of(added),
             exact=exact,
             affected=len(causes.affected(keys)),
-            total_models=len(cured),
-            total_downloads=downloads_of(causes.models[name] for name in cured),
+            total_models=len(unbroken),
+            total_downloads=downloads_of(causes.models[name] for name in unbroken),
         )
 
 

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from compilewatch import extras, plugins
 from compilewatch.analysis import rows, summary
-from compilewatch.analysis.leverage import cured_alone
+from compilewatch.analysis.leverage import models_of_one_reason
 from compilewatch.analysis.regressed import is_comparable, regressed
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import entry, target_label_value
@@ -262,7 +262,7 @@ def _by_reason(view: RunView) -> Iterator[Sample]:
             yield "compilewatch_reason_models", (reason.label, mode), reason.models
             if reason.downloads is not None:
                 yield "compilewatch_reason_downloads", (reason.label, mode), reason.downloads
-        for label, (models, downloads) in cured_alone(results).items():
+        for label, (models, downloads) in models_of_one_reason(results).items():
             yield "compilewatch_reason_cured_models", (label, mode), models
             if downloads is not None:
                 yield "compilewatch_reason_cured_downloads", (label, mode), downloads

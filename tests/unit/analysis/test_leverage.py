@@ -10,9 +10,9 @@ from compilewatch.analysis.leverage import (
     LeverageStep,
     cause_key,
     check,
-    cured_alone,
-    cured_by,
     leverage,
+    models_of_one_reason,
+    without_breaks_once,
 )
 from compilewatch.records import Mode, Status, Target, VariantResult
 from tests.factories import graph_break, result
@@ -61,7 +61,7 @@ def test_a_later_step_gains_models_whose_other_causes_are_fixed_before() -> None
     assert [cause.alone for fix in found.fixes for cause in fix.causes] == [2, 0]
 
 
-def test_where_no_single_fix_cures_a_model_a_step_has_several() -> None:
+def test_where_no_single_fix_is_enough_for_a_model_a_step_has_several() -> None:
     found = leverage([result("A", breaks=(SHARED, BRANCH)), result("B", breaks=(SHARED, LOOP))])
     (first, second) = found.fixes
     assert [len(fix.causes) for fix in found.fixes] == [2, 1]
@@ -85,7 +85,7 @@ def test_by_id_a_fix_is_of_every_place() -> None:
     assert [len(f.models) for f in leverage(seen).fixes] == [1, 1]
 
 
-def test_a_break_without_a_reason_is_no_fix_and_its_model_never_cured() -> None:
+def test_a_break_without_a_reason_is_no_fix_and_its_model_never_fixed() -> None:
     found = leverage([result("A", breaks=(SHARED, SILENT)), result("B", breaks=(SHARED,))])
     assert (found.broken, found.unknown, found.left) == (2, 1, 1)
     assert steps(found) == [((SHARED.fingerprint,), ("B",), True)]
@@ -152,10 +152,10 @@ def test_a_cause_is_shown_at_its_most_frequent_line() -> None:
 @pytest.mark.parametrize(
     ("by", "gone"), [(By.LINE, LOOP.fingerprint), (By.ID, "GB0059 Type GB0059")]
 )
-def test_what_is_cured_by_causes_that_are_gone(by: By, gone: str) -> None:
+def test_what_has_no_breaks_once_causes_are_gone(by: By, gone: str) -> None:
     seen = [result("A", breaks=(LOOP,)), result("B", breaks=(LOOP, BRANCH)), result("C")]
-    cured = cured_by(seen, {gone}, by)
-    assert cured == (("A",) if by is By.LINE else ("A", "B"))
+    found = without_breaks_once(seen, {gone}, by)
+    assert found == (("A",) if by is By.LINE else ("A", "B"))
 
 
 def test_a_prediction_is_held_against_a_later_run() -> None:
@@ -178,7 +178,7 @@ def test_a_prediction_is_held_against_a_later_run() -> None:
     ]
     held = check(before, after, By.LINE)
     assert (held.models, held.broken, held.causes, held.gone) == (5, 4, 2, 1)
-    assert (held.cured, held.right, held.wrong) == (("Missed", "Right"), ("Right",), ("Wrong",))
+    assert (held.fixed, held.right, held.wrong) == (("Missed", "Right"), ("Right",), ("Wrong",))
     assert held.precision == 1 / 2
     # BRANCH is gone from one model only, which is therefore rid of all that it had.
     assert (held.rid, held.revealed, held.rid_share) == (3, ("Wrong",), 1 - 1 / 3)
@@ -208,12 +208,12 @@ def test_a_reason_under_a_new_name_is_not_gone(by: By) -> None:
     assert (held.gone, held.wrong) == (0, ())
 
 
-def test_models_cured_by_one_reason_alone() -> None:
+def test_models_that_break_for_one_reason_only() -> None:
     seen = [
         result("A", breaks=(SHARED,), downloads=3, source="hub"),
         result("B", breaks=(SHARED, BRANCH)),
     ]
-    assert cured_alone(seen) == {
+    assert models_of_one_reason(seen) == {
         "GB0170 Data-dependent branching": (1, 3),
         "GB0059 Type GB0059": (0, None),
     }

@@ -85,11 +85,11 @@ def test_a_reason_says_which_models_its_fix_alone_leaves_without_breaks() -> Non
         factories.result("A", breaks=(one,), source="hub", downloads=7),
         factories.result("B", breaks=(one, factories.graph_break("b", "GB0059")), source="hub"),
     )
-    cured = {
+    fixed = {
         labels["reason"]: count
         for labels, count in samples(view)["compilewatch_reason_cured_models"]
     }
-    assert cured == {"GB0170 Data-dependent branching": 1, "GB0059 Type GB0059": 0}
+    assert fixed == {"GB0170 Data-dependent branching": 1, "GB0059 Type GB0059": 0}
     downloads = samples(view)["compilewatch_reason_cured_downloads"]
     assert [(labels["reason"], n) for labels, n in downloads] == [
         ("GB0170 Data-dependent branching", 7)

@@ -63,7 +63,7 @@ def check_text(found: PredictionCheck) -> RenderableType:
     facts = (
         ("models with a verdict in both runs", f"{found.models:,}"),
         ("with graph breaks before", f"{found.broken:,}"),
-        ("of these without any now", f"{len(found.cured):,}"),
+        ("of these without any now", f"{len(found.fixed):,}"),
         (f"causes ({unit}) gone from every model", f"{found.gone:,} of {found.causes:,}"),
         ("models with these causes only", f"{predicted:,}"),
         ("of these without breaks now", f"{right:,} ({percent(found.precision)})"),

@@ -1,4 +1,4 @@
-"""What a profile measures once: generation, what settings cure, and the scores of a classifier."""
+"""What a profile measures once: generation, what settings remove, and a classifier's scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compilewatch.extras.profiles.infer import statistics
 from compilewatch.extras.profiles.infer.records import (
     EAGER,
     BreakCost,
-    Cure,
+    SettingFix,
     TextGeneration,
     Verdict,
     eager_of,
@@ -67,43 +67,43 @@ def suggested(breaks: Sequence[BreakCost]) -> list[str]:
     return list(dict.fromkeys(s for cost in breaks for s in _SETTING.findall(cost.reason)))
 
 
-def cures(profile: Inference, base: RunningSubject) -> Iterator[Cure]:
+def setting_fixes(profile: Inference, base: RunningSubject) -> Iterator[SettingFix]:
     """Compile once more with each suggested setting, and measure it in turns with the base."""
     for setting in suggested(base.point.breaks):
         profile.subjects.step(f"what {setting} saves")
-        cured = profile.subjects.start(base.target, base.point.batch_size, {setting: True})
+        changed = profile.subjects.start(base.target, base.point.batch_size, {setting: True})
         try:
-            yield _measured(profile.subjects, base, cured, setting)
+            yield _measured(profile.subjects, base, changed, setting)
         finally:
-            profile.subjects.end(cured)
+            profile.subjects.end(changed)
 
 
 def _measured(
-    subjects: Subjects, base: RunningSubject, cured: RunningSubject, setting: str
-) -> Cure:
+    subjects: Subjects, base: RunningSubject, changed: RunningSubject, setting: str
+) -> SettingFix:
     before = base.point
-    found = Cure(
+    found = SettingFix(
         setting=setting,
         breaks_before=before.graph_breaks or 0,
-        breaks_after=cured.point.graph_breaks or 0,
+        breaks_after=changed.point.graph_breaks or 0,
         graphs_before=before.graphs or 0,
-        graphs_after=cured.point.graphs or 0,
+        graphs_after=changed.point.graphs or 0,
     )
-    if not cured.alive:
-        return msgspec.structs.replace(found, detail=cured.point.detail)
+    if not changed.alive:
+        return msgspec.structs.replace(found, detail=changed.point.detail)
     # The base was measured before; a fair comparison needs new rounds of both, in turns.
     kept = len(base.wall)
-    subjects.rounds(base.point.batch_size, [base, cured], 0.0)
+    subjects.rounds(base.point.batch_size, [base, changed], 0.0)
     try:
-        order = orders.Compare(subject=cured.number, deadline_seconds=subjects.deadline)
-        matches = cured.ask(order, orders.Compared).numerics.matches
+        order = orders.Compare(subject=changed.number, deadline_seconds=subjects.deadline)
+        matches = changed.ask(order, orders.Compared).numerics.matches
         segment = orders.TimedSegment(
-            subject=cured.number, deadline_seconds=subjects.deadline, calls=1
+            subject=changed.number, deadline_seconds=subjects.deadline, calls=1
         )
-        left = {b.fingerprint for b in cured.ask(segment, orders.Segmented).breaks}
+        left = {b.fingerprint for b in changed.ask(segment, orders.Segmented).breaks}
     except SubjectError as error:
         return msgspec.structs.replace(found, detail=error.failure.detail)
-    own, other = base.wall[kept:], cured.wall
+    own, other = base.wall[kept:], changed.wall
     del base.wall[kept:], base.cpu[kept:]
     judged = statistics.in_turns(own, other)
     if judged.ratio is None or before.latency is None:
@@ -111,7 +111,7 @@ def _measured(
     seconds = statistics.timing(own, []).median_seconds
     return msgspec.structs.replace(
         found,
-        cured=tuple(c.fingerprint for c in before.breaks if c.fingerprint not in left),
+        removed=tuple(c.fingerprint for c in before.breaks if c.fingerprint not in left),
         saving_seconds=seconds * (1 - judged.ratio),
         saving_low_seconds=seconds * (1 - (judged.ratio_high or judged.ratio)),
         saving_high_seconds=seconds * (1 - (judged.ratio_low or judged.ratio)),

@@ -144,7 +144,7 @@ class Inference:
                     inspect(self, each, first=first)
             self._compare(running)
             if first:
-                self._cures(running)
+                self._setting_fixes(running)
         finally:
             for each in running:
                 subjects.end(each)
@@ -206,10 +206,11 @@ class Inference:
                     each.point, each.measurement(), known.measurement()
                 )
 
-    def _cures(self, running: list[RunningSubject]) -> None:
+    def _setting_fixes(self, running: list[RunningSubject]) -> None:
         for each in running:
             if each.alive and target_kind(each.target) == INDUCTOR and each.point.breaks:
-                self.extras[each.target]["cures"] = tuple(measured_once.cures(self, each))
+                found = tuple(measured_once.setting_fixes(self, each))
+                self.extras[each.target]["setting_fixes"] = found
 
     def _evaluate(self, data: LabelledTexts) -> None:
         for target, found in measured_once.evaluate(self, data):

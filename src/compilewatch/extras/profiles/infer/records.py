@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
+import msgspec
+
 from compilewatch.records.accuracy import Accuracy
 from compilewatch.records.base import Phase, Record, Status
 from compilewatch.records.details.numerics import Numerics
@@ -154,11 +156,12 @@ class BreakCost(Record, frozen=True, kw_only=True):
         return self.guard_seconds + self.python_seconds + self.eager_seconds
 
 
-class Cure(Record, frozen=True, kw_only=True):
+class SettingFix(Record, frozen=True, kw_only=True):
     """What a setting of torch.compile that prevents graph breaks saves, measured in turns.
 
-    `cured` are the fingerprints of the breaks that it prevents. The interval is that of the saving
-    for each call, at 95 %; `certain` is whether a signed-rank test confirms it.
+    `removed` (`cured` in files) are the fingerprints of the breaks that it prevents. The interval
+    is that of the saving for each call, at 95 %; `certain` is whether a signed-rank test confirms
+    it.
     """
 
     setting: str
@@ -166,7 +169,7 @@ class Cure(Record, frozen=True, kw_only=True):
     breaks_after: int
     graphs_before: int
     graphs_after: int
-    cured: tuple[str, ...] = ()
+    removed: tuple[str, ...] = msgspec.field(name="cured", default=())
     saving_seconds: float | None = None
     saving_low_seconds: float | None = None
     saving_high_seconds: float | None = None
@@ -267,7 +270,7 @@ class TargetProfile(Record, frozen=True, kw_only=True):
     software: Software
     points: tuple[BatchPoint, ...] = ()
     best_batch_size: int | None = None
-    cures: tuple[Cure, ...] = ()
+    setting_fixes: tuple[SettingFix, ...] = msgspec.field(name="cures", default=())
     generation: TextGeneration | None = None
     accuracy: Accuracy | None = None
     operators: tuple[OpStat, ...] = ()

@@ -117,7 +117,7 @@ def baseline_metrics(profile: InferenceProfile) -> dict[str, Any]:
                 "batch_sizes": {str(p.batch_size): dict(_row(each, p)) for p in each.points},
                 "generation": each.generation,
                 "accuracy": each.accuracy,
-                "cures": each.cures,
+                "cures": each.setting_fixes,
             }
             for each in profile.targets
         },
@@ -232,8 +232,10 @@ def answers(profile: InferenceProfile) -> list[tuple[str, str]]:
                     f"{made.decode_tokens_per_second:,.1f} tokens/s, batch {made.batch_size}",
                 )
             )
-        on = f" on {each.target}" if sum(bool(t.cures) for t in profile.targets) > 1 else ""
-        found += [(f"Setting {c.setting}{on}", words.cure_words(c)) for c in each.cures]
+        on = f" on {each.target}" if sum(bool(t.setting_fixes) for t in profile.targets) > 1 else ""
+        found += [
+            (f"Setting {c.setting}{on}", words.setting_fix_words(c)) for c in each.setting_fixes
+        ]
         paid = next((p for p in each.points if p.break_even_calls_cold is not None), None)
         against = next((p for p in reversed(each.points) if p.against_first is not None), None)
         if against is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compilewatch.extras.profiles.infer.records import (
     BatchPoint,
     BreakCost,
-    Cure,
+    SettingFix,
     target_kind,
 )
 from compilewatch.records.accuracy import Accuracy
@@ -64,16 +64,16 @@ def against_first_words(target: str, point: BatchPoint) -> str:
     return f"{said}; no claim: {judged.reason}" if judged.reason else said
 
 
-def cure_words(cure: Cure) -> str:
-    """What a setting cures, and what that saves."""
-    breaks = f"{cure.breaks_before} → {cure.breaks_after} graph breaks"
-    if cure.saving_seconds is None:
-        return f"{breaks}; not measured: {cure.detail}"
-    if cure.matches is False:
+def setting_fix_words(fix: SettingFix) -> str:
+    """The breaks that a setting removes, and what that saves."""
+    breaks = f"{fix.breaks_before} → {fix.breaks_after} graph breaks"
+    if fix.saving_seconds is None:
+        return f"{breaks}; not measured: {fix.detail}"
+    if fix.matches is False:
         return f"{breaks}, but the numbers differ then"
-    span = f"{milliseconds(cure.saving_low_seconds)} to {milliseconds(cure.saving_high_seconds)}"
-    saved = milliseconds(cure.saving_seconds)
-    if cure.certain:
+    span = f"{milliseconds(fix.saving_low_seconds)} to {milliseconds(fix.saving_high_seconds)}"
+    saved = milliseconds(fix.saving_seconds)
+    if fix.certain:
         return f"{breaks}; saves {saved} a call ({span})"
     return f"{breaks}; no saving that is certain ({span})"
 

@@ -35,7 +35,7 @@ def failed() -> InferenceProfile:
     made, _ = profiled.profile()
     point = BatchPoint(batch_size=1, status=Status.OOM, detail="used 9 GiB of 8 GiB allowed")
     targets = tuple(
-        msgspec.structs.replace(t, points=(point,), operators=(), cures=(), accuracy=None)
+        msgspec.structs.replace(t, points=(point,), operators=(), setting_fixes=(), accuracy=None)
         for t in made.targets
     )
     return msgspec.structs.replace(made, targets=targets)
@@ -141,8 +141,8 @@ def test_times_are_worded_by_their_size(seconds: float | None, said: str) -> Non
 
 
 def test_a_cure_without_certainty_claims_nothing() -> None:
-    assert "saves 1.00 ms a call" in words.cure_words(profiled.CURE)
-    unsure = msgspec.structs.replace(profiled.CURE, certain=False)
-    assert "no saving that is certain" in words.cure_words(unsure)
-    wrong = msgspec.structs.replace(profiled.CURE, matches=False)
-    assert "the numbers differ" in words.cure_words(wrong)
+    assert "saves 1.00 ms a call" in words.setting_fix_words(profiled.SETTING_FIX)
+    unsure = msgspec.structs.replace(profiled.SETTING_FIX, certain=False)
+    assert "no saving that is certain" in words.setting_fix_words(unsure)
+    wrong = msgspec.structs.replace(profiled.SETTING_FIX, matches=False)
+    assert "the numbers differ" in words.setting_fix_words(wrong)
