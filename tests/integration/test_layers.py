@@ -107,7 +107,7 @@ def exports(
         *(pytest.param(*item, marks=pytest.mark.matrix) for item in MATRIX.items()),
     ],
 )
-def test_export_answers_alike_in_both_tiers(
+def test_export_has_equal_results_in_both_tiers(
     model: str, code: str | None, exports: dict[tuple[str, Tier], Result]
 ) -> None:
     for tier in (Tier.AUTO, Tier.REAL):

@@ -92,7 +92,7 @@ def test_a_checked_model_is_one_line_and_one_for_each_distinct_break() -> None:
     assert second["detail"] == "reason of None in b"
 
 
-def test_the_breaks_of_a_reused_answer_were_logged_before() -> None:
+def test_the_breaks_of_a_reused_result_were_logged_before() -> None:
     result = factories.result(breaks=(factories.graph_break(),), reused_from="20260101-000000-0000")
     (line,) = map(_line, AUTHOR.checked(result))
     assert line["reused_from"] == "20260101-000000-0000"

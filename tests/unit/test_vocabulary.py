@@ -43,6 +43,17 @@ PLAIN: Mapping[str, str] = {
 }
 """How it is not said -> how it is said."""
 
+IN_NAMES: Mapping[str, str] = {
+    **PLAIN,
+    r"\bask(s|ed)?\b(?! for\b)": "evaluates, calls, queries",
+    r"\banswers?\b|\bquestions?\b": "result, response; request",
+    r"\btold\b(?! apart)|\btells?\b": "reported, shown, notified",
+    r"\bconfined?\b|\bunreviewed\b": "sandboxed",
+    r"\bgone\b": "deleted, ended, resolved",
+    r"\bwhole (capture|answer|plan|run)\b|\bwhole$": "single graph; complete",
+}
+"""The same for names of tests, where every word is a term."""
+
 COMMENTED = (
     "Makefile",
     "Jenkinsfile",
@@ -72,11 +83,11 @@ def _without_code(markdown: str) -> str:
     return re.sub(r"`[^`\n]+`", "`code`", text)
 
 
-def _found(text: str) -> list[str]:
+def _found(text: str, patterns: Mapping[str, str] = PLAIN) -> list[str]:
     joined = re.sub(r"\n[ #/*]*", " ", text)
     return [
         f"...{joined[max(0, m.start() - 30) : m.end() + 30]}... say: {plain}"
-        for pattern, plain in PLAIN.items()
+        for pattern, plain in patterns.items()
         for m in re.finditer(pattern, joined, flags=re.IGNORECASE)
     ]
 
@@ -132,6 +143,17 @@ def test_modules_use_the_terms_of_the_glossary() -> None:
         for path in paths
     }
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_names_of_tests_use_the_terms_of_the_glossary() -> None:
+    names = [
+        node.name.replace("_", " ")
+        for path in sorted(ROOT.glob("tests/**/test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    assert len(names) > 1000
+    assert {name: _found(name, IN_NAMES) for name in names if _found(name, IN_NAMES)} == {}
 
 
 def test_dashboards_use_the_terms_of_the_glossary() -> None:

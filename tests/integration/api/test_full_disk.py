@@ -57,7 +57,7 @@ def test_a_run_that_could_not_write_anything_leaves_none(
     assert not (tmp_path / "outputs" / "latest").is_symlink()
 
 
-def test_a_disk_that_fills_up_and_is_freed_costs_no_answer(
+def test_a_disk_that_fills_up_and_is_freed_costs_no_result(
     small_disk: Path, bare_launcher: Make
 ) -> None:
     filler = small_disk / "filler"
@@ -99,7 +99,7 @@ def test_a_child_that_could_not_write_for_a_moment_is_evaluated_again(
     assert len(looked) == 1
 
 
-def test_room_is_looked_for_where_children_write(
+def test_free_space_is_looked_for_where_children_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local.check_free_space(tmp_path)

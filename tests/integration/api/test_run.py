@@ -61,7 +61,7 @@ class Watcher:
 # --- one sweep ---
 
 
-def test_everything_is_answered_once_and_equal_questions_are_asked_once(tmp_path: Path) -> None:
+def test_everything_has_one_result_and_equal_requests_are_evaluated_once(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     view = run_sweep(tmp_path, launcher)
     assert seen(launcher) == ASKED
@@ -97,7 +97,7 @@ def test_a_cpu_build_trains_for_a_device_in_the_environment_cuda(tmp_path: Path)
     assert placed == {(Mode.EVAL, "default"), (Mode.TRAIN, "cuda")}
 
 
-def test_an_unchanged_sweep_asks_nothing(tmp_path: Path) -> None:
+def test_an_unchanged_sweep_evaluates_nothing(tmp_path: Path) -> None:
     first = run_sweep(tmp_path, FakeLauncher(artifacts={"trace.log": b"t"}))
     launcher, watcher = FakeLauncher(), Watcher()
     second = run_sweep(tmp_path, launcher, observer=watcher)
@@ -110,21 +110,21 @@ def test_an_unchanged_sweep_asks_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == b"t"
 
 
-def test_a_reused_answer_keeps_naming_the_run_that_measured_it(tmp_path: Path) -> None:
+def test_a_reused_result_keeps_naming_the_run_that_measured_it(tmp_path: Path) -> None:
     first = run_sweep(tmp_path)
     run_sweep(tmp_path)
     third = run_sweep(tmp_path)
     assert {r.reused_from for r in third.results if r.status is Status.PASS} == {first.run.id}
 
 
-def test_fresh_asks_again(tmp_path: Path) -> None:
+def test_fresh_evaluates_again(tmp_path: Path) -> None:
     run_sweep(tmp_path)
     launcher = FakeLauncher()
     run_sweep(tmp_path, launcher, fresh=True)
     assert seen(launcher) == ASKED
 
 
-def test_what_did_not_last_is_asked_again(tmp_path: Path) -> None:
+def test_what_did_not_last_is_evaluated_again(tmp_path: Path) -> None:
     def slow(request: Request) -> Result:
         status = Status.TIMEOUT if request.model.name == "A" else Status.PASS
         return factories.result(status=status, request=request)
@@ -135,7 +135,7 @@ def test_what_did_not_last_is_asked_again(tmp_path: Path) -> None:
     assert seen(launcher) == ["A"]
 
 
-def test_another_environment_is_another_question(tmp_path: Path) -> None:
+def test_another_environment_is_another_request(tmp_path: Path) -> None:
     class Newer(FakeLauncher):
         def environments(self) -> tuple[Any, ...]:
             (environment,) = super().environments()
@@ -148,7 +148,7 @@ def test_another_environment_is_another_question(tmp_path: Path) -> None:
     assert view.differences == ("torch 0.0.0+fake -> 9.9",)
 
 
-def test_an_edited_override_asks_its_models_again_and_no_others(tmp_path: Path) -> None:
+def test_an_edited_override_evaluates_its_models_again_and_no_others(tmp_path: Path) -> None:
     run_sweep(tmp_path)
     overrides = tmp_path / "in" / "overrides"
     overrides.mkdir(parents=True)
@@ -161,7 +161,7 @@ def test_an_edited_override_asks_its_models_again_and_no_others(tmp_path: Path) 
     assert launcher.seen[0].overrides_dir == str(overrides)
 
 
-def test_progress_is_told_in_order(tmp_path: Path) -> None:
+def test_progress_is_reported_in_order(tmp_path: Path) -> None:
     watcher = Watcher()
     run_sweep(tmp_path, observer=watcher)
     assert watcher.said == [
@@ -174,7 +174,7 @@ def test_progress_is_told_in_order(tmp_path: Path) -> None:
     ]
 
 
-def test_an_answer_is_on_disk_before_it_is_counted(tmp_path: Path) -> None:
+def test_a_result_is_on_disk_before_it_is_counted(tmp_path: Path) -> None:
     def look(result: Result) -> None:
         stored = store(tmp_path).open().results()
         assert (result.request.model.name, result.status) in [
@@ -192,7 +192,7 @@ def test_artifacts_end_in_the_run_and_are_shared(tmp_path: Path) -> None:
         assert all((store(tmp_path).open().path / name).is_file() for name in names_)
 
 
-def test_the_log_tells_the_run(tmp_path: Path) -> None:
+def test_the_log_has_the_run(tmp_path: Path) -> None:
     broken = sweeping.breaking({"A": [factories.graph_break()]})
     view = run_sweep(tmp_path, FakeLauncher(answers=broken))
     log = events(view, tmp_path)
@@ -298,7 +298,7 @@ def test_expectations_are_met_skipped_and_outlived(tmp_path: Path) -> None:
     assert [line["model"] for line in stale] == ["A"]
 
 
-def test_a_reused_answer_is_judged_by_the_expectations_of_today(tmp_path: Path) -> None:
+def test_a_reused_result_is_judged_by_the_expectations_of_today(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / "expectations.toml"
     file.write_text(EXPECTATIONS.replace('"error"', '"graph_break"'))
@@ -354,7 +354,7 @@ def test_an_interrupted_sweep_keeps_what_is_done(tmp_path: Path, after: int) -> 
     ]
 
 
-def test_the_launcher_is_closed_when_an_answer_cannot_be_stored(
+def test_the_launcher_is_closed_when_a_result_cannot_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = Interrupted(99, KeyboardInterrupt())
@@ -427,7 +427,7 @@ def test_a_run_is_never_of_two_environments_or_workers(
     assert store(tmp_path).unfinished().run.state == "interrupted"
 
 
-def test_an_answer_whose_sharers_were_cut_off_is_not_asked_again(tmp_path: Path) -> None:
+def test_a_result_whose_duplicates_were_cut_off_is_not_evaluated_again(tmp_path: Path) -> None:
     """The kill fell between two lines of one write; an error of the set-up does not last."""
 
     def slow(request: Request) -> Result:
@@ -498,7 +498,7 @@ def _in_child(action: Callable[[], object]) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def test_killed_at_any_change_to_the_disk_nothing_is_lost_or_asked_twice(
+def test_killed_at_any_change_to_the_disk_nothing_is_lost_or_evaluated_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The kernel keeps what a killed process wrote: waiting for the disk only takes time here.

@@ -37,19 +37,19 @@ def test_an_unknown_backend_lists_those_that_there_are(asked: list[str]) -> None
     assert asked == ["default"]
 
 
-def test_each_named_environment_is_asked(asked: list[str]) -> None:
+def test_each_named_environment_is_called(asked: list[str]) -> None:
     named = msgspec.structs.replace(SETTINGS, environments=("default", "torch-2.9"))
     worker_client.check_backends([Target(name="dynamo", backend="eager")], named)
     assert asked == ["default", "torch-2.9"]
 
 
-def test_nothing_is_asked_where_the_catalogue_knows(asked: list[str]) -> None:
+def test_no_worker_is_called_where_the_catalogue_knows(asked: list[str]) -> None:
     targets = [Target(name="dynamo"), Target(name="export", backend="strict")]
     worker_client.check_backends(targets, SETTINGS)
     assert asked == []
 
 
-def test_nested_graph_breaks_are_refused_where_torch_has_no_such_setting(asked: list[str]) -> None:
+def test_nested_graph_breaks_are_rejected_where_torch_has_no_such_setting(asked: list[str]) -> None:
     on = [Target(nested_graph_breaks=True)]
     worker_client.check_nested_graph_breaks(on, SETTINGS, asked="on")
     old = msgspec.structs.replace(SETTINGS, environments=("default", "torch-1.0"))

@@ -49,7 +49,7 @@ def test_a_newer_release_is_noted_with_what_to_type(index: Path) -> None:
     assert (transformers.state, transformers.advice) == ("ok", "")
 
 
-def test_an_index_that_does_not_answer_is_not_an_up_to_date_one(
+def test_an_index_that_does_not_respond_is_not_an_up_to_date_one(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Takes seconds: pip itself tries again before it gives up."""
@@ -85,7 +85,7 @@ def test_a_worker_that_cannot_fork_is_a_note(
     assert "each request starts a new process" in check.advice
 
 
-def test_a_worker_that_answers_wrongly_is_broken(
+def test_a_worker_that_responds_wrongly_is_broken(
     bare_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BARE_WORKER_STATUS", "error")

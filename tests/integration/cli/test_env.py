@@ -61,7 +61,7 @@ def test_an_environment_that_is_named_must_exist(
 
 @pytest.mark.torch
 @pytest.mark.xla
-def test_one_sweep_asks_two_versions_of_torch_and_compares_them(
+def test_one_sweep_evaluates_on_two_versions_of_torch_and_compares_them(
     compilewatch: Compilewatch, team: Path, xla_python: str
 ) -> None:
     """Starts a worker of another environment: only two real ones differ in their torch."""

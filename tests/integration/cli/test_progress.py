@@ -76,7 +76,7 @@ def test_a_line_has_counts_in_words_the_rest_and_what_runs_oldest_first(bar: Pro
     )
 
 
-def test_a_log_hears_of_it_now_and_then(
+def test_a_log_has_a_line_now_and_then(
     bar: ProgressBar, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.01)

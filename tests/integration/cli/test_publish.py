@@ -28,7 +28,7 @@ def test_without_an_address_it_says_what_to_set(
     assert "no sink 'telegraph'; known: html, " in done.stderr
 
 
-def test_a_run_that_lies_elsewhere_is_refused(
+def test_a_run_that_lies_elsewhere_is_rejected(
     compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
 ) -> None:
     url = f"http://127.0.0.1:{free_port()}"

@@ -56,7 +56,7 @@ def test_sweep_stores_verdicts_and_writes_every_file(swept: dict[str, Any]) -> N
     assert "graph_break()" in source[graph_break.line - 1]
 
 
-def test_a_second_sweep_answers_from_the_store(
+def test_a_second_sweep_reuses_stored_results(
     compilewatch: Compilewatch, swept: dict[str, Any]
 ) -> None:
     before = json.loads(compilewatch("runs", "--json").stdout)[0]["id"]
@@ -189,7 +189,9 @@ def test_show_says_what_it_cannot_open(compilewatch: Compilewatch, swept: dict[s
     assert "has no artifacts of this model" in done.stderr
 
 
-def test_shards_merge_into_the_whole(compilewatch: Compilewatch, swept: dict[str, Any]) -> None:
+def test_shards_merge_into_a_complete_run(
+    compilewatch: Compilewatch, swept: dict[str, Any]
+) -> None:
     runs, planned = [], []
     for shard in ("1/2", "2/2"):
         done = compilewatch("sweep", "--source", "manifest", "--shard", shard, "--json")
@@ -238,7 +240,7 @@ def test_reproduce_shows_the_same_break_in_plain_pytorch(
     assert ran.stdout.splitlines()[-2:] == [f"expected: {found}", f"got:      {found}"]
 
 
-def test_doctor_tells_facts_and_advice(compilewatch: Compilewatch) -> None:
+def test_doctor_prints_facts_and_advice(compilewatch: Compilewatch) -> None:
     done = compilewatch("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert checks["torch"]["state"] == "ok"

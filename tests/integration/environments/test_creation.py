@@ -94,7 +94,7 @@ def test_made_once_from_its_recipe_and_used_by_its_name(made: Making) -> None:
     assert said == []
 
 
-def test_a_changed_recipe_is_applied_and_one_that_pip_refuses_leaves_no_stamp(
+def test_a_changed_recipe_is_applied_and_one_that_pip_rejects_leaves_no_stamp(
     made: Making,
 ) -> None:
     folder = made.environments.folder("torch-2.9")
@@ -152,7 +152,7 @@ def test_another_torch_brings_only_what_a_worker_imports() -> None:
     ("version", "complaint"),
     [("4.56.2", "supports >=4.57 only"), ("newest", "expected a version")],
 )
-def test_a_transformers_that_is_not_supported_is_refused(version: str, complaint: str) -> None:
+def test_a_transformers_that_is_not_supported_is_rejected(version: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         recipe_of("old", transformers=version)
 

@@ -39,7 +39,7 @@ def ask(tmp_path: Path, chosen: Interpreter) -> Ask:
     return asked
 
 
-def test_an_answer_is_kept_with_its_time(tmp_path: Path, chosen: Interpreter) -> None:
+def test_a_fact_is_kept_with_its_time(tmp_path: Path, chosen: Interpreter) -> None:
     first = remembered("n", "x", chosen, int, lambda: 1, cache=tmp_path)
     assert first[0] == 1
     assert first[1].endswith("Z")
@@ -51,7 +51,9 @@ def _later(path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", ["bin/python", "pyvenv.cfg", "lib/python3.11/site-packages"])
-def test_a_change_of_the_interpreter_asks_again(ask: Ask, tmp_path: Path, changed: str) -> None:
+def test_a_change_of_the_interpreter_describes_again(
+    ask: Ask, tmp_path: Path, changed: str
+) -> None:
     assert (ask(), ask()) == (1, 1)
     _later(tmp_path / "venv" / changed)
     assert (ask(), ask()) == (2, 2)
@@ -67,7 +69,7 @@ def test_what_a_worker_would_see_counts(
     assert ask() == 3
 
 
-def test_fresh_forgotten_and_damaged_ask_again(
+def test_fresh_forgotten_and_damaged_describe_again(
     ask: Ask, tmp_path: Path, chosen: Interpreter
 ) -> None:
     assert ask() == 1

@@ -180,7 +180,9 @@ def problems(answer: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "archiving fails"])
-def test_every_build_archives_tells_and_stops_what_it_started(name: str, answers: Answers) -> None:
+def test_every_build_archives_notifies_and_stops_what_it_started(
+    name: str, answers: Answers
+) -> None:
     assert problems(answers[name]) == []
 
 
@@ -219,7 +221,7 @@ def test_make_pipeline_runs_the_stages_in_the_order_of_jenkins(answers: Answers)
     assert by_hand == STAGES
 
 
-def test_only_sweeps_leave_home(answers: Answers) -> None:
+def test_only_sweeps_leave_their_agent(answers: Answers) -> None:
     for answer in (answers["four shards"], answers["trainium"]):
         for event in events(answer, "sh"):
             script = event["script"].split("/")[-1]
@@ -335,7 +337,7 @@ def mails(answer: dict[str, Any]) -> list[str]:
         ("abort in merge.sh", []),
     ],
 )
-def test_who_is_told_what(name: str, told: list[str], answers: Answers) -> None:
+def test_who_is_notified_of_what(name: str, told: list[str], answers: Answers) -> None:
     assert mails(answers[name]) == told
     for mail in events(answers[name], "mail"):
         assert mail["body"].endswith("artifacts: http://jenkins/7/")
@@ -352,7 +354,7 @@ def test_a_build_says_on_its_page_and_in_mails_what_it_found(answers: Answers) -
     assert mail["body"].startswith("No summary could be made")
 
 
-def test_trainium_is_asked_only_if_it_is_reachable(answers: Answers) -> None:
+def test_trainium_is_used_only_if_it_is_reachable(answers: Answers) -> None:
     assert "trainium_up" not in scripts(answers["as it is"])
     for name in ("trainium does not start", "trainium is not reachable"):
         assert "neuron" not in scripts(answers[name])

@@ -43,7 +43,7 @@ def answers(play: Callable[..., Answers]) -> Answers:
         ("after a paper failed", "SUCCESS", []),
     ],
 )
-def test_how_a_build_ends_and_who_is_told(
+def test_how_a_build_ends_and_who_is_notified(
     name: str, result: str, mails: list[str], answers: Answers
 ) -> None:
     answer = answers[name]

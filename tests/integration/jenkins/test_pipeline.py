@@ -68,7 +68,7 @@ def test_all_stages_in_their_order(pipeline: Run) -> None:
     )
 
 
-def test_neuron_is_asked_only_if_wanted_and_never_costs_the_rest(pipeline: Run) -> None:
+def test_neuron_runs_only_if_wanted_and_never_costs_the_rest(pipeline: Run) -> None:
     status, ran = pipeline(TRAINIUM="true", FAIL="neuron=2")
     assert status == 0
     assert ran[5:7] == ["neuron", "merge"]

@@ -224,7 +224,7 @@ def test_nothing_of_an_earlier_build_is_archived(tmp_path: Path, stage: Stage) -
     assert not (tmp_path / "build" / "archive").exists()
 
 
-def test_a_baseline_that_does_not_exist_is_refused_before_the_sweep(
+def test_a_baseline_that_does_not_exist_is_rejected_before_the_sweep(
     tmp_path: Path, stage: Stage
 ) -> None:
     done = stage("inputs", BASELINE="20200101-000000-0000", SOURCE="manifest")
@@ -424,7 +424,7 @@ def test_a_preflight_of_papers_leaves_what_it_found(tmp_path: Path, stage: Stage
 
 
 @pytest.mark.torch
-def test_an_aborted_sweep_packs_what_is_answered(tmp_path: Path) -> None:
+def test_an_aborted_sweep_packs_its_results(tmp_path: Path) -> None:
     """SIGTERM to every process of the stage, as Jenkins does it."""
     process = subprocess.Popen(
         [ROOT / "scripts" / "stages" / "sweep.sh", "1"],

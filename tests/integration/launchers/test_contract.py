@@ -51,7 +51,7 @@ def test_describes_its_environments(launcher: Launcher) -> None:
     assert launcher.environments() == (environment,)
 
 
-def test_answers_each_request_once_with_the_request_in_it(
+def test_each_request_has_one_result_with_the_request_in_it(
     launcher: Launcher, scratch: Path
 ) -> None:
     asked = [chaos_request("ok", key=f"key-{number}") for number in range(5)]
@@ -68,7 +68,7 @@ def test_says_how_many_run_at_a_time(launcher: Launcher) -> None:
     assert launcher.jobs == (2 if launcher.name in WARM else 1)
 
 
-def test_nothing_to_run_is_nothing_to_answer(launcher: Launcher, scratch: Path) -> None:
+def test_nothing_to_run_has_no_results(launcher: Launcher, scratch: Path) -> None:
     assert list(launcher.run([], scratch)) == []
 
 

@@ -7,7 +7,7 @@ from tests.factories import request, result
 from tests.fake_launcher import FakeLauncher, passing
 
 
-def test_answers_from_a_table_and_passes_the_rest(scratch: Path) -> None:
+def test_results_come_from_a_table_and_the_rest_passes(scratch: Path) -> None:
     launcher = FakeLauncher(answers={"BertModel": result("BertModel", Status.TIMEOUT)})
     asked = [request("BertModel"), request("GPT2Model")]
     answers = list(launcher.run(asked, scratch))
@@ -15,13 +15,13 @@ def test_answers_from_a_table_and_passes_the_rest(scratch: Path) -> None:
     assert launcher.seen == asked
 
 
-def test_answers_from_a_function(scratch: Path) -> None:
+def test_results_come_from_a_function(scratch: Path) -> None:
     launcher = FakeLauncher(answers=lambda asked: passing(asked))
     (answer,) = launcher.run([request("GPT2Model")], scratch)
     assert answer.result.request == request("GPT2Model")
 
 
-def test_hands_over_files_of_each_answer(scratch: Path) -> None:
+def test_hands_over_files_of_each_result(scratch: Path) -> None:
     launcher = FakeLauncher(artifacts={"trace/log.txt": b"graph"})
     folders = [a.artifacts for a in launcher.run([request("A"), request("B")], scratch)]
     assert [(f / "trace/log.txt").read_bytes() for f in folders if f] == [b"graph", b"graph"]

@@ -43,7 +43,7 @@ def test_one_that_does_not_go_is_killed() -> None:
     assert deaf.process.returncode == -signal.SIGKILL
 
 
-def test_one_that_is_gone_is_noticed_by_receiving() -> None:
+def test_one_that_ended_is_noticed_by_receiving() -> None:
     silent = peer("raise SystemExit(3)")
     assert silent.receive(60.0) is None
     assert silent.exit_status(60.0) == 3

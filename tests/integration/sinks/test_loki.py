@@ -49,7 +49,7 @@ def text(given: list[bytes]) -> list[str]:
 # --- what is sent ---
 
 
-def test_every_line_arrives_whole_at_its_own_time(tmp_path: Path, server: LokiDouble) -> None:
+def test_every_line_arrives_complete_at_its_own_time(tmp_path: Path, server: LokiDouble) -> None:
     given = lines(10_000)
     said = sink(server).publish(VIEW, with_log(tmp_path, given))
     assert sorted(server.lines()) == sorted(text(given))
@@ -90,7 +90,7 @@ def test_requests_stay_below_a_megabyte(tmp_path: Path, server: LokiDouble) -> N
     assert max(server.requests) < 10**6
 
 
-def test_what_is_no_whole_event_is_left_out(tmp_path: Path, server: LokiDouble) -> None:
+def test_what_is_no_complete_event_is_left_out(tmp_path: Path, server: LokiDouble) -> None:
     given = [
         line(stamp()),
         b"",
@@ -128,7 +128,7 @@ def test_a_run_of_three_hours_is_taken_twice_and_after_a_newer_one(
     assert server.lines() == text([*long, *newer])
 
 
-def test_a_run_of_before_last_week_is_refused_plainly(tmp_path: Path, server: LokiDouble) -> None:
+def test_a_run_of_before_last_week_is_rejected_plainly(tmp_path: Path, server: LokiDouble) -> None:
     given = [line(stamp(timedelta(days=8))), line(stamp())]
     with pytest.raises(SinkError, match=r"rejects lines that old \(its reject_old_samples") as e:
         sink(server).publish(VIEW, with_log(tmp_path, given))
@@ -141,7 +141,7 @@ def test_lines_of_the_future_ask_for_the_clock(tmp_path: Path, server: LokiDoubl
         sink(server).publish(VIEW, with_log(tmp_path, lines(1, timedelta(minutes=-20))))
 
 
-def test_refused_lines_do_not_keep_others_back(
+def test_rejected_lines_do_not_keep_others_back(
     tmp_path: Path, server: LokiDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loki_client, "BATCH_LINES", 2)
@@ -170,7 +170,7 @@ def test_refused_lines_do_not_keep_others_back(
     ],
     ids=lambda fault: f"{fault.status}-{fault.store}",
 )
-def test_a_passing_fault_loses_and_doubles_nothing(
+def test_a_passing_fault_loses_and_repeats_nothing(
     tmp_path: Path, server: LokiDouble, fault: Fault
 ) -> None:
     given = lines(2500)
@@ -257,7 +257,7 @@ def test_a_request_that_is_too_large_for_the_way_is_halved(tmp_path: Path) -> No
         (Fault(status=200), "has no push API at /loki/api/v1/push (200): check loki.url"),
     ],
 )
-def test_what_no_retry_helps_is_asked_once(
+def test_what_no_retry_helps_is_sent_once(
     tmp_path: Path, server: LokiDouble, fault: Fault, said: str
 ) -> None:
     server.faults.append(fault)
@@ -306,7 +306,7 @@ def test_credentials_are_used_and_never_shown(
         ("https://host/tenant", "https://host/tenant/loki/api/v1/push"),
     ],
 )
-def test_an_address_may_be_the_server_s_or_the_whole(url: str, pushed_to: str) -> None:
+def test_an_address_may_be_the_server_s_or_complete(url: str, pushed_to: str) -> None:
     assert Emitter(url).url == pushed_to
 
 
@@ -318,7 +318,7 @@ def test_an_address_may_be_the_server_s_or_the_whole(url: str, pushed_to: str) -
         ("http://loki:3100/api/prom/push", "push API from before 2019"),
     ],
 )
-def test_an_address_that_is_none_is_refused_at_once(url: str, said: str) -> None:
+def test_an_address_that_is_none_is_rejected_at_once(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         LokiSink(factories.settings(loki_url=url))
 
@@ -335,7 +335,7 @@ def test_a_plain_logging_record_is_sent_with_its_own_time(server: LokiDouble) ->
     assert set(stored.labels) == {"service_name", "hour"}
 
 
-def test_one_record_is_refused_with_an_error_of_ours(server: LokiDouble) -> None:
+def test_one_record_is_rejected_with_an_error_of_ours(server: LokiDouble) -> None:
     record = log_record(line(stamp(timedelta(days=30))))
     assert record is not None
     with pytest.raises(LokiRejectedError):

@@ -53,7 +53,7 @@ def entry(*value: Any, labels: Any = None) -> dict[str, Any]:
         {"nothing": []},
     ],
 )
-def test_refused(server: LokiDouble, payload: Any) -> None:
+def test_rejected(server: LokiDouble, payload: Any) -> None:
     before = server.stored()
     assert push(server, payload) == 400
     assert server.stored() == before
@@ -74,7 +74,7 @@ def test_the_window_of_a_stream_is_an_hour(server: LokiDouble) -> None:
     assert push(server, entry(more, "a new stream", labels={"stream": "other"})) == 204
 
 
-def test_good_entries_of_a_refused_request_are_stored(server: LokiDouble) -> None:
+def test_good_entries_of_a_rejected_request_are_stored(server: LokiDouble) -> None:
     values = [[str(NOW - 8 * 86400 * 10**9), "old"], [str(NOW), "good"]]
     assert push(server, {"streams": [{"stream": {"s": "mixed"}, "values": values}]}) == 400
     assert "good" in server.lines()

@@ -183,7 +183,7 @@ def test_how_publishing_went_is_a_group_of_its_own(gateway: Service) -> None:
 
 
 @pytest.mark.services
-def test_the_gateways_own_error_of_is_told(tmp_path: Path) -> None:
+def test_the_gateways_own_error_is_reported(tmp_path: Path) -> None:
     """It refuses a metric that another group has with another type."""
     with services.pushgateway(tmp_path) as own:
         body = b"# TYPE compilewatch_verdicts counter\ncompilewatch_verdicts 1\n"
@@ -193,7 +193,7 @@ def test_the_gateways_own_error_of_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.services
-def test_a_gateway_that_comes_back_within_the_patience_gets_all(tmp_path: Path) -> None:
+def test_a_gateway_that_comes_back_before_the_deadline_gets_all(tmp_path: Path) -> None:
     view = example_run.view(*example_run.row())
     with services.pushgateway(tmp_path) as first:
         port = int(first.url.rsplit(":", 1)[1])
@@ -230,7 +230,7 @@ def test_a_gateway_that_is_down_is_said_in_one_line() -> None:
         ("http://me:secret@host:9091", "use pushgateway.username"),
     ],
 )
-def test_an_address_that_is_none_is_refused(url: str, message: str) -> None:
+def test_an_address_that_is_none_is_rejected(url: str, message: str) -> None:
     with pytest.raises(SinkError, match=message) as refused:
         push(factories.view(factories.result()), url)
     assert "secret" not in str(refused.value)
@@ -289,7 +289,7 @@ def test_a_hanging_gateway_is_given_up() -> None:
         push(factories.view(factories.result()), url, publish_timeout_seconds=0.05)
 
 
-def test_user_and_password_are_sent_and_never_told() -> None:
+def test_user_and_password_are_sent_and_never_printed() -> None:
     given = {"pushgateway_username": "me", "pushgateway_password": "secret"}
     with (
         answering(200, 401) as (url, got),

@@ -113,7 +113,7 @@ class Asked:
 # --- what is uploaded ---
 
 
-def test_a_run_lies_under_its_id_whole(endpoint: str, client: Any, folder: Folder) -> None:
+def test_a_run_is_complete_under_its_id(endpoint: str, client: Any, folder: Folder) -> None:
     said = sink(endpoint).publish(VIEW, folder)
     assert said == f"s3://runs/nightly/{RUN}/: 7 of 7 files uploaded, the others were up to date"
     assert sorted(keys(client)) == sorted(f"nightly/{RUN}/{name}" for name in FILES)
@@ -175,7 +175,7 @@ def test_nothing_is_made_public(endpoint: str, client: Any, folder: Folder) -> N
         ("graph.neff", "application/octet-stream"),
     ],
 )
-def test_a_browser_is_told_what_a_file_is(name: str, kind: str) -> None:
+def test_a_browser_learns_what_a_file_is(name: str, kind: str) -> None:
     assert content_type(name) == kind
 
 
@@ -388,7 +388,7 @@ def test_an_address_that_is_none(url: str) -> None:
         (400, "Odd", SinkError, r"PutObject failed \(Odd\)"),
     ],
 )
-def test_what_s3_refuses_is_one_line_that_says_what_to_do(
+def test_what_s3_rejects_is_one_line_that_says_what_to_do(
     endpoint: str,
     client: Any,
     folder: Folder,
@@ -438,7 +438,7 @@ def test_a_bucket_that_a_user_may_not_write_to(
 # --- of a sweep ---
 
 
-def test_a_sweep_is_uploaded_whole_at_its_end(tmp_path: Path, endpoint: str, client: Any) -> None:
+def test_a_sweep_is_uploaded_at_its_end(tmp_path: Path, endpoint: str, client: Any) -> None:
     changes = {"s3_url": "s3://runs", "s3_endpoint_url": endpoint, "sinks": ["html", "junit"]}
     seen = run_sweep(tmp_path, settings=changes)
     assert seen.notes == ()

@@ -146,7 +146,7 @@ def test_grafana_cloud_needs_no_profile_and_none_of_the_local_services() -> None
     assert not {"prometheus", "alertmanager", "loki", "grafana"} & set(services)
 
 
-def test_a_fresh_checkout_is_told_to_run_the_setup() -> None:
+def test_a_fresh_checkout_says_to_run_the_setup() -> None:
     with pytest.raises(AssertionError, match=r"run scripts/stack_setup\.sh once"):
         compose("--env-file", os.devnull, "config", "-q")
 
@@ -172,9 +172,7 @@ def test_ports_are_settings() -> None:
 
 
 @pytest.mark.services
-def test_alloys_health_check_asks_and_believes_only_200(
-    model: dict[str, Any], tmp_path: Path
-) -> None:
+def test_alloys_health_check_believes_only_200(model: dict[str, Any], tmp_path: Path) -> None:
     kind, *command = model["services"]["alloy"]["healthcheck"]["test"]
     assert kind == "CMD"
     # Any server that has the same page will do.

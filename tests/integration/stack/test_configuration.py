@@ -207,7 +207,7 @@ def test_alertmanager_takes_what_the_environment_asks_for(
         assert url == environment["ALERT_WEBHOOK_URL"]
 
 
-def test_half_a_mail_address_is_refused_in_one_line_and_own_routes_win(tmp_path: Path) -> None:
+def test_half_a_mail_address_is_rejected_in_one_line_and_own_routes_win(tmp_path: Path) -> None:
     for name in ("alertmanager.yml", "render.sh"):
         (tmp_path / name).write_text((STACK / "alertmanager" / name).read_text())
     half = run("sh", tmp_path / "render.sh", ALERT_EMAIL_TO="a@example.org")
@@ -219,7 +219,7 @@ def test_half_a_mail_address_is_refused_in_one_line_and_own_routes_win(tmp_path:
     assert own.stdout == "route: {receiver: mine}\n"
 
 
-def test_grafana_asks_nobody_on_the_internet_at_its_start() -> None:
+def test_grafana_calls_nobody_on_the_internet_at_its_start() -> None:
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
     wanted = {
         "GF_ANALYTICS_REPORTING_ENABLED": "false",
@@ -237,7 +237,7 @@ def test_grafana_asks_nobody_on_the_internet_at_its_start() -> None:
     assert {name for name, value in wanted.items() if f"{name}={value}" not in script} == set()
 
 
-def test_grafana_does_not_ask_loki_for_alerts() -> None:
+def test_grafana_does_not_query_loki_for_alerts() -> None:
     """Loki has no ruler here and answers 404, which Grafana shows on every list of alerts."""
     path = STACK / "grafana" / "provisioning" / "datasources" / "datasources.yaml"
     sources = {s["uid"]: s["jsonData"] for s in yaml.safe_load(path.read_text())["datasources"]}
@@ -260,7 +260,7 @@ def test_grafana_is_given_the_uids_that_dashboards_name() -> None:
     assert only["options"] == {"path": "${DASHBOARDS_PATH}", "foldersFromFilesStructure": True}
 
 
-def test_what_grafanas_provisioning_asks_of_the_environment_is_given_by_compose_and_script() -> (
+def test_what_grafanas_provisioning_reads_from_the_environment_is_given_by_compose_and_script() -> (
     None
 ):
     asked = {

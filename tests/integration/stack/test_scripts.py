@@ -369,7 +369,7 @@ def test_setup_opens_outputs_for_the_agent_or_says_how(stack: Stack) -> None:
     setup(stack)
 
 
-def test_setup_refuses_what_it_does_not_know(stack: Stack) -> None:
+def test_setup_rejects_what_it_does_not_know(stack: Stack) -> None:
     refused = stack.run("clowd", script="stack_setup.sh")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert not (stack.root / ".env").exists()

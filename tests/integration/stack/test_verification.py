@@ -119,7 +119,7 @@ class Panels:
 ROWS = {"frames": [{"data": {"values": [[1], [2]]}}]}
 
 
-def test_panels_are_asked_with_every_variable_filled_in() -> None:
+def test_panels_are_queried_with_every_variable_filled_in() -> None:
     client: Any = Panels(ROWS)
     for uid, dashboard in DASHBOARDS.items():
         grafana.panels_answer(client, uid, dashboard)
@@ -135,7 +135,7 @@ def test_panels_are_asked_with_every_variable_filled_in() -> None:
     ("result", "said"),
     [({"frames": []}, "empty"), ({"error": "parse error\nat"}, "parse error")],
 )
-def test_a_panel_that_is_empty_or_cannot_be_asked_is_a_fault(
+def test_a_panel_that_is_empty_or_cannot_be_queried_is_a_fault(
     monkeypatch: pytest.MonkeyPatch, result: dict[str, Any], said: str
 ) -> None:
     monkeypatch.setattr(grafana, "SCRAPES_SECONDS", -1.0)
@@ -223,7 +223,7 @@ def test_an_alert_that_fires_and_ends_is_seen_by_the_real_services(tmp_path: Pat
     assert said == "1 model is worse on dynamo (verify, eval)"
 
 
-def test_the_exit_status_tells_a_fault_from_what_is_not_installed(
+def test_the_exit_status_separates_a_fault_from_what_is_not_installed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fails() -> str:

@@ -181,7 +181,7 @@ def test_who_asked_for_the_fake_tier_gets_its_error(ask: Ask, strikes: Callable[
         (InputsError("no rule makes pixel_values"), Status.ERROR, "inputs_error"),
     ],
 )
-def test_what_real_tensors_would_not_change_is_not_asked_again(
+def test_what_real_tensors_would_not_change_is_not_evaluated_again(
     ask: Ask, strikes: Callable[..., None], error: Exception, status: Status, code: str
 ) -> None:
     strikes(Phase.CREATE, error)
@@ -260,7 +260,9 @@ def test_real_weights_lift_the_offline_switch_of_the_child_only(
     assert seen == [True, False]
 
 
-def test_a_tier_that_the_target_cannot_answer_in_is_not_asked(target: StubTarget, ask: Ask) -> None:
+def test_a_tier_that_the_target_does_not_support_is_not_evaluated(
+    target: StubTarget, ask: Ask
+) -> None:
     target.tiers = (Tier.REAL,)  # type: ignore[assignment]
     asked = ask("ok", tier=Tier.FAKE)
     assert asked.fake_failure is not None
@@ -342,7 +344,7 @@ def test_a_failure_on_guessed_inputs_is_one_of_the_inputs(
     assert not target.subjects
 
 
-def test_a_guess_that_the_eager_call_refuses_is_one_of_the_inputs(
+def test_a_guess_that_the_eager_call_rejects_is_one_of_the_inputs(
     own: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(subject: Subject) -> None:

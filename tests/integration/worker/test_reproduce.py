@@ -112,7 +112,7 @@ def test_inputs_with_attributes_reach_the_model(
     assert "1 break at takes_objects.py:9 (1)" in said[-1]
 
 
-def test_a_configuration_that_empties_what_it_reads_is_written_whole() -> None:
+def test_a_configuration_that_empties_what_it_reads_is_written_in_full() -> None:
     class Config(transformers.PretrainedConfig):
         """As EncoderDecoderConfig of Transformers 5.5.4."""
 

@@ -285,7 +285,7 @@ def test_what_differs_between_the_environments_is_named() -> None:
     assert sorted(compared.changes[0].causes) == list(expected)
 
 
-def test_a_nightly_of_the_same_version_is_told_by_its_revision() -> None:
+def test_a_nightly_of_the_same_version_is_known_by_its_revision() -> None:
     compared = _changed({"torch_git": "1" * 40}, {"torch_git": "2" * 40})
     assert compared.differences == ("torch git 1111111111 -> 2222222222",)
 
@@ -488,7 +488,7 @@ def test_between_devices_a_device_without_results_is_one_line() -> None:
         between_devices(run("1"), [_on("cpu")], run("1"), [_on("cpu")], ("cpu", "cuda"))
 
 
-def test_breaks_that_a_probe_did_not_look_for_are_not_gone() -> None:
+def test_breaks_that_a_probe_did_not_look_for_are_not_resolved() -> None:
     complete = result(breaks=(A, B))
     probed = result(breaks=(A,), probed=True)
     assert judge(complete, probed) is None

@@ -119,7 +119,7 @@ def test_breaks_of_another_target_are_not_mixed_in() -> None:
     assert leverage([xla]).targets == ("xla",)
 
 
-def test_downloads_decide_where_they_are_asked_for() -> None:
+def test_downloads_decide_where_they_are_the_order() -> None:
     seen = [
         *(result(name, breaks=(SHARED,), downloads=1, source="hub") for name in "AB"),
         result("C", breaks=(BRANCH,), downloads=9, source="hub"),
@@ -152,7 +152,7 @@ def test_a_cause_is_shown_at_its_most_frequent_line() -> None:
 @pytest.mark.parametrize(
     ("by", "gone"), [(By.LINE, LOOP.fingerprint), (By.ID, "GB0059 Type GB0059")]
 )
-def test_what_has_no_breaks_once_causes_are_gone(by: By, gone: str) -> None:
+def test_what_has_no_breaks_once_causes_are_fixed(by: By, gone: str) -> None:
     seen = [result("A", breaks=(LOOP,)), result("B", breaks=(LOOP, BRANCH)), result("C")]
     found = without_breaks_once(seen, {gone}, by)
     assert found == (("A",) if by is By.LINE else ("A", "B"))
@@ -202,7 +202,7 @@ def test_results_of_two_devices_are_not_held_against_each_other() -> None:
 
 
 @pytest.mark.parametrize("by", list(By))
-def test_a_reason_under_a_new_name_is_not_gone(by: By) -> None:
+def test_a_reason_under_a_new_name_is_not_fixed(by: By) -> None:
     renamed = graph_break("forward", "GB9493")
     held = check([result("A", breaks=(BRANCH,))], [result("A", breaks=(renamed,))], by)
     assert (held.gone, held.wrong) == (0, ())

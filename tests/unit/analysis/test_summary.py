@@ -37,7 +37,7 @@ BRANCH = graph_break("a")
 OTHER = graph_break("b", "GB0059")
 
 
-def test_headline_figures_tell_not_run_from_not_passed() -> None:
+def test_headline_figures_separate_not_run_from_not_passed() -> None:
     seen = view(
         result("A"),
         result("B", breaks=(BRANCH,)),
@@ -75,7 +75,7 @@ def test_nothing_is_no_share() -> None:
     assert by_family(seen) == ()
 
 
-def test_an_answer_shared_within_a_run_is_not_reused() -> None:
+def test_a_result_shared_within_a_run_is_not_reused() -> None:
     own = "20260102-030405-0001"
     seen = view(
         result("A"),

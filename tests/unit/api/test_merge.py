@@ -74,7 +74,7 @@ def test_missing_shards_are_named_now_and_later(tmp_path: Path) -> None:
     assert view(store(tmp_path), store(tmp_path).open(merged.run.id)).notes == expected
 
 
-def test_the_newest_answer_wins_but_what_was_not_run_is_none(tmp_path: Path) -> None:
+def test_the_newest_result_wins_but_what_was_not_run_is_none(tmp_path: Path) -> None:
     def at(time: str, status: Status) -> FakeLauncher:
         def answer(request: Request) -> Result:
             done = factories.result(status=status, started_at=time)
@@ -129,7 +129,7 @@ def test_damaged_lines_of_a_shard_are_named(tmp_path: Path) -> None:
     assert any(f"{path}:1" in note for note in merged.notes)
 
 
-def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_belong_together_is_rejected(tmp_path: Path) -> None:
     one = _shard(tmp_path, 1, 2)
     other_plan = _shard(tmp_path, 2, 2, specs=SPECS[:20])
     with pytest.raises(UsageError, match="are of different plans"):
@@ -184,7 +184,7 @@ def test_a_run_that_lacks_shards_is_no_baseline(tmp_path: Path) -> None:
     assert after.baseline.id == whole.run.id
 
 
-def test_a_baseline_that_does_not_exist_is_refused_before_anything_is_written(
+def test_a_baseline_that_does_not_exist_is_rejected_before_anything_is_written(
     tmp_path: Path,
 ) -> None:
     shard = _shard(tmp_path, 1, 2)

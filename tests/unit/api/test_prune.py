@@ -128,7 +128,7 @@ def test_what_is_no_run_or_lies_elsewhere_is_left_alone(store: Store, tmp_path: 
     assert elsewhere.open(foreign).run.id == foreign
 
 
-def test_reused_answers_and_their_artifacts_outlive_the_run_they_are_from(
+def test_reused_results_and_their_artifacts_outlive_the_run_they_are_from(
     store: Store, tmp_path: Path
 ) -> None:
     scratch = tmp_path / "scratch"

@@ -99,7 +99,7 @@ def test_a_view_remembers_what_the_run_was_compared_with(tmp_path: Path) -> None
     assert given.baseline == elsewhere.run
 
 
-def test_a_baseline_that_is_gone_is_a_note(tmp_path: Path) -> None:
+def test_a_deleted_baseline_is_a_note(tmp_path: Path) -> None:
     first = run_sweep(tmp_path)
     second = run_sweep(tmp_path)
     (store(tmp_path).root / first.run.id).rename(tmp_path / "away")

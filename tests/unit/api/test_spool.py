@@ -122,7 +122,7 @@ def test_an_older_run_published_by_hand_is_not_left_over_a_newer_one(tmp_path: P
     )
 
 
-def test_a_dead_service_is_asked_once_however_much_waits(tmp_path: Path) -> None:
+def test_a_dead_service_is_called_once_however_much_waits(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def count(run_id: str) -> Exception:
@@ -137,7 +137,7 @@ def test_a_dead_service_is_asked_once_however_much_waits(tmp_path: Path) -> None
     assert waiting(tmp_path) == runs
 
 
-def test_a_refused_run_does_not_hold_up_the_others_and_is_let_go_in_the_end(
+def test_a_rejected_run_does_not_hold_up_the_others_and_is_let_go_in_the_end(
     tmp_path: Path,
 ) -> None:
     Remote.trouble = refuse
@@ -163,7 +163,7 @@ def test_a_process_killed_in_the_middle_has_lost_nothing(tmp_path: Path) -> None
     assert waiting(tmp_path) == [run_id]
 
 
-def test_a_run_that_is_gone_no_longer_waits(tmp_path: Path) -> None:
+def test_a_deleted_run_no_longer_waits(tmp_path: Path) -> None:
     Remote.trouble = down
     first = swept(tmp_path, s3_url="s3://x")
     (store(tmp_path).root / first).rename(tmp_path / "away")

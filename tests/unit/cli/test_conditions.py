@@ -86,6 +86,6 @@ def test_one_result_is_judged_alike() -> None:
 
 
 @pytest.mark.parametrize("text", ["regresion", "coverage<101", "coverage", "graph_break"])
-def test_an_unknown_condition_is_refused_with_those_known(text: str) -> None:
+def test_an_unknown_condition_is_rejected_with_those_known(text: str) -> None:
     with pytest.raises(click.BadParameter, match=r"regression, graph-break, .*coverage<PERCENT"):
         conditions(text)

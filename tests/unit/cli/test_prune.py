@@ -57,7 +57,7 @@ def test_yes_deletes_and_again_finds_nothing(tmp_path: Path, runs: list[str]) ->
 
 
 @pytest.mark.parametrize(("said", "left"), [("y\n", 1), ("n\n", 3), ("\n", 3)])
-def test_on_a_terminal_it_asks(
+def test_on_a_terminal_it_prompts(
     tmp_path: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch, said: str, left: int
 ) -> None:
     monkeypatch.setattr("compilewatch.cli.verbs.prune._is_interactive", lambda: True)

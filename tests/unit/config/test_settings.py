@@ -81,7 +81,7 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
     assert settings.jobs >= 1
 
 
-def test_the_checkout_is_where_a_stranger_to_it_ends(
+def test_the_checkout_is_read_from_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"

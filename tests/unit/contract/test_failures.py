@@ -71,7 +71,7 @@ def test_a_long_traceback_keeps_both_ends() -> None:
     assert len(record.message) < 10_000
 
 
-def test_a_short_traceback_is_kept_whole_and_once() -> None:
+def test_a_short_traceback_is_kept_in_full_and_once() -> None:
     record = error_record(raised(ValueError("boom")))
     assert record.head.endswith("ValueError: boom\n")
     assert record.tail == ""

@@ -29,7 +29,7 @@ def test_the_committed_dashboards_are_those_that_the_code_makes() -> None:
     assert committed == made, "run `make generate`"
 
 
-def test_check_says_what_is_out_of_date_and_writing_mends_it(
+def test_check_says_what_is_out_of_date_and_writing_updates_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(build, "FOLDER", tmp_path)
@@ -86,7 +86,7 @@ def test_ids_are_unique_and_refs_too(uid: str) -> None:
 
 
 @EVERY
-def test_an_empty_answer_claims_nothing(uid: str) -> None:
+def test_an_empty_response_claims_nothing(uid: str) -> None:
     """Grafana shows this text during an outage of the data source, too."""
     for panel in panels(DASHBOARDS[uid]):
         assert panel["fieldConfig"]["defaults"]["noValue"] == NO_DATA, panel["title"]
@@ -332,7 +332,7 @@ def test_the_public_dashboard_can_be_shared() -> None:
     assert "/d/" not in text
 
 
-def test_a_line_that_does_not_fill_the_width_is_refused() -> None:
+def test_a_line_that_does_not_fill_the_width_is_rejected() -> None:
     with pytest.raises(ValueError, match="7 columns"):
         frame.place([[tiles("t", "d", (7, 4), now("up"))]])
 

@@ -104,7 +104,7 @@ def test_what_passes_is_green_in_the_funnel() -> None:
     assert len(made["targets"]) == len(PipelineStage) + 1
 
 
-def test_series_about_papers_can_be_told_apart() -> None:
+def test_series_about_papers_can_be_separated() -> None:
     given = looks(panel("Tokens", "compilewatch-papers"))
     colours = [given[name]["color"]["fixedColor"] for name in ("input", "output")]
     assert len(set(colours)) == 2

@@ -81,7 +81,7 @@ def test_a_line_says_nothing_outside_of_its_versions(expectations: Expectations)
     assert expectations.judge(FAILING, nightly).expectation == "needs a package"
 
 
-def test_a_reused_answer_loses_an_expectation_that_was_removed() -> None:
+def test_a_reused_result_loses_an_expectation_that_was_removed() -> None:
     remembered = factories.result(
         status=Status.ERROR, phase=Phase.CREATE, expectation="of an old file"
     )

@@ -63,7 +63,7 @@ def test_two_fine_tunes_of_one_model_have_one_configuration() -> None:
         {"new_option": True},
     ],
 )
-def test_what_may_change_an_answer_stays(change: dict[str, Any]) -> None:
+def test_what_may_change_a_result_stays(change: dict[str, Any]) -> None:
     assert config_sha256(BERT) != config_sha256({**BERT, **change})
 
 
@@ -135,7 +135,7 @@ def _key(spec: ModelSpec | None = None, target: Target | None = None, **changes:
     return request_key(spec or factories.spec(), target or Target(), **{**given, **changes})
 
 
-def test_what_cannot_change_an_answer_is_not_in_the_key() -> None:
+def test_what_cannot_change_a_result_is_not_in_the_key() -> None:
     plain = factories.spec("BertModel")
     dressed = factories.spec(
         "BertModel", downloads=7, license="mit", gated=True, revision="abc", task="text"
@@ -318,7 +318,7 @@ def test_a_type_that_may_be_a_models_own_counts(
     assert overrides_for(factories.spec(class_name, family=family), [override]) == [override]
 
 
-def test_prose_does_not_ask_again(tmp_path: Path) -> None:
+def test_prose_does_not_change_the_key(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(OVERRIDES)
     before = read_overrides(tmp_path)
     (tmp_path / "one.toml").write_text(OVERRIDES.replace('"why"', '"better said"'))

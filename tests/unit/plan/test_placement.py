@@ -51,7 +51,7 @@ def _placed(named: tuple[str, ...], *known: Environment) -> list[str]:
         ),
     ],
 )
-def test_where_each_target_is_asked(
+def test_where_each_target_is_evaluated(
     named: tuple[str, ...], known: tuple[Environment, ...], expected: list[str]
 ) -> None:
     assert _placed(named, *known) == expected
@@ -99,7 +99,7 @@ def test_only_what_is_needed_is_looked_at() -> None:
     assert wanted(["dynamo"], ("a",), ["cuda"]) == ("a",)
 
 
-def test_a_label_names_the_environment_away_from_home() -> None:
+def test_a_label_names_an_environment_that_is_not_the_default_one() -> None:
     labels = [target_label(t) for t in place(ALL, (), (DEFAULT, XLA))]
     assert labels == ["dynamo", "xla", "neuron@xla"]
     older = Target(mode=Mode.TRAIN, environment="torch-2.9")

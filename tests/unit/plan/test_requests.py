@@ -39,7 +39,7 @@ def _names(made: Plan) -> set[str]:
     return {request.model.name for request in made.requests}
 
 
-def test_every_model_and_target_is_asked_once_in_order() -> None:
+def test_every_model_and_target_is_requested_once_in_order() -> None:
     made = _plan()
     asked = [(r.model.name, r.target) for r in made.requests]
     assert asked == [(s.name, t) for s in SPECS for t in BOTH]
@@ -47,7 +47,7 @@ def test_every_model_and_target_is_asked_once_in_order() -> None:
     assert made.duplicates == 0
 
 
-def test_requests_carry_how_they_are_asked() -> None:
+def test_requests_carry_how_they_are_evaluated() -> None:
     options = Options(
         environments=(factories.environment(name="nightly"),),
         memory_limit_bytes=5,
@@ -62,7 +62,7 @@ def test_requests_carry_how_they_are_asked() -> None:
     )
 
 
-def test_a_models_own_inputs_are_part_of_the_question(tmp_path: Path) -> None:
+def test_a_models_own_inputs_are_part_of_the_request(tmp_path: Path) -> None:
     own, given = tmp_path / "own.toml", tmp_path / "given.toml"
     own.write_text("own")
     given.write_text("given")
@@ -77,7 +77,7 @@ def test_a_models_own_inputs_are_part_of_the_question(tmp_path: Path) -> None:
     assert len({r.key for r in asked}) == 3
 
 
-def test_one_question_is_asked_once_for_all_who_ask_it() -> None:
+def test_equal_requests_of_several_models_are_evaluated_once() -> None:
     build = ConfigBuild(config_file="/a", config_sha256="same")
     twins = [factories.spec(f"org/{n}", build=build, architecture="A") for n in "ab"]
     made = _plan([*twins, factories.spec("other")], targets=[Target()])
@@ -101,7 +101,7 @@ def test_a_model_whose_library_is_missing_is_skipped_and_never_an_error() -> Non
     assert "--with timm" in (result.detail or "")
 
 
-def test_a_model_with_a_skip_reason_is_answered_without_being_asked() -> None:
+def test_a_model_with_a_skip_reason_has_a_result_without_a_request() -> None:
     made = _plan([factories.spec("org/gated", skip_reason="gated: ask for access")], targets=BOTH)
     assert made.requests == ()
     assert [r.status for r in made.skipped] == [Status.SKIPPED] * 2
@@ -146,7 +146,7 @@ def test_a_model_whose_packages_are_elsewhere_runs_there_or_says_what_to_type(
     assert [r.target.environment for r in made.requests] == ["default", "default"]
 
 
-def test_two_environments_are_two_questions_and_two_names_of_one_are_one() -> None:
+def test_two_environments_are_two_requests_and_two_names_of_one_are_one() -> None:
     older = factories.environment(name="older", torch="2.9.0")
     alias = factories.environment(name="alias")
     options = Options(environments=(factories.environment(), older, alias))
@@ -206,12 +206,12 @@ def test_a_shard_is_the_same_everywhere_and_forever() -> None:
     assert sorted(first)[:4] == ["M0", "M100", "M110", "M111"]
 
 
-def test_all_shards_know_the_whole_plan() -> None:
+def test_all_shards_know_the_complete_plan() -> None:
     digests = {_plan(shard=Shard(index=i, count=3)).digest for i in (1, 2, 3)} | {_plan().digest}
     assert len(digests) == 1
 
 
-def test_the_digest_follows_every_question() -> None:
+def test_the_digest_follows_every_request() -> None:
     gated = msgspec.structs.replace(SPECS[0], skip_reason="gated")
     plans = [
         _plan(),
@@ -230,13 +230,13 @@ def test_a_small_plan_may_leave_a_shard_empty() -> None:
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "0/0"])
-def test_an_impossible_shard_is_refused(text: str) -> None:
+def test_an_impossible_shard_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match=f"no shard {text}: shards are numbered"):
         parse_shard(text)
 
 
 @pytest.mark.parametrize("text", ["", "1", "1/", "a/b", "-1/3", "1/3/5", "1.5/3"])
-def test_what_is_no_shard_is_refused(text: str) -> None:
+def test_what_is_no_shard_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="not of the form I/N"):
         parse_shard(text)
 
@@ -245,19 +245,19 @@ def test_a_shard_reads_back_as_it_prints() -> None:
     assert str(parse_shard(" 2/5 ")) == "2/5"
 
 
-def test_nothing_to_ask_is_an_error() -> None:
+def test_an_empty_plan_is_an_error() -> None:
     with pytest.raises(UsageError, match="no models"):
         _plan([])
     with pytest.raises(UsageError, match="no targets"):
         _plan(targets=[])
 
 
-def test_an_unknown_target_is_refused() -> None:
+def test_an_unknown_target_is_rejected() -> None:
     with pytest.raises(UsageError, match="no target 'dynamite'; known: "):
         _plan(targets=[Target(name="dynamite")])
 
 
-def test_a_name_that_stands_for_two_models_is_refused() -> None:
+def test_a_name_that_stands_for_two_models_is_rejected() -> None:
     with pytest.raises(UsageError, match="two models are called 'M0'"):
         _plan([SPECS[0], SPECS[0]])
 
@@ -288,7 +288,7 @@ def test_nested_graph_breaks_are_of_dynamo_only_and_in_its_label(
     assert (target_label(dynamo), target_label_value(dynamo)) == (label, label)
 
 
-def test_results_with_and_without_nested_graph_breaks_do_not_answer_for_each_other() -> None:
+def test_results_with_and_without_nested_graph_breaks_do_not_stand_for_each_other() -> None:
     keys = {
         _plan(targets=targets_of(["dynamo"], [Mode.EVAL], False, said)).requests[0].key
         for said in ("on", "off", "default")
@@ -313,12 +313,12 @@ def test_neuron_has_a_longer_deadline_for_compiling() -> None:
 
 
 @pytest.mark.parametrize("name", ["export:foo", "neuron:trn9", "xla:cpu"])
-def test_a_backend_that_a_target_has_not_is_refused(name: str) -> None:
+def test_a_backend_that_a_target_has_not_is_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="has no backend"):
         _plan(targets=targets_of([name], [Mode.EVAL], dynamic=False))
 
 
-def test_a_model_whose_entry_is_wrong_is_an_error_and_the_others_are_asked() -> None:
+def test_a_model_whose_entry_is_wrong_is_an_error_and_the_others_are_evaluated() -> None:
     wrong = factories.spec("Wrong", error="models.toml: model 'Wrong': there is no folder /x")
     made = plan([wrong, factories.spec("Good")], [Target()], OPTIONS)
     assert [request.model.name for request in made.requests] == ["Good"]

@@ -94,7 +94,7 @@ def test_every_local_link_leads_to_a_file_and_every_anchor_to_an_id(pages: Any) 
                 assert parts.fragment in pages[target].ids, f"{path.name}: {link}"
 
 
-def test_pages_are_whole_and_ids_unique(pages: Any) -> None:
+def test_pages_are_complete_and_ids_unique(pages: Any) -> None:
     for path, page in pages.items():
         assert not page.open, path.name
         assert len(set(page.ids)) == len(page.ids), path.name
@@ -174,7 +174,7 @@ def test_a_change_names_only_what_differs_besides_the_environments(pages: Any, r
     assert text.count("torch 2.12.0 -> 2.13.0") == 1
 
 
-def test_a_models_page_holds_the_whole_answer(pages: Any, report: Any) -> None:
+def test_a_models_page_holds_the_complete_result(pages: Any, report: Any) -> None:
     page = pages[report / "models" / "BertModel.html"]
     for fact in (
         "dynamo/train",
@@ -199,7 +199,7 @@ def test_a_models_page_holds_the_whole_answer(pages: Any, report: Any) -> None:
     assert "../../artifacts/BertModel/dynamo/tlparse/index.html" in links
 
 
-def test_a_reused_answer_links_the_artifacts_that_were_taken_over(pages: Any, report: Any) -> None:
+def test_a_reused_result_links_the_artifacts_that_were_taken_over(pages: Any, report: Any) -> None:
     page = pages[report / "models" / "google--vit-base.html"]
     assert "../../artifacts/vit/torch_trace/trace.log.zst" in page.links()
     assert "compilewatch show google/vit-base --artifacts DIRECTORY" in page.text
@@ -208,7 +208,7 @@ def test_a_reused_answer_links_the_artifacts_that_were_taken_over(pages: Any, re
     assert "fake tensors: error in create, fake unsupported: it reads a value" in page.text
 
 
-def test_an_answer_shared_within_the_run_links_its_artifacts() -> None:
+def test_a_result_shared_within_the_run_links_its_artifacts() -> None:
     shared = factories.result(reused_from="20260102-030405-0001", artifacts=("artifacts/x.html",))
     page = rendered(shared)["models/BertModel.html"]
     assert "../../artifacts/x.html" in page.links()
@@ -227,7 +227,7 @@ def test_an_error_shows_where_and_both_ends_of_its_traceback(pages: Any, report:
     assert re.search(r"first frames \[…\] last frames", text)
 
 
-def test_what_fullgraph_refuses_without_a_break_is_said() -> None:
+def test_what_fullgraph_rejects_without_a_break_is_said() -> None:
     refused = FullgraphVerdict(accepted=False, code="GB0001", reason="refused because of that")
     page = rendered(factories.result(fullgraph=refused))["models/BertModel.html"]
     assert "Why fullgraph rejects it refused because of that" in page.text
@@ -293,7 +293,7 @@ def test_errors_before_the_compiler_stand_apart_from_compile_errors(
     assert "it failed GptModel , TimmModel backend error create 2" in others
 
 
-def test_a_model_stands_under_the_worst_of_its_answers() -> None:
+def test_a_model_stands_under_the_worst_of_its_results() -> None:
     train = Target(dynamic=True)
     results = (factories.result(), factories.result(target=train, status=Status.ERROR))
     text = rendered(*results)["index.html"].text
@@ -472,7 +472,7 @@ def row_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     )
     found = {path: Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
     test_every_local_link_leads_to_a_file_and_every_anchor_to_an_id(found)
-    test_pages_are_whole_and_ids_unique(found)
+    test_pages_are_complete_and_ids_unique(found)
     test_nothing_on_a_page_needs_what_jenkins_forbids(found)
     return {path.relative_to(folder).as_posix(): page for path, page in found.items()}
 

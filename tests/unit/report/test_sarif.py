@@ -101,7 +101,7 @@ def test_a_file_is_at_most_what_github_accepts(monkeypatch: pytest.MonkeyPatch) 
     assert "left out" in small.decode()
 
 
-def test_a_file_is_written_whole(tmp_path: Path) -> None:
+def test_a_file_is_written_completely(tmp_path: Path) -> None:
     path = tmp_path / "new" / "found.sarif"
     sarif.write(path, [found()])
     assert sarif_errors(json.loads(path.read_text())) == []

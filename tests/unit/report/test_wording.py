@@ -126,7 +126,7 @@ def test_memory() -> None:
     ]
 
 
-def test_commands_ask_the_same_question_again_and_survive_a_shell() -> None:
+def test_commands_evaluate_the_same_request_again_and_survive_a_shell() -> None:
     target = Target(name="export", mode=Mode.TRAIN, dynamic=True)
     asked = factories.request("odd name", target=target, depth=Depth.REDUCED, source="manifest")
     assert commands.commands(asked) == (

@@ -103,7 +103,7 @@ def test_a_failure_names_code_place_and_whole_reason() -> None:
     assert "reason of GB0170 in f" in found.text
 
 
-def test_a_reused_answer_took_no_time() -> None:
+def test_a_reused_result_took_no_time() -> None:
     root = parsed(factories.result(reused_from="20260101-000000-0001"), factories.result("Other"))
     times = {case.get("name"): float(case.get("time")) for case in root.iter("testcase")}
     assert times == {"BertModel [dynamo]": 0, "Other [dynamo]": 2}

@@ -78,7 +78,7 @@ def test_names_are_classes_families_and_models_in_the_order_given() -> None:
     assert names(chosen) == ["ViTModel", "org/b", "BertModel", "LlamaModel"]
 
 
-def test_other_sources_are_asked_only_for_names_that_are_not_known() -> None:
+def test_other_sources_are_read_only_for_names_that_are_not_known() -> None:
     asked: list[str] = []
 
     def other(tag: str, *specs: ModelSpec) -> Callable[[], Source]:
@@ -103,7 +103,7 @@ def test_other_sources_are_asked_only_for_names_that_are_not_known() -> None:
     assert asked == ["broken", "one", "two"]
 
 
-def test_unknown_names_are_answered_with_near_ones() -> None:
+def test_near_names_are_said_for_unknown_ones() -> None:
     with pytest.raises(UnknownModelError) as caught:
         select(LIBRARY, names=["BretModel"])
     assert "BertModel" in str(caught.value)
@@ -144,7 +144,7 @@ def test_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "arguments",
     [{"top": 0}, {"top": 2, "all": True}, {"names": ["bert"], "top": 1}, {"names": []}],
 )
-def test_contradictions_are_refused(arguments: dict[str, object]) -> None:
+def test_contradictions_are_rejected(arguments: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         select(LIBRARY, **arguments)  # type: ignore[arg-type]
 

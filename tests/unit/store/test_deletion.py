@@ -22,7 +22,7 @@ def delete(store: Store, run: str) -> None:
     store.delete_run(store.open(run))
 
 
-def test_a_deleted_run_is_gone_and_answers_nothing(store: Store, stored: Stored) -> None:
+def test_a_deleted_run_is_not_listed_and_nothing_reuses_it(store: Store, stored: Stored) -> None:
     first, second = stored(factories.result("A")), stored(factories.result("B"))
     assert len(store.lookup_many(["key of A", "key of B"])) == 2
     delete(store, first)

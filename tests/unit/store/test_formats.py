@@ -29,12 +29,12 @@ def test_a_result_without_what_was_recorded_later_is_read() -> None:
     assert (read.capture, read.request.target.nested_graph_breaks) == (None, None)
 
 
-def test_a_newer_version_is_refused_even_where_it_would_decode() -> None:
+def test_a_newer_version_is_rejected_even_where_it_would_decode() -> None:
     with pytest.raises(StoreError, match=r"newer compilewatch .* upgrade"):
         decode(_encoded(schema_version=RESULT_VERSION + 1), Result)
 
 
-def test_a_newer_version_is_refused_where_it_would_not_decode() -> None:
+def test_a_newer_version_is_rejected_where_it_would_not_decode() -> None:
     with pytest.raises(StoreError, match="upgrade"):
         decode(_encoded(schema_version=RESULT_VERSION + 1, status={"new": "shape"}), Result)
 
@@ -76,7 +76,7 @@ def test_a_merged_run_of_the_first_version_still_lacks_its_shards() -> None:
     assert (read.missing_shards, read.settings) == (("1/2",), {})
 
 
-def test_an_old_version_without_migration_is_refused() -> None:
+def test_an_old_version_without_migration_is_rejected() -> None:
     with pytest.raises(StoreError, match="old compilewatch"):
         decode(_encoded(schema_version=0), Result)
 
@@ -89,7 +89,7 @@ def test_what_is_no_record_is_damaged(data: bytes) -> None:
         decode(data, Result)
 
 
-def test_a_target_stored_before_environments_was_asked_in_the_default_one() -> None:
+def test_a_target_stored_before_environments_was_evaluated_in_the_default_one() -> None:
     known = msgspec.to_builtins(factories.result())
     del known["request"]["target"]["environment"]
     known["request"]["environment"] = "default"

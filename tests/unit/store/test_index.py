@@ -48,11 +48,11 @@ Stored = Callable[..., str]
         ),
     ],
 )
-def test_an_answer_lasts_unless_the_day_made_it(result: Result, lasting: bool) -> None:
+def test_a_result_lasts_unless_the_day_made_it(result: Result, lasting: bool) -> None:
     assert is_reusable(result) is lasting
 
 
-def test_the_newest_lasting_answer_is_found(store: Store, stored: Stored) -> None:
+def test_the_newest_lasting_result_is_found(store: Store, stored: Stored) -> None:
     stored(factories.result("A", detail="first"), factories.result("B", detail="only"))
     newer = stored(factories.result("A", detail="second"))
     stored(factories.result("A", status=Status.TIMEOUT))
@@ -79,7 +79,7 @@ def test_what_was_appended_since_is_seen(store: Store, stored: Stored) -> None:
     assert set(store.lookup_many(["key of A", "key of B"])) == {"key of A", "key of B"}
 
 
-def test_a_line_is_not_indexed_before_it_is_whole(store: Store, stored: Stored) -> None:
+def test_a_line_is_not_indexed_before_it_is_complete(store: Store, stored: Stored) -> None:
     run_id = stored(factories.result("A"))
     line = msgspec.json.encode(factories.result("B")) + b"\n"
     path = store.root / run_id / "results.jsonl"
@@ -91,7 +91,7 @@ def test_a_line_is_not_indexed_before_it_is_whole(store: Store, stored: Stored) 
     assert set(store.lookup_many(["key of B"])) == {"key of B"}
 
 
-def test_a_deleted_run_is_forgotten_and_an_older_answer_counts(
+def test_a_deleted_run_is_forgotten_and_an_older_result_counts(
     store: Store, stored: Stored
 ) -> None:
     older = stored(factories.result("A", detail="old"))
@@ -116,7 +116,7 @@ def test_a_file_that_was_edited_in_place_is_read_again(store: Store, stored: Sto
     }
 
 
-def test_a_line_that_got_damaged_is_no_answer(store: Store, stored: Stored) -> None:
+def test_a_line_that_got_damaged_is_no_result(store: Store, stored: Stored) -> None:
     run_id = stored(factories.result("A"), factories.result("B"))
     assert len(store.lookup_many(["key of A", "key of B"])) == 2
     path = store.root / run_id / "results.jsonl"

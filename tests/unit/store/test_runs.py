@@ -63,7 +63,7 @@ def test_a_line_that_is_being_written_is_no_damage(store: Store) -> None:
         assert reading.damaged == ()
 
 
-def test_a_newer_results_file_is_refused_with_file_and_line(
+def test_a_newer_results_file_is_rejected_with_file_and_line(
     store: Store, stored: Callable[..., str]
 ) -> None:
     run_id = stored(factories.result("A"), factories.result("B"))
@@ -74,7 +74,7 @@ def test_a_newer_results_file_is_refused_with_file_and_line(
         store.open(run_id).results()
 
 
-def test_a_damaged_run_file_is_refused_in_one_line(
+def test_a_damaged_run_file_is_rejected_in_one_line(
     store: Store, stored: Callable[..., str]
 ) -> None:
     run_id = stored(factories.result())
@@ -85,7 +85,7 @@ def test_a_damaged_run_file_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_without_results_file_is_refused(store: Store, stored: Callable[..., str]) -> None:
+def test_a_run_without_results_file_is_rejected(store: Store, stored: Callable[..., str]) -> None:
     run_id = stored(factories.result())
     (store.root / run_id / "results.jsonl").unlink()
     with pytest.raises(StoreError, match="the run is incomplete"):

@@ -19,7 +19,7 @@ from tests.unit.store.conftest import EMPTY
 FRESH = factories.run("", state="running", wall_seconds=None, finished_at=None)
 
 
-def test_an_answer_is_a_line_on_disk_when_append_returns(store: Store) -> None:
+def test_a_result_is_a_line_on_disk_when_append_returns(store: Store) -> None:
     with store.create_run(FRESH, EMPTY) as writer:
         result = factories.result("A")
         writer.append([result])
@@ -27,7 +27,7 @@ def test_an_answer_is_a_line_on_disk_when_append_returns(store: Store) -> None:
         assert data == msgspec.json.encode(result) + b"\n"
 
 
-def test_an_answer_is_synced_when_append_returns(
+def test_a_result_is_synced_when_append_returns(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a power cut would lose: nothing that has been written and not yet synced."""
@@ -58,7 +58,7 @@ def test_artifacts_are_named_by_all_results_that_share_them(store: Store, tmp_pa
     assert [r.artifacts for r in store.open().results()] == [names, names]
 
 
-def test_adopted_answers_bring_their_artifacts(store: Store) -> None:
+def test_adopted_results_bring_their_artifacts(store: Store) -> None:
     with store.create_run(FRESH, EMPTY) as first:
         folder = first.make_scratch() / "child"
         folder.mkdir()
@@ -88,7 +88,7 @@ def test_log_lines_are_appended(store: Store) -> None:
     assert events == ["run_started", "model_checked", "graph_break"]
 
 
-def test_a_second_writer_of_one_run_is_refused(
+def test_a_second_writer_of_one_run_is_rejected(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compilewatch.store.runs.LOCK_WAIT_SECONDS", 0.0)
@@ -196,7 +196,7 @@ with store.create_run(run, Plan(requests=(), skipped=(), digest="plan")) as writ
 
 
 @pytest.mark.process
-def test_a_file_that_may_not_grow_further_keeps_whole_lines(store: Store) -> None:
+def test_a_file_that_may_not_grow_further_keeps_complete_lines(store: Store) -> None:
     """A real limit of the kernel: the write that meets it is short, and the next one fails."""
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(store.root), "10000"],

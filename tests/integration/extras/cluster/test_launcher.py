@@ -88,7 +88,9 @@ def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
     assert view.notes == ("1 request was evaluated again because a node of the cluster was lost",)
 
 
-def test_a_worker_that_is_killed_is_asked_again(bare_ray: Make, scratch: Path, gate: Path) -> None:
+def test_a_request_whose_worker_is_killed_is_evaluated_again(
+    bare_ray: Make, scratch: Path, gate: Path
+) -> None:
     model = factories.spec("gate", checkpoint=str(gate))
     asked = bare_request("gate", model=model)
     (gate / "open").touch()
@@ -129,7 +131,7 @@ def driver_of(launcher: RayLauncher) -> int:
 @pytest.mark.parametrize(
     "which", [pytest.param(signal.SIGKILL, marks=pytest.mark.matrix), signal.SIGSTOP]
 )
-def test_a_driver_that_ends_or_hangs_is_replaced_and_what_it_had_is_asked_again(
+def test_a_driver_that_ends_or_hangs_is_replaced_and_what_it_had_is_evaluated_again(
     bare_ray: Make, scratch: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
     """Ray itself ends it, with `_Exit(1)`, when it loses sight of its cluster.
@@ -161,7 +163,7 @@ def test_a_driver_that_ends_or_hangs_is_replaced_and_what_it_had_is_asked_again(
     assert driver_of(launcher) != first
 
 
-def test_it_gives_up_when_nothing_is_answered_between_two_losses(
+def test_it_gives_up_without_a_result_between_two_losses(
     bare_ray: Make, scratch: Path, gate: Path
 ) -> None:
     launcher = bare_ray()
@@ -321,7 +323,7 @@ def told(**nodes: tuple[Any, ...]) -> _Told:
     return driver
 
 
-def test_nodes_that_differ_are_refused_by_name() -> None:
+def test_nodes_that_differ_are_rejected_by_name() -> None:
     ours, theirs = factories.environment(), factories.environment(torch="2.9.0")
     with pytest.raises(LauncherError) as refused:
         told(a=(ours,), b=(theirs,)).agreed()
@@ -356,7 +358,7 @@ def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("words", [b"220 mail.example\r\n", b""])
-def test_what_listens_but_is_no_ray_head_is_refused_at_once(words: bytes) -> None:
+def test_what_listens_but_is_no_ray_head_is_rejected_at_once(words: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

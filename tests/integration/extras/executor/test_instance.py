@@ -113,7 +113,7 @@ def test_a_service_takes_jobs_again_if_its_instance_cannot_be_stopped(
     assert not drained()
 
 
-def test_a_service_that_cannot_be_asked_is_not_idle(own: Executor) -> None:
+def test_a_service_that_cannot_be_reached_is_not_idle(own: Executor) -> None:
     assert "fails" in (hold(own.client(retry_seconds=0.2)) or "")
     with pytest.raises(ExecutorError):
         hold(own.client().__class__("ftp://nothing"))

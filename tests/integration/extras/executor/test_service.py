@@ -227,7 +227,7 @@ def test_a_drained_service_takes_no_jobs_and_one_with_jobs_is_not_drained(
     assert not client.undrain().draining
 
 
-def test_the_founding_calls_answer_as_they_did(executor: Executor) -> None:
+def test_the_founding_calls_respond_as_they_did(executor: Executor) -> None:
     code = "print('Epoch 2/2 done, Loss: 0.25')\nprint('Test Accuracy: 91.5%')\n"
     asked = {"paper_id": "2401.1", "code": code, "timeout": 20}
     status, answer = raw(executor, "POST", "/execute", json.dumps(asked).encode())
@@ -246,7 +246,7 @@ def test_the_founding_calls_answer_as_they_did(executor: Executor) -> None:
     assert (late["timeout"], late["error_type"], late["return_code"]) == (True, "timeout", -1)
 
 
-def test_health_answers_while_hostile_jobs_run(executor: Executor) -> None:
+def test_health_responds_while_hostile_jobs_run(executor: Executor) -> None:
     """Takes a second: two jobs use all that they may until their deadline."""
     source = """
 import os, threading

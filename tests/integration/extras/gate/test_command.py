@@ -76,7 +76,7 @@ def net(root: Path, line: str = WHERE) -> None:
     (root / "src" / "mypkg" / "net.py").write_text(NET.format(line=line))
 
 
-def test_a_new_break_fails_until_it_is_accepted_and_a_resolved_one_is_told(
+def test_a_new_break_fails_until_it_is_accepted_and_a_resolved_one_is_reported(
     tmp_path: Path, gate: Compilewatch
 ) -> None:
     net(tmp_path, BRANCH)

@@ -189,7 +189,7 @@ def test_a_model_that_fails_alone_is_one_line(model: Any, args: tuple[Any, ...],
     ],
     ids=["async", "generator", "exported", "number"],
 )
-def test_what_says_nothing_is_refused_in_one_line(
+def test_what_says_nothing_is_rejected_in_one_line(
     make: Callable[[], Any], args: tuple[Any, ...], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as raised:

@@ -126,7 +126,7 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path)
 
 
-def test_a_new_break_fails_until_it_is_accepted_and_resolved_ones_are_told(
+def test_a_new_break_fails_until_it_is_accepted_and_resolved_ones_are_reported(
     repository: Repository,
 ) -> None:
     """Runs pytest as an author does, since options, reports and exit statuses are what is shown."""
@@ -184,7 +184,7 @@ def test_the_controller_of_xdist_collects_what_its_workers_met(repository: Repos
     assert len(entry["checks"]) == 4
 
 
-def test_breaks_of_installed_packages_are_counted_and_fail_only_where_asked(
+def test_breaks_of_installed_packages_are_counted_and_fail_only_where_wanted(
     repository: Repository,
 ) -> None:
     repository.write(

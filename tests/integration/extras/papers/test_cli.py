@@ -88,6 +88,6 @@ def test_a_paper_that_is_not_stored(verb: str) -> None:
     assert "no paper 'nothing'" in rejected(verb, "nothing")
 
 
-def test_generated_code_is_not_explained_outside_of_the_sandbox() -> None:
+def test_sandboxed_code_is_not_explained_outside_of_the_sandbox() -> None:
     with pytest.raises(CompilewatchError, match="no code of papers is stored"):
         group.main(["explain", "x", "--source", "papers"], standalone_mode=False)

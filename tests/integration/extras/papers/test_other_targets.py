@@ -88,7 +88,7 @@ def swept(tmp_path: Path, cache: Path, source: str, target: str) -> StageContent
         ("return self.f(x) * (x.sum().item() > 0)", "graph_break", {FindingClass.GRAPH_BREAK}),
     ],
 )
-def test_xla_compiles_generated_code_inside_of_the_sandbox(
+def test_xla_compiles_inside_of_the_sandbox(
     tmp_path: Path, cache: Path, forward: str, status: str, kinds: set[FindingClass]
 ) -> None:
     ran = swept(tmp_path, cache, module(forward), "xla")
@@ -97,7 +97,7 @@ def test_xla_compiles_generated_code_inside_of_the_sandbox(
 
 
 @pytest.mark.matrix  # in `make test`, the compiler is reached by the next test
-def test_neuron_compiles_generated_code_inside_of_the_sandbox(tmp_path: Path, cache: Path) -> None:
+def test_neuron_compiles_inside_of_the_sandbox(tmp_path: Path, cache: Path) -> None:
     ran = swept(tmp_path, cache, module("return torch.relu(self.f(x))"), "neuron")
     assert (ran.not_run, ran.labels) == ("", {"neuron": "pass"}), ran
     assert ran.findings == ()

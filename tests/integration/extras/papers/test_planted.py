@@ -179,7 +179,7 @@ def test_a_training_that_reports_nothing_is_no_success() -> None:
     assert ran.numbers["execution_success"] == 0.0
 
 
-def test_generated_code_is_rejected_by_every_other_launcher(tmp_path: Path) -> None:
+def test_sandboxed_code_is_rejected_by_every_other_launcher(tmp_path: Path) -> None:
     spec = generated_spec(generation(module("return x")), tmp_path / "code.py")
     request = Request(model=spec, target=Target(), key="k")
     with pytest.raises(LauncherError, match="only runs in the sandbox"):

@@ -34,11 +34,11 @@ def answers(
     return {a.result.request.model.name: a for a in warm_launcher.run(asked, scratch)}
 
 
-def test_every_request_is_answered(answers: dict[str, Completed]) -> None:
+def test_every_request_has_a_result(answers: dict[str, Completed]) -> None:
     assert len(answers) == len(QUIET) + len(HANGS) + 2
 
 
-def test_a_whole_capture_passes(answers: dict[str, Completed]) -> None:
+def test_a_capture_as_a_single_graph_passes(answers: dict[str, Completed]) -> None:
     result = answers["ok"].result
     assert (result.status, result.phase, result.tier) == (Status.PASS, Phase.DONE, Tier.FAKE)
     assert result.graphs == 1
@@ -57,7 +57,7 @@ def test_a_break_is_a_graph_break(answers: dict[str, Completed]) -> None:
     assert result.graph_breaks == 1
 
 
-def test_a_model_that_reads_values_is_asked_again_with_real_tensors(
+def test_a_model_that_reads_values_is_evaluated_again_with_real_tensors(
     answers: dict[str, Completed],
 ) -> None:
     result = answers["reads_value"].result

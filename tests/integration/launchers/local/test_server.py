@@ -78,7 +78,7 @@ def test_a_crash_that_does_not_come_back_is_an_attempt(bare_launcher: Make, scra
     ]
 
 
-def test_a_fake_failure_is_asked_again_with_real_tensors(
+def test_a_fake_failure_is_evaluated_again_with_real_tensors(
     bare_launcher: Make, scratch: Path
 ) -> None:
     (result,) = results(bare_launcher(), [ask("wants_real")], scratch).values()
@@ -124,7 +124,7 @@ def test_leaving_early_ends_server_and_children(bare_launcher: Make, scratch: Pa
     assert list(scratch.iterdir()) == [first.artifacts]
 
 
-def test_a_server_that_cannot_fork_answers_as_one_that_can_and_says_so_once(
+def test_a_server_that_cannot_fork_has_the_results_of_one_that_can_and_says_so_once(
     bare_launcher: Make,
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -203,7 +203,7 @@ def test_a_server_that_does_not_start_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_environment_that_changed_under_way_is_refused(
+def test_an_environment_that_changed_under_way_is_rejected(
     bare_launcher: Make, scratch: Path
 ) -> None:
     launcher = bare_launcher()
@@ -217,7 +217,7 @@ def test_an_environment_that_changed_under_way_is_refused(
         list(launcher.run([ask("ok")], scratch))
 
 
-def test_a_request_for_an_environment_it_has_not_is_refused(scratch: Path) -> None:
+def test_a_request_for_an_environment_it_has_not_is_rejected(scratch: Path) -> None:
     asked = chaos_request("ok", target=Target(environment="xla"))
     with pytest.raises(LauncherError, match="requests environment 'xla'"):
         list(LocalLauncher(1).run([asked], scratch))
@@ -380,7 +380,7 @@ def test_a_server_that_was_started_in_advance_ends_with_its_launcher(
     assert gone(prepared._peer.process.pid)
 
 
-def test_the_next_server_that_cannot_start_loses_no_answer_of_this_one(
+def test_the_next_server_that_cannot_start_loses_no_result_of_this_one(
     bare_python: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher, asked = _two_environments(bare_python, monkeypatch)

@@ -432,7 +432,7 @@ def test_nobody_listens(listing: Path, tmp_path: Path) -> None:
     assert not listing.exists()
 
 
-def test_retries_are_told_and_a_host_that_is_not_there_is_tried_once(
+def test_retries_are_reported_and_a_host_that_is_not_there_is_tried_once(
     listing: Path, tmp_path: Path
 ) -> None:
     told: list[str] = []
@@ -520,7 +520,7 @@ def test_threads_share_one_client_and_leave_none_behind(
         ),
     ],
 )
-def test_a_damaged_list_is_refused(listing: Path, miniature: Path, text: str, says: str) -> None:
+def test_a_damaged_list_is_rejected(listing: Path, miniature: Path, text: str, says: str) -> None:
     listing.parent.mkdir()
     listing.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -537,6 +537,6 @@ def test_no_list(listing: Path) -> None:
 @pytest.mark.parametrize(
     "endpoint", ["http://127.0.0.1:99999", "http://127.0.0.1:x", "ftp://host", "host", "http://"]
 )
-def test_an_address_that_is_none_is_refused_at_once(tmp_path: Path, endpoint: str) -> None:
+def test_an_address_that_is_none_is_rejected_at_once(tmp_path: Path, endpoint: str) -> None:
     with pytest.raises(UsageError, match="is not an address: write https://host"):
         pull(top=1, output=tmp_path / "hub.toml", endpoint=endpoint)

@@ -83,7 +83,7 @@ def test_containers_are_read_as_they_were_written(write) -> None:  # type: ignor
     assert torch.equal(found["graph"].edge_index, torch.tensor([[0, 1], [1, 0]]))
 
 
-def test_containers_are_fake_as_a_whole(write) -> None:  # type: ignore[no-untyped-def]
+def test_containers_are_fake_with_all_they_hold(write) -> None:  # type: ignore[no-untyped-def]
     mode = FakeTensorMode()
     found = load_inputs_file(write(inputs_to_toml(NESTED)), mode).kwargs
     assert isinstance(found["batch"]["more"][1]["deep"], FakeTensor)

@@ -303,7 +303,7 @@ def test_a_guess_is_tried_on_fake_tensors(make: Make) -> None:
     assert tuple(pixels.shape) == (2, 3, 80, 80)
 
 
-def test_a_graph_is_fake_as_a_whole(make: Make) -> None:
+def test_a_graph_is_fake_with_all_it_holds(make: Make) -> None:
     mode = InputAwareFakeMode()
     inputs = make(to_fake(Data(), mode), build=OWN, fake_mode=mode)
     found = attributes_of(inputs.kwargs["data"])
@@ -341,12 +341,12 @@ class Flag(nn.Module):
         return torch.ones(2)
 
 
-def test_a_call_without_any_tensor_is_refused(make: Make) -> None:
+def test_a_call_without_any_tensor_is_rejected(make: Make) -> None:
     with pytest.raises(UnknownArgumentsError, match="no tensor would reach the model: `compilewat"):
         make(Flag(), build=OWN)
 
 
-def test_an_empty_file_is_refused(make: Make, tmp_path: Any) -> None:
+def test_an_empty_file_is_rejected(make: Make, tmp_path: Any) -> None:
     path = tmp_path / "inputs.toml"
     path.write_text("schema = 1\n")
     with pytest.raises(InputsError, match="no tensor would reach the model"):

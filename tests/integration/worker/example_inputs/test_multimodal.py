@@ -128,7 +128,7 @@ def test_audio_tokens_match_the_frames_of_the_encoder(make: Make) -> None:
     forward(module, inputs)
 
 
-def test_a_fake_model_is_asked_the_same(make: Make) -> None:
+def test_a_fake_model_gets_the_same_inputs(make: Make) -> None:
     real = make(llava())
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs = make(to_fake(llava(), mode), fake_mode=mode)

@@ -93,7 +93,7 @@ def _config_file(tmp_path: Path, values: dict[str, Any]) -> ConfigBuild:
 # --- library classes ---------------------------------------------------------------------------
 
 
-def test_the_largest_default_is_built_whole_without_memory() -> None:
+def test_the_largest_default_is_built_in_full_without_memory() -> None:
     built = _library("DeepseekV3ForCausalLM")
 
     assert built.parameters > 600_000_000_000
@@ -338,7 +338,7 @@ def test_a_damaged_config_file_is_named(tmp_path: Path) -> None:
         _build(ConfigBuild(config_file=str(path), config_sha256="0"))
 
 
-def test_remote_code_runs_only_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_remote_code_runs_only_where_it_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "configuration_own.py").write_text(
         "from transformers import PreTrainedConfig\n"
         "class OwnConfig(PreTrainedConfig):\n    model_type = 'own'\n"

@@ -35,7 +35,7 @@ def compiled(compiler: Compiler, hlo: Path, target: str = "trn1") -> NeuronDetai
     return Compilation(compiler, hlo, target, folder, own_session=True).detail()
 
 
-def test_a_neff_is_made_and_told(
+def test_a_neff_is_made_and_described(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NEURON_CC_FLAGS", "--optlevel 3")
@@ -85,7 +85,7 @@ def test_every_target_takes_its_flags(compiler: Compiler, tmp_path: Path, target
     assert compiled(compiler, hlo_of(tmp_path), target).compiled
 
 
-def test_the_double_is_strict_about_flags(tmp_path: Path) -> None:
+def test_the_mock_is_strict_about_flags(tmp_path: Path) -> None:
     command = [str(BIN / "neuronx-cc"), "compile", str(hlo_of(tmp_path)), "--framework", "XLA"]
     for wrong in (["--target", "trn9"], [], ["--target", "trn1", "--fast"]):
         done = subprocess.run([*command, *wrong], capture_output=True, text=True, check=False)

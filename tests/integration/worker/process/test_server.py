@@ -104,7 +104,9 @@ def expect_exited(report: Report, number: int) -> Exited:
     return report
 
 
-def test_a_child_answers_in_its_folder_and_its_end_is_reported(peer: Callable[[int], Peer]) -> None:
+def test_a_child_leaves_its_result_in_its_folder_and_its_end_is_reported(
+    peer: Callable[[int], Peer],
+) -> None:
     server = peer(1)
     folder = server.start(7, "ok")
     pid = expect_started(server.next(), 7)

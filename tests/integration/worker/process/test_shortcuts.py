@@ -102,7 +102,7 @@ def test_at_most_four_attributes_of_torch_are_replaced(owners: dict[str, dict[st
     assert 3 <= len(changed) <= 4  # torch 2.9 reads no positions
 
 
-def test_nothing_is_replaced_where_that_is_asked_for(
+def test_nothing_is_replaced_where_that_is_wanted(
     owners: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PLAIN_TORCH, "1")

@@ -42,9 +42,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-# Without torch, test_a_server_that_cannot_fork_answers_as_one_that_can_and_says_so_once shows it.
+# Without torch, the tests of servers in launchers/local/test_server.py show it.
 @pytest.mark.matrix
-def test_a_process_for_each_request_answers_as_a_fork_does(
+def test_a_process_for_each_request_has_the_result_of_a_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only real torch shows that a child finds all that the server imports for its forks.

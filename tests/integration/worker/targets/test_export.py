@@ -131,7 +131,7 @@ def test_a_plain_module_exports_both_ways(
     assert phases == [Phase.COMPILE, Phase.COMPARE]
 
 
-def test_artifacts_are_kept_only_where_asked(make_subject: MakeSubject, tmp_path: Path) -> None:
+def test_artifacts_are_kept_only_where_wanted(make_subject: MakeSubject, tmp_path: Path) -> None:
     assert ExportTarget().run(make_subject(Plain, name="export")).artifacts == ()
     assert ExportTarget().run(make_subject(Branch, name="export")).artifacts == ()
     assert list(tmp_path.iterdir()) == []
@@ -164,12 +164,12 @@ def test_a_data_dependent_branch_is_classified_placed_and_drafted(
     assert "\x1b" not in report
 
 
-def test_a_value_that_fake_tensors_lack_is_asked_for_again(make_subject: MakeSubject) -> None:
+def test_a_value_that_fake_tensors_lack_leads_to_real_tensors(make_subject: MakeSubject) -> None:
     with pytest.raises(FakeUnsupportedError, match="data_dependent_guard"):
         ExportTarget().run(make_subject(Branch, tier=Tier.FAKE, name="export"))
 
 
-def test_where_fake_tensors_were_asked_for_they_answer(make_subject: MakeSubject) -> None:
+def test_where_fake_tensors_were_asked_for_the_result_is_theirs(make_subject: MakeSubject) -> None:
     subject = make_subject(Branch, tier=Tier.FAKE, asked=Tier.FAKE, name="export")
     outcome = ExportTarget().run(subject)
     assert outcome.status is Status.ERROR
@@ -177,7 +177,7 @@ def test_where_fake_tensors_were_asked_for_they_answer(make_subject: MakeSubject
 
 
 @pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
-def test_what_only_strict_refuses(make_subject: MakeSubject, tier: Tier) -> None:
+def test_what_only_strict_rejects(make_subject: MakeSubject, tier: Tier) -> None:
     outcome = ExportTarget().run(make_subject(ExplicitBreak, tier=tier, name="export"))
     found = detail_of(outcome)
     assert outcome.status is Status.PASS
@@ -187,7 +187,7 @@ def test_what_only_strict_refuses(make_subject: MakeSubject, tier: Tier) -> None
     assert "strict fails: GB0025" in outcome.detail
 
 
-def test_what_only_non_strict_refuses(make_subject: MakeSubject) -> None:
+def test_what_only_non_strict_rejects(make_subject: MakeSubject) -> None:
     outcome = ExportTarget().run(make_subject(ReadBuffer, name="export"))
     found = detail_of(outcome)
     assert outcome.status is Status.ERROR
@@ -232,7 +232,7 @@ def test_a_module_that_is_converted_in_forward_has_a_code(make_subject: MakeSubj
     assert outcome.error.code == "module_converted"
 
 
-def test_memory_that_runs_out_is_no_answer(make_subject: MakeSubject) -> None:
+def test_memory_that_runs_out_is_no_verdict(make_subject: MakeSubject) -> None:
     with pytest.raises(MemoryError):
         ExportTarget().run(make_subject(OutOfMemory, name="export"))
 

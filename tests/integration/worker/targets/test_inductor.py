@@ -141,7 +141,7 @@ def test_code_that_does_not_compile_is_an_error_of_the_compiler(
     assert phases == [Phase.COMPILE]
 
 
-def test_fake_tensors_are_refused_at_once(make_subject: MakeSubject) -> None:
+def test_fake_tensors_are_rejected_at_once(make_subject: MakeSubject) -> None:
     phases: list[Phase] = []
     assert InductorTarget.tiers == (Tier.REAL,)
     with pytest.raises(FakeUnsupportedError, match="needs real tensors"):
@@ -245,7 +245,7 @@ def test_a_compiler_that_fails_on_the_second_shape_fails(
     assert isinstance(outcome.details, Performance)
 
 
-def test_a_second_shape_that_eager_refuses_is_not_counted(make_subject: MakeSubject) -> None:
+def test_a_second_shape_that_eager_rejects_is_not_counted(make_subject: MakeSubject) -> None:
     class OnlyThree(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.view(3, 4) + 1

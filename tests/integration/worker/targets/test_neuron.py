@@ -161,7 +161,7 @@ def test_a_model_is_compiled_ahead_of_time_and_analyzed(
     assert msgspec.json.decode((folder / "neuron.json").read_bytes(), type=NeuronDetail) == found
 
 
-def test_a_refusal_is_an_error_with_the_compilers_words(
+def test_a_rejection_is_an_error_with_the_compilers_words(
     make_subject: MakeSubject, sdk: None
 ) -> None:
     phases: list[Phase] = []
@@ -189,7 +189,7 @@ def test_a_refusal_is_an_error_with_the_compilers_words(
         ("nothing", Status.ERROR, "unknown", "neuronx_cc_unknown"),
     ],
 )
-def test_how_the_compiler_ended_is_told(
+def test_how_the_compiler_ended_is_reported(
     make_subject: MakeSubject, sdk: None, behaviour: str, status: Status, kind: str, code: str
 ) -> None:
     outcome = answer(make_subject, behaviour)
@@ -243,7 +243,7 @@ def test_the_verdict_stands_without_the_analysis(
     assert outcome.detail.endswith("analyze failed: RuntimeError: analyze gave up")
 
 
-def test_the_documented_answer_of_analyze_is_read() -> None:
+def test_the_documented_output_of_analyze_is_read() -> None:
     found = support_of(
         {
             "torch_neuronx_version": "2.9",
@@ -323,7 +323,7 @@ def test_with_the_compiler_only_a_captured_hlo_is_compiled(
     assert {"graph.hlo_module.pb", "graph.trn2/graph.neff"} < set(outcome.artifacts)
 
 
-def test_a_captured_hlo_that_is_refused_is_an_error(
+def test_a_captured_hlo_that_is_rejected_is_an_error(
     make_subject: MakeSubject, compiler: None, xla: Any
 ) -> None:
     xla("double: error NCC_EVRF001 sort\n")
@@ -376,7 +376,7 @@ def test_a_broken_installation_is_no_fault_of_the_model(
     assert "No module named 'neuronxcc'" in outcome.detail
 
 
-def test_fake_tensors_and_unknown_families_are_refused(
+def test_fake_tensors_and_unknown_families_are_rejected(
     make_subject: MakeSubject, sdk: None
 ) -> None:
     assert NeuronTarget.tiers == (Tier.REAL,)

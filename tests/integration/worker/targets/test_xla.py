@@ -136,14 +136,14 @@ def test_without_torch_xla_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
     assert XlaTarget().missing() == "no torch_xla: compilewatch env create xla"
 
 
-def test_fake_tensors_are_refused_at_once(make_subject: MakeSubject) -> None:
+def test_fake_tensors_are_rejected_at_once(make_subject: MakeSubject) -> None:
     assert XlaTarget.tiers == (Tier.REAL,)
     with pytest.raises(FakeUnsupportedError, match="needs real tensors"):
         XlaTarget().run(make_subject(lambda: nn.Linear(4, 4), tier=Tier.FAKE, name="xla"))
 
 
 @pytest.mark.xla
-def test_a_model_that_lowers_whole_passes(answers: dict[str, Answered]) -> None:
+def test_a_model_that_lowers_as_a_single_graph_passes(answers: dict[str, Answered]) -> None:
     plain = answers["plain"]
     assert plain.found.status is Status.PASS, plain.found.detail
     assert plain.found.detail == "one graph"
@@ -326,7 +326,7 @@ def test_what_neuron_is_documented_to_reject_stands_beside_the_verdict(
 
 
 @pytest.mark.xla
-def test_a_refusal_is_an_error_of_the_compiler(answers: dict[str, Answered]) -> None:
+def test_a_rejection_is_an_error_of_the_compiler(answers: dict[str, Answered]) -> None:
     refused = answers["refused"].found
     assert refused.status is Status.ERROR
     assert refused.is_verdict

@@ -305,7 +305,7 @@ def test_an_error_shows_type_place_and_the_end_of_its_traceback() -> None:
     assert "first frames" not in text
 
 
-def test_earlier_attempts_expectation_and_reuse_are_told() -> None:
+def test_earlier_attempts_expectation_and_reuse_are_shown() -> None:
     text = piped(panel.model_panel(example_run.results()[2]))
     assert "real tensors · reduced depth" in text
     assert "reused from run 20260101-030405-0001" in text
@@ -318,7 +318,7 @@ def test_earlier_attempts_expectation_and_reuse_are_told() -> None:
     assert "expected: needs timm" in expected
 
 
-def test_a_refusal_of_fullgraph_without_a_break_says_why() -> None:
+def test_a_rejection_of_fullgraph_without_a_break_says_why() -> None:
     refused = FullgraphVerdict(accepted=False, code="GB0001", reason="because of that")
     text = piped(panel.model_panel(factories.result(fullgraph=refused)))
     assert "fullgraph=True rejects it:\n   because of that" in text
@@ -350,7 +350,7 @@ def test_the_row_of_a_model_names_the_first_failing_layer_and_disagreements() ->
     assert any("torch.export exports it, strict=True rejects it: GB0170" in line for line in lines)
 
 
-def test_an_answer_is_shown_with_what_its_target_found() -> None:
+def test_a_result_is_shown_with_what_its_target_found() -> None:
     text = "\n".join(piped(panel.model_panel(result)) for result in example_run.row())
     said = " ".join(text.split())
     assert "cold compile 21.5 s" in said
@@ -359,7 +359,7 @@ def test_an_answer_is_shown_with_what_its_target_found() -> None:
     assert "failure device memory code NCC_EVRF009" in said
 
 
-def test_an_error_of_ours_is_one_sentence_unless_one_asks_for_more() -> None:
+def test_an_error_of_ours_is_one_sentence_unless_more_is_wanted() -> None:
     error = factories.error(type="InputsError", message="say what x is", head="Traceback\n  ours")
     result = factories.result("A", status=Status.ERROR, detail="say what x is", error=error)
     text = piped(panel.model_panel(result))
@@ -403,7 +403,7 @@ def test_a_title_leaves_out_what_is_unknown_and_names_keep_their_underscores() -
     )
 
 
-def test_what_was_not_run_is_told_with_what_to_type() -> None:
+def test_what_was_not_run_is_listed_with_what_to_type() -> None:
     why = "needs the environment 'neuron': compilewatch env create neuron"
     results = [
         factories.result(name, status=Status.UNSUPPORTED, phase=Phase.SETUP, detail=why)

@@ -19,12 +19,12 @@ from tests.factories import request
 
 
 @pytest.mark.parametrize("target", [Target(name="export"), Target(backend="aot_eager")])
-def test_another_target_or_backend_is_refused(target: Target) -> None:
+def test_another_target_or_backend_is_rejected(target: Target) -> None:
     with pytest.raises(UsageError, match="leave out --target, or name dynamo"):
         find_fix(request(target=target), load_settings({}))
 
 
-def test_a_declared_device_is_refused() -> None:
+def test_a_declared_device_is_rejected() -> None:
     device = DeclaredDevice(
         name="cuda",
         product="NVIDIA H100",

@@ -53,7 +53,7 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, content: str, said:
     assert "\n" not in str(raised.value)
 
 
-def test_a_break_is_gone_only_if_every_check_that_met_it_ran() -> None:
+def test_a_break_is_resolved_only_if_every_check_that_met_it_ran() -> None:
     before = by_identity(BRANCH, PRINT)
     assert resolved(before, {"t::a": []}) == (BRANCH,)
     assert resolved(before, {"t::a": [], "t::b": []}) == (PRINT, BRANCH)

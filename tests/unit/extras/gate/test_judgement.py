@@ -108,7 +108,7 @@ def test_other_rules_fail_in_lines_of_their_own(root: Path) -> None:
     assert judged(checked(root, again=1), Rules(root=root, recompilations=1)).problems == ()
 
 
-def test_results_that_differ_from_eager_mode_fail_where_it_is_asked_for(root: Path) -> None:
+def test_results_that_differ_from_eager_mode_fail_where_it_is_wanted(root: Path) -> None:
     def compared(**fields: bool) -> CheckResult:
         differs = Numerics(mismatches=("logits: off by 1",), reference="float64", **fields)
         return CheckResult(result=factories.result(status=Status.MISMATCH, numerics=differs))

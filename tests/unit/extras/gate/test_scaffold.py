@@ -71,7 +71,7 @@ def test_it_shows_first_and_writes_nothing_unasked(root: Path) -> None:
     assert "compilewatch" not in (root / "pyproject.toml").read_text()
 
 
-def test_it_asks_on_a_terminal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prompts_on_a_terminal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compilewatch.extras.gate.init._on_terminal", lambda: True)
     assert init(answer="n\n").exception is None
     assert not (root / TEST).exists()

@@ -42,7 +42,7 @@ def test_what_a_fork_of_a_child_holds_counts_as_the_childs() -> None:
 
 
 @pytest.mark.process
-def test_a_process_that_is_gone_holds_nothing() -> None:
+def test_a_process_that_ended_holds_nothing() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
     assert resident_bytes(child.pid) == 0

@@ -158,7 +158,7 @@ def test_all_libraries_leave_out_what_is_missing_and_put_the_most_used_first(
     assert {spec.source for spec in found} == {"timm", "open_clip"}
 
 
-def test_a_name_of_one_library_is_found_and_of_several_is_a_question(packages: Path) -> None:
+def test_a_name_of_one_library_is_found_and_of_several_is_ambiguous(packages: Path) -> None:
     pool = source_of(packages, "timm", "all").models()
     found = in_pool("oak_small", pool)
     assert found is not None

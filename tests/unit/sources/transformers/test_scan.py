@@ -95,7 +95,7 @@ def test_a_damaged_or_unwritable_cache_costs_time_only(miniature: Path, tmp_path
 
 
 @pytest.mark.parametrize("missing", ["", "__init__.py", "models"])
-def test_a_folder_that_is_no_transformers_is_refused(
+def test_a_folder_that_is_no_transformers_is_rejected(
     miniature: Path, tmp_path: Path, missing: str
 ) -> None:
     if missing == "models":
@@ -111,7 +111,7 @@ def test_a_folder_that_is_no_transformers_is_refused(
 
 
 @pytest.mark.parametrize("version", ["4.56.2", "4.57.0.dev0", "3.0"])
-def test_a_release_that_is_too_old_is_refused_in_one_line(
+def test_a_release_that_is_too_old_is_rejected_in_one_line(
     miniature: Path, tmp_path: Path, version: str
 ) -> None:
     (miniature / "__init__.py").write_text(f'__version__ = "{version}"\n')

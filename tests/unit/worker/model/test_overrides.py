@@ -67,7 +67,7 @@ def test_scopes_narrow_whom_a_line_is_for(tmp_path: Path, scope: str, applies: b
         ("[[override]\n", "line 1"),
     ],
 )
-def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, text: str, named: str) -> None:
+def test_a_malformed_file_is_rejected_in_one_line(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
         _load(tmp_path, text)
 

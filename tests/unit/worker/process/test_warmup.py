@@ -34,7 +34,7 @@ def test_every_server_takes_the_shortcuts(taken: list[str], device: DeclaredDevi
 
 
 @pytest.mark.parametrize(("device", "loads"), [(H100, 1), (None, 0)])
-def test_a_server_for_a_declared_device_loads_what_its_attention_asks(
+def test_a_server_for_a_declared_device_loads_what_its_attention_needs(
     taken: list[str], monkeypatch: pytest.MonkeyPatch, device: DeclaredDevice | None, loads: int
 ) -> None:
     loaded: list[bool] = []

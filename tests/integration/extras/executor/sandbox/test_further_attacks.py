@@ -93,7 +93,7 @@ def confined(script: str, limits: SandboxLimits = LIMITS) -> SandboxResult:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused(name: str) -> None:
+def test_it_is_rejected(name: str) -> None:
     result = confined(REFUSED[name])
     assert b"SUCCEEDED" not in result.stdout, result.stdout
     assert (result.ending, result.survivors) == (SandboxEnding.EXITED, 0), result

@@ -162,7 +162,7 @@ def test_a_cancelled_run_says_so_and_leaves_nothing(begun: bool, tmp_path: Path)
         ("echo bubblewrap 0.8.0", 0o4755, "is setuid: sudo chmod u-s"),
     ],
 )
-def test_a_bubblewrap_that_does_not_confine_is_refused_with_the_command_that_helps(
+def test_a_bubblewrap_that_does_not_isolate_is_rejected_with_the_command_that_helps(
     script: str | None,
     mode: int,
     message: str,

@@ -215,7 +215,7 @@ def test_the_executor_is_installed_as_a_unit_with_secrets_of_its_own(instance: I
     assert instance.make("--executor-port", "80").returncode == 2
 
 
-def test_a_user_with_privileges_is_refused(instance: Instance) -> None:
+def test_a_user_with_privileges_is_rejected(instance: Instance) -> None:
     instance.has_sdk()
     done = instance.make(GROUPS_OF_USER="sudo")
     assert done.returncode == 2
@@ -245,7 +245,7 @@ def test_wrong_arguments(instance: Instance, arguments: list[str], message: str)
     assert done.stderr.count("\n") == 1
 
 
-def test_it_refuses_what_is_no_ubuntu(instance: Instance) -> None:
+def test_it_rejects_what_is_no_ubuntu(instance: Instance) -> None:
     (instance.root / "etc" / "os-release").write_text("ID=amzn\nPRETTY_NAME='Amazon Linux 2023'\n")
     done = instance.make()
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

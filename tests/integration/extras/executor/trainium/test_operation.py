@@ -199,7 +199,7 @@ def test_capacity_that_comes_back_is_taken(world: World, refuse: Refuse) -> None
         ("AuthFailure", r"AWS rejects these credentials in us-east-1 \(AuthFailure\)"),
     ],
 )
-def test_what_later_does_not_cure_is_asked_once(
+def test_what_no_retry_helps_is_called_once(
     world: World, refuse: Refuse, code: str, message: str
 ) -> None:
     calls = refuse("start_instances", code)
@@ -228,7 +228,7 @@ def test_throttling_without_end_ends(world: World, refuse: Refuse) -> None:
     assert len(calls) == 3
 
 
-def test_a_start_whose_answer_was_lost_is_ours(world: World, refuse: Refuse) -> None:
+def test_a_start_whose_response_was_lost_is_ours(world: World, refuse: Refuse) -> None:
     refuse("start_instances", "InternalError", times=1, after=True)
     assert world.operation().up().started_by_run
     assert world.operation().down().action == "stopped"
@@ -272,7 +272,7 @@ def test_a_command_has_the_last_word(world: World) -> None:
     assert world.state() == "stopped"
 
 
-def test_checks_that_fail_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_that_fail_are_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     real = world.backend.describe_instance_status
 
     def impaired(*arguments: Any, **keywords: Any) -> Any:
@@ -373,7 +373,7 @@ def test_one_that_stopped_itself_is_no_trouble(world: World) -> None:
     assert world.operation().up().action == "started", "and it can be started anew"
 
 
-def test_one_that_is_gone_meanwhile_is_said_once(world: World) -> None:
+def test_one_that_was_terminated_meanwhile_is_said_once(world: World) -> None:
     world.operation().up()
     world.backend.reservations.clear()
     with pytest.raises(TrainiumError, match=r"us-east-1 has no such instance .*trainium.region"):
@@ -421,7 +421,7 @@ def test_a_tag_means_one_instance(world: World) -> None:
         ("trainium", "an id looks like i-0123456789abcdef0"),
     ],
 )
-def test_a_wrong_id_is_told(world: World, refuse: Refuse, instance: str, message: str) -> None:
+def test_a_wrong_id_is_reported(world: World, refuse: Refuse, instance: str, message: str) -> None:
     if instance == "trainium":  # moto takes any text for an id
         refuse("get_reservations_by_instance_ids", "InvalidInstanceID.Malformed")
     with pytest.raises(TrainiumError, match=message):
@@ -471,7 +471,7 @@ def test_status_changes_nothing(world: World) -> None:
     assert not world.file.exists()
 
 
-def test_moto_refuses_with_what_the_tests_inject(world: World, refuse: Refuse) -> None:
+def test_moto_rejects_with_what_the_tests_inject(world: World, refuse: Refuse) -> None:
     """Guards the double: an injected refusal arrives as EC2's would."""
     refuse("stop_instances", "SomeCode", message="first line\nsecond line")
     with pytest.raises(ClientError) as caught:

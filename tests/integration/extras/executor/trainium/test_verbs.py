@@ -65,7 +65,7 @@ def test_up_status_down(world: World) -> None:
     assert stopped.stdout.startswith(f"{name} is stopped. Running costs $1.34375 an hour")
 
 
-def test_the_instance_of_an_executor_that_cannot_be_asked_is_not_stopped(world: World) -> None:
+def test_the_instance_of_an_executor_that_cannot_be_reached_is_not_stopped(world: World) -> None:
     assert run(world, "up").returncode == 0
     down = run(world, "down", TRAINIUM_ENDPOINT=f"http://127.0.0.1:{world.sshd.port}")
     assert down.returncode == 2, down.stdout

@@ -124,7 +124,7 @@ def test_any_log_adds_up(reports: list[BreakReport], counts: dict[str, Any]) -> 
     assert sum(each.occurrences for each in merge((*found, *found))) == 2 * total
 
 
-def test_the_reason_is_taken_whole_and_without_the_stack() -> None:
+def test_the_reason_is_taken_in_full_and_without_the_stack() -> None:
     payload = (
         "Graph break in user code at /x/m.py:3\nGraph Break Reason: It\n\nbreaks\n\n"
         "Stack variable source attribution:\n  Tensor originated from\n\n"

@@ -169,7 +169,7 @@ def test_the_operations_of_each_graph_are_kept_with_the_break_that_ended_it(
 
 
 @by_case
-def test_fake_tensors_give_the_same_answer_or_none(
+def test_fake_tensors_give_the_same_result_or_none(
     case: Case, evaluations: dict[str, Evaluated], make_subject: MakeSubject
 ) -> None:
     if case.build is LazyLayer:  # its parameters cannot be made fake, which the worker notices

@@ -41,7 +41,7 @@ def raising(error: BaseException) -> Callable[[Enter], TensorSummary]:
     return step
 
 
-def test_a_step_answers_and_announces_phases() -> None:
+def test_a_step_returns_its_result_and_announces_phases() -> None:
     here = os.getpid()
 
     def step(enter: Enter) -> TensorSummary:
@@ -71,12 +71,12 @@ def test_model_code_that_exits_has_failed() -> None:
 @pytest.mark.parametrize(
     "error", [MemoryError("no more"), RuntimeError("RESOURCE_EXHAUSTED: no more")]
 )
-def test_memory_that_ran_out_is_no_answer(error: Exception) -> None:
+def test_memory_that_ran_out_is_no_result(error: Exception) -> None:
     with pytest.raises(MemoryError, match="no more"):
         ask(raising(error))
 
 
-def test_a_step_that_dies_is_told_by_its_signal() -> None:
+def test_a_step_that_dies_is_reported_by_its_signal() -> None:
     def step(enter: Enter) -> TensorSummary:
         faulthandler.disable()  # pytest's: its traceback would stand among the results
         os.kill(os.getpid(), signal.SIGABRT)
@@ -87,7 +87,7 @@ def test_a_step_that_dies_is_told_by_its_signal() -> None:
     assert died.value.code == -signal.SIGABRT
 
 
-def test_a_step_that_leaves_without_a_word_is_told_by_its_status() -> None:
+def test_a_step_that_leaves_without_a_word_is_reported_by_its_status() -> None:
     def step(enter: Enter) -> TensorSummary:
         os._exit(7)
 

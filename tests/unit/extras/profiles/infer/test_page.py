@@ -140,7 +140,7 @@ def test_times_are_worded_by_their_size(seconds: float | None, said: str) -> Non
     assert milliseconds(seconds) == said
 
 
-def test_a_cure_without_certainty_claims_nothing() -> None:
+def test_a_setting_fix_without_certainty_claims_nothing() -> None:
     assert "saves 1.00 ms a call" in words.setting_fix_words(profiled.SETTING_FIX)
     unsure = msgspec.structs.replace(profiled.SETTING_FIX, certain=False)
     assert "no saving that is certain" in words.setting_fix_words(unsure)

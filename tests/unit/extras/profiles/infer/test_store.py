@@ -86,7 +86,7 @@ def test_a_torn_line_is_left_out_and_the_next_is_kept(tmp_path: Path) -> None:
     assert "damaged line left out" in damaged[0]
 
 
-def test_a_profile_of_a_newer_program_is_refused(tmp_path: Path) -> None:
+def test_a_profile_of_a_newer_program_is_rejected(tmp_path: Path) -> None:
     made = stored(tmp_path, FIRST)
     newer = msgspec.structs.replace(made, schema_version=made.schema_version + 1)
     append_record(tmp_path / FIRST / PROFILES_FILE, newer)

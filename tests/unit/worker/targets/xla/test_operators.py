@@ -46,7 +46,7 @@ def test_a_graph_is_held_against_each_kind_of_name(tmp_path: Path) -> None:
         ("[[operator", "Expected"),
     ],
 )
-def test_anything_else_is_refused_by_file_and_key(tmp_path: Path, text: str, named: str) -> None:
+def test_anything_else_is_rejected_by_file_and_key(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(ConfigError, match="operators.toml.*" + named):
         _load(tmp_path, text)
 
