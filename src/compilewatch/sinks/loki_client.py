@@ -2,8 +2,10 @@
 
 python-logging-loki 0.3.1 sends every record by itself, without a timeout and without retries, with
 the time of sending as its timestamp and every tag as a label. We use its emitter for Loki's v1 push
-API (https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs) and its handler, and
-add the event's own time, structured metadata, batches, limits and errors.
+API (https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs) for labels and the
+session, and add the event's own time, structured metadata, batches, limits and errors. The session
+is of requests, which the library brings; a client of httpx2 would not be shorter, and would bring
+its packages into an installation that publishes only.
 
 Loki rejects a line that is more than an hour older than the newest line of its stream (half of
 `max_chunk_age`), and stores lines with equal time, text and structured metadata in a stream once.
@@ -21,7 +23,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -100,7 +101,6 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
         plain, inside = _without_credentials(url)
         super().__init__(push_url(plain), tags or {"service_name": "compilewatch"}, auth or inside)
         self.limits = limits
-        self.session_class = partial(_LimitedSession, self)
 
     def build_tags(self, record: logging.LogRecord) -> dict[str, str]:
         """Return the labels of the stream: few labels with few values, and the hour."""
@@ -109,22 +109,16 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
         hour = datetime.fromtimestamp(_time_of(record) // 10**9, UTC).strftime("%Y-%m-%dT%H")
         return {name: str(value) for name, value in {**tags, "hour": hour}.items()}
 
-    def build_payload(self, record: logging.LogRecord, line: str) -> dict[str, Any]:
-        """Use the record's own time; the library would use the time of sending."""
-        payload: dict[str, Any] = super().build_payload(record, line)
-        metadata: dict[str, str] = getattr(record, "metadata", {})
-        payload["streams"][0]["values"] = [[str(_time_of(record)), line, metadata]]
-        return payload
-
     def __call__(self, record: logging.LogRecord, line: str) -> None:
         """Send one record. Raises TransientError or LokiRejectedError."""
         self.send([self.entry(record, line)])
 
     def entry(self, record: logging.LogRecord, line: str) -> LokiEntry:
-        (stream,) = self.build_payload(record, line)["streams"]
+        """Use the record's own time; the library would use the time of sending."""
+        value = (str(_time_of(record)), line, getattr(record, "metadata", {}))
         return LokiEntry(
-            stream=msgspec.json.encode(stream["stream"], order="sorted"),
-            value=msgspec.json.encode(stream["values"][0]),
+            stream=msgspec.json.encode(self.build_tags(record), order="sorted"),
+            value=msgspec.json.encode(value),
         )
 
     def deliver(self, entries: Sequence[LokiEntry], retry_seconds: float) -> None:
@@ -148,7 +142,11 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
         headers = {"Content-Type": "application/json"}
         try:
             response = self.session.post(
-                self.url, data=_body(entries), headers=headers, allow_redirects=False
+                self.url,
+                data=_body(entries),
+                headers=headers,
+                timeout=self.limits,  # requests has none by default
+                allow_redirects=False,
             )
         except requests.exceptions.SSLError:
             why = f"{self.where}: TLS is not trusted: check loki.url, or set REQUESTS_CA_BUNDLE"
@@ -204,18 +202,6 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
             text = text.replace(secret, "***")
         line = next(iter(text.strip().splitlines()), "")[:200]
         return f": {line}" if line else ""
-
-
-class _LimitedSession(requests.Session):
-    """Uses the time limits of its emitter; requests has no limits by default."""
-
-    def __init__(self, emitter: Emitter) -> None:
-        super().__init__()
-        self._emitter = emitter
-
-    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
-        kwargs["timeout"] = self._emitter.limits
-        return super().request(*args, **kwargs)
 
 
 def batches(entries: Iterable[LokiEntry]) -> Iterator[list[LokiEntry]]:
