@@ -38,16 +38,14 @@ README = ROOT / "README.md"
 EXTRAS_BEGIN = "<!-- extras: written by `make generate` from their READMEs -->"
 EXTRAS_END = "<!-- end of extras -->"
 RECORD_MODULES = (
-    *(
-        "base",
-        "requests",
-        "breaks",
-        "capture",
-        "details.numerics",
-        "details.export",
-        "details.performance",
-    ),
-    *("details.xla", "details.neuron", "results", "runs", "accuracy"),
+    "base",
+    "requests",
+    "breaks",
+    "capture",
+    "details",
+    "results",
+    "runs",
+    "accuracy",
 )
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from compilewatch.records import ModelSpec, Part, Phase, Result, Status
 from compilewatch.records.labels import reason_label
+from compilewatch.records.results import spent
 from compilewatch.records.views import RunView
 
 MEASURED = (Phase.CREATE, Phase.INPUTS, Phase.EAGER, Phase.COMPILE)
@@ -239,11 +240,6 @@ def phase_seconds(view: RunView) -> dict[str, float]:
                 total.update(durations)
     order = [phase.value for phase in Phase]
     return {phase: total[phase] for phase in sorted(total, key=order.index)}
-
-
-def spent(result: Result) -> float:
-    """Seconds in all phases of all attempts."""
-    return result.duration_seconds + sum(sum(a.durations.values()) for a in result.attempts)
 
 
 def downloads_of(models: Iterable[ModelSpec]) -> int | None:

@@ -36,27 +36,23 @@ from compilewatch.records.breaks import (
     StackFrame,
 )
 from compilewatch.records.capture import CaptureFigures, Recompilation, SecondCall
-from compilewatch.records.details import Details
-from compilewatch.records.details.export import (
+from compilewatch.records.details import (
+    Details,
     DraftExport,
     DraftFailure,
     ExportDetail,
     ExportVariant,
-)
-from compilewatch.records.details.neuron import (
+    HloParameter,
+    HloParameters,
     NeffHeader,
+    NeuronConcern,
     NeuronDetail,
     NeuronFailure,
     NeuronOperator,
     NeuronSupport,
-)
-from compilewatch.records.details.numerics import Numerics
-from compilewatch.records.details.performance import Performance
-from compilewatch.records.details.xla import (
-    HloParameter,
-    HloParameters,
-    NeuronConcern,
+    Numerics,
     OpenXla,
+    Performance,
     XlaDetail,
 )
 from compilewatch.records.devices import DeclaredDevice

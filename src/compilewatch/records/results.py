@@ -14,8 +14,7 @@ from compilewatch.records.base import (
 )
 from compilewatch.records.breaks import ErrorRecord, FullgraphVerdict, GraphBreak
 from compilewatch.records.capture import CaptureFigures, SecondCall
-from compilewatch.records.details import Details
-from compilewatch.records.details.numerics import Numerics
+from compilewatch.records.details import Details, Numerics
 from compilewatch.records.requests import Request
 
 
@@ -138,3 +137,8 @@ def is_verdict(status: Status, phase: Phase) -> bool:
     if status is Status.ERROR:
         return phase in (Phase.COMPILE, Phase.COMPARE)
     return status in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH)
+
+
+def spent(result: Result) -> float:
+    """Seconds in all phases of all attempts."""
+    return result.duration_seconds + sum(sum(a.durations.values()) for a in result.attempts)

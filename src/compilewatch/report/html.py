@@ -22,8 +22,9 @@ from compilewatch.analysis import summary
 from compilewatch.contract.targets import target_label
 from compilewatch.records import GraphBreak, Recompilation, Result, Status
 from compilewatch.records.labels import source_lines
+from compilewatch.records.results import spent
 from compilewatch.records.views import Earlier, RunView
-from compilewatch.report import charts, commands, later_calls, leverage, pages, wording
+from compilewatch.report import charts, commands, leverage, pages, run_wording, wording
 from compilewatch.report.sections import details
 from compilewatch.report.strips import strip
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, status_words
@@ -78,7 +79,7 @@ def frame(result: Result, recompilations: Sequence[Recompilation] = ()) -> str:
         .get_template("check.html")
         .render(
             result=result,
-            lines=list(later_calls.recompilation_lines(recompilations)),
+            lines=list(wording.recompilation_lines(recompilations)),
             style=Markup(style),
         )
     )
@@ -127,7 +128,7 @@ def environment(package: str = "compilewatch.report") -> jinja2.Environment:
         "OUTCOMES": OUTCOME_LABELS,
         "MEANINGS": wording.OUTCOME_MEANINGS,
         "terms": terms,
-        "CHANGES": wording.CHANGE_LABELS,
+        "CHANGES": run_wording.CHANGE_LABELS,
         "SYMBOLS": SYMBOLS,
         "STATUS_CLASSES": STATUS_CLASSES,
         "version": compilewatch.__version__,
@@ -145,7 +146,7 @@ def _filters() -> tuple[Callable[..., object], ...]:
         wording.status_words,
         wording.part_words,
         wording.quantization_words,
-        wording.repository_words,
+        run_wording.repository_words,
         wording.outcome,
         wording.registry_page,
         wording.reason_title,
@@ -157,13 +158,13 @@ def _filters() -> tuple[Callable[..., object], ...]:
         wording.message,
         wording.attempt_words,
         wording.tensor_words,
-        wording.cell_words,
-        wording.cause_words,
+        run_wording.cell_words,
+        run_wording.cause_words,
         wording.why,
         leverage.gain,
         wording.captured_words,
         wording.fullgraph_note,
-        later_calls.second_call_note,
+        wording.second_call_note,
         leverage.leverage_headline,
         leverage.leverage_notes,
         leverage.step_fix_words,
@@ -179,7 +180,7 @@ def _filters() -> tuple[Callable[..., object], ...]:
         sentence,
         percents,
         summary.slowest,
-        summary.spent,
+        spent,
         target_label,
         moment,
     )

@@ -27,8 +27,9 @@ from compilewatch.records import (
     Target,
 )
 from compilewatch.records.labels import reason_label, source_lines
+from compilewatch.records.results import spent
 from compilewatch.records.views import Earlier, ModelFix, RunView
-from compilewatch.report import wording
+from compilewatch.report import run_wording, wording
 from compilewatch.report.wording import ResultGroup, outcome, reason_title, why
 
 WORST_FIRST = tuple(ResultGroup)
@@ -90,7 +91,7 @@ class ModelPage:
 
     @property
     def seconds(self) -> float:
-        return sum(summary.spent(result) for result in self.results)
+        return sum(spent(result) for result in self.results)
 
     @property
     def breaks(self) -> int | None:
@@ -225,7 +226,7 @@ class RunReport:
 
     @property
     def headline(self) -> str:
-        return wording.headline(self.view)
+        return run_wording.headline(self.view)
 
     @property
     def passed_share(self) -> float | None:

@@ -1,28 +1,27 @@
-"""How results are worded, the same in the report and in the terminal."""
+"""How results are worded, the same in the report and in the terminal; `run_wording` words runs."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from compilewatch.analysis import summary
-from compilewatch.analysis.rows import Cell, TargetReason
-from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.records import (
     Attempt,
-    ChangeKind,
     Dtype,
     Environment,
     GraphBreak,
     ModelSpec,
     Part,
+    Recompilation,
     Result,
     Status,
 )
 from compilewatch.records.results import is_verdict
-from compilewatch.records.views import Earlier, RunView
+
+if TYPE_CHECKING:
+    from compilewatch.records.views import Earlier
 
 # torch/_dynamo/exc.py, get_gbid_documentation_link: how torch itself links an entry.
 REGISTRY_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb{number}.html"
@@ -77,15 +76,6 @@ OUTCOME_OF: dict[Status, ResultGroup] = dict.fromkeys(Status, ResultGroup.NO_VER
 }
 """The group of each status, but for an error of the compiler."""
 
-OTHER_OUTCOMES: dict[ResultGroup, tuple[str, str]] = {
-    ResultGroup.GRAPH_BREAK: ("with graph breaks", "with graph breaks"),
-    ResultGroup.MISMATCH: ("mismatch", "mismatches"),
-    ResultGroup.COMPILE_ERROR: ("compile error", "compile errors"),
-    ResultGroup.NO_VERDICT: ("error", "errors"),
-    ResultGroup.NOT_RUN: ("not run", "not run"),
-}
-"""What the headline calls one and several results that are no pass."""
-
 OUTCOME_MEANINGS: dict[ResultGroup, str] = {
     ResultGroup.PASS: "no graph break; on Inductor, the compiled model computes what eager mode "
     "does",
@@ -114,18 +104,6 @@ TERMS: dict[str, str] = {
     "real tensors are used where a model reads values.",
 }
 """What a word of the pages means, where it needs saying."""
-
-CHANGE_LABELS: dict[ChangeKind, str] = {
-    ChangeKind.REGRESSION: "Regressions",
-    ChangeKind.FIXED: "Fixed",
-    ChangeKind.NEW: "New",
-    ChangeKind.NOT_SELECTED: "Not selected",
-    ChangeKind.PENDING: "Pending",
-    ChangeKind.MISSING: "Missing",
-    ChangeKind.GONE: "Removed",
-    ChangeKind.NEWLY_TESTED: "Newly tested",
-    ChangeKind.NO_LONGER_TESTED: "No longer tested",
-}
 
 _SECONDS_FROM = 10.0
 """From here on, `milliseconds` says seconds."""
@@ -161,39 +139,6 @@ def history_words(history: Sequence[Earlier]) -> str:
     return f"First {broke} in {first.run}."
 
 
-def headline(view: RunView) -> str:
-    """`1 of 19 models compiles without graph breaks (5.3 %); 18 errors`.
-
-    Of all that was planned: what failed, was skipped or is missing is named behind it. With
-    several targets or modes the unit is a request, a model on a target. On a target that does not
-    count graph breaks, a model only passes.
-    """
-    total, passed = summary.planned(view), summary.summarise(view).passed
-    targets = {
-        target_label(t) for t in (*(r.request.target for r in view.results), *view.run.targets)
-    }
-    unit = "model" if len(targets) <= 1 else "request"
-    names = {t.name for t in (*(r.request.target for r in view.results), *view.run.targets)}
-    counted = all(name not in TARGETS or TARGETS[name].counts_graph_breaks for name in names)
-    singular = 1 in (passed, total)
-    verb = "passes" if singular else "pass"
-    if counted:
-        verb = f"{'compiles' if singular else 'compile'} without graph breaks"
-    if total != 1:
-        unit += "s"
-    counts = Counter(outcome(result) for result in view.results)
-    others = [
-        f"{counts[kind]:,} {label if counts[kind] == 1 else plural_label}"
-        for kind, (label, plural_label) in OTHER_OUTCOMES.items()
-        if counts[kind]
-    ]
-    if missing := total - len(view.results):
-        others.append(f"{missing:,} without a result")
-    share = percent(summary.passed_share(view))
-    said = f"{passed:,} of {total:,} {unit} {verb} ({share})"
-    return "; ".join([said, *others])
-
-
 PART_WORDS: dict[Part, str] = {
     Part.WHOLE: "whole",
     Part.COMPONENT: "component",
@@ -219,23 +164,6 @@ def quantization_words(model: ModelSpec) -> str:
         return ""
     how = "evaluated unquantised" if model.is_dequantized else "evaluated with its weights"
     return f"{model.quantization.value}, {how}"
-
-
-def repository_words(view: RunView) -> str:
-    """`repositories: 20 of 25 with a verdict on each evaluated part (whole 15 of 15, …)`.
-
-    Empty without any.
-    """
-    found = summary.repositories(view)
-    if found is None:
-        return ""
-    counted = f"repositories: {found.covered:,} of {found.total:,}"
-    skipped = f", {found.partly:,} of them with skipped parts" if found.partly else ""
-    parts = ", ".join(
-        f"{part or 'nothing can be built'} {covered:,} of {total:,}"
-        for part, (covered, total) in found.by_part.items()
-    )
-    return f"{counted} with a verdict on each evaluated part{skipped} ({parts})"
 
 
 def status_words(result: Result | Earlier) -> str:
@@ -297,20 +225,6 @@ def first_reason(result: Result) -> str:
     return titles[0] + (f" (and {len(titles) - 1} more)" if len(titles) > 1 else "")
 
 
-def cell_words(cell: Cell) -> str:
-    """`pass`, `compile error`; of eager mode with the target that met the failure."""
-    if cell.result is None:
-        return OUTCOME_LABELS[ResultGroup.PASS]
-    words = status_words(cell.result)
-    target = cell.result.request.target
-    return words if target.name == cell.layer else f"{words} ({target_label(target)})"
-
-
-def cause_words(reason: TargetReason) -> str:
-    """`GB0170 Data-dependent branching`, `type_error in compile`."""
-    return reason.label if reason.phase is None else f"{reason.label} in {reason.phase.value}"
-
-
 def captured_words(result: Result) -> str:
     """`99.8 % captured (933 of 935 operators)`; "" where operators were not counted."""
     found = result.capture
@@ -324,6 +238,29 @@ def fullgraph_note(result: Result) -> str:
     """Why `fullgraph` and the graph breaks differ; "" where they do not."""
     accepted = result.fullgraph is not None and result.fullgraph.accepted
     return FULLGRAPH_NOTE if accepted and result.breaks else ""
+
+
+def second_call_note(result: Result) -> str:
+    """What the second call of the compiled model met beyond the first; "" if nothing."""
+    found = result.second_call
+    if found is None:
+        return ""
+    said = []
+    if found.graph_breaks:
+        places = (f"{each.code} at {each.file}:{each.line}" for each in found.breaks)
+        said.append(f"{plural(found.graph_breaks, 'graph break')} ({', '.join(places)})")
+    if found.recompilations:
+        said.append(plural(found.recompilations, "recompilation"))
+    if found.error:
+        said.append(found.error)
+    return f"second call, with equal inputs: {', '.join(said)}"
+
+
+def recompilation_lines(found: Iterable[Recompilation]) -> Iterator[str]:
+    """Each recompilation: the call, the frame, and each guard that failed, with its values."""
+    for each in found:
+        yield f"call {each.call} compiled {each.function} again, {each.file}:{each.line}"
+        yield from (f"  {guard}" for guard in each.guards)
 
 
 def registry_page(code: str) -> str | None:

@@ -19,10 +19,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch.analysis.summary import spent
 from compilewatch.errors import StoreError
 from compilewatch.launchers import Launcher, Running
 from compilewatch.records import Request, Result, Target
+from compilewatch.records.results import spent
 from compilewatch.report.terminal.pieces import STYLES, console, plain
 from compilewatch.report.wording import (
     OUTCOME_LABELS,

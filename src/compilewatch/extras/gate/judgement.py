@@ -15,8 +15,7 @@ from compilewatch.extras.gate.findings import BreakPlace, CheckReport, Finding, 
 from compilewatch.extras.gate.places import own_path, qualified
 from compilewatch.records import GraphBreak, Numerics, Phase, StackFrame, Status
 from compilewatch.records.labels import reason_label, source_lines
-from compilewatch.report.later_calls import recompilation_lines
-from compilewatch.report.wording import plural
+from compilewatch.report.wording import plural, recompilation_lines
 
 _NOWHERE = "?"
 """The file of a break that has no line of Python."""

@@ -1,4 +1,4 @@
-"""One model in the terminal: its results on all targets as a table, then each result in full."""
+"""One result in the terminal, in full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from compilewatch import errors
-from compilewatch.analysis import rows, summary
 from compilewatch.contract.targets import in_default_environment, target_label
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
@@ -20,11 +19,12 @@ from compilewatch.records import (
     Result,
 )
 from compilewatch.records.labels import reason_label, source_line, source_lines
-from compilewatch.report import commands, later_calls, wording
+from compilewatch.records.results import spent
+from compilewatch.report import commands, wording
 from compilewatch.report.sections import Section, details
 from compilewatch.report.terminal.excerpt import Excerpt, SourceLine, excerpt_of
 from compilewatch.report.terminal.pieces import STYLES, Indented, block, plain, plain_table
-from compilewatch.report.wording import ResultGroup, outcome, plural
+from compilewatch.report.wording import outcome, plural
 
 ERROR_LINES_SHOWN = 12
 
@@ -44,7 +44,7 @@ def model_panel(
         parts.append(plain(result.detail))
     if note := wording.fullgraph_note(result):
         parts.append(plain(note, "dim"))
-    if note := later_calls.second_call_note(result):
+    if note := wording.second_call_note(result):
         parts.append(plain(note, "yellow"))
     if result.expectation:
         parts.append(plain(f"expected: {result.expectation}", "dim"))
@@ -66,29 +66,9 @@ def check_text(result: Result, recompilations: Sequence[Recompilation] = ()) -> 
     console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
     with console.capture() as captured:
         console.print(model_panel(result, excerpt_of(result.request)))
-        for line in later_calls.recompilation_lines(recompilations):
+        for line in wording.recompilation_lines(recompilations):
             console.print(plain(line))
     return captured.get().rstrip()
-
-
-def row_panel(results: Sequence[Result]) -> RenderableType:
-    """The targets of one model in their order: the first that fails, and contradicting results."""
-    table = plain_table("Target", "Mode", "Result", "Phase", "Why")
-    said: list[RenderableType] = []
-    for row in rows.rows(results):
-        for cell in row.cells:
-            result = cell.result
-            style = STYLES[ResultGroup.PASS if result is None else outcome(result)]
-            first = "  <- fails first" if cell is row.first_failing else ""
-            table.add_row(
-                plain(cell.layer, "bold" if first else ""),
-                plain(row.way.label),
-                plain(wording.cell_words(cell) + first, style),
-                plain(result.phase.value if result is not None else ""),
-                plain(", ".join(wording.why(result)) if result is not None else ""),
-            )
-        said += [plain(f"{row.way.label}: {line}", "yellow") for line in row.disagreements]
-    return Group(table, *said, Text())
 
 
 def _section(section: Section) -> list[RenderableType]:
@@ -139,7 +119,7 @@ def _figures(result: Result) -> Text:
     if result.peak_memory_bytes is not None:
         said.append(wording.memory(result.peak_memory_bytes))
     if result.durations:
-        said.append(wording.seconds(summary.spent(result)))
+        said.append(wording.seconds(spent(result)))
     if result.reused_from:
         said.append(f"reused from run {result.reused_from}")
     return plain(" · ".join(said), "dim")

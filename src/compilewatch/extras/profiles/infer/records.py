@@ -12,7 +12,7 @@ import msgspec
 
 from compilewatch.records.accuracy import Accuracy
 from compilewatch.records.base import Phase, Record, Status
-from compilewatch.records.details.numerics import Numerics
+from compilewatch.records.details import Numerics
 from compilewatch.records.results import TensorSummary
 
 PROFILE_VERSION = 1
