@@ -18,7 +18,6 @@ from compilewatch.errors import InputsError, UsageError
 from compilewatch.plan.placement import place
 from compilewatch.plan.requests import check_targets, options_of, plan, targets_of
 from compilewatch.records import FactoryBuild, Mode, ModelSpec, Request, Target
-from compilewatch.sources.own import with_inputs
 
 
 def one_target(name: str, *, mode: str, dynamic: bool | None, settings: Settings) -> Target:
@@ -64,6 +63,8 @@ def one_request(
     known = described([target.partition(":")[0]], settings)
     planned = options_of(settings, known)
     if inputs_file is not None and _names_callable(inputs_file):
+        from compilewatch.sources.own import with_inputs
+
         spec = with_inputs(spec, inputs_file, _packages_of(settings))
     elif inputs_file is not None:
         _check_inputs(Path(inputs_file))

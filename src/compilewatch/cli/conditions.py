@@ -1,16 +1,21 @@
-"""The option `--fail-on`, and the exit status of every command that shows a run."""
+"""The option `--fail-on`, and the exit status of every command that shows a run.
+
+Commands about one model use it, too, so the figures of a run are imported where there is one.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from compilewatch.analysis import summary
 from compilewatch.records import ChangeKind, Result, Status
-from compilewatch.records.views import RunView
+
+if TYPE_CHECKING:
+    from compilewatch.records.views import RunView
 
 FOUND = 1
 INCOMPLETE = 3
@@ -46,6 +51,8 @@ class Conditions:
 
     def of_view(self, view: RunView) -> list[str]:
         """All conditions that a run meets, by name."""
+        from compilewatch.analysis import summary
+
         found = self.of_results(view.results)
         changed = any(change.kind is ChangeKind.REGRESSION for change in view.changes)
         if "regression" in self.names and changed:
@@ -107,7 +114,9 @@ def exit_status(view: RunView, conditions: Conditions) -> int:
     if found := conditions.of_view(view):
         click.echo(f"compilewatch: --fail-on: {', '.join(found)}", err=True)
         return FOUND
-    if not summary.is_complete(view):
+    from compilewatch.analysis.summary import is_complete
+
+    if not is_complete(view):
         return INCOMPLETE
     nothing_ran = bool(view.results) and not any(r.is_verdict for r in view.results)
     return INCOMPLETE if nothing_ran and view.run.shard is None else 0

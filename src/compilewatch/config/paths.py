@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+PULLED = Path("pulled/models.toml")
+"""The list that `compilewatch pull` writes, in the folder of inputs."""
+
 _CHECKOUT = Path(__file__).resolve().parents[3]
 
 

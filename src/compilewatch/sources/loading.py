@@ -1,4 +1,7 @@
-"""Finding a source by its name, and the meaning of `auto`."""
+"""Finding a source by its name, and the meaning of `auto`.
+
+What reads a package of models or the pulled list is imported where such a source is chosen.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from compilewatch import extras, plugins
-from compilewatch.config.paths import Places
+from compilewatch.config.paths import PULLED, Places, inputs_folder
 from compilewatch.errors import SourceError
 from compilewatch.sources import SOURCES, Source
-from compilewatch.sources.hub.pulled import pulled_path, read_pulled
 from compilewatch.sources.libraries import ALL, LIBRARIES
-from compilewatch.sources.libraries.source import (
-    PackageSource,
-    installed_package,
-    library_version,
-    package_in,
-)
 from compilewatch.sources.transformers.scan import transformers_version
 
 PIPELINE = "Pipeline"
@@ -49,7 +45,7 @@ def choose_source(
     `auto` is the pulled list if it exists, otherwise the library. `heads` only affects libraries.
     """
     places = places or Places()
-    pulled = places.pulled or pulled_path()
+    pulled = places.pulled or inputs_folder() / PULLED
     if name == "auto":
         name = "hub" if pulled.exists() else "library"
     source = _made(name, heads, places)
@@ -60,6 +56,8 @@ def choose_source(
         version = transformers_version(places.transformers)
         return source, f"Models of Transformers {version} {hint}"
     if name == "hub":
+        from compilewatch.sources.hub.pulled import read_pulled
+
         found = read_pulled(pulled)
         cut = f", incomplete ({found.message})" if found.partial else ""
         return source, f"Models of the Hub in {pulled}, pulled {found.pulled_at}{cut}."
@@ -78,6 +76,8 @@ def choose_source(
 
 
 def _library_sentence(library: str, places: Places) -> str:
+    from compilewatch.sources.libraries.source import installed_package, library_version
+
     row = LIBRARIES[library]
     package, environment = _package(library, places) or installed_package(row, places.cache)
     version = library_version(package, row)
@@ -95,6 +95,8 @@ def with_parts(names: Sequence[str] | None, places: Places) -> list[str] | None:
     """Return names with each pipeline replaced by the names of its models."""
     if names is None or not any(name.endswith(PIPELINE) for name in names):
         return list(names) if names is not None else None
+    from compilewatch.sources.libraries.source import PackageSource
+
     pipelines: dict[str, tuple[str, ...]] = {}
     source = _made("diffusers", "all", places)
     assert isinstance(source, PackageSource)
@@ -135,4 +137,6 @@ def _package(library: str, places: Places) -> tuple[Path, str] | None:
         return None
     if library == "transformers":
         return root, ""
+    from compilewatch.sources.libraries.source import package_in
+
     return package_in(root.parent, LIBRARIES[library], places.environment), places.environment

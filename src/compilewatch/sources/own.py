@@ -1,12 +1,11 @@
 """A user's own model: a folder with a `config.json`, a Python file, or a factory in a module.
 
-Mistakes are found here, without importing the model: a missing module, a syntax error, a name that
-the file does not define, or a function that needs arguments.
+Mistakes are found without importing the model: a missing module here, and in `factories` a syntax
+error, a name that the file does not define, or a function that needs arguments.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.util
 import os
@@ -22,17 +21,10 @@ from compilewatch.contract.failures import how_to_get
 from compilewatch.errors import ConfigError, MissingModuleError
 from compilewatch.records import FactoryBuild, ModelSpec
 from compilewatch.sources.configs import Resolver, read_config
+from compilewatch.sources.factories import check_factory, only_factory
 from compilewatch.sources.overrides import package_classes
+from compilewatch.sources.own_names import FACTORY, FORMS, is_file, is_path, split
 from compilewatch.sources.transformers.scan import read_library
-
-FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-"""`package.module:callable`."""
-
-FORMS = "name a folder with a config.json, a file ./FILE.py or ./FILE.py:NAME, or MODULE:FACTORY"
-
-_LIKELY = re.compile(r"(build|make|create|get|load)(_\w+)?|\w*_?(model|net|network)")
-_NO_FACTORY = re.compile(r"_.*|main|test_.*|(example_)?inputs")
-_MODULE_BASES = ("Module", "PreTrainedModel", "LightningModule")
 
 
 def own_model(
@@ -47,22 +39,16 @@ def own_model(
     packages of the environment. Raises ConfigError, with one line, if something is missing or
     invalid.
     """
-    path, attribute = _parts(name)
+    path, attribute = split(name)
     file = Path(path).expanduser()
     if is_file(name):
         return _file_spec(file, attribute, name, python_path, root)
     folder = file.parent if file.name == "config.json" else file
-    if not attribute and (_is_path(path) or (folder / "config.json").is_file()):
+    if not attribute and (is_path(path) or (folder / "config.json").is_file()):
         return folder_spec(folder, name, root=root)
     if not FACTORY.fullmatch(name):
         return None
     return factory_spec(name, name, python_path=_searched(path, python_path), root=root)
-
-
-def is_file(name: str) -> bool:
-    """Whether a name is that of a Python file, which no model of a source has."""
-    path, attribute = _parts(name)
-    return path.endswith(".py") or bool(attribute and _is_path(path))
 
 
 def dotted_model(
@@ -78,7 +64,7 @@ def dotted_model(
         # A name without a dot is one of the team's own modules, never an installed package.
         if file is None or ("." not in name and not searched):
             continue
-        found = given or _only_factory(file, candidate)
+        found = given or only_factory(file, candidate)
         return factory_spec(f"{candidate}:{found}", name, python_path=searched, root=root)
     return None
 
@@ -135,7 +121,7 @@ def factory_spec(
     where = _module_file(module, python_path, root)
     if where is None:
         raise _missing(module, python_path, root)
-    _check_factory(where, attribute, module)
+    check_factory(where, attribute, module)
     digest = hashlib.sha256()
     for path in sorted(where.parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -192,15 +178,6 @@ def with_inputs(spec: ModelSpec, inputs: str, root: Path | None = None) -> Model
     return msgspec.structs.replace(spec, build=build)
 
 
-def _parts(name: str) -> tuple[str, str]:
-    path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
-    return path, attribute
-
-
-def _is_path(text: str) -> bool:
-    return text.startswith((".", "/", "~"))
-
-
 def _searched(module: str, python_path: Sequence[Path]) -> tuple[Path, ...]:
     """The folders to search for a module: the current folder only if it contains the package."""
     top = Path.cwd() / module.partition(".")[0]
@@ -225,149 +202,8 @@ def _file_spec(
     if not parts or not all(part.isidentifier() for part in parts):
         raise ConfigError(f"{file.name} cannot be imported: rename it to a valid Python identifier")
     shown = name if not attribute else name.rpartition(":")[0]
-    factory = f"{'.'.join(parts)}:{attribute or _only_factory(file, shown)}"
+    factory = f"{'.'.join(parts)}:{attribute or only_factory(file, shown)}"
     return factory_spec(factory, name, python_path=(top, *python_path), root=root)
-
-
-def possible_factories(file: Path) -> list[str]:
-    """The functions or classes of a file that make a model without arguments, likely ones only.
-
-    They are functions with a typical name of a factory in a file that defines modules, otherwise
-    the modules that no other class of the file uses. Raises ConfigError for a file that is not
-    Python.
-    """
-    functions, _, outer = _factories(file)
-    body = _parsed(file).body
-    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-    if any(_is_module(node, classes) for node in classes.values()):
-        named = [n for n in functions if _LIKELY.fullmatch(n) and not n.startswith(("get", "load"))]
-        return named or outer
-    return []
-
-
-def _factories(file: Path) -> tuple[list[str], list[str], list[str]]:
-    """The functions that return something without arguments, the modules, and the outer modules."""
-    body = _parsed(file).body
-    functions = [
-        node.name
-        for node in body
-        if isinstance(node, ast.FunctionDef)
-        and not _NO_FACTORY.fullmatch(node.name)
-        and not _needed(node)
-        and any(isinstance(inner, ast.Return) and inner.value for inner in ast.walk(node))
-    ]
-    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-    modules = [name for name, node in classes.items() if _is_module(node, classes)]
-    made = [name for name in modules if not _needed_by_class(classes[name])]
-    used = {
-        inner.id
-        for name in modules
-        for inner in ast.walk(classes[name])
-        if isinstance(inner, ast.Name) and inner.id != name
-    }
-    return functions, made, [name for name in made if name not in used]
-
-
-def _only_factory(file: Path, shown: str) -> str:
-    """The only function or class of a file that makes a model.
-
-    Functions without arguments take precedence over classes. Of several functions, the one with a
-    typical name of a factory is chosen; of several classes, the one that no other class of the file
-    uses. Raises ConfigError with the candidates if there is not exactly one.
-    """
-    functions, made, outer = _factories(file)
-    likely = [name for name in functions if _LIKELY.fullmatch(name)]
-    for choice in (functions, likely, *([] if functions else [made, outer])):
-        if len(choice) == 1:
-            return choice[0]
-    candidates = ", ".join(f"{shown}:{name}" for name in (*functions, *made))
-    if candidates:
-        raise ConfigError(f"{shown} has several possible factories: name one of {candidates}")
-    raise ConfigError(
-        f"{shown} has no function without arguments that returns a module: write one and name it "
-        f"as {shown}:NAME"
-    )
-
-
-def _check_factory(file: Path, attribute: str, module: str) -> None:
-    """Raises ConfigError if a file certainly lacks this callable, or if it needs arguments."""
-    nodes = list(_top_level(_parsed(file).body))
-    known = [name for node in nodes for name in _names(node)]
-    if attribute not in known and not {"*", "__getattr__"} & set(known):
-        tops = [n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-        there = f"; it defines {', '.join(tops[:8])}" if tops else ""
-        raise ConfigError(f"{file} has no {attribute}: give MODULE:FACTORY{there}")
-    for node in nodes:
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name != attribute:
-            continue
-        needed = _needed(node) if isinstance(node, ast.FunctionDef) else _needed_by_class(node)
-        if needed:
-            raise ConfigError(
-                f"{module}:{attribute} needs {', '.join(needed)}: name a function without "
-                "arguments as MODULE:FACTORY"
-            )
-
-
-def _parsed(file: Path) -> ast.Module:
-    try:
-        return ast.parse(file.read_bytes(), str(file))
-    except SyntaxError as error:
-        line = f": {error.text.strip()}" if error.text else ""
-        raise ConfigError(f"{file}:{error.lineno}: SyntaxError: {error.msg}{line}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
-
-
-def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run at import, including those in `if` and `try`."""
-    for node in body:
-        yield node
-        for field in ("body", "orelse", "finalbody", "handlers"):
-            if isinstance(node, ast.If | ast.Try | ast.With | ast.ExceptHandler):
-                yield from _top_level(getattr(node, field, []))
-
-
-def _names(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement defines; `*` for a star import."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from ((each.asname or each.name).partition(".")[0] for each in node.names)
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
-    elif isinstance(node, ast.Expr | ast.For):
-        # `globals().update(…)` and the like may define anything.
-        yield from ("*" for n in ast.walk(node) if getattr(n, "id", "") in ("globals", "setattr"))
-
-
-def _needed(function: ast.FunctionDef, skipped: int = 0) -> list[str]:
-    """The arguments that a call must give, without the first `skipped`."""
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    required = positional[skipped : len(positional) - len(given.defaults)]
-    named = [
-        a for a, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if not default
-    ]
-    return [argument.arg for argument in (*required, *named)]
-
-
-def _needed_by_class(node: ast.ClassDef) -> list[str]:
-    for inner in node.body:
-        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
-            return _needed(inner, skipped=1)
-    return []
-
-
-def _is_module(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
-    """Whether a class seems to be an `nn.Module`, directly or through a base class in the file."""
-    for base in node.bases:
-        name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
-        if name in _MODULE_BASES:
-            return True
-        if name in classes and name != node.name and _is_module(classes[name], classes):
-            return True
-    return False
 
 
 def _module_file(

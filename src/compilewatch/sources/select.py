@@ -9,7 +9,7 @@ from pathlib import Path
 from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
 from compilewatch.records import LibraryBuild, ModelSpec
 from compilewatch.sources import Source
-from compilewatch.sources.own import dotted_model, is_file, own_model
+from compilewatch.sources.own_names import is_file
 
 Models = Sequence[ModelSpec] | Callable[[], Sequence[ModelSpec]]
 """The models of a source, or what reads them."""
@@ -96,6 +96,8 @@ def _find(
     for pool in pools:
         if found := _in_pool(name, pool):
             return found
+    from compilewatch.sources.own import dotted_model, own_model
+
     if own := own_model(name, python_path, transformers):
         return (own,)
     while pending:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from compilewatch.errors import ConfigError, UsageError
 from compilewatch.files import write_atomically
-from compilewatch.sources.own import FACTORY, possible_factories
+from compilewatch.sources.factories import possible_factories
+from compilewatch.sources.own_names import FACTORY
 
 TEST, WORKFLOW = "tests/test_compile.py", ".github/workflows/compilewatch.yml"
 

@@ -6,10 +6,12 @@ Each kind of plug-in is one Protocol and one table, `name -> "module:Class"`, lo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from compilewatch.extras.papers.records import Paper
 from compilewatch.records.base import Record
+
+if TYPE_CHECKING:
+    from compilewatch.extras.papers.records import Paper
 
 LIBRARIES: dict[str, str] = {
     "folder": "compilewatch.extras.papers.libraries.folder:FolderLibrary",

@@ -26,7 +26,6 @@ from compilewatch.launchers import Completed, Running, by_environment, device_of
 from compilewatch.launchers.local.batch import LocalExecution
 from compilewatch.launchers.local.server import ServerProcess
 from compilewatch.records import DeclaredDevice, Environment, Request
-from compilewatch.records.differences import environment_differences
 
 _log = logging.getLogger(__name__)
 
@@ -168,6 +167,8 @@ class LocalLauncher:
         if server is not None and server.environment is not None:
             actual = server.environment.digest
             if actual != known.digest:
+                from compilewatch.records.differences import environment_differences
+
                 self._known.forget(name)
                 changed = environment_differences(known, server.environment)
                 raise LauncherError(

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from compilewatch.config.paths import inputs_folder
+from compilewatch.config.paths import PULLED, inputs_folder
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.files import read_toml, write_atomically
 from compilewatch.records import SCHEMA_VERSION, Record
@@ -93,7 +93,7 @@ class PullReport(Record, frozen=True, kw_only=True):
 
 def pulled_path() -> Path:
     """Return the default path of the pulled list."""
-    return inputs_folder() / "pulled" / "models.toml"
+    return inputs_folder() / PULLED
 
 
 def read_pulled(path: Path) -> PulledList:
