@@ -1,4 +1,4 @@
-"""What became of one model on one target: a regression, a fix, or no change.
+"""Two results of one model on one target: a regression, a fix, or no change, and which breaks.
 
 Two rules keep it honest. A regression is claimed only where both sides have a verdict: a model
 that could not be built yesterday and breaks today was *newly tested*. And breaks are compared by
@@ -8,7 +8,7 @@ environments they are compared by place alone: versions of torch name one cause 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from compilewatch.records import (
     ChangeKind,
@@ -127,3 +127,32 @@ def _distinct(olds: dict[str, GraphBreak], news: dict[str, GraphBreak]) -> str:
 
 def _codes(breaks: Sequence[GraphBreak]) -> str:
     return ", ".join(sorted({reason_label(b) for b in breaks}))
+
+
+def changed_breaks(
+    old: Result, new: Result
+) -> tuple[tuple[GraphBreak | None, GraphBreak | None], ...]:
+    """Pairs of breaks that are not on the same line of code in both; None where one side has none.
+
+    Paired are breaks of one fingerprint, then those of one function.
+    """
+    olds, news = ({(b.fingerprint, _own_line(b)): b for b in r.breaks} for r in (old, new))
+    gone = [found for key, found in olds.items() if key not in news]
+    added = [found for key, found in news.items() if key not in olds]
+    pairs: list[tuple[GraphBreak | None, GraphBreak | None]] = []
+    likenesses: tuple[Callable[[GraphBreak], object], ...] = (
+        lambda found: found.fingerprint,
+        lambda found: (found.file, found.function),
+    )
+    for alike in likenesses:
+        for before in list(gone):
+            after = next((each for each in added if alike(each) == alike(before)), None)
+            if after is not None:
+                pairs.append((before, after))
+                gone.remove(before)
+                added.remove(after)
+    return (*pairs, *((found, None) for found in gone), *((None, found) for found in added))
+
+
+def _own_line(found: GraphBreak) -> str | int:
+    return source_line(found).strip() or found.line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from compilewatch.analysis.baseline import may_be_baseline, scope
+from compilewatch.analysis.comparison import may_be_baseline, scope
 from compilewatch.records import Record, Run
 from compilewatch.store import Store, StoredRun, freed_bytes, run_bytes
 

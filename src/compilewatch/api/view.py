@@ -9,13 +9,16 @@ from dataclasses import replace
 import msgspec
 
 from compilewatch import extras, plugins
-from compilewatch.analysis.baseline import default_baseline, may_be_baseline, same_settings, scope
-from compilewatch.analysis.changed_breaks import changed_breaks
 from compilewatch.analysis.comparison import (
     between_devices,
     between_environments,
     compare,
+    default_baseline,
+    may_be_baseline,
+    same_settings,
+    scope,
 )
+from compilewatch.analysis.judgement import changed_breaks
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.plan.expectations import Expectations, stale_note

@@ -10,7 +10,7 @@ from functools import cached_property
 from hashlib import sha256
 
 from compilewatch.analysis import rows, summary
-from compilewatch.analysis.changed_breaks import changed_breaks
+from compilewatch.analysis.judgement import changed_breaks
 from compilewatch.analysis.leverage import By, Leverage, leverage
 from compilewatch.analysis.proven import ProvenFixes, proven_fixes
 from compilewatch.analysis.rows import Cell, MatrixRow, TargetReason, Way

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compilewatch.analysis.baseline import default_baseline
 from compilewatch.analysis.comparison import (
     Comparison,
     between_devices,
     between_environments,
     compare,
+    default_baseline,
 )
 from compilewatch.analysis.judgement import judge
 from compilewatch.errors import UsageError

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compilewatch.analysis.changed_breaks import changed_breaks
+from compilewatch.analysis.judgement import changed_breaks
 from tests.factories import graph_break, result
 
 
