@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from compilewatch.analysis.leverage import By, FixableCause, Leverage, PredictionCheck
+from compilewatch.analysis.leverage import By, FixableCause, Leverage
+from compilewatch.analysis.predictions import PredictionCheck
 from compilewatch.analysis.proven import ProvenFixes
 from compilewatch.report.leverage import (
     gain,

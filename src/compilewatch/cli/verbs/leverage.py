@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from compilewatch.analysis.leverage import By, FixOrder, check, leverage
+from compilewatch.analysis.leverage import By, FixOrder, leverage
+from compilewatch.analysis.predictions import check
 from compilewatch.analysis.proven import proven_fixes
 from compilewatch.analysis.rows import targets_in_order
 from compilewatch.api.stored_fixes import stored_fixes

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from compilewatch.analysis.leverage import By, check, leverage
+from compilewatch.analysis.leverage import By, leverage
+from compilewatch.analysis.predictions import check
 from compilewatch.analysis.proven import proven_fixes
 from compilewatch.api.stored_fixes import StoredFix
 from compilewatch.cli.rendering.fixes import check_text, fixes_table
