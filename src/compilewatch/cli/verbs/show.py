@@ -73,7 +73,7 @@ def command(
         if number:
             click.echo()
         console().print(model_panel(result, excerpt_of(result.request), verbose=verbose))
-    from compilewatch.report.pages import file_name
+    from compilewatch.report.model_pages import file_name
 
     page = stored.path / "report" / "models" / file_name(results[0].request.model.name, set())
     if page.exists():

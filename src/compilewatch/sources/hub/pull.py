@@ -20,15 +20,11 @@ from huggingface_hub import (
     try_to_load_from_cache,
 )
 from huggingface_hub.errors import (
-    DisabledRepoError,
-    GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import ModelInfo
 from huggingface_hub.utils import disable_progress_bars, logging
@@ -44,6 +40,7 @@ from compilewatch.sources.hub.configurations import (
     fetch_configurations,
 )
 from compilewatch.sources.hub.formats import kept_files, kept_tags
+from compilewatch.sources.hub.problems import one_line, problem_of
 from compilewatch.sources.hub.pulled import (
     SORTS,
     PulledList,
@@ -158,11 +155,11 @@ class _Puller:
                 ):
                     self.listed.append(info)
         except _UNREACHABLE as exc:
-            self.message = _one_line(exc)
+            self.message = one_line(exc)
         except HfHubHTTPError as exc:
-            raise SourceError(f"{self.api.endpoint} rejects the listing: {_one_line(exc)}") from exc
+            raise SourceError(f"{self.api.endpoint} rejects the listing: {one_line(exc)}") from exc
         except (ValueError, TypeError, KeyError) as exc:
-            raise SourceError(f"{self.api.endpoint} is not a Hub: {_one_line(exc)}") from exc
+            raise SourceError(f"{self.api.endpoint} is not a Hub: {one_line(exc)}") from exc
         if not self.listed:
             raise SourceError(self.message or f"{self.api.endpoint}: lists no such model")
 
@@ -193,7 +190,7 @@ class _Puller:
     def _collect(self, future: Future[PulledModel]) -> None:
         failure = future.exception()
         if isinstance(failure, _UNREACHABLE):
-            self.message = self.message or _one_line(failure)
+            self.message = self.message or one_line(failure)
         elif failure is not None:
             raise failure
         else:
@@ -216,7 +213,7 @@ class _Puller:
         except RemoteEntryNotFoundError:
             return listed
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
-            return msgspec.structs.replace(listed, problem=_problem(exc))
+            return msgspec.structs.replace(listed, problem=problem_of(exc))
 
     def _configured(self, listed: PulledModel, info: ModelInfo, revision: str) -> PulledModel:
         """Fetch the configuration files of a repository, and that of an adapter's base model."""
@@ -257,7 +254,7 @@ class _Puller:
         except ConfigError as exc:
             return f"malformed configuration: {exc}"
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
-            return _problem(exc)
+            return problem_of(exc)
         write_atomically(folder / BASE_CONFIG, text.encode())
         return None
 
@@ -274,7 +271,7 @@ class _Puller:
         except HubUnavailableError:
             raise
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
-            problem = f"adapter of diffusers: its base pipeline {base}: {_problem(exc)}"
+            problem = f"adapter of diffusers: its base pipeline {base}: {problem_of(exc)}"
             return msgspec.structs.replace(listed, problem=problem)
         if main is None:
             return listed
@@ -330,28 +327,6 @@ def _listed(info: ModelInfo) -> PulledModel:
         tags=kept_tags(tags),
         files=kept_files(s.rfilename for s in info.siblings) if info.siblings is not None else None,
     )
-
-
-def _problem(exc: Exception) -> str:
-    """Return why a model has no configuration, as a skip reason."""
-    match exc:
-        case GatedRepoError():
-            return "gated: accept its terms on the Hub and set HF_TOKEN"
-        case RepositoryNotFoundError():
-            return "private or deleted"
-        case DisabledRepoError():
-            return "disabled by the Hub"
-        case RevisionNotFoundError():
-            return "its commit was deleted: pull again"
-        case RemoteEntryNotFoundError():
-            return "it has no config.json"
-        case HfHubHTTPError() if exc.response.status_code in (401, 403):
-            return "access denied: check HF_TOKEN"
-    return f"its configuration cannot be downloaded: {_one_line(exc)}"
-
-
-def _one_line(exc: BaseException) -> str:
-    return " ".join(str(exc).split()) or type(exc).__name__
 
 
 def _write(path: Path, query: PulledQuery, api: HfApi, puller: _Puller) -> PullReport:
