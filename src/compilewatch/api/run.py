@@ -26,12 +26,13 @@ from compilewatch.plan.keys import target_sha256
 from compilewatch.plan.placement import place
 from compilewatch.plan.requests import Own, options_of, pairs, plan
 from compilewatch.records import (
+    Environment,
     ModelSpec,
     Run,
     Target,
 )
 from compilewatch.records.clock import now
-from compilewatch.records.plans import Options, Shard
+from compilewatch.records.plans import Options, Plan, Shard
 from compilewatch.records.views import RunView
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
@@ -74,13 +75,11 @@ def sweep(
     made = plan(
         specs, placed, options, own=own, expectations=expectations, shard=shard, named=named
     )
-    requests = (*made.requests, *(result.request for result in made.skipped))
-    used = {target.environment for target in (*placed, *(each.target for each in requests))}
     run = Run(
         id="",
         started_at=now(),
         source=source,
-        environments=tuple(e for e in known if e.name in used),
+        environments=_used(known, placed, made),
         planned=made.total,
         plan_digest=made.digest,
         settings={
@@ -98,6 +97,15 @@ def sweep(
         )
         Evaluation(progress, made, launcher, observer or Silent()).run()
         return _profiled(progress, observer)
+
+
+def _used(
+    known: Iterable[Environment], targets: Iterable[Target], made: Plan
+) -> tuple[Environment, ...]:
+    """The environments of the targets, and those in which single models were placed."""
+    requests = (*made.requests, *(result.request for result in made.skipped))
+    used = {target.environment for target in (*targets, *(each.target for each in requests))}
+    return tuple(environment for environment in known if environment.name in used)
 
 
 def _stored_settings(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from compilewatch.config.settings import Settings
 from compilewatch.contract.devices import canonical, check_device, declared
@@ -92,19 +93,8 @@ def plan(
         spec = without_adapter(spec, target, known, named=named)
         if not named:
             spec, target = place_model(spec, target, placing, known)
-        inputs_file = options.inputs_file or spec.inputs_file
         environment = known.get(target.environment)
-        key = request_key(
-            spec,
-            target,
-            environment=environment,
-            tier=options.tier,
-            depth=options.depth,
-            variants=options.variants,
-            overrides=overrides,
-            inputs_file=Path(inputs_file) if inputs_file else None,
-            operators_files=_operators_files(target, options),
-        )
+        key = _key(spec, target, environment, overrides, options)
         request = _request(spec, target, key, options)
         result = _result_without_run(request, environment, expected)
         identity.append((spec.name, key, result is None))
@@ -210,6 +200,27 @@ def check_targets(targets: Sequence[Target]) -> None:
                 f"known: {', '.join(known) or 'none'}"
             )
         check_device(target)
+
+
+def _key(
+    spec: ModelSpec,
+    target: Target,
+    environment: Environment | None,
+    overrides: Iterable[dict[str, Any]],
+    options: Options,
+) -> str:
+    inputs_file = options.inputs_file or spec.inputs_file
+    return request_key(
+        spec,
+        target,
+        environment=environment,
+        tier=options.tier,
+        depth=options.depth,
+        variants=options.variants,
+        overrides=overrides,
+        inputs_file=Path(inputs_file) if inputs_file else None,
+        operators_files=_operators_files(target, options),
+    )
 
 
 def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Request:

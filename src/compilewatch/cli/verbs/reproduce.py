@@ -83,11 +83,7 @@ def command(
         with spinner(f"starting worker and capturing {request.model.name}"):
             script = call_worker(environments, "reproduce", request, Script).text
     if save is not None:
-        try:
-            Path(save).write_text(script)
-        except OSError as error:
-            raise StoreError(f"{save} cannot be written: {error.strerror}") from None
-        click.echo(f"Saved: {Path(save).absolute()}", err=True)
+        _save(Path(save), script)
     elif not run_it:
         click.echo(script, nl=False)
     if not run_it:
@@ -95,3 +91,11 @@ def command(
     python = environments.interpreter(request.target.environment).path
     ended = subprocess.run([python, "-B", "-"], input=script.encode(), check=False)
     return ended.returncode if ended.returncode in (0, FOUND) else 2
+
+
+def _save(path: Path, script: str) -> None:
+    try:
+        path.write_text(script)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
+    click.echo(f"Saved: {path.absolute()}", err=True)

@@ -21,8 +21,7 @@ from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.errors import UsageError
 from compilewatch.plan.requests import parse_shard
-from compilewatch.records import Depth, Target
-from compilewatch.records.plans import Shard
+from compilewatch.records import Depth
 from compilewatch.report.run_sarif import write_run
 from compilewatch.store import Store
 
@@ -146,12 +145,18 @@ def command(
         flags[name] = split(flags[name])
     settings = load_settings(flags | {"targets": _targets(targets)})
     store = Store(Path(settings.output_dir))
-    part = parse_shard(shard) if shard else None
-    selection = Selection(names=split(models), top=top, every=every, families=split(families))
-    asked = checked_targets(settings, flags["nested_graph_breaks"], resumed=resumed is not None)
+    plan = SweepPlan(
+        selection=Selection(names=split(models), top=top, every=every, families=split(families)),
+        shard=parse_shard(shard) if shard else None,
+        targets=checked_targets(
+            settings, flags["nested_graph_breaks"], resumed=resumed is not None
+        ),
+        fresh=fresh,
+        profiled=profiled or 0,
+    )
     names = environments_of(settings) if resumed is None else _environments(store, resumed)
     if dry_run:
-        return _say_plan(settings, selection, asked, part, resumed)
+        return _say_plan(settings, plan, resumed)
     bar = ProgressBar(quiet=as_json, known=lambda: known_durations(store))
     try:
         with launcher_of(settings, names) as launcher, bar:
@@ -161,13 +166,6 @@ def command(
                 _refuse_selection(top, every, models, families, shard)
                 view = resume(store, launcher, settings, reference=resumed or None, observer=bar)
             else:
-                plan = SweepPlan(
-                    selection=selection,
-                    targets=asked,
-                    shard=part,
-                    fresh=fresh,
-                    profiled=profiled or 0,
-                )
                 say = _silent if as_json else partial(click.echo, err=True)
                 view = new_run(store, launcher, settings, plan, observer=bar, say=say)
     except KeyboardInterrupt:
@@ -183,20 +181,14 @@ def command(
     return conditions.exit_status(view, fail_on)
 
 
-def _say_plan(
-    settings: Settings,
-    selection: Selection,
-    targets: Sequence[Target],
-    part: Shard | None,
-    resumed: str | None,
-) -> int:
+def _say_plan(settings: Settings, plan: SweepPlan, resumed: str | None) -> int:
     """Choose the models, say what a sweep would evaluate, and return the exit status."""
     if resumed is not None:
         raise UsageError("--dry-run says what a new run evaluates: use it without --resume")
-    chosen = choose_for_sweep(settings, selection)
-    lines = [*chosen.lines, "on: " + ", ".join(dict.fromkeys(map(target_label, targets)))]
-    if part is not None:
-        lines.append(f"as part {part}")
+    chosen = choose_for_sweep(settings, plan.selection)
+    lines = [*chosen.lines, "on: " + ", ".join(dict.fromkeys(map(target_label, plan.targets)))]
+    if plan.shard is not None:
+        lines.append(f"as part {plan.shard}")
     click.echo("\n".join([*lines, "--dry-run: nothing is evaluated"]))
     return 0
 

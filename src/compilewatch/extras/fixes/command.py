@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
+from rich.console import Console
 
 from compilewatch.api.requests import one_request
 from compilewatch.cli import completion, options
@@ -110,10 +112,9 @@ def command(
     """
     if run is not None:
         _check_alone()
-        given = {"output_dir": output_dir, "jobs": jobs}
         return fix_run(
             run,
-            load_settings({name: value for name, value in given.items() if value is not None}),
+            load_settings({"output_dir": output_dir, "jobs": jobs}),
             limits=Limits(evaluations=max_evaluations, seconds=max_model_seconds),
             max_seconds=max_seconds,
             rewrites=not no_rewrites,
@@ -129,28 +130,26 @@ def command(
         inputs_file=inputs_file,
         flags=flags | {"jobs": 1},
     )
-    err = console(stderr=True)
-
-    def report(what: str, number: int) -> None:
-        err.print(f"{number + 1:>2}  {what}", markup=False, highlight=False)
-
     found = find_fix(
         request,
         settings,
         limits=Limits(evaluations=max_evaluations, seconds=max_seconds or MAX_SECONDS),
         rewrites=not no_rewrites,
         cost=cost,
-        report=report,
+        report=partial(_report, console(stderr=True)),
     )
-    if save is not None:
-        _write(save, found.script)
-    if patch is not None:
-        _write(patch, found.patch)
+    for path, text in ((save, found.script), (patch, found.patch)):
+        if path is not None:
+            _write(path, text)
     if as_json:
         options.print_json(found)
     else:
         console().print(fix_panel(found, verbose=verbose))
     return EXIT_STATUSES[found.status]
+
+
+def _report(err: Console, what: str, number: int) -> None:
+    err.print(f"{number + 1:>2}  {what}", markup=False, highlight=False)
 
 
 def _check_alone() -> None:

@@ -12,7 +12,7 @@ import pytest
 from compilewatch import plugins
 from compilewatch.api.check import CheckResult, check
 from compilewatch.errors import CompilewatchError, UsageError, did_you_mean
-from compilewatch.extras.gate.baseline import load
+from compilewatch.extras.gate.baseline import Identity, KnownBreak, load
 from compilewatch.extras.gate.findings import CheckReport, encoded
 from compilewatch.extras.gate.judgement import Rules, judge
 from compilewatch.extras.gate.messages import failure
@@ -60,20 +60,9 @@ class CompileCheck:
 
         A model by name (`"mypkg.net:build"`) is built in a process of its own, with example inputs.
         """
-        given = dict(
-            zip(
-                RULES,
-                (own, third_party, recompilations, captured_share, fullgraph, numerics),
-                strict=True,
-            )
-        )
-        root = self._config.rootpath
+        given = (own, third_party, recompilations, captured_share, fullgraph, numerics)
         try:
-            settings = project_settings(root)
-            marker = self._node.get_closest_marker("compilewatch")
-            rules = rules_of(root, settings, _marked(marker), given)
-            path = baseline_path(root, settings, self._config.getoption("--compilewatch-baseline"))
-            known = load(path)
+            rules, known = self._rules(dict(zip(RULES, given, strict=True)))
             if isinstance(model, str) and not (args or kwargs or calls):
                 found = _named(model, rules, mode=mode, backend=backend, dynamic=bool(dynamic))
             else:
@@ -104,6 +93,14 @@ class CompileCheck:
             said = failure(report, update=UPDATE, verbose=verbose, fix=fix)
             pytest.fail(said, pytrace=False)
         return found
+
+    def _rules(self, given: dict[str, Any]) -> tuple[Rules, dict[Identity, KnownBreak]]:
+        """Return what the keywords of a call, the marker and the project's settings say."""
+        root = self._config.rootpath
+        settings = project_settings(root)
+        marker = self._node.get_closest_marker("compilewatch")
+        path = baseline_path(root, settings, self._config.getoption("--compilewatch-baseline"))
+        return rules_of(root, settings, _marked(marker), given), load(path)
 
     def _fix(self, model: object, found: CheckResult, *, mode: str, dynamic: bool) -> list[str]:
         """Return what to say of a fix: of a model by name after a search, else of a stored one."""

@@ -150,15 +150,18 @@ def evaluate(
     )
     if later:
         result = _over_all_calls(result)
+    return CallerEvaluation(
+        result=result, recompilations=recompilations.found(), files=_files(result)
+    )
+
+
+def _files(result: Result) -> dict[str, str]:
+    """The paths of the files in which the graph breaks are, and of those that led there."""
     second = result.second_call.breaks if result.second_call is not None else ()
     breaks = (*result.breaks, *second)
     frames = {each.file for each in breaks}
     frames |= {frame.file for each in breaks for frame in each.user_stack}
-    return CallerEvaluation(
-        result=result,
-        recompilations=recompilations.found(),
-        files={file: path for file in sorted(frames) if (path := path_of(file)) is not None},
-    )
+    return {file: path for file in sorted(frames) if (path := path_of(file)) is not None}
 
 
 def _refuse(model: Callable[..., Any], calls: Sequence[Call]) -> None:
