@@ -3,7 +3,7 @@
     python -m scripts.build_summary BUILD OUTPUT
 
 BUILD is the folder in which the stages of a build store files for each other, OUTPUT the folder
-of stored runs. The addresses are the variables BUILD_URL and COMPILEWATCH_GRAFANA_URL; without
+of stored runs. The addresses are the variables BUILD_URL and GRAFANA_URL; without
 one, its link is left out.
 """
 
@@ -98,7 +98,7 @@ def build_summary(build: Path, output: Path) -> BuildSummary:
     links = {}
     if address := os.environ.get("BUILD_URL"):
         links["report"] = f"{address.rstrip('/')}/Report/"
-    if grafana := os.environ.get("COMPILEWATCH_GRAFANA_URL"):
+    if grafana := os.environ.get("GRAFANA_URL"):
         links["dashboards"] = dashboard(views[0].run, grafana)
     marked = [f'<a href="{html.escape(where)}">{name}</a>' for name, where in links.items()]
     return BuildSummary(

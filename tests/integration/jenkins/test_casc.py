@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from compilewatch.config.settings import load_settings
 from scripts.jenkins_facts.__main__ import pinned
 from tests import services
 from tests.integration.jenkins.conftest import FACTS, ROOT
@@ -166,6 +167,19 @@ def test_nothing_is_built_on_the_controller_and_nobody_is_let_in(casc: dict[str,
     }
     assert casc["security"]["contentSecurityPolicy"]["enforce"] is True
     assert "hudson.model.DirectoryBrowserSupport.CSP" not in (ROOT / "Dockerfile").read_text()
+
+
+def test_commands_know_every_setting_that_builds_get(casc: dict[str, Any]) -> None:
+    """A variable that begins as settings do and is none would end every stage of every build."""
+    jenkins = casc["jenkins"]
+    agents = [kind["permanent"] for kind in jenkins["nodes"]]
+    properties = [
+        *jenkins["globalNodeProperties"],
+        *(one for agent in agents for one in agent.get("nodeProperties", [])),
+    ]
+    names = [variable["key"] for one in properties for variable in one["envVars"]["env"]]
+    assert "COMPILEWATCH_OUTPUT_DIR" in names
+    load_settings(environ=dict.fromkeys(names, "x"))
 
 
 def test_secrets_come_from_outside(casc: dict[str, Any]) -> None:

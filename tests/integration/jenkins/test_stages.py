@@ -371,7 +371,7 @@ def test_a_build_says_what_it_found_and_where_to_read_on(tmp_path: Path, stage: 
         assert stage("merge").returncode == 0
     given = {
         "BUILD_URL": "http://jenkins/job/compilewatch/7/",
-        "COMPILEWATCH_GRAFANA_URL": "http://grafana/",
+        "GRAFANA_URL": "http://grafana/",
     }
     found = summary(stage, **given)
     said = "11 of 12 without graph breaks, 1 regression: M3"
