@@ -6,7 +6,8 @@
 // (agents there are), `offline` (labels whose agents are not connected), `restarted` (the controller was
 // restarted in mid-build), `earlier` (results of the builds before, newest first), and `rules`, each {"match":
 // part of a script, "times": n, and one of "status": exit status (negative: Jenkins lost track of it),
-// "stdout": what it prints, "lost": true (the agent goes away), "abort": true (a person aborts)}.
+// "stdout": what it prints, "lost": true (the agent goes away), "abort": true (a person aborts)}. For the
+// match `checkout` or `mail`, that step fails.
 //
 // FACTS is stack/jenkins/facts.json: which steps and options there are, what they take and need, and what a
 // build says of itself. What a block may hold is from the Pipeline Syntax reference of jenkins.io. How
@@ -323,6 +324,7 @@ abstract class Jenkinsfile extends Script {
     }
 
     def do_mail(Map given, Closure body) {
+        for (rule in scenario.rules) { if (rule.match == 'mail') { throw new StepFailed('cannot connect to host') } }
         say(event: 'mail', to: given.to as String, subject: given.subject as String, body: given.body as String)
     }
 
