@@ -70,10 +70,14 @@ def trainium_problem(views: Iterable[RunView], build: Path) -> str:
         if any(target.name == "neuron" for target in shown.run.targets):
             lacking = planned(shown) - len(shown.results)
             return f"{lacking:,} of {planned(shown):,} results are missing" if lacking else ""
-    problem = build / "trainium.problem"
-    lines = problem.read_text(encoding="utf-8").splitlines() if problem.exists() else []
-    said = next((line for line in reversed(lines) if line.strip()), "")
+    said = last_line(build / "trainium.problem")
     return f"no results: {said or 'the log of the stage Neuron says why'}"
+
+
+def last_line(path: Path) -> str:
+    """The last line of a file that is not empty; nothing if there is none."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return next((line for line in reversed(lines) if line.strip()), "")
 
 
 def dashboard(run: Run, grafana: str) -> str:
@@ -95,6 +99,8 @@ def build_summary(build: Path, output: Path) -> BuildSummary:
         lines.append(f"Trainium: {trainium}")
     elif len(views) > 1:
         lines.append(f"Trainium: {sentence(views[1])}")
+    if problem := last_line(build / "publish.problem"):
+        lines.append(f"Publish: {problem.removeprefix('compilewatch: ')}")
     links = {}
     if address := os.environ.get("BUILD_URL"):
         links["report"] = f"{address.rstrip('/')}/Report/"

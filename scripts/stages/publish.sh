@@ -7,6 +7,7 @@
 . "$(dirname "$0")/common.sh"
 
 [ -s "$build/runs" ] || fail "there is no run to publish: run scripts/stages/merge.sh first"
+rm -f "$build/publish.problem"
 services=$(python -c 'from compilewatch.config.settings import load_settings
 from compilewatch.sinks import remote_sinks
 print(*remote_sinks(load_settings()))')
@@ -20,7 +21,10 @@ while read -r run; do
   if [ -n "$missing" ]; then
     say "$run is not published, it lacks shards ($missing): their models would look retired"
   else
-    compilewatch publish "$run" --output "$output" || status=$?
+    # Its messages go to the log and, if it fails, the last one to the summary of the build.
+    { compilewatch publish "$run" --output "$output" 2>&1 >&3 | tee -a "$build/publish.problem" >&2; } 3>&1 ||
+      status=$?
   fi
 done <"$build/runs"
+if [ $status -eq 0 ]; then rm -f "$build/publish.problem"; fi
 exit $status

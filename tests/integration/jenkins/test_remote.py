@@ -65,6 +65,6 @@ def test_the_documented_commands_start_follow_and_download(tmp_path: Path) -> No
         )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"result": "SUCCESS"}
-    assert asked[:2] == ["TOP=3&SHARDS=2&SOURCE=library", f"{JOB}/buildWithParameters"]
+    assert asked[:2] == ["SHARDS=2&FRESH=true", f"{JOB}/buildWithParameters"]
     assert asked.count(f"{JOB}/7/api/json?tree=building") == 2
     assert (tmp_path / "archive.zip").read_text() == '"the archive"'

@@ -389,6 +389,22 @@ def test_a_build_says_what_it_found_and_where_to_read_on(tmp_path: Path, stage: 
     assert summary(stage)["html"] == said
 
 
+def test_a_build_that_could_not_publish_says_why(tmp_path: Path, stage: Stage) -> None:
+    for index in (1, 2):
+        leave_shard(tmp_path, index)
+    assert stage("merge").returncode == 0
+    nobody = "http://127.0.0.1:9"
+    failed = stage("publish", COMPILEWATCH_PUSHGATEWAY_URL=nobody)
+    assert failed.returncode != 0
+    last = failed.stderr.splitlines()[-1].removeprefix("compilewatch: ")
+    assert nobody in last
+    found = summary(stage)
+    assert found["text"].splitlines()[1:] == [f"Publish: {last}"]
+    # The next build that publishes has nothing to say about it.
+    assert stage("publish").returncode == 0
+    assert "Publish" not in summary(stage)["text"]
+
+
 def test_a_build_without_all_shards_or_runs_says_so(tmp_path: Path, stage: Stage) -> None:
     assert summary(stage)["text"] == "No results: the log shows why."
     leave_shard(tmp_path, 1)
