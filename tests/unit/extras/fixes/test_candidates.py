@@ -42,12 +42,24 @@ def proposed(found: GraphBreak, *inputs: TensorSummary) -> dict[str, FixChange]:
         ("torch.autograd.grad is not supported", "trace_autograd_ops=True"),
         ("Dynamo recompile limit exceeded", "recompile_limit=64"),
         ("ignore_logging_functions.add(logger.warning_once)", "ignore_logging_functions: warning"),
+        (
+            "how to trace the Python builtin `_warnings.warn`",
+            "ignore_logging_functions: warnings.w",
+        ),
         ("Developer debug context: builtin print [] False", "reorderable_logging_functions: print"),
     ],
 )
 def test_a_setting_is_proposed_for_the_reason_that_names_it(reason: str, name: str) -> None:
     names = set(proposed(graph_break(reason=reason))) - ALWAYS
     assert any(each.startswith(name) for each in names), names
+
+
+def test_a_message_of_python_is_skipped_as_those_of_loggers() -> None:
+    found = proposed(graph_break(reason="how to trace the Python builtin `_warnings.warn`"))
+    change = found["ignore_logging_functions: warnings.warn"]
+    assert change.imports == ("import warnings",)
+    assert "config.ignore_logging_functions, warnings.warn}" in change.lines[0]
+    assert "Logger" not in change.summary
 
 
 def test_another_reason_proposes_no_setting() -> None:

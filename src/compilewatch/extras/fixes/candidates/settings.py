@@ -73,6 +73,7 @@ _ROWS = (
 )
 
 _LOGGING = re.compile(r"ignore_logging_functions\.add\(logger\.(\w+)\)")
+_WARNING = re.compile(r"builtin `_?warnings\.warn`")
 _PRINT = re.compile(r"reorderable_logging_functions(?!.*logger)|builtin `?print")
 
 
@@ -83,7 +84,9 @@ class SettingsProposer(Proposer):
             if re.search(row.when, reasons):
                 yield _setting(row.setting, row.value, row.summary)
         for method in sorted(set(_LOGGING.findall(reasons))):
-            yield _ignored(method)
+            yield _ignored(f"logging.Logger.{method}", name=method)
+        if _WARNING.search(reasons):
+            yield _ignored("warnings.warn")
         if any(_PRINT.search(line) for line in reasons.splitlines()):
             yield _setting(
                 "reorderable_logging_functions",
@@ -117,14 +120,14 @@ def _setting(setting: str, value: str, summary: str, name: str = "") -> FixChang
     )
 
 
-def _ignored(method: str) -> FixChange:
-    """Skip a method of loggers: a message is lost, and nothing that is computed."""
-    value = f"{{*torch._dynamo.config.ignore_logging_functions, logging.Logger.{method}}}"
+def _ignored(function: str, name: str = "") -> FixChange:
+    """Skip a function that only says something: a message is lost, and nothing that is computed."""
+    value = f"{{*torch._dynamo.config.ignore_logging_functions, {function}}}"
     patched = f"torch._dynamo.config.patch(ignore_logging_functions={value})"
     return FixChange(
-        name=f"ignore_logging_functions: {method}",
+        name=f"ignore_logging_functions: {name or function}",
         kind=FixKind.SETTING,
-        summary=f"Compiled code skips the message of Logger.{method}.",
-        imports=("import logging",),
+        summary=f"Compiled code skips the message of {function.removeprefix('logging.')}.",
+        imports=(f"import {function.partition('.')[0]}",),
         lines=(f"stack.enter_context({patched})",),
     )
