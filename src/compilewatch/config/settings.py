@@ -261,7 +261,7 @@ def _checked(name: str, value: Any, wanted: Any, origin: str) -> Any:
     try:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
-        message = str(error)
+        message = str(error).partition(" - at `$[")[0]  # the position in a list
         choices = ", ".join(_choices(wanted))
         hint = f"; use {choices}" if choices and "enum value" in message else ""
         raise ConfigError(f"{origin}: {name}: {message[0].lower()}{message[1:]}{hint}") from None

@@ -285,7 +285,7 @@ def test_there_is_nothing_to_pull_but_from_the_hub(stage: Stage) -> None:
         ({"SOURCE": "nope"}, "source"),
         ({"TARGETS": "nonsense"}, "no target 'nonsense'"),
         ({"SOURCE": "hub", "TARGETS": "nonsense"}, "no target 'nonsense'"),
-        ({"MODES": "eval,trains"}, "modes: invalid enum value 'trains'"),
+        ({"MODES": "eval,trains"}, "modes: invalid enum value 'trains'; use eval, train"),
         ({"FAMILIES": "nope"}, "no family 'nope'"),
         ({"BASELINE": "20200101-000000-0000"}, "BASELINE=20200101-000000-0000: no such run here"),
     ],
