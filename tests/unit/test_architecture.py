@@ -63,7 +63,8 @@ def modules() -> list[str]:
 
 def source_of(module: str) -> Path:
     path = ROOT.joinpath(*module.split(".")[1:])
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    package = path / "__init__.py"  # a folder of bytecode may be left of one that became a module
+    return package if package.exists() else path.with_suffix(".py")
 
 
 @functools.cache
