@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,6 +22,10 @@ class Place:
     request: Request
     source_of: Callable[[str], str | None]
     inputs: tuple[TensorSummary, ...] = ()
+
+
+NOT_LIBRARIES = re.compile(r"torch/|<")
+"""Files of torch itself, and code without a file: nothing of them is replaced or rewritten."""
 
 
 class Proposer(Protocol):

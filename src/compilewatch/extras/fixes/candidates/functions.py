@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compilewatch.extras.fixes import replacements
-from compilewatch.extras.fixes.candidates import Place, Proposer
+from compilewatch.extras.fixes.candidates import NOT_LIBRARIES, Place, Proposer
 from compilewatch.extras.fixes.records import FixChange, FixKind
 from compilewatch.extras.fixes.rewriting.changes import module_of
 from compilewatch.records import GraphBreak
@@ -60,9 +60,6 @@ _OTHERWISE = re.compile(
 )
 """Reasons that remain where Dynamo does not trace, and those that a setting is for."""
 
-_NOT_OWN = re.compile(r"torch/|<")
-"""Files of torch itself, and code without a file."""
-
 
 def _function_of(found: GraphBreak, place: Place) -> tuple[str, str] | None:
     """The module and the name of the innermost function on the stack that a module defines.
@@ -71,7 +68,7 @@ def _function_of(found: GraphBreak, place: Place) -> tuple[str, str] | None:
     those: neither can be traced without Dynamo.
     """
     for frame in reversed(found.user_stack):
-        source = None if _NOT_OWN.match(frame.file) else place.source_of(frame.file)
+        source = None if NOT_LIBRARIES.match(frame.file) else place.source_of(frame.file)
         if source is not None and frame.function in _defined(source):
             return module_of(frame.file), frame.function
     return None

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from compilewatch.extras.fixes.candidates import Place, Proposer
+from compilewatch.extras.fixes.candidates import NOT_LIBRARIES, Place, Proposer
 from compilewatch.extras.fixes.records import Edit, FixChange
 from compilewatch.extras.fixes.rewriting.changes import change
 from compilewatch.extras.fixes.rewriting.rules import RULES
 from compilewatch.extras.fixes.rewriting.sites import Site, site_at
 from compilewatch.records import GraphBreak
-
-_NOT_LIBRARIES = re.compile(r"torch/|<")
-"""Files of torch itself, and code without a file."""
 
 
 class RewritesProposer(Proposer):
@@ -38,7 +35,7 @@ def _site(each: GraphBreak, place: Place) -> Site | None:
     """The innermost place of a library on the stack of a break."""
     frames = [(frame.file, frame.line) for frame in reversed(each.user_stack)]
     for file, line in [(each.file, each.line), *frames]:
-        if file and not _NOT_LIBRARIES.match(file):
+        if file and not NOT_LIBRARIES.match(file):
             source = place.source_of(file)
             if source is not None:
                 return site_at(source, file, line, each.reason)
