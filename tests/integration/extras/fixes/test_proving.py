@@ -185,6 +185,7 @@ def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
         "death": untouched(lambda: os._exit(1)),
         "killed": untouched(lambda: os.kill(os.getpid(), 9)),
         "beside": beside(),
+        "bytes of the model": warm_up(subject),
         "at a time": [at_a_time(8), at_a_time(10**15)],
         "captured": untouched(lambda: captured(subject, calls=1)),
         "left behind": untouched(lambda: left_behind(subject)),
@@ -203,6 +204,7 @@ def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
     assert found["death"] == {"raised": "the process ended"}
     assert found["killed"]["raised"].startswith("the process was killed")
     assert found["beside"] == [2, 1, 2]
+    assert found["bytes of the model"] == 4  # one parameter
     assert found["at a time"] == [min(2, os.cpu_count() or 1), 1]
     assert found["captured"] == {
         "late": 0,

@@ -170,8 +170,8 @@ def warm_up(subject: ProofSubject) -> int:
     size: int = sum(each.numel() * each.element_size() for each in held)
     del model, held
     compiled = torch.compile(product, backend="eager")
-    for size in (2, 3):
-        compiled(torch.ones(size))
+    for length in (2, 3):
+        compiled(torch.ones(length))
     torch._dynamo.reset()
     gc.freeze()  # so that a collection in a fork copies no memory of this process
     return size

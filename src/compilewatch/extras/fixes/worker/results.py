@@ -80,7 +80,21 @@ def equal_calls(
 
     With `whole`, it is compiled with `fullgraph=True`. Without a backend it is not compiled.
     """
-    return _equal_calls(subject, seed, backend, whole=whole)[0]
+    # One model at a time: each may take gigabytes.
+    expected = ProofCall(subject, subject.build(seed), subject.unchanged).all()
+    got = all_compiled(
+        ProofCall(subject, subject.build(seed), subject.compilable, backend, whole=whole)
+    )
+    return compared(subject, seed, backend, expected, got)
+
+
+def all_compiled(fixed: ProofCall) -> list[Outcome]:
+    """Make all calls of a model. Raises RuntimeError if it was to be compiled and nothing was."""
+    counters.clear()
+    got = fixed.all()
+    if fixed.backend is not None and not counters["stats"]["unique_graphs"]:
+        raise RuntimeError("nothing is captured")
+    return got
 
 
 def equal_with_inductor(
@@ -95,7 +109,9 @@ def equal_with_inductor(
 
     with config.patch(compile_threads=threads, fallback_random=True):
         try:
-            found, plain, fixed = _equal_calls(subject, 0, backend, whole=whole)
+            plain = ProofCall(subject, subject.build(0), subject.unchanged)
+            fixed = ProofCall(subject, subject.build(0), subject.compilable, backend, whole=whole)
+            found = compared(subject, 0, backend, plain.all(), all_compiled(fixed))
         except Exception as error:  # noqa: BLE001  (of the compiler and of what it has compiled)
             return False, f"{words_of(error)}{_fails_as_it_is(subject, backend, error)}"
     for kind in UNUSUAL if found[0] else ():
@@ -115,20 +131,6 @@ def _fails_as_it_is(subject: ProofSubject, backend: str, error: Exception) -> st
     except Exception as other:  # noqa: BLE001  (of the compiler and of what it has compiled)
         return f" ({WITHOUT})" if words_of(other) == words_of(error) else ""
     return ""
-
-
-def _equal_calls(
-    subject: ProofSubject, seed: int, backend: str | None, *, whole: bool
-) -> tuple[Step, ProofCall, ProofCall]:
-    """Compare a model with the fix with the model as it is; return both, too."""
-    counters.clear()
-    plain = ProofCall(subject, subject.build(seed), subject.unchanged)
-    expected = plain.all()
-    fixed = ProofCall(subject, subject.build(seed), subject.compilable, backend, whole=whole)
-    got = fixed.all()
-    if backend is not None and not counters["stats"]["unique_graphs"]:
-        raise RuntimeError("nothing is captured")
-    return compared(subject, seed, backend, expected, got), plain, fixed
 
 
 def compared(

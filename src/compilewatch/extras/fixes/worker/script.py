@@ -45,6 +45,7 @@ SECOND_LENGTH = SEQUENCE - 8
 def script(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     """Write the script to a file of the artifacts. The options of the work are a `WantedProof`."""
     wanted = msgspec.convert(values, WantedProof)
+    free(subject.module)  # the script's model is built at its own depth, and may be as large
     text = source(msgspec.structs.replace(subject.request, work=None), wanted)
     (subject.artifacts / SCRIPT_FILE).write_text(text)
     return TargetOutcome(status=Status.PASS, artifacts=(SCRIPT_FILE,))
@@ -104,6 +105,14 @@ def source(request: Request, wanted: WantedProof) -> str:
         "    sys.exit(main(subject))\n",
     ]
     return "\n\n\n".join(filter(None, parts))
+
+
+def free(module: torch.nn.Module) -> None:
+    """Return the memory of a model's tensors, whoever still refers to the model."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        storage = tensor.untyped_storage()
+        if storage.resizable():  # not that of an array of numpy
+            storage.resize_(0)
 
 
 def shapes(made: ExampleInputs) -> list[torch.Size]:

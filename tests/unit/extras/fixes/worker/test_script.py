@@ -1,4 +1,4 @@
-"""The second shape of a proof: inputs that eager mode takes."""
+"""What writing a proof's script needs: memory, and inputs of a second shape that eager mode takes."""
 
 from __future__ import annotations
 
@@ -47,3 +47,16 @@ def test_the_second_shape_is_one_that_the_model_takes(
     longer = made((3, 4), (2,) if equal else (1,))
     assert [tuple(s) for s in shapes(second_shape(model, first, longer))] == expected
     assert model.calls == 0
+
+
+def test_the_memory_of_a_model_is_returned_while_others_refer_to_it() -> None:
+    import numpy
+    import torch
+
+    from compilewatch.extras.fixes.worker.script import free
+
+    model = torch.nn.BatchNorm1d(8)
+    model.register_buffer("array", torch.from_numpy(numpy.ones(8)))  # numpy's memory stays
+    weight, mean = model.weight, model.running_mean
+    free(model)
+    assert weight.untyped_storage().nbytes() == mean.untyped_storage().nbytes() == 0
