@@ -118,14 +118,6 @@ class Site:
         tail = self.lines[last - 1].encode()[node.end_col_offset :].decode()
         return self.edit((first, last), f"{head}{new}{tail}")
 
-    def inserted(self, new: str, before: ast.stmt | None = None) -> Edit | None:
-        """The edit that puts a statement, one or several lines, before this one or another."""
-        at = before or self.statement
-        first, last = at.lineno, at.lineno
-        indent = " " * at.col_offset
-        added = "".join(f"{indent}{line}\n" for line in new.splitlines())
-        return self.edit((first, last), added + "".join(self.lines[first - 1 : last]))
-
 
 def _text_until(line: str, offset: int) -> str:
     return line.encode()[:offset].decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import importlib
 import math
 import sys
 import threading
@@ -116,12 +115,6 @@ def path_of(value: Any) -> tuple[str, str] | None:
         if found is value:
             return candidate, name
     return None
-
-
-def import_of(module: str) -> str:
-    """Import a module by name only if it is one that a reproducer may import."""
-    importlib.import_module(module)
-    return f"import {module}"
 
 
 COLLECTIONS = (list, tuple, set, frozenset, dict, OrderedDict, defaultdict, deque, torch.Size)
