@@ -320,7 +320,8 @@ def unequal(ours: Any, theirs: Any, exact: Any, tolerance: float, scale: float) 
         log_error=lambda *_: None,
     ):
         return ""
-    apart = (theirs.to(torch.complex128) - ours.to(torch.complex128)).abs().nan_to_num(torch.inf)
+    precise = torch.complex128 if ours.is_complex() else torch.float64
+    apart = (theirs.to(precise) - ours.to(precise)).abs().nan_to_num(torch.inf)
     return f"differs by {apart.max().item():.3g}"
 
 
