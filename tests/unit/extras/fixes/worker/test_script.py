@@ -1,4 +1,4 @@
-"""What writing a proof's script needs: memory, and inputs of a second shape that eager mode takes."""
+"""What writing a script of a proof needs: memory, and inputs of a second shape."""
 
 from __future__ import annotations
 
