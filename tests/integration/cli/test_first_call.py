@@ -89,6 +89,7 @@ def test_breaks_of_a_first_call_are_found(
     assert phases == ["setup", "create", "inputs", "eager", "compile"]
 
 
+@pytest.mark.matrix
 def test_inductor_sees_the_first_call_too(compilewatch: Compilewatch, models: Path) -> None:
     result = explained(compilewatch, f"{models}:Detector", "--target", "inductor:eager")
     assert (result["status"], result["graphs"]) == ("pass", 2)

@@ -394,7 +394,9 @@ def test_a_build_that_could_not_publish_says_why(tmp_path: Path, stage: Stage) -
         leave_shard(tmp_path, index)
     assert stage("merge").returncode == 0
     nobody = "http://127.0.0.1:9"
-    failed = stage("publish", COMPILEWATCH_PUSHGATEWAY_URL=nobody)
+    failed = stage(
+        "publish", COMPILEWATCH_PUSHGATEWAY_URL=nobody, COMPILEWATCH_PUBLISH_RETRY_SECONDS="1"
+    )
     assert failed.returncode != 0
     last = failed.stderr.splitlines()[-1].removeprefix("compilewatch: ")
     assert nobody in last

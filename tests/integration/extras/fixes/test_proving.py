@@ -157,6 +157,7 @@ Model.forward = checked
 """
 
 
+@pytest.mark.matrix
 def test_inputs_that_do_not_suit_the_model_are_not_blamed_on_the_fix(tmp_path: Path) -> None:
     """Only a complete run shows it."""
     last = "subject.inputs = refused\nsys.exit(main(subject))"
@@ -246,6 +247,7 @@ def test_an_error_that_only_inductor_loses_is_not_proven(tmp_path: Path) -> None
     assert found == [False, "no error for NaN, for which eager mode raises one"]
 
 
+@pytest.mark.matrix
 def test_an_error_of_inductor_without_the_fix_is_not_blamed_on_it(tmp_path: Path) -> None:
     """Only Inductor raises it; here it is made to fail for all models."""
     failing = """
@@ -267,6 +269,7 @@ def test_the_text_is_plain_pytorch() -> None:
     compile(text, "proof.py", "exec")
 
 
+@pytest.mark.matrix
 def test_the_cost_of_calls_is_measured_with_the_fix_and_without_it(tmp_path: Path) -> None:
     """Only real calls of compiled models have a time; Inductor compiles four graphs."""
     done = ran(tmp_path, "--cost", forward=RIGHT, line=PATCH)
@@ -276,6 +279,7 @@ def test_the_cost_of_calls_is_measured_with_the_fix_and_without_it(tmp_path: Pat
     assert all(0 < seconds < 10 for seconds in found.values())
 
 
+@pytest.mark.matrix
 def test_calls_that_fail_with_the_fix_have_no_time(tmp_path: Path) -> None:
     """Only a complete run shows that an error ends no measurement."""
     found = said(ran(tmp_path, "--cost", line="kwargs['unknown'] = 1"))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from compilewatch.extras.gate.baseline import load, save
+from tests.cases import refactorings
 from tests.cases.refactorings import REFACTORINGS, Refactoring
 from tests.gating import SOURCE, Baseline, baseline_of, checked, imported
 
@@ -17,6 +18,16 @@ pytestmark = pytest.mark.torch
 
 BROKEN = ("Copied", "Gated", "Logs", "Items", "Prints", "StackedGate", "Masked", "Routed")
 """The models of the suite with graph breaks."""
+
+OFTEN = {
+    refactorings.lines_above,
+    refactorings.windows_newlines,
+    refactorings.split_imports,
+    refactorings.renamed_locals,
+    refactorings.another_order_of_classes,
+    refactorings.functions_below_their_users,
+}
+"""One of each kind: other lines, other bytes, other imports, other names, another order."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +49,13 @@ def baseline(root: Path) -> Baseline:
     return load(path)
 
 
-@pytest.mark.parametrize("refactoring", REFACTORINGS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "refactoring",
+    [
+        pytest.param(each, marks=() if each in OFTEN else pytest.mark.matrix, id=each.__name__)
+        for each in REFACTORINGS
+    ],
+)
 def test_a_refactoring_is_no_new_break(
     root: Path, baseline: Baseline, refactoring: Refactoring
 ) -> None:

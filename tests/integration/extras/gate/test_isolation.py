@@ -106,6 +106,7 @@ def test_a_child_that_ends_early_is_one_failure_and_all_other_tests_run(tmp_path
     assert sum(case.find("failure") is not None for case in cases) == 4
 
 
+@pytest.mark.matrix
 def test_a_child_has_a_deadline_and_a_limit_of_memory(tmp_path: Path) -> None:
     late = run(tmp_path, LIMITED, "--compilewatch-timeout", "6")
     assert "compilewatch: timeout: the test took longer than 6 seconds" in late.stdout
@@ -114,6 +115,7 @@ def test_a_child_has_a_deadline_and_a_limit_of_memory(tmp_path: Path) -> None:
     assert "compilewatch: memory: the test needed more than 1 GiB" in greedy.stdout
 
 
+@pytest.mark.matrix
 def test_checks_of_children_reach_the_session_and_its_baseline(tmp_path: Path) -> None:
     """Two sessions with torch in their children, which only they show to be collected."""
     known = run(tmp_path, CHECK, "--compilewatch-update", "--compilewatch-sarif=found.sarif")

@@ -70,6 +70,7 @@ def report(repository: Path, model: nn.Module) -> CheckReport:
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", [case.name for case in breaks.CASES])
 def test_every_break_of_the_cases_is_new_at_its_line(
     repository: Path, own_breaks: ModuleType, name: str
@@ -97,6 +98,7 @@ def test_every_further_kind_is_new_at_its_line(
     assert {each.code for each in found.third_party} <= {"GB0003"}
 
 
+@pytest.mark.matrix
 def test_the_marks_are_what_plain_torch_says() -> None:
     """A process with torch, for each model a fork: torch alone, which no test process is."""
     done = subprocess.run(

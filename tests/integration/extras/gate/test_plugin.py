@@ -174,6 +174,7 @@ def test_a_new_break_fails_until_it_is_accepted_and_resolved_ones_are_reported(
     assert "resolved: GB0170 Data-dependent branching in Net.scaled" in strict.stdout
 
 
+@pytest.mark.matrix
 def test_the_controller_of_xdist_collects_what_its_workers_met(repository: Repository) -> None:
     """Starts two workers, since only they show that reports carry the checks."""
     repository.net(BRANCH)

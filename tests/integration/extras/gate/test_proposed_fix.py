@@ -25,6 +25,7 @@ def announcing() -> nn.Module:
 """
 
 
+@pytest.mark.matrix
 def test_a_failed_check_names_a_proven_fix_within_its_time(tmp_path: Path) -> None:
     """Half a minute or more: the search and its limit are other processes, which end with it."""
     shutil.copy(Path(next(iter(cases.__path__)), "fixable.py"), tmp_path)

@@ -63,6 +63,7 @@ def request(folder: Path) -> Request:
     return Request(model=model, target=Target(), key="0", tier=Tier.REAL)
 
 
+@pytest.mark.matrix
 def test_the_file_shows_the_code_alone(tmp_path: Path) -> None:
     """Takes seconds: a worker, a capture, some forty candidates and two fresh processes."""
     outcome = order(
