@@ -11,6 +11,7 @@ import math
 import random
 import threading
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -129,6 +130,20 @@ class ReadsStep(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.step += 1
         return x * int(self.step.item())
+
+
+class HoldsNumbers(nn.Module):
+    """Branches on a scalar of NumPy, and counts its calls in a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = np.bool_(WIDTH > 2)
+        self.step = torch.zeros((), dtype=torch.int64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        step = self.step
+        step += 1
+        return x * 2 if self.large else x
 
 
 def halved_if_large(x: Tensor) -> Tensor:

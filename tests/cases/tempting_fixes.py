@@ -17,6 +17,7 @@ import torch
 from tempting import LARGE_BATCH, WIDTH
 from torch import Tensor, nn
 
+from compilewatch.extras.fixes.candidates.attributes import as_python_value
 from compilewatch.extras.fixes.candidates.functions import traced
 from compilewatch.extras.fixes.records import FixChange, FixKind
 
@@ -413,6 +414,13 @@ CASES = (
         why="each value of the attribute is compiled anew",
         requirement="compilations do not grow",
         right=replaced(multiplied_by_tensor),
+    ),
+    Case(
+        model=tempting.HoldsNumbers,
+        wrong=both(as_python_value("large"), as_python_value("step")),
+        why="the tensor is changed in place, a number is not",
+        requirement="eager results, seed 0",
+        right=as_python_value("large"),
     ),
     Case(
         model=tempting.CallsHelper,

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
-    import torch  # each fix imports both, and the parent does not
+    # Each fix imports what it needs, and the parent does not.
+    import numpy as np
+    import torch
     import torch._dynamo
 
 
@@ -41,3 +43,14 @@ def trace_without_dynamo(stack: ExitStack, module: str, name: str) -> None:
     for each in list(sys.modules.values()):
         if getattr(each, "__dict__", {}).get(name) is function:
             stack.enter_context(mock.patch.object(each, name, nonstrict(function)))
+
+
+def hold_as_python_value(stack: ExitStack, model: torch.nn.Module, name: str) -> None:
+    """Put the number that an attribute holds in a tensor or a scalar of NumPy in its place.
+
+    Parameters and buffers stay, and so does what has dimensions: it is broadcast otherwise.
+    """
+    for module in model.modules():
+        value = vars(module).get(name)
+        if isinstance(value, (torch.Tensor, np.generic)) and value.ndim == 0:
+            stack.enter_context(mock.patch.object(module, name, value.item()))

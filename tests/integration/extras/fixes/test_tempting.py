@@ -39,6 +39,7 @@ OFTEN = {
     "DrawsNumber",
     "DrawsTwice",
     "ForPaddedMask",
+    "HoldsNumbers",
     "LargeBatch",
     "Normalises",
     "ReadsStep",

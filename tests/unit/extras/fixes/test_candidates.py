@@ -196,3 +196,39 @@ def test_a_function_is_traced_wherever_it_was_imported_and_the_same_again(
         assert (here.locked, there.locked) == (original, original)
     assert seen[0] is seen[1]
     assert there.another is other
+
+
+DOWNSAMPLING = """
+class Down:
+    def __init__(self, steps):
+        self.steps = steps
+        self.count = 0
+
+    def forward(self, x):
+        self.count = self.count + 1
+        r = 2 if self.steps else self.count
+        return self.other if x.steps else r
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "line", "names"),
+    [
+        ("Data-dependent branching", 9, ["steps as a Python value"]),
+        (ITEM, 9, ["steps as a Python value"]),
+        ("Unsupported context manager", 9, []),
+        ("Data-dependent branching", 8, []),  # counts
+        ("Data-dependent branching", 10, []),  # of another object, and one that nothing assigns
+    ],
+)
+def test_a_constant_attribute_is_proposed_as_a_python_value(
+    reason: str, line: int, names: list[str]
+) -> None:
+    def proposed_in(source: str | None, file: str = "net/down.py") -> list[str]:
+        found = graph_break(reason=reason, file=file, line=line)
+        where = Place(request=place().request, source_of=lambda _: source)
+        return [e.name for e in proposals([found], where) if e.name.endswith("Python value")]
+
+    assert proposed_in(DOWNSAMPLING) == names
+    assert proposed_in(DOWNSAMPLING, "torch/nn/down.py") == []
+    assert proposed_in("not Python") == proposed_in(None) == []

@@ -39,6 +39,7 @@ class Proposer(Protocol):
 PROPOSERS: dict[str, str] = {
     "settings": "compilewatch.extras.fixes.candidates.settings:SettingsProposer",
     "usage": "compilewatch.extras.fixes.candidates.usage:UsageProposer",
+    "attributes": "compilewatch.extras.fixes.candidates.attributes:AttributesProposer",
     "arguments": "compilewatch.extras.fixes.candidates.arguments:ArgumentsProposer",
     "functions": "compilewatch.extras.fixes.candidates.functions:FunctionsProposer",
     "rewrites": "compilewatch.extras.fixes.candidates.rewrites:RewritesProposer",

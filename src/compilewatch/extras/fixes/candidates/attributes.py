@@ -1,0 +1,76 @@
+"""Attributes of a model that hold one number in a tensor or in a scalar of NumPy, as Python values.
+
+Dynamo takes both for tensors, so that a branch on one is a branch on data. A Python value is a
+constant of the graph, which Dynamo guards on.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+
+from compilewatch.extras.fixes import replacements
+from compilewatch.extras.fixes.candidates import NOT_LIBRARIES, Place, Proposer
+from compilewatch.extras.fixes.records import FixChange, FixKind
+from compilewatch.records import GraphBreak
+
+_READS_VALUE = re.compile(r"data.dependent|Tensor\.item|tolist", re.IGNORECASE)
+"""Reasons of breaks at a line that needs the value of a tensor."""
+
+
+class AttributesProposer(Proposer):
+    def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[FixChange]:
+        """Propose what the line of a break reads of `self` and only `__init__` assigns."""
+        for found in breaks:
+            if not _READS_VALUE.search(found.reason) or NOT_LIBRARIES.match(found.file):
+                continue
+            source = place.source_of(found.file)
+            for name in () if source is None else _constants(source, found.line):
+                yield as_python_value(name)
+
+
+def _constants(source: str, line: int) -> list[str]:
+    """The attributes of `self` that a line reads, if `__init__` assigns them and nothing else does.
+
+    What is assigned elsewhere may be a count or a state, which a Python value would lose.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return []
+    attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
+    read = [each.attr for each in attributes if _is_read_of_self(each) and each.lineno == line]
+    first = {
+        each
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__"
+        for each in ast.walk(function)
+    }
+    stored = [each for each in attributes if not isinstance(each.ctx, ast.Load)]
+    begun = {each.attr for each in stored if each in first}
+    changed = {each.attr for each in stored if each not in first}
+    return [name for name in dict.fromkeys(read) if name in begun - changed]
+
+
+def _is_read_of_self(node: ast.Attribute) -> bool:
+    owner = node.value
+    return isinstance(node.ctx, ast.Load) and isinstance(owner, ast.Name) and owner.id == "self"
+
+
+def as_python_value(name: str) -> FixChange:
+    """Return the change by which attributes of this name are Python values during the call."""
+    return FixChange(
+        name=f"{name} as a Python value",
+        kind=FixKind.USAGE,
+        summary=f"Attributes {name} of the model and its modules that hold one number, in a tensor "
+        "or in a scalar of NumPy, are Python values during the call, which Dynamo guards on.",
+        imports=(
+            "import numpy as np",
+            "from contextlib import ExitStack",
+            "from unittest import mock",
+        ),
+        definitions=(inspect.getsource(replacements.hold_as_python_value),),
+        lines=(f"hold_as_python_value(stack, model, {name!r})",),
+    )
