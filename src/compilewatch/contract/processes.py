@@ -84,9 +84,12 @@ def is_alive(pid: int | str) -> bool:
 
 def children(pid: int) -> Iterator[int]:
     """Yield the processes that a process started and that still run."""
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    tasks: list[Path] = []
+    with suppress(OSError):  # it may end at any time
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    for task in tasks:
         with suppress(OSError, ValueError):
-            yield from map(int, task.read_text().split())
+            yield from map(int, (task / "children").read_text().split())
 
 
 def descendants(pid: int) -> Iterator[int]:

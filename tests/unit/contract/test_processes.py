@@ -42,3 +42,14 @@ def test_children_and_what_they_started() -> None:
     assert not is_alive(outer.pid)
     assert (resident_bytes(outer.pid), peak_bytes(outer.pid)) == (None, None)
     assert list(descendants(outer.pid)) == []
+
+
+def test_a_process_that_ends_while_it_is_read_has_no_children(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(path: object = ".") -> None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "listdir", gone)
+    monkeypatch.setattr(os, "scandir", gone)
+    assert list(descendants(os.getpid())) == []
