@@ -12,6 +12,7 @@ import pytest
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 
 
+@pytest.mark.matrix
 @pytest.mark.torch
 def test_the_examples_run_one_after_another(tmp_path: Path) -> None:
     """Starts Python as a reader does; the last examples are a proof and a sweep with a worker."""

@@ -110,6 +110,7 @@ def test_lazy_parameters_are_made_by_the_first_call(
     assert (result["status"], result["tier"]) == ("pass", "real")
 
 
+@pytest.mark.matrix
 def test_the_script_agrees(compilewatch: Compilewatch, models: Path, tmp_path: Path) -> None:
     done = compilewatch("reproduce", f"{models}:Detector")
     assert done.returncode == 0, done.stderr

@@ -198,6 +198,7 @@ def test_a_release_that_does_not_exist_is_one_line_and_leaves_nothing(
     assert not environments.folder("absent").exists()
 
 
+@pytest.mark.matrix
 def test_environments_with_one_torch_share_its_files_and_each_can_be_deleted(
     environments: Environments, chosen: Recipe
 ) -> None:
@@ -221,6 +222,7 @@ def test_environments_with_one_torch_share_its_files_and_each_can_be_deleted(
         remove(environments, "first")
 
 
+@pytest.mark.matrix
 def test_the_cuda_build_never_shares_a_cpu_build_nor_is_one(
     tmp_path: Path, chosen: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PIPELINE = """\
 pipeline {{
@@ -17,6 +19,7 @@ pipeline {{
 """
 
 
+@pytest.mark.matrix
 def test_the_linter_accepts_the_stage(groovy_lint: Path, tmp_path: Path) -> None:
     """A start of Java: npm-groovy-lint's parser is what reads a Jenkinsfile here."""
     page = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")

@@ -72,17 +72,23 @@ def test_the_first_build_is_queued_once_jenkins_has_loaded_its_queue(groovy: Run
     }
 
 
+MORE = [
+    ("context.stringParam {", "context.stringParameter {", "no ParameterDefinition stringP"),
+    ("trim(true)", "trimmed(true)", "takes no trimmed"),
+    ("cron { spec(", "crom { spec(", "Jenkins has no Trigger crom"),
+    ("disableConcurrentBuilds()", "disableConcurrent()", "no JobProperty disableConcurrent"),
+    ("remote { url", "remotes { url", "GitContext has no remotes"),
+    ("    properties(", "    property(", "WorkflowJob has no property"),
+]
+"""Other mistakes of the same kinds; each starts Java for two seconds."""
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
         ("scriptPath(path)", "scriptFile(path)", "CpsScmContext has no scriptFile"),
-        ("context.stringParam {", "context.stringParameter {", "no ParameterDefinition stringP"),
-        ("trim(true)", "trimmed(true)", "takes no trimmed"),
-        ("cron { spec(", "crom { spec(", "Jenkins has no Trigger crom"),
         ("cron { spec(schedule) }", "cron { }", "needs spec"),
-        ("disableConcurrentBuilds()", "disableConcurrent()", "no JobProperty disableConcurrent"),
-        ("remote { url", "remotes { url", "GitContext has no remotes"),
-        ("    properties(", "    property(", "WorkflowJob has no property"),
+        *(pytest.param(*each, marks=pytest.mark.matrix) for each in MORE),
     ],
 )
 def test_what_jenkins_does_not_have_is_found(

@@ -73,6 +73,7 @@ def workspace(folder: Path, version: str) -> Path:
     return folder
 
 
+@pytest.mark.matrix
 def test_one_environment_for_all_workspaces_with_the_same_lock(tmp_path: Path) -> None:
     """Some seconds: that pip and Python obey what the script lays out, only they can tell."""
     for version in ("1.0", "2.0"):

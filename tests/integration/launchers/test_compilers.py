@@ -21,7 +21,8 @@ from compilewatch.records import (
 )
 from tests.doubles import has_ended, neuron_variables
 
-pytestmark = pytest.mark.torch
+# `neuron/test_neuronx_cc.py` has the same endings of a compiler without a worker.
+pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 
 MODULE = """
 import torch

@@ -188,6 +188,7 @@ def test_late_lines_that_are_missing_are_a_fault(monkeypatch: pytest.MonkeyPatch
         logs.late_lines_are_returned(stack)
 
 
+@pytest.mark.matrix
 @pytest.mark.services
 def test_an_alert_that_fires_and_ends_is_seen_by_the_real_services(tmp_path: Path) -> None:
     """Half a minute: pushes, scrapes and evaluations of the stack's own files, in a hurry."""

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobStatus
 from compilewatch.extras.executor.runner import RESULT_FILE
@@ -71,6 +72,7 @@ def test_a_stopped_service_lets_its_jobs_wait_and_the_next_goes_on(own: Executor
     assert (state.state, state.attempt) == (JobStatus.DONE, 2)
 
 
+@pytest.mark.matrix
 def test_a_job_that_each_service_dies_with_is_lost_after_three(own: Executor) -> None:
     client = own.client()
     for attempt in range(3):

@@ -24,6 +24,7 @@ MANIFEST = "".join(
 )
 
 
+@pytest.mark.matrix
 def test_the_fixes_of_a_run_are_found_proven_stored_and_shown(
     tmp_path: Path, warm_launcher: WarmLauncher
 ) -> None:

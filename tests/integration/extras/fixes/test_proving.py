@@ -133,6 +133,7 @@ def test_a_hidden_error_is_not_proven(tmp_path: Path) -> None:
     assert found["seconds"] > 0
 
 
+@pytest.mark.matrix
 def test_a_fix_that_does_nothing_is_not_proven(tmp_path: Path) -> None:
     """Only a complete run shows it."""
     done = ran(tmp_path)
@@ -226,6 +227,7 @@ def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
     assert found["number"] == 5
 
 
+@pytest.mark.matrix
 def test_a_model_that_ends_its_process_for_unusual_values(tmp_path: Path) -> None:
     """Only a process shows it: there is nothing to compare then, and the fix is not to blame."""
     last = "say(json.dumps(untouched(lambda: for_unusual(subject, whole=False))))"
@@ -235,6 +237,7 @@ def test_a_model_that_ends_its_process_for_unusual_values(tmp_path: Path) -> Non
     assert kinds["zeros"] == (True, "")
 
 
+@pytest.mark.matrix
 def test_an_error_that_only_inductor_loses_is_not_proven(tmp_path: Path) -> None:
     """Only what Inductor compiled shows it; here the compiler is made to lose a check."""
     losing = """

@@ -211,6 +211,7 @@ def test_breaks_of_installed_packages_are_counted_and_fail_only_where_wanted(
     assert "graph break in vendored.py:2" in failed.stdout
 
 
+@pytest.mark.matrix
 def test_rules_of_a_call_and_a_damaged_baseline(repository: Repository) -> None:
     repository.write(
         "tests/test_net.py",

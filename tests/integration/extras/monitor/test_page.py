@@ -65,6 +65,7 @@ def served(tmp_path: Path) -> Iterator[str]:
 
 
 # A browser is the only client of which all requests can be seen.
+@pytest.mark.matrix
 @pytest.mark.browser
 def test_a_new_step_is_visible_soon_and_no_other_host_is_called(
     tmp_path: Path, served: str

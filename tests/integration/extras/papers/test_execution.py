@@ -65,6 +65,7 @@ def generation() -> CodeVersion:
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.torch
 @pytest.mark.timeout(400)
 def test_a_version_is_trained_by_an_executor_and_its_job_runs_once(

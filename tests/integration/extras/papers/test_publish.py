@@ -112,6 +112,7 @@ def sums(moto: str) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
     return found
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
 @pytest.mark.services
 def test_many_papers_are_published_and_publishing_again_changes_nothing(

@@ -1,4 +1,4 @@
-"""The scan of real releases: the oldest that is supported and, with --matrix, three later ones.
+"""The scan of real releases, from the oldest that is supported on.
 
 Their wheels are read as archives; nothing is installed. They are downloaded once and kept in the
 user's cache folder. Only real releases show whether a file has moved or is written otherwise.
@@ -18,6 +18,9 @@ from compilewatch.sources.transformers.scan import ScannedLibrary, read_library
 from compilewatch.sources.transformers.source import concrete_classes, primary_classes
 
 RELEASES = ("4.57.6", "5.3.0", "5.5.4", "5.23.0")
+
+# The installed release, which is laid out as these are, is scanned by test_source.py.
+pytestmark = pytest.mark.matrix
 
 NOT_FOUND = {"PerceptionEncoder", "VoxtralRealtimeTextModel"}
 """Classes that mappings name and that no file of their release exports."""
@@ -40,14 +43,7 @@ def _wheel(version: str) -> Path:
     return path
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        RELEASES[0],
-        # The installed release, which is laid out as these are, is scanned by test_source.py.
-        *(pytest.param(version, marks=pytest.mark.matrix) for version in RELEASES[1:]),
-    ],
-)
+@pytest.fixture(scope="module", params=RELEASES)
 def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ScannedLibrary:

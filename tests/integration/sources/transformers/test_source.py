@@ -50,6 +50,7 @@ def enumerated() -> dict[str, str]:
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_the_scan_finds_what_transformers_exports(
     installed: LibrarySource, enumerated: dict[str, str]
 ) -> None:
@@ -62,6 +63,7 @@ def test_the_scan_finds_what_transformers_exports(
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_families_are_the_model_types_that_transformers_gives(
     installed: LibrarySource, scans: Path, enumerated: dict[str, str]
 ) -> None:

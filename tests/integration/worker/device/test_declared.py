@@ -65,12 +65,12 @@ def _request(name: str, target: Target, tier: Tier = Tier.AUTO, *, repeat: str =
     )
 
 
-def _requests() -> list[Request]:
+def _requests(repeats: int) -> list[Request]:
     asked = [_request(name, Target(device=device)) for name in MODELS for device in DEVICES[:2]]
     asked += [_request(name, Target(device="cuda:T4")) for name in ("by_capability", "by_device")]
     train = Target(device="cuda", mode=Mode.TRAIN)
     asked += [_request(name, train) for name in ("moves", "reads_weights")]
-    asked += [_request("moves", train, repeat=f" {n}") for n in range(REPEATS)]
+    asked += [_request("moves", train, repeat=f" {n}") for n in range(repeats)]
     export = Target(name="export", device="cuda")
     asked += [_request(name, export) for name in ("constant", "across_devices")]
     asked += [_request(name, export) for name in ("branches_on_weights", "reads_weights")]
@@ -83,16 +83,18 @@ def _requests() -> list[Request]:
 
 @pytest.fixture(scope="module")
 def results(
-    warm_launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    warm_launcher: LocalLauncher,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[Key, Result]:
     """Every request, by model, target, device, mode and tier.
 
     Each device needs a server of its own, the real one too: only for `cuda` is it worth a warm-up.
     """
     parts: dict[str, list[Request]] = {"cpu": [], "cuda": [], "few": []}
-    for request in _requests():
-        few = request.tier is Tier.REAL or request.target.device == "cuda:T4"
-        parts["few" if few else request.target.device].append(request)
+    for asked in _requests(REPEATS if request.config.getoption("--matrix") else 0):
+        few = asked.tier is Tier.REAL or asked.target.device == "cuda:T4"
+        parts["few" if few else asked.target.device].append(asked)
     scratch = tmp_path_factory.mktemp("scratch")
     done = list(warm_launcher.run(parts["cpu"], scratch))
     for part, single in (("cuda", False), ("few", True)):
@@ -101,10 +103,12 @@ def results(
             done += launcher.run(parts[part], scratch)
     found: dict[Key, Result] = {}
     for each in done:
-        request = each.result.request
-        target = request.target
+        evaluated = each.result.request
+        target = evaluated.target
         device = f"{target.device}/{target.dtype}" if target.dtype != "float32" else target.device
-        found[(request.model.name, target.name, device, target.mode, request.tier)] = each.result
+        found[(evaluated.model.name, target.name, device, target.mode, evaluated.tier)] = (
+            each.result
+        )
     return found
 
 
@@ -226,6 +230,7 @@ def test_training_is_captured_on_the_device_by_a_cuda_build(of: Get) -> None:
         assert of("reads_weights", mode=Mode.TRAIN).breaks[0].gb_id == "GB0170"
 
 
+@pytest.mark.matrix
 def test_threads_of_the_backward_share_one_pool(of: Get) -> None:
     """Autograd has a thread for each of eight devices, which all set a thread count at once."""
     import torch

@@ -11,7 +11,7 @@ from compilewatch.extras.profiles.infer import metrics
 from compilewatch.extras.profiles.infer.comparison import compare_profiles
 from compilewatch.extras.profiles.infer.metric_definitions import DEFINITIONS
 from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles
-from compilewatch.extras.profiles.infer.records import InferenceProfile, ProfileComparison
+from compilewatch.extras.profiles.infer.records import ProfileComparison
 from compilewatch.sinks import prometheus
 from compilewatch.sinks.metric_definitions import all_definitions
 from tests import profiled
@@ -21,15 +21,13 @@ BUDGET = 1_391
 """Series that are left of 100,000 at 1,000 models (docs/benchmarks.md)."""
 
 
-def profile(number: int = 0) -> InferenceProfile:
-    made, _ = profiled.profile()
-    return msgspec.structs.replace(
-        made, model=f"Model{number}", family="bert", downloads=1000 - number
-    )
-
-
 def with_profiles(count: int, changes: tuple[ProfileComparison, ...] = ()) -> RunProfiles:
-    return RunProfiles(profiles=tuple(map(profile, range(count))), changes=changes)
+    made, _ = profiled.profile()
+    profiles = tuple(
+        msgspec.structs.replace(made, model=f"Model{n}", family="bert", downloads=1000 - n)
+        for n in range(count)
+    )
+    return RunProfiles(profiles=profiles, changes=changes)
 
 
 def by_name(part: RunProfiles) -> dict[str, list[tuple[tuple[str, ...], float]]]:
