@@ -30,14 +30,13 @@ from typing import Any
 import click
 import msgspec
 
-from compilewatch.data import SENTENCE_TRANSFORMERS
+from compilewatch.data import SENTENCE_TRANSFORMERS, read_overrides
 from compilewatch.records import LibraryBuild, ModelSpec, Part
 from compilewatch.sources.hub.configurations import fetch_configurations
 from compilewatch.sources.hub.formats import kept_files
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
 from compilewatch.sources.hub.repositories import BASE
 from compilewatch.sources.hub.source import HubSource
-from compilewatch.sources.overrides import read_overrides
 from compilewatch.sources.transformers.scan import ScannedLibrary, read_library
 from scripts.hub_layouts import (
     ADAPTERS,

@@ -17,7 +17,7 @@ from compilewatch.contract.targets import (
     entry,
     variants_of,
 )
-from compilewatch.data import NEURON_OPERATORS
+from compilewatch.data import NEURON_OPERATORS, read_overrides
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import Expectations
 from compilewatch.plan.keys import request_key
@@ -36,7 +36,6 @@ from compilewatch.records import (
 )
 from compilewatch.records.digests import digest
 from compilewatch.records.plans import Options, Plan, Shard
-from compilewatch.sources.overrides import read_overrides
 
 Own = Mapping[str, Sequence[ModelSpec]]
 """Environment -> its models, where its Transformers has other models than the rest of a plan."""

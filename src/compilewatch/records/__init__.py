@@ -35,7 +35,6 @@ from compilewatch.records.breaks import (
     GraphBreak,
     StackFrame,
 )
-from compilewatch.records.capture import CaptureFigures, Recompilation, SecondCall
 from compilewatch.records.details import (
     Details,
     DraftExport,
@@ -73,7 +72,10 @@ from compilewatch.records.requests import (
 )
 from compilewatch.records.results import (
     Attempt,
+    CaptureFigures,
+    Recompilation,
     Result,
+    SecondCall,
     TensorSummary,
     VariantResult,
 )

@@ -23,8 +23,8 @@ from prometheus_client.registry import Collector
 
 from compilewatch import extras, plugins
 from compilewatch.analysis import rows, summary
+from compilewatch.analysis.comparison import is_comparable, regressed
 from compilewatch.analysis.leverage import models_of_one_reason
-from compilewatch.analysis.regressed import is_comparable, regressed
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import entry, target_label_value
 from compilewatch.records import (

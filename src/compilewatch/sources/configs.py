@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from compilewatch.data import PackageClass
 from compilewatch.errors import ConfigError
 from compilewatch.records import ConfigBuild, Record
 from compilewatch.records.digests import config_sha256
-from compilewatch.sources.overrides import PackageClass
 from compilewatch.sources.transformers.scan import ModelClass, ScannedLibrary
 from compilewatch.sources.transformers.source import concrete_classes, primary_classes, task_group
 

@@ -18,12 +18,12 @@ import msgspec
 
 from compilewatch.config.paths import inputs_folder
 from compilewatch.contract.failures import how_to_get
+from compilewatch.data import package_classes
 from compilewatch.errors import ConfigError, MissingModuleError
 from compilewatch.records import FactoryBuild, ModelSpec
 from compilewatch.sources.configs import Resolver, read_config
 from compilewatch.sources.factories import check_factory, only_factory
-from compilewatch.sources.overrides import package_classes
-from compilewatch.sources.own_names import FACTORY, FORMS, is_file, is_path, split
+from compilewatch.sources.select import FACTORY, FORMS, is_file, is_path, split
 from compilewatch.sources.transformers.scan import read_library
 
 

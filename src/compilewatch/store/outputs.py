@@ -20,9 +20,8 @@ from compilewatch.records import Run
 from compilewatch.records.clock import new_run_id
 from compilewatch.records.plans import Plan
 from compilewatch.store.deletion import clear_deleted, delete_run
-from compilewatch.store.folder import RunFolder
 from compilewatch.store.index import Index, StoredOutcome, StoredResult
-from compilewatch.store.runs import PLAN_FILE, RUN_FILE, StoredRun
+from compilewatch.store.runs import PLAN_FILE, RUN_FILE, RunFolder, StoredRun
 from compilewatch.store.spool import Spool
 from compilewatch.store.writer import RunWriter, earlier_seconds
 

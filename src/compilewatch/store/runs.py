@@ -1,4 +1,4 @@
-"""Reading one stored run."""
+"""One stored run: its records, and its folder as sinks read and write it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import fcntl
 import os
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from compilewatch.errors import StoreError
-from compilewatch.files import failed, lock
+from compilewatch.files import failed, lock, write_atomically
 from compilewatch.records import Result, Run
 from compilewatch.records.plans import Plan
 from compilewatch.store.formats import DamagedError, decode
@@ -83,6 +83,34 @@ class StoredRun:
             ) from None
 
 
+class RunFolder:
+    """`outputs/<run>/`, accessed by relative paths. Raises StoreError."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file atomically."""
+        # `report` can write its thousand pages again, so they need not wait for the disk.
+        write_atomically(self.path(name), data, durable=False)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the relative paths (with slashes) of all complete files, sorted."""
+        try:
+            found = [path.relative_to(self._root) for path in self._root.rglob("*")]
+            files = [path for path in found if (self._root / path).is_file()]
+        except OSError as error:
+            raise failed("read", self._root, error) from None
+        return tuple(sorted(f.as_posix() for f in files if not _is_hidden(f)))
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file, whether it exists or not."""
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.name:
+            raise StoreError(f"a sink may not write {name!r}: it is outside of the run's folder")
+        return self._root / path
+
+
 def result_lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
     """Yield each complete line of a results file after a byte offset, with its own offset."""
     with path.open("rb") as file:
@@ -132,3 +160,8 @@ def _read(path: Path) -> bytes:
         raise StoreError(f"{path} is missing: the run is incomplete") from None
     except OSError as error:
         raise failed("read", path, error) from None
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether a path is, or is inside of, a scratch folder or a temporary file."""
+    return any(part.startswith(".") for part in path.parts)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from compilewatch.analysis.regressed import is_comparable, regressed
+from compilewatch.analysis.comparison import is_comparable, regressed
 from compilewatch.records import Change, ChangeKind, Phase, Result, Status, Target
 from compilewatch.records.views import Earlier, RunView
 from tests import factories

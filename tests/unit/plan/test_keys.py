@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compilewatch.contract.targets import COMMON_FILES, TARGETS
+from compilewatch.data import read_overrides
 from compilewatch.errors import ConfigError
 from compilewatch.plan import keys as identity
 from compilewatch.plan.keys import overrides_for, request_key
@@ -26,7 +27,6 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.records.digests import METADATA, canonical_config, config_sha256
-from compilewatch.sources.overrides import read_overrides
 from tests import factories
 
 BERT = {

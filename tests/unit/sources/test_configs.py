@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from compilewatch.data import PackageClass, package_classes
 from compilewatch.errors import ConfigError
 from compilewatch.sources.configs import Configured, Resolver, read_config
-from compilewatch.sources.overrides import PackageClass, package_classes
 from compilewatch.sources.transformers.scan import scan
 
 

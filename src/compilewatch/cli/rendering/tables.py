@@ -1,21 +1,27 @@
-"""The tables that the commands print: pure functions from stored runs to rich renderables."""
+"""The tables that the commands print, and a stored run as a whole."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
+import click
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from compilewatch.analysis import rows, summary
+from compilewatch.api.summary import summary_of
+from compilewatch.cli import options
 from compilewatch.contract.targets import target_label
 from compilewatch.records import ChangeKind, Result, Run, Status
 from compilewatch.records.views import RunView
 from compilewatch.report import commands, run_wording, wording
-from compilewatch.report.terminal.pieces import STYLES, plain, plain_table, spaced
+from compilewatch.report.terminal.pieces import STYLES, console, plain, plain_table, spaced
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
+from compilewatch.store import Store
 
 FAMILIES_SHOWN = 15
 REASONS_SHOWN = 8
@@ -28,6 +34,26 @@ CHANGE_STYLES = {ChangeKind.REGRESSION: "red", ChangeKind.FIXED: "green"}
 
 HEADINGS = OUTCOME_LABELS | {ResultGroup.GRAPH_BREAK: "breaks", ResultGroup.COMPILE_ERROR: "error"}
 """Short enough for a table of all outcomes on 80 columns."""
+
+
+def print_view(store: Store, view: RunView, as_json: bool) -> None:
+    """Print the tables of a run and the path of its report, or everything as JSON."""
+    if as_json:
+        options.print_json(summary_of(store, view))
+        return
+    console().print(summary_table(view))
+    folder = store.open(view.run.id).path
+    page = folder / "report" / "index.html"
+    if page.exists():
+        click.echo(f"\nReport: {_near(page)}")
+    else:
+        click.echo(f"\nRun: {_near(folder)}")
+
+
+def _near(path: Path) -> Path:
+    with contextlib.suppress(ValueError):
+        return path.relative_to(Path.cwd())
+    return path
 
 
 def summary_table(view: RunView) -> RenderableType:

@@ -12,8 +12,7 @@ from compilewatch.analysis.comparison import moved
 from compilewatch.api.selection import split
 from compilewatch.api.view import view, view_between, view_between_devices
 from compilewatch.cli import completion, conditions, options
-from compilewatch.cli.rendering.run import print_view
-from compilewatch.cli.rendering.tables import changes_table
+from compilewatch.cli.rendering.tables import changes_table, print_view
 from compilewatch.config.settings import load_settings
 from compilewatch.contract.devices import canonical
 from compilewatch.errors import UsageError

@@ -17,6 +17,7 @@ from compilewatch import extras, plugins
 from compilewatch.api.worker_client import working
 from compilewatch.cli import options
 from compilewatch.config.settings import Settings, load_settings
+from compilewatch.data import read_overrides
 from compilewatch.environments import INTERPRETERS, Environments
 from compilewatch.environments.listing import listing
 from compilewatch.errors import CompilewatchError, ConfigError
@@ -26,7 +27,6 @@ from compilewatch.plan.requests import check_targets, targets_of
 from compilewatch.records import DEFAULT_ENVIRONMENT, Record
 from compilewatch.report.wording import plural
 from compilewatch.sources.manifest import ManifestSource
-from compilewatch.sources.overrides import read_overrides
 
 OPTIONAL_PACKAGES = {
     "PIL": "models whose code imports PIL are unsupported: pip install pillow",

@@ -16,7 +16,7 @@ from compilewatch.api.selection import Selection, choose_for_sweep, split
 from compilewatch.api.sweep import SweepPlan, checked_targets, environments_of, new_run
 from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.progress import ProgressBar, known_durations
-from compilewatch.cli.rendering.run import print_view
+from compilewatch.cli.rendering.tables import print_view
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.errors import UsageError

@@ -12,7 +12,7 @@ from pathlib import Path
 from compilewatch.errors import ConfigError, UsageError
 from compilewatch.files import write_atomically
 from compilewatch.sources.factories import possible_factories
-from compilewatch.sources.own_names import FACTORY
+from compilewatch.sources.select import FACTORY
 
 TEST, WORKFLOW = "tests/test_compile.py", ".github/workflows/compilewatch.yml"
 

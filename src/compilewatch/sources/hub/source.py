@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from compilewatch.config.paths import inputs_folder
+from compilewatch.data import package_classes
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, ConfigBuild, ModelSpec
@@ -15,7 +16,6 @@ from compilewatch.sources.configs import Resolver
 from compilewatch.sources.hub.pulled import PulledModel, pulled_path, read_pulled
 from compilewatch.sources.hub.repositories import BASE, Kinds, Repository
 from compilewatch.sources.hub.reviewed import shipped_and_own
-from compilewatch.sources.overrides import package_classes
 from compilewatch.sources.transformers.scan import read_library
 
 Commit = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]

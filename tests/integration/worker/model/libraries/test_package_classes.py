@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from compilewatch.config.settings import load_settings
-from compilewatch.data import OVERRIDES
+from compilewatch.data import OVERRIDES, package_classes
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Depth, ModelSpec, Request, Status, Target
 from compilewatch.sources.configs import Resolver
-from compilewatch.sources.overrides import package_classes
 from compilewatch.sources.transformers.scan import read_library
 
 BOLT = {
