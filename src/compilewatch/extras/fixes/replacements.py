@@ -48,9 +48,12 @@ def trace_without_dynamo(stack: ExitStack, module: str, name: str) -> None:
 def hold_as_python_value(stack: ExitStack, model: torch.nn.Module, name: str) -> None:
     """Put the number that an attribute holds in a tensor or a scalar of NumPy in its place.
 
-    Parameters and buffers stay, and so does what has dimensions: it is broadcast otherwise.
+    Parameters and buffers stay, and so do tensors that take a gradient, which a number loses, and
+    what has dimensions: it is broadcast otherwise.
     """
     for module in model.modules():
         value = vars(module).get(name)
-        if isinstance(value, (torch.Tensor, np.generic)) and value.ndim == 0:
+        if not isinstance(value, (torch.Tensor, np.generic)) or value.ndim > 0:
+            continue
+        if not getattr(value, "requires_grad", False):
             stack.enter_context(mock.patch.object(module, name, value.item()))

@@ -232,3 +232,22 @@ def test_a_constant_attribute_is_proposed_as_a_python_value(
     assert proposed_in(DOWNSAMPLING) == names
     assert proposed_in(DOWNSAMPLING, "torch/nn/down.py") == []
     assert proposed_in("not Python") == proposed_in(None) == []
+
+
+@pytest.mark.torch
+def test_only_numbers_that_take_no_gradient_are_held_as_python_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import numpy as np
+    import torch
+
+    for name, module in (("np", np), ("torch", torch)):  # which the fix imports
+        monkeypatch.setattr(replacements, name, module, raising=False)
+    learnt = torch.tensor(2.0, requires_grad=True)
+    for value, held in ((torch.tensor(3), 3), (np.float64(4.0), 4.0), (learnt, learnt), ("a", "a")):
+        model = torch.nn.Module()
+        model.step = value
+        with ExitStack() as stack:
+            replacements.hold_as_python_value(stack, model, "step")
+            assert model.step is held or (type(model.step), model.step) == (type(held), held)
+        assert model.step is value
