@@ -22,7 +22,7 @@ from tests import services
 from tests.reading import Query, filled, queries
 from tests.services import Service
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.matrix]
 
 SCRAPE = 120
 HOUR, DAY = 3600, 24 * 3600

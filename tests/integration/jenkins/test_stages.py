@@ -441,6 +441,7 @@ def test_a_preflight_of_papers_leaves_what_it_found(tmp_path: Path, stage: Stage
     assert "model:   " in left
 
 
+@pytest.mark.matrix
 @pytest.mark.torch
 def test_an_aborted_sweep_packs_its_results(tmp_path: Path) -> None:
     """SIGTERM to every process of the stage, as Jenkins does it."""

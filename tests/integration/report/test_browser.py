@@ -105,10 +105,14 @@ def page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Page]:
     context.close()
 
 
-SIZES = [(DESK, "light"), (PHONE, "dark")]
-
-
-@pytest.mark.parametrize("page", SIZES, indirect=True, ids=["desk", "phone"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param((DESK, "light"), id="desk"),
+        pytest.param((PHONE, "dark"), id="phone", marks=pytest.mark.matrix),
+    ],
+    indirect=True,
+)
 def test_the_policy_is_kept_and_nothing_is_missing(page: Any, address: Any) -> None:
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
@@ -152,7 +156,12 @@ def test_the_background_follows_the_colour_scheme(browser: Any, address: Any, sc
 
 
 @pytest.mark.parametrize(
-    "page", [(DESK, "light"), (DESK, "dark")], indirect=True, ids=["light", "dark"]
+    "page",
+    [
+        pytest.param((DESK, "light"), id="light"),
+        pytest.param((DESK, "dark"), id="dark", marks=pytest.mark.matrix),
+    ],
+    indirect=True,
 )
 def test_text_has_the_contrast_that_wcag_asks_for(page: Any, address: Any) -> None:
     for path in PAGES:

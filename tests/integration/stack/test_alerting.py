@@ -110,6 +110,7 @@ def hurried_rules(folder: Path) -> Path:
     return folder / "rules"
 
 
+@pytest.mark.matrix
 def test_a_regression_reaches_the_webhook_and_so_does_its_end(
     tmp_path: Path, webhook: tuple[str, queue.Queue[dict[str, Any]]]
 ) -> None:

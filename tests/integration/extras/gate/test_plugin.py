@@ -185,6 +185,7 @@ def test_the_controller_of_xdist_collects_what_its_workers_met(repository: Repos
     assert len(entry["checks"]) == 4
 
 
+@pytest.mark.matrix
 def test_breaks_of_installed_packages_are_counted_and_fail_only_where_wanted(
     repository: Repository,
 ) -> None:

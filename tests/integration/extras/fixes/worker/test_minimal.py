@@ -81,6 +81,7 @@ def test_the_file_shows_the_code_alone(tmp_path: Path) -> None:
     assert "gb0036" in ended.stderr
 
 
+@pytest.mark.matrix
 def test_an_unknown_place_names_those_there_are(tmp_path: Path) -> None:
     """Takes seconds: only a capture knows the places."""
     with pytest.raises(InputsError, match=r"^Pool: .*no graph break at nowhere.py:1; there are: "):
