@@ -41,7 +41,6 @@ RECORD_MODULES = (
     "base",
     "requests",
     "breaks",
-    "capture",
     "details",
     "results",
     "runs",
