@@ -270,19 +270,20 @@ class ProofAttempt:
 
 def prove_with_more(prove: Prover, changes: Changes) -> ProofAttempt:
     """Prove changes; where that fails for a reason that one more removes, prove them with it."""
+    script, proof = prove(changes)
     rejections: list[Rejection] = []
-    while True:
-        script, proof = prove(changes)
+    while not proof.holds:
         names = tuple(each.name for each in changes)
-        more = None
-        if not proof.holds:
-            rejections.append(Rejection(changes=names, reason=proof.failure))
-            more = after_rejection(proof.failure)
+        rejections.append(Rejection(changes=names, reason=proof.failure))
+        more = after_rejection(proof.failure)
         if more is None or more.name in names:
-            return ProofAttempt(
-                changes=changes, script=script, proof=proof, rejections=tuple(rejections)
-            )
+            break
+        try:
+            script, proof = prove((more, *changes))
+        except LimitReachedError:  # what was rejected until now is said all the same
+            break
         changes = (more, *changes)
+    return ProofAttempt(changes=changes, script=script, proof=proof, rejections=tuple(rejections))
 
 
 def outcome_of(proof: Proof) -> tuple[FixStatus, str]:

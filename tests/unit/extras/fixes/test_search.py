@@ -291,6 +291,19 @@ def test_it_stops_at_its_time(found: Callable[..., Fix]) -> None:
     assert (fix.limit, len(fix.trials)) == ("0.05 seconds", 1)
 
 
+def test_what_the_proof_rejected_is_said_although_the_time_has_ended(
+    found: Callable[..., Fix],
+) -> None:
+    def slow(_: Names) -> str:
+        time.sleep(0.06)
+        return "GuardOnDataDependentSymNode"
+
+    world = World({"forward": {"A"}}, {"forward": [A]}, rejects=slow)
+    fix = found(world, max_seconds=0.05)
+    assert (fix.status, fix.limit) == (FixStatus.NOTHING, "0.05 seconds")
+    assert [each.changes for each in fix.rejections] == [("A",)]
+
+
 def test_the_same_changes_are_evaluated_once(found: Callable[..., Fix]) -> None:
     world = World({"one": {"A"}, "two": {"B"}}, {"one": [A, B], "two": [A, B]})
     fix = found(world)
