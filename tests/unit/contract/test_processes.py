@@ -31,12 +31,13 @@ def test_memory_of_this_process() -> None:
 
 @pytest.mark.process
 def test_children_and_what_they_started() -> None:
-    before = set(children(os.getpid()))
+    # Only below `outer`: other tests may have left a server that starts processes at this moment.
     with subprocess.Popen([sys.executable, "-c", _NESTED], stdin=subprocess.PIPE) as outer:
-        while len(found := set(descendants(os.getpid())) - before) < 2:
+        while not (inner := list(children(outer.pid))):
             assert outer.poll() is None
-        assert set(children(os.getpid())) - before == {outer.pid}
-        assert found == {outer.pid, *children(outer.pid)}
+        assert list(descendants(outer.pid)) == inner
+        assert outer.pid in children(os.getpid())
+        assert {outer.pid, *inner} <= set(descendants(os.getpid()))
         assert is_alive(outer.pid)
         outer.communicate(b"\n")
     assert not is_alive(outer.pid)
