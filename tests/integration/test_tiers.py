@@ -40,9 +40,6 @@ MATRIX = (
 )
 """Others, which `make test-all` asks as well."""
 
-IN_FULL = ("CLIPModel", "PeAudioModel")
-"""Without and with breaks; in full depth the others take longest."""
-
 EACH = [*SAMPLE, *(pytest.param(name, marks=pytest.mark.matrix) for name in MATRIX)]
 
 Asked = dict[tuple[str, Tier, Depth], Result]
@@ -72,7 +69,6 @@ def answers(
         )
         for spec in specs
         for tier, depth in SETTINGS
-        if depth is Depth.REDUCED or matrix or spec.name in IN_FULL
     ]
     completed = warm_launcher.run(requests, tmp_path_factory.mktemp("scratch"))
     results = [done.result for done in completed]
@@ -96,23 +92,14 @@ def test_tiers_agree(model: str, answers: Asked) -> None:
     assert fake.fullgraph.accepted is real.fullgraph.accepted
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        *IN_FULL,
-        *(
-            pytest.param(name, marks=pytest.mark.matrix)
-            for name in (*SAMPLE, *MATRIX)
-            if name not in IN_FULL
-        ),
-    ],
-)
+@pytest.mark.parametrize("model", EACH)
 def test_depths_have_the_same_reasons(model: str, answers: Asked) -> None:
     full, reduced = (answers[model, Tier.FAKE, depth] for depth in Depth)
     assert full.status is reduced.status, full.detail
     assert reasons(full) == reasons(reduced)
 
 
+@pytest.mark.matrix
 def test_the_sample_has_both_verdicts(answers: Asked) -> None:
     found = {result.status.value for result in answers.values()}
     assert {"pass", "graph_break"} <= found

@@ -107,6 +107,7 @@ def test_one_sweep_has_the_models_of_each_transformers(
     assert "similar names: BertModel" in nowhere.stderr
 
 
+@pytest.mark.matrix
 def test_list_sources_says_which_libraries_are_missing_and_what_to_type(
     compilewatch: Compilewatch, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_one_file_into_a_folder_of_its_own(
     assert folders[0] == str(tmp_path / "made/artifacts/bert/xla/graph.trn1")
 
 
+@pytest.mark.matrix
 def test_one_that_hangs_is_ended_and_the_next_one_compiled(
     run_compile: Compile, run_folder: Path
 ) -> None:

@@ -15,6 +15,7 @@ from tests.team import Compilewatch
 QUICK = {"COMPILEWATCH_PUBLISH_RETRY_SECONDS": "0"}
 
 
+@pytest.mark.matrix
 def test_without_an_address_it_says_what_to_set(
     compilewatch: Compilewatch, swept: dict[str, Any]
 ) -> None:

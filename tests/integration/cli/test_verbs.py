@@ -123,6 +123,7 @@ def test_a_callable_that_is_named_makes_the_inputs(compilewatch: Compilewatch) -
     assert "has no nothing" in done.stderr
 
 
+@pytest.mark.matrix
 def test_a_wrong_guess_is_shown_and_can_be_corrected(compilewatch: Compilewatch) -> None:
     done = compilewatch("inputs", "team:stubborn")
     assert done.returncode == 3

@@ -72,6 +72,7 @@ def _states(environments: Environments) -> dict[str, EnvironmentState]:
     return {listed.name: listed.state for listed in listing(environments)}
 
 
+@pytest.mark.matrix
 def test_an_unfinished_one_is_not_used_and_is_finished(made: Making) -> None:
     assert made.available == ("default",)
     assert made.state is EnvironmentState.UNFINISHED

@@ -14,6 +14,8 @@ import pytest
 
 from tests.integration.jenkins.conftest import ROOT, SUMMARY, Answers, Scenarios, jenkinsfile
 
+pytestmark = pytest.mark.matrix
+
 JENKINSFILE = jenkinsfile("compilewatch")
 STAGES = ["Set up", "Inputs", "Pull", "Sweep", "Neuron", "Merge", "Compare", "Fix", "Publish"]
 ARCHIVED = ["archiveArtifacts", "junit", "publishHTML"]
@@ -401,7 +403,6 @@ def test_every_script_of_a_stage_exists_and_can_be_started() -> None:
     )
 
 
-@pytest.mark.matrix
 def test_the_linter_finds_what_is_wrong(groovy_lint: Path, tmp_path: Path) -> None:
     """That it finds nothing in ours is what `make quality` runs it for."""
     broken = tmp_path / "Jenkinsfile"

@@ -53,6 +53,7 @@ def test_every_parameter_is_used_explained_and_trimmed(name: str, jobs: dict[str
     assert all(["trim", [True]] in given for _, given in texts)
 
 
+@pytest.mark.matrix
 def test_papers_have_a_schedule_only_where_it_is_set(groovy: Run, jobs: dict[str, Job]) -> None:
     assert "pipelineTriggers" not in [name for name, _ in jobs["papers"].one("properties")]
     path = ROOT / "stack" / "jenkins" / "jobs.groovy"
@@ -83,6 +84,7 @@ MORE = [
 """Other mistakes of the same kinds; each starts Java for two seconds."""
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [

@@ -148,6 +148,7 @@ def test_shards_become_one_run_that_is_archived(tmp_path: Path, stage: Stage) ->
     assert checked.returncode == 0
 
 
+@pytest.mark.matrix
 def test_a_regression_is_found_and_its_state_is_a_parameter(tmp_path: Path, stage: Stage) -> None:
     for launcher in (None, worse()):
         for index in (1, 2):
@@ -389,6 +390,7 @@ def test_a_build_says_what_it_found_and_where_to_read_on(tmp_path: Path, stage: 
     assert summary(stage)["html"] == said
 
 
+@pytest.mark.matrix
 def test_a_build_that_could_not_publish_says_why(tmp_path: Path, stage: Stage) -> None:
     for index in (1, 2):
         leave_shard(tmp_path, index)
@@ -433,6 +435,7 @@ def test_a_problem_with_trainium_is_part_of_what_a_build_found(
     assert "the log of the stage Neuron says why" in summary(stage, TRAINIUM="true")["trainium"]
 
 
+@pytest.mark.matrix
 def test_a_preflight_of_papers_leaves_what_it_found(tmp_path: Path, stage: Stage) -> None:
     done = stage("papers_preflight", PROVIDER="bedrock", AWS_EC2_METADATA_DISABLED="true")
     assert done.returncode == 1

@@ -17,7 +17,7 @@ from compilewatch.records import (
 from compilewatch.sources.select import by_name
 from compilewatch.sources.transformers.source import LibrarySource
 
-pytestmark = [pytest.mark.torch]
+pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 
 
 ASKED = (
@@ -97,7 +97,6 @@ def test_the_main_variant_alone_is_not_listed(results: Results) -> None:
     assert result.is_verdict
 
 
-@pytest.mark.matrix
 def test_a_probed_model_has_its_variants_too(
     warm_launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

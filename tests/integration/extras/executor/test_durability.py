@@ -133,6 +133,7 @@ def refused(done: subprocess.CompletedProcess[str], message: str, *before: str) 
     assert all(map(str.startswith, earlier, before))
 
 
+@pytest.mark.matrix
 def test_a_service_that_would_be_open_or_broken_does_not_start(
     own: Executor, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ from tempting_proofs import Said  # noqa: E402
 
 RIGHT = [case for case in CASES if case.right is not None]
 
-OFTEN = {"ChangesInput", "ChecksForNan", "DrawsTwice", "HoldsNumbers", "LargeBatch", "ReadsStep"}
+OFTEN = {"ChangesInput", "ChecksForNan", "DrawsTwice", "HoldsNumbers"}
 """Models whose tempting fix is always rejected; the others are in the matrix."""
 
 RIGHT_OFTEN = {"ChangesInput", "HoldsNumbers"}

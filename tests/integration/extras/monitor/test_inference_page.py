@@ -10,6 +10,7 @@ pytestmark = pytest.mark.monitor
 
 
 # Only Streamlit itself rejects wrong rows, colours and arguments of a chart.
+@pytest.mark.matrix
 def test_the_page_draws_every_chart_of_an_inference_profile(pages: Pages) -> None:
     page = pages["inference"]
     assert page["exceptions"] == page["errors"] == []

@@ -47,6 +47,7 @@ def used(entries: tuple[ModelCall, ...]) -> tuple[float, int]:
     return usd, sum(entry.input_tokens + entry.output_tokens for entry in entries)
 
 
+@pytest.mark.matrix
 def test_twenty_papers_at_a_time_every_request_is_in_the_ledger(tmp_path: Path) -> None:
     """Five throttles, two 503, a dropped connection and a stall; takes the stall's time."""
     faults: dict[int, Response] = dict.fromkeys((2, 3, 11, 12, 30), THROTTLED)

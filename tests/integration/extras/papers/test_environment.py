@@ -44,6 +44,7 @@ def test_an_environment_without_torch_is_never_blamed_on_a_paper(workspace: Path
         assert ran.findings == ()
 
 
+@pytest.mark.matrix
 def test_torch_of_a_shared_environment_is_there(workspace: Path) -> None:
     """As scripts/setup.sh shares it between the workspaces of an agent."""
     torch = importlib.util.find_spec("torch")

@@ -12,7 +12,7 @@ from compilewatch.extras.papers.execution import SandboxRunner, run_eager
 from compilewatch.extras.papers.records import Binding, Claim, CodeVersion, FindingClass, PaperPlan
 from tests.confinement import need_sandbox
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.matrix, pytest.mark.timeout(600)]
 
 FORMULA = "x + sigmoid(matmul(x, transpose(W)) + b) * f(x)"
 RIGHT = "x + torch.sigmoid(self.gate(x)) * self.branch(x)"

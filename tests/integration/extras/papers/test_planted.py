@@ -154,6 +154,7 @@ def test_a_hang_times_out() -> None:
     assert "eager" in ran.findings[0].evidence
 
 
+@pytest.mark.matrix
 def test_too_much_memory_is_out_of_memory() -> None:
     limits = msgspec.structs.replace(EAGER_LIMITS, memory_bytes=1536 * MIB)
     source = module("return self.f(x) + torch.ones(1024, 1024, 1024, 2).sum()")
@@ -172,6 +173,7 @@ def test_code_that_fails_without_a_compiler_is_wrong_in_eager_with_its_line() ->
     assert ran.findings[0].line == source.splitlines().index("        return self.f(x @ x)") + 1
 
 
+@pytest.mark.matrix
 def test_a_training_that_reports_nothing_is_no_success() -> None:
     source = module("return self.f(x)", "import torch.optim") + "\n\nraise SystemExit(0)\n"
     ran = run_training(SandboxRunner(), generation(source), EAGER_LIMITS)

@@ -49,7 +49,10 @@ def gone(pid: int, seconds: float = 20.0) -> bool:
 
 @pytest.mark.parametrize(
     ("behaviour", "why"),
-    [("kill_server", "ended by SIGKILL"), ("stop_server", "did not respond for 0.5 s")],
+    [
+        ("kill_server", "ended by SIGKILL"),
+        pytest.param("stop_server", "did not respond for 0.5 s", marks=pytest.mark.matrix),
+    ],
 )
 def test_a_server_that_dies_or_hangs_is_replaced_and_its_killer_found(
     bare_launcher: Make, scratch: Path, behaviour: str, why: str

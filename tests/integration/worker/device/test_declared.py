@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from compilewatch.contract.devices import declared
-from compilewatch.environments import Environments, worker_variables
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import (
     Dtype,
@@ -25,7 +22,7 @@ from compilewatch.records import (
     Tier,
 )
 
-pytestmark = [pytest.mark.torch]
+pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 
 CASES = Path(__file__).parents[3] / "cases"
 DEVICES = ("cpu", "cuda", "cuda:T4")
@@ -65,12 +62,12 @@ def _request(name: str, target: Target, tier: Tier = Tier.AUTO, *, repeat: str =
     )
 
 
-def _requests(repeats: int) -> list[Request]:
+def _requests() -> list[Request]:
     asked = [_request(name, Target(device=device)) for name in MODELS for device in DEVICES[:2]]
     asked += [_request(name, Target(device="cuda:T4")) for name in ("by_capability", "by_device")]
     train = Target(device="cuda", mode=Mode.TRAIN)
     asked += [_request(name, train) for name in ("moves", "reads_weights")]
-    asked += [_request("moves", train, repeat=f" {n}") for n in range(repeats)]
+    asked += [_request("moves", train, repeat=f" {n}") for n in range(REPEATS)]
     export = Target(name="export", device="cuda")
     asked += [_request(name, export) for name in ("constant", "across_devices")]
     asked += [_request(name, export) for name in ("branches_on_weights", "reads_weights")]
@@ -83,7 +80,6 @@ def _requests(repeats: int) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def results(
-    request: pytest.FixtureRequest,
     warm_launcher: LocalLauncher,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[Key, Result]:
@@ -92,7 +88,7 @@ def results(
     Each device needs a server of its own, the real one too: only for `cuda` is it worth a warm-up.
     """
     parts: dict[str, list[Request]] = {"cpu": [], "cuda": [], "few": []}
-    for asked in _requests(REPEATS if request.config.getoption("--matrix") else 0):
+    for asked in _requests():
         few = asked.tier is Tier.REAL or asked.target.device == "cuda:T4"
         parts["few" if few else asked.target.device].append(asked)
     scratch = tmp_path_factory.mktemp("scratch")
@@ -230,7 +226,6 @@ def test_training_is_captured_on_the_device_by_a_cuda_build(of: Get) -> None:
         assert of("reads_weights", mode=Mode.TRAIN).breaks[0].gb_id == "GB0170"
 
 
-@pytest.mark.matrix
 def test_threads_of_the_backward_share_one_pool(of: Get) -> None:
     """Autograd has a thread for each of eight devices, which all set a thread count at once."""
     import torch
@@ -255,106 +250,3 @@ def test_export_rejects_a_guard_on_weights_on_every_device(of: Get) -> None:
     assert on_device.error.code == "data_dependent_guard"
     # This one has a constant whose value is not known: torch might have used it.
     assert of("reads_weights", target="export").status is Status.UNSUPPORTED
-
-
-KNOWN_VALUES = """
-import torch
-from compilewatch.contract.devices import declared
-from compilewatch.worker.device import declare
-from compilewatch.worker.model.fake_mode import InputAwareFakeMode
-
-declare(declared("cuda"))
-device = torch.device("cuda", 0)
-mode = InputAwareFakeMode(device)
-ids = mode.known(torch.arange(12).view(2, 6))
-with mode:
-    weight = torch.empty(5, 5, device="cuda")
-    assert (ids * 2)[1, 3].item() == 18 and (ids * 2).device == device
-    mask = ids > 3
-    assert tuple(ids[mask].shape) == (8,) and ids[mask].device == device
-    assert tuple(mask.nonzero().shape) == (8, 2)
-    assert ids.cpu()[0, 1].item() == 1 and ids.cpu().device.type == "cpu"
-    assert torch.tensor([1, 2], device="cuda").tolist() == [1, 2]
-    assert torch.tensor([1, 2]).cuda().tolist() == [1, 2]
-    try:
-        torch.tensor([weight[0, 0]], device="cuda")  # read below the fake mode
-    except RuntimeError as error:
-        assert "its data is not allocated yet" in str(error), error
-    else:
-        raise AssertionError("an unknown value was read")
-    counted = torch.arange(3, device="cuda")
-    rest = counted[1:]
-    rest += 5
-    assert counted.tolist() == [0, 6, 7]
-    counted.add_(weight[0, :3].long())
-    for unknown in (counted, rest):  # what was written to an alias is not known either
-        try:
-            unknown.tolist()
-        except Exception as error:
-            assert type(error).__name__ == "DataDependentOutputException"
-        else:
-            raise AssertionError("a stale value")
-    try:
-        torch.cat([ids, torch.arange(12).view(2, 6)])
-    except Exception as error:
-        assert "same device" in str(error)
-    else:
-        raise AssertionError("devices were mixed")
-    assert (ids + torch.tensor(3)).device == device  # a number may be on the CPU
-    repeated = torch.repeat_interleave(torch.arange(2, device="cuda"), torch.tensor([2, 3]).cuda())
-    assert tuple(repeated.shape) == (5,)
-print("as on a device")
-"""
-
-
-CPU_BUILD = """
-import ctypes
-import torch
-
-torch.version.cuda = None
-guards = "_ZN3c104impl26device_guard_impl_registryE"
-(ctypes.c_void_p * 22).in_dll(ctypes.CDLL(torch._C.__file__), guards)[1] = None
-"""
-"""Makes a CUDA build look like a CPU build, which has no guard for CUDA."""
-
-
-BUILDS = {"this build": "", "CPU build": CPU_BUILD}
-
-EACH = """
-import os, sys, traceback
-import torch
-from compilewatch.worker.device import declare
-from compilewatch.worker.model.fake_mode import InputAwareFakeMode
-
-for script in sys.argv[1:]:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            exec(script, {})
-        except BaseException:
-            traceback.print_exc(file=sys.stdout)
-        sys.stdout.flush()
-        os._exit(0)
-    os.waitpid(pid, 0)
-    print(end="\\f", flush=True)
-"""
-"""Imports torch once, and runs each script in a fork, as the worker server does."""
-
-
-@pytest.fixture(scope="module")
-def said() -> dict[str, str]:
-    """What each build says of known values: a process can declare one device."""
-    chosen = Environments().interpreter("default")
-    done = subprocess.run(
-        [sys.executable, "-c", EACH, *(build + KNOWN_VALUES for build in BUILDS.values())],
-        env=worker_variables(chosen),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return dict(zip(BUILDS, done.stdout.split("\f"), strict=False))
-
-
-@pytest.mark.parametrize("build", BUILDS)
-def test_known_values_behave_as_on_a_device(build: str, said: dict[str, str]) -> None:
-    assert said[build] == "as on a device\n"

@@ -65,6 +65,7 @@ def test_up_status_down(world: World) -> None:
     assert stopped.stdout.startswith(f"{name} is stopped. Running costs $1.34375 an hour")
 
 
+@pytest.mark.matrix
 def test_the_instance_of_an_executor_that_cannot_be_reached_is_not_stopped(world: World) -> None:
     assert run(world, "up").returncode == 0
     down = run(world, "down", TRAINIUM_ENDPOINT=f"http://127.0.0.1:{world.sshd.port}")
@@ -86,6 +87,7 @@ def test_what_was_running_is_said_to_be_left(world: World) -> None:
     assert world.state() == "running"
 
 
+@pytest.mark.matrix
 def test_exit_statuses(world: World) -> None:
     none = run(world, "up", "--tag", "no=body")
     assert none.returncode == 2

@@ -55,6 +55,7 @@ def folder_of(tmp_path: Path) -> Path:
     return (tmp_path / "outputs" / "latest-profile").resolve()
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(300)
 def test_a_profile_from_the_command_to_the_comparison(
     compilewatch: Compilewatch, net: Path, tmp_path: Path
