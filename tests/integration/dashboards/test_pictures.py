@@ -46,22 +46,17 @@ def grafana(body: str) -> type[BaseHTTPRequestHandler]:
     return Grafana
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        pytest.param(GOOD.format(CELL.format("short")), 0, [], marks=pytest.mark.matrix),
-        pytest.param(
-            GOOD.format(CELL.format("a name that is long")),
-            0,
-            ["cut off: a name that is long"],
-            marks=pytest.mark.matrix,
-        ),
+        (GOOD.format(CELL.format("short")), 0, []),
+        (GOOD.format(CELL.format("a name that is long")), 0, ["cut off: a name that is long"]),
         (GOOD.format(FAILED), 1, ["could not load: A"]),
-        pytest.param(
+        (
             GOOD.format('<img src="http://elsewhere.invalid/a.png">'),
             1,
             ["asked another host: elsewhere.invalid"],
-            marks=pytest.mark.matrix,
         ),
     ],
 )

@@ -81,6 +81,7 @@ def test_an_unfinished_one_is_not_used_and_is_finished(made: Making) -> None:
     assert _states(made.environments)["torch-2.9"] is EnvironmentState.READY
 
 
+@pytest.mark.matrix
 def test_made_once_from_its_recipe_and_used_by_its_name(made: Making) -> None:
     assert made.environment.torch == "2.9.0+stub"
     assert made.environment.name == "torch-2.9"

@@ -10,6 +10,8 @@ import pytest
 from tests.integration.jenkins.conftest import Answers, jenkinsfile
 from tests.integration.jenkins.test_jenkinsfile import events, rule, scripts
 
+pytestmark = pytest.mark.matrix
+
 PIPELINE = jenkinsfile("papers")
 SCENARIOS: dict[str, dict[str, Any]] = {
     "as it is": {},

@@ -307,6 +307,7 @@ def test_a_wrong_parameter_ends_the_build_before_anything_is_started(
     assert archived(tmp_path) == {"SHA256SUMS"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("source", ["auto", "hub"])
 def test_the_parameters_of_a_nightly_build_are_right(
     stage: Stage, tmp_path: Path, jobs: dict[str, Job], source: str

@@ -135,6 +135,7 @@ def test_the_style_sheet_and_the_charts_are_loaded(page: Any, address: Any) -> N
     assert widths == [560, 560]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("page", [(PHONE, "light")], indirect=True)
 def test_no_page_is_wider_than_a_phone(page: Any, address: Any) -> None:
     for path in PAGES:

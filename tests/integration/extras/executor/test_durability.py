@@ -59,6 +59,7 @@ def test_every_job_ends_once_however_often_the_service_is_killed(own: Executor) 
         assert [path for path in finished if not cancelled(path.with_name(RESULT_FILE))] == []
 
 
+@pytest.mark.matrix
 def test_a_stopped_service_lets_its_jobs_wait_and_the_next_goes_on(own: Executor) -> None:
     own.start()
     client = own.client()

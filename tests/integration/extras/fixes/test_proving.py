@@ -168,6 +168,7 @@ def test_inputs_that_do_not_suit_the_model_are_not_blamed_on_the_fix(tmp_path: P
     assert line in done.stdout.splitlines()
 
 
+@pytest.mark.matrix
 def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
     """Only a process that forks shows them: death, errors, values, frames that are given up."""
     last = """

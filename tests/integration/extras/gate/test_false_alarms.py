@@ -14,13 +14,10 @@ from tests.cases import refactorings
 from tests.cases.refactorings import REFACTORINGS, Refactoring
 from tests.gating import SOURCE, Baseline, baseline_of, checked, imported
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 
 BROKEN = ("Copied", "Gated", "Logs", "Items", "Prints", "StackedGate", "Masked", "Routed")
 """The models of the suite with graph breaks."""
-
-OFTEN = {refactorings.lines_above}
-"""Other lines, which come most often; the other kinds are in the matrix."""
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +39,7 @@ def baseline(root: Path) -> Baseline:
     return load(path)
 
 
-@pytest.mark.parametrize(
-    "refactoring",
-    [
-        pytest.param(each, marks=() if each in OFTEN else pytest.mark.matrix, id=each.__name__)
-        for each in REFACTORINGS
-    ],
-)
+@pytest.mark.parametrize("refactoring", REFACTORINGS, ids=lambda each: each.__name__)
 def test_a_refactoring_is_no_new_break(
     root: Path, baseline: Baseline, refactoring: Refactoring
 ) -> None:

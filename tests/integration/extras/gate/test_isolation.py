@@ -89,6 +89,7 @@ def run(root: Path, tests: str, *arguments: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.matrix
 def test_a_child_that_ends_early_is_one_failure_and_all_other_tests_run(tmp_path: Path) -> None:
     """Starts a child for each test, since their ends are what is reported."""
     done = run(tmp_path, TESTS)

@@ -15,6 +15,7 @@ from tests.warm import WarmLauncher
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.matrix
 def test_a_sweep_of_a_teams_list_is_judged_by_the_baseline_of_its_repository(
     tmp_path: Path, warm_launcher: WarmLauncher
 ) -> None:

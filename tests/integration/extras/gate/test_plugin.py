@@ -126,6 +126,7 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path)
 
 
+@pytest.mark.matrix
 def test_a_new_break_fails_until_it_is_accepted_and_resolved_ones_are_reported(
     repository: Repository,
 ) -> None:

@@ -166,6 +166,7 @@ def test_code_for_one_device_is_not_allowed_and_never_run() -> None:
     assert {finding.kind for finding in found} == {FindingClass.DISALLOWED}
 
 
+@pytest.mark.matrix
 def test_code_that_fails_without_a_compiler_is_wrong_in_eager_with_its_line() -> None:
     source = module("return self.f(x @ x)")
     ran = eager(source)

@@ -110,6 +110,7 @@ def shown() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.matrix
 def test_whenever_the_supervisor_is_killed_nothing_is_left(shown: Path) -> None:
     """Takes about five seconds: 20 kills at moments spread over the start of a sandbox."""
     run = sandbox.planned(["python", "-c", WAITS, str(shown)], visible=[shown])

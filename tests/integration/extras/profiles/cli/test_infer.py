@@ -97,6 +97,7 @@ def test_a_profile_from_the_command_to_the_comparison(
     assert found["differences"] == []
 
 
+@pytest.mark.matrix
 def test_inputs_without_a_batch_dimension_are_one_sample(
     compilewatch: Compilewatch, net: Path, tmp_path: Path
 ) -> None:
