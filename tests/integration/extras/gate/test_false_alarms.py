@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from compilewatch.extras.gate.baseline import load, save
-from tests.cases import refactorings
 from tests.cases.refactorings import REFACTORINGS, Refactoring
 from tests.gating import SOURCE, Baseline, baseline_of, checked, imported
 
