@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,12 @@ def _offer_cache(config: pytest.Config, users: Path, ours: Path) -> None:
     if kept is None:
         return
     scans = kept.mkdir("transformers-scans")
-    for scan in scans.iterdir():
+    installed = f"library-{metadata.version('transformers')}-*.json"  # not the doubles of tests
+    for scan in scans.glob(installed):
         shutil.copy(scan, ours)
 
     def keep() -> None:
-        for scan in ours.glob("library-*.json"):
+        for scan in ours.glob(installed):
             shutil.copy(scan, scans)
 
     config.add_cleanup(keep)

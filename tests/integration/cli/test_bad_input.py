@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 CASES = {
     "unknown model, near names": (
-        ("explain", "LlamaForCasualLM"),
+        ("explain", "LlamaForCasualLM", "--source", "library"),
         "similar names: LlamaForCausalLM",
     ),
     "unknown target": (("sweep", "--models", "bert", "--targets", "dynamoo"), "dynamo"),

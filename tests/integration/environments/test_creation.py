@@ -96,6 +96,7 @@ def test_made_once_from_its_recipe_and_used_by_its_name(made: Making) -> None:
     assert said == []
 
 
+@pytest.mark.matrix
 def test_a_changed_recipe_is_applied_and_one_that_pip_rejects_leaves_no_stamp(
     made: Making,
 ) -> None:

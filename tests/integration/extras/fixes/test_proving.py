@@ -114,6 +114,7 @@ def test_a_right_fix_is_proven(tmp_path: Path) -> None:
     assert "breaks: 2 without the fix, 0 with it" in lines
 
 
+@pytest.mark.matrix
 def test_a_hidden_error_is_not_proven(tmp_path: Path) -> None:
     """Only a complete run shows the exit status 3 and the figures as JSON."""
     done = ran(tmp_path, "--json", forward=WRONG, line=PATCH)

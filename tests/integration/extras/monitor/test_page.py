@@ -23,6 +23,7 @@ pytestmark = pytest.mark.monitor
 
 
 # Only Streamlit's own client runs the script as Streamlit does.
+@pytest.mark.matrix
 def test_the_page_shows_a_training_profile(pages: Pages) -> None:
     page = pages["training"]
     assert page["exceptions"] == page["errors"] == []

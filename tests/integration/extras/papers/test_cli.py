@@ -88,6 +88,9 @@ def test_a_paper_that_is_not_stored(verb: str) -> None:
     assert "no paper 'nothing'" in rejected(verb, "nothing")
 
 
-def test_sandboxed_code_is_not_explained_outside_of_the_sandbox() -> None:
+def test_sandboxed_code_is_not_explained_outside_of_the_sandbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("COMPILEWATCH_CACHE")  # it has the scan of Transformers, which takes seconds
     with pytest.raises(CompilewatchError, match="no code of papers is stored"):
         group.main(["explain", "x", "--source", "papers"], standalone_mode=False)

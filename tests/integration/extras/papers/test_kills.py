@@ -23,7 +23,11 @@ BORDERS = list(PipelineStage)[:9]
 
 
 @pytest.mark.parametrize(
-    ("stage", "when"), [(s, "after" if n % 2 else "before") for n, s in enumerate(BORDERS)]
+    ("stage", "when"),
+    [
+        pytest.param(s, "after" if n % 2 else "before", marks=[pytest.mark.matrix] if n else [])
+        for n, s in enumerate(BORDERS)
+    ],
 )
 def test_a_run_that_is_killed_continues_where_it_was(
     tmp_path: Path, stage: PipelineStage, when: str

@@ -92,6 +92,7 @@ def confined(script: str, limits: SandboxLimits = LIMITS) -> SandboxResult:
     return sandbox.run(["python", "attack.py"], files={"attack.py": source}, limits=limits)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_rejected(name: str) -> None:
     result = confined(REFUSED[name])
@@ -167,6 +168,7 @@ time.sleep(30)
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ENDED)
 def test_it_is_ended_with_everything_it_started(name: str) -> None:
     script, endings = ENDED[name]

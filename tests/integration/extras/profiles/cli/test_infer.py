@@ -153,6 +153,7 @@ def test_wrong_input_is_one_line(
     assert not list((tmp_path / "outputs").glob("profile-*"))
 
 
+@pytest.mark.matrix
 def test_inputs_come_from_a_function_as_for_explain(
     compilewatch: Compilewatch, net: Path, tmp_path: Path
 ) -> None:
