@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 CASES = {
     "unknown model, near names": (
-        ("explain", "LlamaForCasualLM", "--source", "library"),
+        ("explain", "LlamaForCasualLM"),
         "similar names: LlamaForCausalLM",
     ),
     "unknown target": (("sweep", "--models", "bert", "--targets", "dynamoo"), "dynamo"),
@@ -47,7 +47,14 @@ SAID = {
 """Factory of the team's module -> what is said of it."""
 
 
-@pytest.mark.parametrize("case", CASES)
+OF_ALL_SOURCES = "unknown model, near names"
+"""Every library is read for it, which takes ten seconds: it is in the matrix."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[pytest.mark.matrix] if c == OF_ALL_SOURCES else []) for c in CASES],
+)
 def test_one_line_that_helps(case: str, compilewatch: Compilewatch, team: Path) -> None:
     arguments, expected = CASES[case]
     (team / "empty").mkdir(exist_ok=True)
