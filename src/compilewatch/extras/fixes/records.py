@@ -52,7 +52,7 @@ class FixChange(Record, frozen=True, kw_only=True):
     `diff` of the library's files. With `removes_check`, an error that the model raised for some
     values is no longer raised. With `once`, what a function does besides its tensors is done when
     the model is compiled, and not at each call. `drops` names outputs that the model no longer
-    returns.
+    returns. `holds_if` are conditions that no script can try, a short sentence each.
     """
 
     name: str
@@ -66,6 +66,7 @@ class FixChange(Record, frozen=True, kw_only=True):
     removes_check: bool = False
     once: bool = False
     drops: tuple[str, ...] = ()
+    holds_if: tuple[str, ...] = ()
 
 
 class WantedProof(Record, frozen=True, kw_only=True):
@@ -100,7 +101,8 @@ class Proof(Record, frozen=True, kw_only=True):
     `breaks`, `graphs`, `operators` (those that graphs run) and `compilations` are counted without
     and with the fix; the compilations are those of four calls in turns of two shapes, and None
     without the fix if each shape is compiled once with it.
-    `single_graph` says that `fullgraph=True` accepted the model for both shapes.
+    `single_graph` says that `fullgraph=True` accepted the model for both shapes. `tried` says what
+    the script tried, and `holds_if` under which conditions its results hold, a short sentence each.
     """
 
     steps: tuple[ProofStep, ...]
@@ -109,6 +111,8 @@ class Proof(Record, frozen=True, kw_only=True):
     graphs: tuple[int, int] = (0, 0)
     operators: tuple[int, int] = (0, 0)
     compilations: tuple[int | None, int] = (None, 0)
+    tried: tuple[str, ...] = ()
+    holds_if: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -187,3 +191,10 @@ class Fix(Record, frozen=True, kw_only=True):
     limit: str = ""
     seconds: float = 0.0
     version: int = FIXES_VERSION
+
+    @property
+    def holds_if(self) -> tuple[str, ...]:
+        """The conditions of the changes and of the proof, each once."""
+        of_changes = [text for change in self.changes for text in change.holds_if]
+        of_proof = self.proof.holds_if if self.proof is not None else ()
+        return tuple(dict.fromkeys([*of_changes, *of_proof]))
