@@ -26,7 +26,7 @@ ONE = 'reason="$reason"'
 BREAKS = of_mode("compile_breaks_total", ONE)
 HITS = of_mode("compilewatch_reason_models", ONE)
 DOWNLOADS = of_mode("compilewatch_reason_downloads", ONE)
-UNBROKEN = of_mode("compilewatch_reason_cured_models", ONE)
+UNBROKEN = of_mode("compilewatch_reason_fixed_models", ONE)
 LEGEND = "{{target}} {{mode}}"
 
 
@@ -130,8 +130,8 @@ def _first() -> Json:
     unbroken, downloads, models = (
         f"sum by (reason) (max by (source, reason) ({of_mode(name)}))"
         for name in (
-            "compilewatch_reason_cured_models",
-            "compilewatch_reason_cured_downloads",
+            "compilewatch_reason_fixed_models",
+            "compilewatch_reason_fixed_downloads",
             "compilewatch_reason_models",
         )
     )
@@ -165,11 +165,11 @@ def _first() -> Json:
 
 
 def _fixes() -> list[Json]:
-    """What `compilewatch fix --all-of` proved, for all reasons together."""
+    """What `compilewatch fix --all-of` verified, for all reasons together."""
     states = {
-        "proven": "proven",
+        "verified": "verified",
         "improves": "fewer breaks",
-        "captured": "captured, not proven",
+        "captured": "captured, not verified",
         "nothing": "no fix",
         "no_verdict": "no verdict",
         "not_searched": "not searched",
@@ -178,21 +178,21 @@ def _fixes() -> list[Json]:
         name: of_mode("compilewatch_fixes_models", f'fix_state="{state}"')
         for state, name in states.items()
     }
-    gained = of_mode("compilewatch_fixes_downloads", 'fix_state="proven"')
+    gained = of_mode("compilewatch_fixes_downloads", 'fix_state="verified"')
     kinds = of_mode("compilewatch_fix_changes_models")
     return [
         tiles(
             "Fixes",
             "Models with graph breaks, of all reasons, by what the search for a fix found, in all "
-            "targets and modes together. Proven: plain PyTorch confirms a single graph. No data: "
+            "targets and modes together. Verified: plain PyTorch confirms a single graph. No data: "
             "no run was searched, with `compilewatch fix --all-of` or the parameter FIX.",
             (12, 4),
             *(now(f"sum({series})", name) for name, series in counted.items()),
             steps=[(None, "text")],
         ),
         tiles(
-            "Downloads with a proven fix",
-            "Downloads over 30 days of the models with a proven fix, in millions, in the target "
+            "Downloads with a verified fix",
+            "Downloads over 30 days of the models with a verified fix, in millions, in the target "
             "and mode with most of them.",
             (4, 4),
             now(millions(f"sum(max by (source) ({gained}))")),
@@ -201,7 +201,7 @@ def _fixes() -> list[Json]:
         ),
         tiles(
             "Kinds of changes",
-            "Models with a proven fix, by the kinds of changes in it; a fix may have several.",
+            "Models with a verified fix, by the kinds of changes in it; a fix may have several.",
             (8, 4),
             now(f"sum by (change_kind) ({kinds})", "{{change_kind}}"),
             steps=[(None, "text")],

@@ -72,7 +72,7 @@ pipelineJob('compilewatch') {
         text(delegate, 'ENVIRONMENTS', '', 'Run in each of these: default,torch-2.9.0; empty: each target in its default one')
         text(delegate, 'BASELINE', 'auto', 'Compare with: auto, none or the id of a run')
         text(delegate, 'PROFILE', '', 'Also profile inference of so many of the most used models of each part; empty: none')
-        text(delegate, 'FIX', '', 'Also search and prove fixes of the graph breaks, for so many minutes; empty: none')
+        text(delegate, 'FIX', '', 'Also search and verify fixes of the graph breaks, for so many minutes; empty: none')
         booleanParam('FAIL_ON_REGRESSION', true, 'Make the build unstable on a regression')
         booleanParam('TRAINIUM', false, 'Start the Trainium agent, run the Neuron target on it, stop it')
         booleanParam('FRESH', false, 'Ignore stored results and evaluate every model again')

@@ -1,6 +1,6 @@
 """Changes that are tempting and wrong for the models of `tempting.py`, each with the reason.
 
-`right` is a change that removes the same break and computes the same, for most of them: a proof
+`right` is a change that removes the same break and computes the same, for most of them: a script
 that rejects everything would reject these, too.
 """
 

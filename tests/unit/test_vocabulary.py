@@ -28,6 +28,7 @@ PLAIN: Mapping[str, str] = {
     r"\bpatien(ce|tly)\b": "timeout, deadline, retry policy",
     r"\bmend(s|ed|ing)?\b": "fix, update",
     r"\bcur(e|es|ed|ing)\b": "fix; removes; left without graph breaks",
+    r"\bproven\b": "verified",
     r"\brefus(e|es|ed|al|ing)\b": "rejects, rejected",
     r"\b(is|are|was) gone\b|\bto be had\b": "was deleted, is unavailable",
     r"\b(is|are|was|were|been|be|not|ever|never) asked\b(?! (for|to) )|\basked (afresh|again|of)\b"

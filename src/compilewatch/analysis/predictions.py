@@ -24,7 +24,7 @@ class PredictionCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Predictions held against a later run that evaluated the same models.
 
     Only models with a verdict in both runs count: `models`, of which `broken` had a graph break and
-    `fixed` (`cured` in JSON) have none any more. Two predictions are checked:
+    `fixed` have none any more. Two predictions are checked:
 
     - Of the `causes`, `gone` strike no model of the later run, under this or another name. Models
       with these causes only are predicted to have no break: `right` do not have one, `wrong` do.
@@ -36,7 +36,7 @@ class PredictionCheck(msgspec.Struct, frozen=True, kw_only=True):
     by: By
     models: int
     broken: int
-    fixed: tuple[str, ...] = msgspec.field(name="cured")
+    fixed: tuple[str, ...]
     causes: int
     gone: int
     right: tuple[str, ...]

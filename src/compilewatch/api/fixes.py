@@ -14,11 +14,11 @@ from compilewatch.records import GraphBreak, Mode
 class FixResult(Protocol):
     """What `fix` found. `print` shows it as `compilewatch fix` does.
 
-    `status` is `proven` (a single graph), `improves` (fewer graph breaks), `nothing`, `no_break` or
+    `status` is `verified` (single graph), `improves` (fewer graph breaks), `nothing`, `no_break` or
     `no_verdict`, `detail` the same in one line. `breaks` are the graph breaks of the model as it
     is, `left` those that remain with the fix. `changes` are its parts, with `name` and `summary`.
-    `code` is the context manager to paste, and `script` the proof, a complete script of plain
-    PyTorch; both are empty without a fix. `proof` is what the script found, None without a fix.
+    `code` is the context manager to paste, and `script` what verifies it, a script of plain
+    PyTorch; both are empty without a fix. `verification` is what it found, None without a fix.
     """
 
     @property
@@ -32,7 +32,7 @@ class FixResult(Protocol):
     @property
     def changes(self) -> tuple[Any, ...]: ...
     @property
-    def proof(self) -> Any: ...
+    def verification(self) -> Any: ...
     @property
     def code(self) -> str: ...
     @property
@@ -50,11 +50,11 @@ def fix(
     max_seconds: float | None = None,
     rewrites: bool = True,
 ) -> FixResult:
-    """Search for changes that remove the graph breaks of a model, and prove them.
+    """Search for changes that remove the graph breaks of a model, and verify them.
 
     `model` is what `compilewatch fix` takes (`BertModel`, `./net.py`, `net:factory`), or a function
     or class at the top of a file that returns the module when it is called without arguments.
-    `inputs` is what the option `--inputs` of that command takes. Each evaluation, and the proof,
+    `inputs` is what the option `--inputs` of that command takes. Each evaluation, and the script,
     has a process of its own, so that nothing of this process changes. `max_evaluations` (24) and
     `max_seconds` (600) limit the search; without `rewrites`, nothing is tried that edits the source
     of a library.

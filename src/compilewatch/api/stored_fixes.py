@@ -1,4 +1,4 @@
-"""Proven fixes that an extra stored with runs."""
+"""Verified fixes that an extra stored with runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compilewatch.store import Store, StoredRun
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFix:
-    """A proven fix of a stored run for graph breaks of another result.
+    """A verified fix of a stored run for graph breaks of another result.
 
     `covered` are the fingerprints of that result which the fix removed from the model `fix.model`.
     """
@@ -39,7 +39,7 @@ def stored_fixes(stored: StoredRun) -> tuple[tuple[ModelFix, ...], tuple[str, ..
 
 
 def stored_fix_for(store: Store, result: Result) -> StoredFix | None:
-    """Return a proven fix of the newest run that has one for the graph breaks of a result.
+    """Return a verified fix of the newest run that has one for the graph breaks of a result.
 
     One of the same model comes first, then the one that removed most of these graph breaks.
     """
@@ -62,5 +62,5 @@ def _of_run(stored: StoredRun, wanted: set[str]) -> Iterator[StoredFix]:
     fixes: Sequence[ModelFix] = stored_fixes(stored)[0]
     for fix in fixes:
         covered = frozenset(wanted & fix.removed)
-        if fix.proven and covered:
+        if fix.verified and covered:
             yield StoredFix(run=stored.run.id, fix=fix, covered=covered)

@@ -115,7 +115,7 @@ EXTRAS: dict[str, Extra] = {
         commands={
             "fix": Command(
                 "compilewatch.extras.fixes.command:command",
-                "search for changes that remove a model's graph breaks, and prove them",
+                "search for changes that remove a model's graph breaks, and verify them",
             ),
         },
         records=(

@@ -47,23 +47,23 @@ class RunPart(Protocol):
 class ModelFix:
     """What was found against the graph breaks of one model on one target, as the report shows it.
 
-    `changes` are the names of the changes of a fix that is `proven`: with `single_graph` the model
-    has no graph break any more, else fewer. They are for the model's main inputs. `removed` are the
-    fingerprints of the graph breaks that go. `code` is the fix to paste, `proof` what it was held
-    to, one line each, and `script` the path of the proof from the folder of the run. `tried` maps
-    a hint of PyTorch's, as its text is, to what became of the model under it, where that was no
-    fix. `detail` is the outcome in a few words.
+    `changes` are the names of the changes of a fix that is `verified`: with `single_graph` the
+    model has no graph break any more, else fewer. They are for the model's main inputs. `removed`
+    are the fingerprints of the graph breaks that go. `code` is the fix to paste, `verification`
+    what was tried of it, one line each, and `script` the path of the script from the folder of the
+    run. `tried` maps a hint of PyTorch's, as its text is, to what became of the model under it,
+    where that was no fix. `detail` is the outcome in a few words.
     """
 
     model: str
     target: Target
     detail: str
-    proven: bool = False
+    verified: bool = False
     single_graph: bool = False
     changes: tuple[str, ...] = ()
     removed: frozenset[str] = frozenset()
     code: str = ""
-    proof: tuple[str, ...] = ()
+    verification: tuple[str, ...] = ()
     script: str = ""
     tried: Mapping[str, str] = field(default_factory=dict)
 

@@ -168,7 +168,7 @@ def _filters() -> tuple[Callable[..., object], ...]:
         leverage.leverage_headline,
         leverage.leverage_notes,
         leverage.step_fix_words,
-        leverage.proven_total_words,
+        leverage.verified_total_words,
         details,
         strip,
         code_spans,

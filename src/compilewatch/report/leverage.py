@@ -1,9 +1,9 @@
-"""What is worth fixing first, and what is proven of it, in words."""
+"""What is worth fixing first, and what is verified of it, in words."""
 
 from __future__ import annotations
 
 from compilewatch.analysis.leverage import By, Leverage, LeverageStep
-from compilewatch.analysis.proven import ProvenTotal, StepFix
+from compilewatch.analysis.verified_fixes import StepFix, VerifiedTotal
 from compilewatch.report.wording import plural, quantity
 
 
@@ -42,25 +42,25 @@ def leverage_notes(found: Leverage) -> tuple[str, ...]:
 
 
 def step_fix_words(found: StepFix | None) -> str:
-    """`capture_scalar_outputs=True (12 of 41 models)`; a dash where nothing is proven."""
+    """`capture_scalar_outputs=True (12 of 41 models)`; a dash where nothing is verified."""
     if found is None:
         return "–"
     changes = " and ".join(found.changes)
-    return f"{changes} ({found.proven:,} of {plural(found.affected, 'model')})"
+    return f"{changes} ({found.verified:,} of {plural(found.affected, 'model')})"
 
 
-def proven_total_words(found: ProvenTotal) -> str:
-    """What the proven fixes of a run are worth together, in two sentences."""
+def verified_total_words(found: VerifiedTotal) -> str:
+    """What the verified fixes of a run are worth together, in two sentences."""
     if not found.models:
-        said = "No fix of a single graph is proven for any of these models."
+        said = "No fix of a single graph is verified for any of these models."
     else:
         these = "this change leaves" if len(found.changes) == 1 else "these changes leave"
         these = these.replace("these", f"these {len(found.changes):,}")
         gained = f"{plural(len(found.models), 'more model')} without graph breaks"
         if found.downloads is not None:
             gained += f", {quantity(found.downloads)} downloads a month"
-        said = f"Proven: {these} {gained}; each of them has a proof of its own."
+        said = f"Verified: {these} {gained}; each of them is verified by a script of its own."
     if found.improved:
         verb = "has" if found.improved == 1 else "have"
-        said += f" {plural(found.improved, 'model')} {verb} a proof of fewer graph breaks."
+        said += f" {plural(found.improved, 'model')} {verb} a verification of fewer graph breaks."
     return said

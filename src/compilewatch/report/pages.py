@@ -11,8 +11,8 @@ from functools import cached_property
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.judgement import changed_breaks
 from compilewatch.analysis.leverage import By, Leverage, leverage
-from compilewatch.analysis.proven import ProvenFixes, proven_fixes
 from compilewatch.analysis.rows import MatrixRow, TargetReason, Way
+from compilewatch.analysis.verified_fixes import VerifiedFixes, verified_fixes
 from compilewatch.contract.targets import target_label
 from compilewatch.records import (
     Change,
@@ -196,9 +196,9 @@ class RunReport:
         ranked = (leverage(self.view.results, by=by, top=FIXES_SHOWN) for by in By)
         return tuple(found for found in ranked if found.fixes)
 
-    def proven(self, found: Leverage) -> ProvenFixes | None:
-        """What is proven of the steps of a table; None where no fixes were searched."""
-        return proven_fixes(found, self.view.results, self.view.fixes)
+    def verified(self, found: Leverage) -> VerifiedFixes | None:
+        """What is verified of the steps of a table; None where no fixes were searched."""
+        return verified_fixes(found, self.view.results, self.view.fixes)
 
     def fix_of(self, result: Result) -> ModelFix | None:
         """What was found against the graph breaks of a result; None where nothing was searched."""

@@ -152,13 +152,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         ("reason", "mode"),
     ),
     Definition(
-        "compilewatch_reason_cured_models",
+        "compilewatch_reason_fixed_models",
         "Models that have a graph break for this reason only: a fix of it leaves them without "
         "graph breaks.",
         ("reason", "mode"),
     ),
     Definition(
-        "compilewatch_reason_cured_downloads",
+        "compilewatch_reason_fixed_downloads",
         "Downloads over 30 days of the models that have a graph break for this reason only; absent "
         "if unknown.",
         ("reason", "mode"),

@@ -263,9 +263,9 @@ def _by_reason(view: RunView) -> Iterator[Sample]:
             if reason.downloads is not None:
                 yield "compilewatch_reason_downloads", (reason.label, mode), reason.downloads
         for label, (models, downloads) in models_of_one_reason(results).items():
-            yield "compilewatch_reason_cured_models", (label, mode), models
+            yield "compilewatch_reason_fixed_models", (label, mode), models
             if downloads is not None:
-                yield "compilewatch_reason_cured_downloads", (label, mode), downloads
+                yield "compilewatch_reason_fixed_downloads", (label, mode), downloads
 
 
 def _totals(view: RunView) -> Iterator[Sample]:

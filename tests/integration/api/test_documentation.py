@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 @pytest.mark.matrix
 @pytest.mark.torch
 def test_the_examples_run_one_after_another(tmp_path: Path) -> None:
-    """Starts Python as a reader does; the last examples are a proof and a sweep with a worker."""
+    """Starts Python as a reader does; the last examples are a script and a sweep with a worker."""
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.S | re.M)
     assert len(blocks) >= 4
     script = tmp_path / "examples.py"

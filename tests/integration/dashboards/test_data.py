@@ -91,7 +91,7 @@ def manifest() -> RunView:
 
 
 def fixes() -> RunFixes:
-    """One model with a proven fix, and one that no search has come to."""
+    """One model with a verified fix, and one that no search has come to."""
     results = [
         factories.result(name, breaks=(factories.graph_break(),), downloads=7)
         for name in ("team/fixed", "team/open")
@@ -105,9 +105,9 @@ def fixes() -> RunFixes:
         max_seconds=1.0,
         model="team/fixed",
         target=cases[0].request.target,
-        state=FixState.PROVEN,
+        state=FixState.VERIFIED,
         origin=FixOrigin.SEARCH,
-        fix=Fix(model="team/fixed", target="dynamo", status=FixStatus.PROVEN, changes=(change,)),
+        fix=Fix(model="team/fixed", target="dynamo", status=FixStatus.VERIFIED, changes=(change,)),
     )
     return RunFixes(cases=cases, found=(found,))
 

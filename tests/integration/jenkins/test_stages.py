@@ -249,7 +249,7 @@ def test_fixes_are_searched_in_the_main_run_and_archived_with_its_report(
     program = stand_in(
         tmp_path,
         f'echo "$@" >>{tmp_path}/ran\n'
-        f"case $1 in fix) echo '# proof' >{tmp_path}/outputs/$3/proof.py; exit $FIXED ;; esac",
+        f"case $1 in fix) echo '# script' >{tmp_path}/outputs/$3/verify.py; exit $FIXED ;; esac",
     )
     assert "FIX is empty" in with_program(program, "fix", environ(tmp_path)).stdout
     for status, said in (("1", ""), ("3", "the limit of 2 minutes has left models")):
@@ -263,7 +263,7 @@ def test_fixes_are_searched_in_the_main_run_and_archived_with_its_report(
     assert "--max-seconds 120" in first
     assert report.startswith(f"report {run} ")
     assert stage("archive").returncode == 0
-    assert "runs/RUN/proof.py" in archived(tmp_path)
+    assert "runs/RUN/verify.py" in archived(tmp_path)
 
 
 def test_there_is_nothing_to_pull_but_from_the_hub(stage: Stage) -> None:

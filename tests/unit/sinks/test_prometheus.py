@@ -87,10 +87,10 @@ def test_a_reason_says_which_models_its_fix_alone_leaves_without_breaks() -> Non
     )
     fixed = {
         labels["reason"]: count
-        for labels, count in samples(view)["compilewatch_reason_cured_models"]
+        for labels, count in samples(view)["compilewatch_reason_fixed_models"]
     }
     assert fixed == {"GB0170 Data-dependent branching": 1, "GB0059 Type GB0059": 0}
-    downloads = samples(view)["compilewatch_reason_cured_downloads"]
+    downloads = samples(view)["compilewatch_reason_fixed_downloads"]
     assert [(labels["reason"], n) for labels, n in downloads] == [
         ("GB0170 Data-dependent branching", 7)
     ]

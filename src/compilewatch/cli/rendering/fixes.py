@@ -6,27 +6,27 @@ from rich.console import Group, RenderableType
 
 from compilewatch.analysis.leverage import By, FixableCause, Leverage
 from compilewatch.analysis.predictions import PredictionCheck
-from compilewatch.analysis.proven import ProvenFixes
+from compilewatch.analysis.verified_fixes import VerifiedFixes
 from compilewatch.report.leverage import (
     gain,
     leverage_headline,
     leverage_notes,
-    proven_total_words,
     step_fix_words,
+    verified_total_words,
 )
 from compilewatch.report.terminal.pieces import plain, plain_table, spaced
 from compilewatch.report.wording import percent, plural, quantity
 
 
-def fixes_table(found: Leverage, proven: ProvenFixes | None = None) -> RenderableType:
+def fixes_table(found: Leverage, verified: VerifiedFixes | None = None) -> RenderableType:
     """The steps, best first, between what breaks and what the columns mean.
 
-    With `proven`, another column names the changes that are proven for each step.
+    With `verified`, another column names the changes that are verified for each step.
     """
     heading = plain(leverage_headline(found), "bold")
     if not found.broken:
         return heading
-    columns = ["Proven fix"] if proven is not None else []
+    columns = ["Verified fix"] if verified is not None else []
     table = plain_table("", "Models", "Downloads", "In all", "At most", "Fix", *columns)
     for column in table.columns[:5]:
         column.justify = "right"
@@ -41,18 +41,18 @@ def fixes_table(found: Leverage, proven: ProvenFixes | None = None) -> Renderabl
                 *(_cause(cause, number > 0) for number, cause in enumerate(fix.causes)),
                 plain(f"such as {fix.models[0]}", "dim"),
             ),
-            *_proven(proven, number),
+            *_verified(verified, number),
         )
     lines = [plain(line, "dim") for line in leverage_notes(found)]
-    if proven is not None:
-        lines.append(plain(proven_total_words(proven.total), "bold"))
+    if verified is not None:
+        lines.append(plain(verified_total_words(verified.total), "bold"))
     return spaced([heading, *([table] if found.fixes else []), Group(*lines)])
 
 
-def _proven(proven: ProvenFixes | None, number: int) -> list[RenderableType]:
-    if proven is None:
+def _verified(verified: VerifiedFixes | None, number: int) -> list[RenderableType]:
+    if verified is None:
         return []
-    step = proven.steps[number - 1]
+    step = verified.steps[number - 1]
     return [plain(step_fix_words(step), "green" if step is not None else "dim")]
 
 

@@ -1,4 +1,4 @@
-"""A proven fix that is stored with a run, in the terminal."""
+"""A verified fix that is stored with a run, in the terminal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from compilewatch.report.wording import plural
 
 
 def stored_fix_text(found: StoredFix, result: Result) -> RenderableType:
-    """A proven fix of a stored run for graph breaks of a result, with a note of its origin."""
+    """A verified fix of a stored run for graph breaks of a result, with a note of its origin."""
     fix, name = found.fix, result.request.model.name
     breaks = {each.fingerprint for each in result.breaks}
     what = f"{len(found.covered)} of {plural(len(breaks), 'graph break')}"
-    origin = f"From run {found.run}, where it is proven for {fix.model}; it removes {what}."
+    origin = f"From run {found.run}, where it is verified for {fix.model}; it removes {what}."
     if fix.model != name:
         _, explain, _ = commands(result.request)
-        origin += f" For {name} nothing is proven: {explain.replace('explain', 'fix', 1)}"
+        origin += f" For {name} nothing is verified: {explain.replace('explain', 'fix', 1)}"
     heading = plain("Stored fix: ", "bold")
     heading.append_text(plain(" and ".join(fix.changes), "bold green"))
     return Group(heading, plain(origin, "dim"), block(fix.code))

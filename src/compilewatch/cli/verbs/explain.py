@@ -48,8 +48,8 @@ def command(
     MODEL is a class of Transformers, a family, a model of the pulled list or the manifest, or your
     own model: a folder with a config.json, ./FILE.py, ./FILE.py:NAME, or MODULE:FACTORY, where
     NAME or FACTORY is a function without arguments that returns the module. Nothing is stored. If
-    `fix --all-of` has proven a fix for the same graph breaks in a stored run, it is shown too. The
-    exit status is 3 if there is no verdict.
+    `fix --all-of` has verified a fix for the same graph breaks in a stored run, it is shown too.
+    The exit status is 3 if there is no verdict.
     """
     request, settings = one_request(
         model,
@@ -75,7 +75,7 @@ def command(
 
 
 def _print_stored_fix(result: Result, folder: Path) -> None:
-    """Print a proven fix for these graph breaks, if a run in this folder has one."""
+    """Print a verified fix for these graph breaks, if a run in this folder has one."""
     from compilewatch.api.stored_fixes import stored_fix_for
     from compilewatch.cli.rendering.stored_fix import stored_fix_text
     from compilewatch.store import Store  # the store is only needed here

@@ -9,8 +9,8 @@ import msgspec
 
 from compilewatch.analysis.leverage import By, FixOrder, leverage
 from compilewatch.analysis.predictions import check
-from compilewatch.analysis.proven import proven_fixes
 from compilewatch.analysis.rows import targets_in_order
+from compilewatch.analysis.verified_fixes import verified_fixes
 from compilewatch.api.stored_fixes import stored_fixes
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.fixes import check_text, fixes_table
@@ -87,12 +87,12 @@ def command(
     fixes, notes = stored_fixes(stored)
     for note in notes:
         click.echo(f"note: {note}", err=True)
-    proven = proven_fixes(found, results, fixes)
+    verified = verified_fixes(found, results, fixes)
     if as_json:
-        options.print_json({**msgspec.to_builtins(found), "proven": proven})
+        options.print_json({**msgspec.to_builtins(found), "verified": verified})
         return
     click.echo(f"Run {stored.run.id}")
-    console().print(fixes_table(found, proven))
+    console().print(fixes_table(found, verified))
 
 
 def _check_label(label: str, results: tuple[Result, ...], run: str) -> None:

@@ -1,1 +1,1 @@
-"""Searches for changes that remove a model's graph breaks, and proves them in plain PyTorch."""
+"""Searches for changes that remove a model's graph breaks, and verifies them in plain PyTorch."""

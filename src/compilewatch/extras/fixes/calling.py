@@ -11,7 +11,7 @@ from rich.console import Console
 
 from compilewatch.api.requests import one_request
 from compilewatch.extras.fixes.fixing import Limits, find_fix
-from compilewatch.extras.fixes.records import Fix, FixChange, Proof
+from compilewatch.extras.fixes.records import Fix, FixChange, Verification
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS
 from compilewatch.extras.fixes.text import fix_panel
 from compilewatch.records import GraphBreak
@@ -44,8 +44,8 @@ class FoundFix:
         return self.fix.changes
 
     @property
-    def proof(self) -> Proof | None:
-        return self.fix.proof
+    def verification(self) -> Verification | None:
+        return self.fix.verification
 
     @property
     def code(self) -> str:

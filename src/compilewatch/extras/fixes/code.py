@@ -1,4 +1,4 @@
-"""The Python source of a fix: the context manager that is printed, run and proven."""
+"""The Python source of a fix: the context manager that is printed, run and verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compilewatch fix`: search for changes that remove a model's graph breaks, and prove them."""
+"""`compilewatch fix`: search for changes that remove a model's graph breaks, and verify them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compilewatch.extras.fixes.text import fix_panel
 from compilewatch.report.terminal.pieces import console
 
 EXIT_STATUSES = {
-    FixStatus.PROVEN: 0,
+    FixStatus.VERIFIED: 0,
     FixStatus.NO_BREAK: 0,
     FixStatus.IMPROVES: 1,
     FixStatus.NOTHING: 3,
@@ -70,8 +70,10 @@ _OF_RUNS = frozenset(
     help="With --all-of: after this time nothing new is tried for a model.",
 )
 @click.option("--no-rewrites", is_flag=True, help="Try nothing that edits the source of a library.")
-@click.option("--cost", is_flag=True, help="Time calls with a proven fix and without it.")
-@click.option("--save", type=click.Path(dir_okay=False), help="Write the script of the proof.")
+@click.option("--cost", is_flag=True, help="Time calls with a verified fix and without it.")
+@click.option(
+    "--save", type=click.Path(dir_okay=False), help="Write the script that verifies the fix."
+)
 @click.option("--patch", type=click.Path(dir_okay=False), help="Write rewrites as a unified diff.")
 @options.verbose
 @options.as_json
@@ -96,18 +98,18 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Search for changes that remove the graph breaks of MODEL, and print what is proven.
+    """Search for changes that remove the graph breaks of MODEL, and print what is verified.
 
     With --all-of, of all models of a stored run: each place once, on three models, and then what
     was found there on all others that have it. What is found is stored in the run.
 
     Settings of Dynamo, another use of the model, its documented arguments, replacements of single
     functions and rewrites of source lines are tried, the least intrusive first. What Dynamo accepts
-    is proven by a script of plain PyTorch in a process of its own: single graph, equal results in
+    is verified by a script of plain PyTorch in a process of its own: single graph, equal results in
     eager mode, as a graph and with Inductor, for two shapes and two seeds, and for unusual values.
 
-    Exit statuses: 0 a single graph, proven (or no graph break); 1 fewer graph breaks, proven;
-    2 wrong input; 3 nothing is proven. With --all-of: 0 a single graph, proven, for all models;
+    Exit statuses: 0 a single graph, verified (or no graph break); 1 fewer graph breaks, verified;
+    2 wrong input; 3 nothing is verified. With --all-of: 0 a single graph, verified, for all models;
     1 not for all; 3 a limit has left models that were not searched.
     """
     if run is not None:

@@ -27,10 +27,10 @@ from compilewatch.extras.fixes.records import (
     Fix,
     FixCost,
     FixStatus,
-    Proof,
-    ProofStep,
     Region,
-    WantedProof,
+    Verification,
+    VerificationStep,
+    WantedVerification,
 )
 from compilewatch.extras.fixes.rewriting.changes import patch
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS, Changes, Search
@@ -41,7 +41,7 @@ WORK = "fix"
 REGIONS = "fix-regions"
 SCRIPT = "fix-script"
 
-PROOF_SECONDS = 900.0
+VERIFICATION_SECONDS = 900.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,20 +59,20 @@ def find_fix(
     cost: bool = False,
     report: Callable[[str, int], None] = lambda *_: None,
 ) -> Fix:
-    """Search for changes that remove the graph breaks of a model, and prove them.
+    """Search for changes that remove the graph breaks of a model, and verify them.
 
     Each evaluation is a process of its own on this machine; nothing is stored. With `cost`, calls
-    with a proven fix and without it are timed. Raises UsageError for a target or a device that the
-    proof is not about.
+    with a verified fix and without it are timed. Raises UsageError for a target or device that the
+    verification is not about.
     """
     target = request.target
     if target.name != "dynamo" or target.backend is not None:
         raise UsageError("fix is about graph breaks: leave out --target, or name dynamo")
     if request.device is not None:
-        raise UsageError("fix is proven on the CPU: leave out --device")
+        raise UsageError("fix is verified on the CPU: leave out --device")
     with searching(settings, request.target.environment) as find:
         found = find(request, limits or Limits(), rewrites=rewrites, report=report)
-        if cost and found.proof is not None:
+        if cost and found.verification is not None:
             report("timing calls", len(found.trials))
             found = msgspec.structs.replace(found, cost=find.cost(request, found.script))
         return found
@@ -99,7 +99,7 @@ class Finder:
         request = _reduced(request)
         search = Search(
             evaluate=lambda changes: self.evaluate(request, changes),
-            prove=lambda changes: self.prove(request, changes),
+            verify=lambda changes: self.verify(request, changes),
             place=Place(request=request, source_of=self._source_of(request)),
             max_evaluations=limits.evaluations,
             max_seconds=limits.seconds,
@@ -131,10 +131,10 @@ class Finder:
             self._read_values.add(request.key)  # fake tensors would fail again
         return completed.result
 
-    def prove(self, request: Request, changes: Changes) -> tuple[str, Proof]:
-        """Return the script that proves changes, and what it found in a process of its own."""
+    def verify(self, request: Request, changes: Changes) -> tuple[str, Verification]:
+        """Return the script that verifies changes, and what it found in a process of its own."""
         names = " and ".join(each.name for each in changes)
-        wanted = WantedProof(changes=changes, title=f"{request.model.name} with {names}")
+        wanted = WantedVerification(changes=changes, title=f"{request.model.name} with {names}")
         options = msgspec.to_builtins(wanted)
         real = msgspec.structs.replace(request, tier=Tier.REAL)
         written, detail = self._written(SCRIPT, SCRIPT_FILE, real, options)
@@ -142,7 +142,7 @@ class Finder:
             return "", _failed("the script is written", detail)
         chosen = self._environments.interpreter(request.target.environment)
         script, variables = written.decode(), worker_variables(chosen)
-        return script, run_proof(script, str(chosen.path), variables, alone=self._alone)
+        return script, run_verification(script, str(chosen.path), variables, alone=self._alone)
 
     def _written(
         self, work: str, file: str, request: Request, options: dict[str, Any]
@@ -157,7 +157,7 @@ class Finder:
         return (completed.artifacts / file).read_bytes(), ""
 
     def cost(self, request: Request, script: str) -> FixCost | None:
-        """Return what the script of a proof says of the time of calls; None if it says nothing."""
+        """Return what the script says of the time of calls; None if it says nothing."""
         chosen = self._environments.interpreter(request.target.environment)
         try:
             out, _ = _ran(script, ["--cost"], str(chosen.path), worker_variables(chosen))
@@ -190,7 +190,7 @@ def _reduced(request: Request) -> Request:
 def searching(settings: Settings, environment: str, *, alone: bool = True) -> Iterator[Finder]:
     """Yield a finder of fixes, whose worker stays warm until the end.
 
-    If it is `alone`, a proof examines two requirements at a time.
+    If it is `alone`, a verification examines two requirements at a time.
     """
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
@@ -200,25 +200,29 @@ def searching(settings: Settings, environment: str, *, alone: bool = True) -> It
         yield Finder(launcher, environments, Path(scratch), alone=alone)
 
 
-def run_proof(script: str, python: str, variables: dict[str, str], *, alone: bool) -> Proof:
-    """Run the script of a proof in a fresh process, without compilewatch, and read its figures."""
+def run_verification(
+    script: str, python: str, variables: dict[str, str], *, alone: bool
+) -> Verification:
+    """Run the script in a fresh process, without compilewatch, and read its figures."""
     options = ["--json"] if alone else ["--json", "--one-at-a-time"]
     try:
         out, err = _ran(script, options, python, variables)
     except subprocess.TimeoutExpired:
-        return _failed(LATE, f"not within {PROOF_SECONDS:g} s")
+        return _failed(LATE, f"not within {VERIFICATION_SECONDS:g} s")
     try:
         found = msgspec.json.decode(out.splitlines()[-1])
-        steps = tuple(ProofStep(name=n, passed=p, detail=d) for n, p, d in found.pop("steps"))
-        return msgspec.convert({**found, "steps": steps}, Proof)
+        steps = tuple(
+            VerificationStep(name=n, passed=p, detail=d) for n, p, d in found.pop("steps")
+        )
+        return msgspec.convert({**found, "steps": steps}, Verification)
     except (IndexError, msgspec.DecodeError, msgspec.ValidationError, TypeError, ValueError):
-        return _failed("the proof runs", last_line(err))
+        return _failed("the verification runs", last_line(err))
 
 
 def _ran(
     script: str, options: Sequence[str], python: str, variables: dict[str, str]
 ) -> tuple[bytes, bytes]:
-    """Run a script of a proof; return its output and errors. Raises TimeoutExpired.
+    """Run a script; return its output and errors. Raises TimeoutExpired.
 
     It forks, and forks of a model that hangs would outlive it: all of its session are ended.
     """
@@ -236,7 +240,7 @@ def _ran(
                 start_new_session=True,
             )
             try:
-                process.wait(PROOF_SECONDS)
+                process.wait(VERIFICATION_SECONDS)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -244,5 +248,5 @@ def _ran(
         return out.read_bytes(), err.read_bytes()
 
 
-def _failed(name: str, detail: str) -> Proof:
-    return Proof(steps=(ProofStep(name=name, passed=False, detail=detail),))
+def _failed(name: str, detail: str) -> Verification:
+    return Verification(steps=(VerificationStep(name=name, passed=False, detail=detail),))

@@ -1,4 +1,4 @@
-"""What is tried against graph breaks, what became of it, and the fix that was proven."""
+"""What is tried against graph breaks, what became of it, and the fix that was verified."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from compilewatch.records import GraphBreak, Record
 FIXES_VERSION = 1
 """The version of what `fixes.jsonl` and `--json` contain."""
 
-LATE = "the proof ends"
-"""The step of a proof that did not end in time: on another day it may."""
+LATE = "the verification ends"
+"""The step of a verification that did not end in time: on another day it may."""
 
 REGIONS_FILE = "regions.json"
-SCRIPT_FILE = "proof.py"
+SCRIPT_FILE = "verify.py"
 """The artifact of a search for regions: a list of `Region` as JSON."""
 
 
@@ -69,7 +69,7 @@ class FixChange(Record, frozen=True, kw_only=True):
     holds_if: tuple[str, ...] = ()
 
 
-class WantedProof(Record, frozen=True, kw_only=True):
+class WantedVerification(Record, frozen=True, kw_only=True):
     """What a worker writes a script for: the changes of the model of its request."""
 
     changes: tuple[FixChange, ...]
@@ -87,15 +87,15 @@ class FixTrial(Record, frozen=True, kw_only=True):
     error: str = ""
 
 
-class ProofStep(Record, frozen=True, kw_only=True):
-    """One requirement of the proof, and what was found."""
+class VerificationStep(Record, frozen=True, kw_only=True):
+    """One requirement of the verification, and what was found."""
 
     name: str
     passed: bool
     detail: str = ""
 
 
-class Proof(Record, frozen=True, kw_only=True):
+class Verification(Record, frozen=True, kw_only=True):
     """What the script of plain PyTorch found, in a process of its own.
 
     `breaks`, `graphs`, `operators` (those that graphs run) and `compilations` are counted without
@@ -105,7 +105,7 @@ class Proof(Record, frozen=True, kw_only=True):
     the script tried, and `holds_if` under which conditions its results hold, a short sentence each.
     """
 
-    steps: tuple[ProofStep, ...]
+    steps: tuple[VerificationStep, ...]
     single_graph: bool = False
     breaks: tuple[int, int] = (0, 0)
     graphs: tuple[int, int] = (0, 0)
@@ -127,7 +127,7 @@ class Proof(Record, frozen=True, kw_only=True):
 
 
 class Rejection(Record, frozen=True, kw_only=True):
-    """Changes that Dynamo accepted and the proof did not."""
+    """Changes that Dynamo accepted and the verification did not."""
 
     changes: tuple[str, ...]
     reason: str
@@ -136,7 +136,7 @@ class Rejection(Record, frozen=True, kw_only=True):
 class FixCost(Record, frozen=True, kw_only=True):
     """Seconds of a call in eager mode, and compiled by Inductor without the fix and with it.
 
-    Medians of measurements in turns, with one thread, for the first shape of the proof; in mode
+    Medians of measurements in turns, with one thread, for the first shape of the script; in mode
     train with a backward. None where the compiler raises an error.
     """
 
@@ -154,9 +154,9 @@ class Region(Record, frozen=True, kw_only=True):
 
 
 class FixStatus(StrEnum):
-    """The result of a search: a single graph, fewer graph breaks, or nothing that is proven."""
+    """The result of a search: a single graph, fewer graph breaks, or nothing that is verified."""
 
-    PROVEN = "proven"
+    VERIFIED = "verified"
     IMPROVES = "improves"
     NOTHING = "nothing"
     NO_BREAK = "no_break"
@@ -167,10 +167,10 @@ class Fix(Record, frozen=True, kw_only=True):
     """The result of a search for one model.
 
     `breaks` are those of the model as it is and `left` those that remain. `code` is the context
-    manager to paste, `patch` its rewrites as a unified diff, `script` the proof as a complete
-    script. `trials` are all evaluations in order, `rejections` what the proof did not accept.
-    `cost` is measured with `--cost` only. `limit` says which limit ended the search, and is empty
-    if it came to its end.
+    manager to paste, `patch` its rewrites as a unified diff, `script` what verified it: plain
+    PyTorch, complete. `trials` are all evaluations in order, `rejections` what the script did not
+    accept. `cost` is measured with `--cost` only. `limit` says which limit ended the search, and is
+    empty if it came to its end.
     """
 
     model: str
@@ -183,7 +183,7 @@ class Fix(Record, frozen=True, kw_only=True):
     code: str = ""
     patch: str = ""
     script: str = ""
-    proof: Proof | None = None
+    verification: Verification | None = None
     trials: tuple[FixTrial, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     regions: tuple[Region, ...] = ()
@@ -194,7 +194,7 @@ class Fix(Record, frozen=True, kw_only=True):
 
     @property
     def holds_if(self) -> tuple[str, ...]:
-        """The conditions of the changes and of the proof, each once."""
+        """The conditions of the changes and of the script, each once."""
         of_changes = [text for change in self.changes for text in change.holds_if]
-        of_proof = self.proof.holds_if if self.proof is not None else ()
-        return tuple(dict.fromkeys([*of_changes, *of_proof]))
+        of_script = self.verification.holds_if if self.verification is not None else ()
+        return tuple(dict.fromkeys([*of_changes, *of_script]))

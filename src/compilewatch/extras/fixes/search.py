@@ -1,7 +1,7 @@
-"""The search for a fix: which changes remove graph breaks, as few as possible, and proven.
+"""The search for a fix: which changes remove graph breaks, as few as possible, and verified.
 
 The logic knows neither processes nor torch: an evaluator says what Dynamo does under changes, and a
-prover what the script of plain PyTorch says.
+verifier what the script of plain PyTorch says.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from compilewatch.extras.fixes.records import (
     FixKind,
     FixStatus,
     FixTrial,
-    Proof,
     Region,
     Rejection,
+    Verification,
 )
 from compilewatch.records import GraphBreak, Result, StackFrame, Status
 
@@ -34,15 +34,15 @@ Changes = tuple[FixChange, ...]
 MAX_EVALUATIONS = 24
 MAX_SECONDS = 600.0
 
-MAX_PROOFS = 4
-"""Each takes as long as several evaluations; what four proofs reject is not worth a fifth."""
+MAX_VERIFICATIONS = 4
+"""Each takes as long as several evaluations; what four scripts reject is not worth a fifth."""
 
 MAX_REWRITES = 4
 """How many rewrites are made one after the other while the compiler still fails."""
 
 
 WITHOUT = "without the fix, too"
-"""What a proof says of a failure that is not the fix's (`worker.results`): the search ends."""
+"""What a script says of a failure that is not the fix's (`worker.results`): the search ends."""
 
 
 class FixEvaluator(Protocol):
@@ -51,10 +51,10 @@ class FixEvaluator(Protocol):
     def __call__(self, changes: Changes) -> Result: ...
 
 
-class Prover(Protocol):
-    """Writes the script that proves changes, and runs it in a process of its own."""
+class Verifier(Protocol):
+    """Writes the script that verifies changes, and runs it in a process of its own."""
 
-    def __call__(self, changes: Changes) -> tuple[str, Proof]: ...
+    def __call__(self, changes: Changes) -> tuple[str, Verification]: ...
 
 
 class LimitReachedError(Exception):
@@ -66,7 +66,7 @@ class Search:
     """A search for one model. `report` gets what is tried, and how many trials there were."""
 
     evaluate: FixEvaluator
-    prove: Prover
+    verify: Verifier
     place: Place
     max_evaluations: int = MAX_EVALUATIONS
     max_seconds: float = MAX_SECONDS
@@ -74,12 +74,12 @@ class Search:
     report: Callable[[str, int], None] = lambda *_: None
     trials: list[FixTrial] = field(default_factory=list)
     _known: dict[frozenset[str], Result] = field(default_factory=dict)
-    _not_proven: Changes = ()
-    """What helps, as far as this climb has come; it is proven where the evaluations end."""
+    _not_verified: Changes = ()
+    """What helps, as far as this climb has come; it is verified where the evaluations end."""
     _began: float = field(default_factory=time.monotonic)
 
     def run(self) -> Fix:
-        """Search, prove, and return the best fix that was proven."""
+        """Search, verify, and return the best fix that was verified."""
         baseline = self._result(())
         made = Found(model=baseline.request.model.name, breaks=baseline.breaks)
         if baseline.status is Status.PASS:
@@ -91,48 +91,54 @@ class Search:
             self._search(baseline, made)
         except LimitReachedError as limit:
             made.limit = str(limit)
-            if made.proof is None and self._not_proven:
+            if made.verification is None and self._not_verified:
                 with suppress(LimitReachedError):  # of the time
-                    self._prove_into(made, self._not_proven)
-        if made.proof is None:
-            return made.fix(self, FixStatus.NOTHING, "nothing that was tried is proven")
-        return made.fix(self, *outcome_of(made.proof))
+                    self._verify_into(made, self._not_verified)
+        if made.verification is None:
+            return made.fix(self, FixStatus.NOTHING, "nothing that was tried is verified")
+        return made.fix(self, *outcome_of(made.verification))
 
     def _search(self, baseline: Result, made: Found) -> None:
         banned: set[str] = set()
-        for _ in range(MAX_PROOFS):
+        for _ in range(MAX_VERIFICATIONS):
             chosen = self._climb(baseline, frozenset(banned))
             if not chosen or not _better(self._result(chosen), baseline):
                 return
             chosen = self._minimised(chosen)
-            proof = self._prove_into(made, chosen)
-            if (proof.holds and proof.single_graph) or WITHOUT in proof.failure:
+            verification = self._verify_into(made, chosen)
+            if (
+                verification.holds and verification.single_graph
+            ) or WITHOUT in verification.failure:
                 return
             left = [each for each in chosen if each.name not in banned]
             banned.add(left[-1].name)  # the most intrusive one
             self._check_time()
 
-    def _prove_into(self, made: Found, changes: Changes) -> Proof:
-        """Prove changes, and keep them if they hold and are not worse than what is kept."""
-        attempt = prove_with_more(self._prove, changes)
-        self._not_proven = ()
+    def _verify_into(self, made: Found, changes: Changes) -> Verification:
+        """Verify changes, and keep them if they hold and are not worse than what is kept."""
+        attempt = verify_with_more(self._verify, changes)
+        self._not_verified = ()
         made.rejections += attempt.rejections
-        proof = attempt.proof
-        if proof.holds and (made.proof is None or proof.single_graph):
-            made.changes, made.script, made.proof = attempt.changes, attempt.script, proof
+        verification = attempt.verification
+        if verification.holds and (made.verification is None or verification.single_graph):
+            made.changes, made.script, made.verification = (
+                attempt.changes,
+                attempt.script,
+                verification,
+            )
             made.left = self._left(attempt.changes)
-        return proof
+        return verification
 
     def _climb(self, baseline: Result, banned: frozenset[str]) -> Changes:
         """Add changes, from the first break to those that it hid, until nothing helps any more."""
         chosen: Changes = ()
-        self._not_proven = ()
+        self._not_verified = ()
         result = baseline
         while result.status is not Status.PASS:
             added = self._next(chosen, result, banned)
             if added is None:
                 break
-            self._not_proven = chosen = (*chosen, *added)
+            self._not_verified = chosen = (*chosen, *added)
             result = self._result(chosen)
         return chosen
 
@@ -189,13 +195,13 @@ class Search:
         for each in reversed(chosen):
             without = tuple(other for other in chosen if other is not each)
             if without and not _better(wanted, self._result(without)):
-                self._not_proven = chosen = without
+                self._not_verified = chosen = without
         return tuple(sorted(chosen, key=lambda each: list(FixKind).index(each.kind)))
 
-    def _prove(self, changes: Changes) -> tuple[str, Proof]:
+    def _verify(self, changes: Changes) -> tuple[str, Verification]:
         self._check_time()
-        self.report(f"proving {names_of(changes)}", len(self.trials))
-        return self.prove(changes)
+        self.report(f"verifying {names_of(changes)}", len(self.trials))
+        return self.verify(changes)
 
     def _left(self, chosen: Changes) -> tuple[GraphBreak, ...]:
         """The breaks that remain under changes, one of which may not have been evaluated."""
@@ -232,7 +238,7 @@ class Found:
     left: tuple[GraphBreak, ...] = ()
     changes: Changes = ()
     script: str = ""
-    proof: Proof | None = None
+    verification: Verification | None = None
     rejections: list[Rejection] = field(default_factory=list)
     regions: tuple[Region, ...] = ()
     limit: str = ""
@@ -245,11 +251,11 @@ class Found:
             status=status,
             detail=detail,
             breaks=self.breaks,
-            left=self.left if self.proof is not None else self.breaks,
+            left=self.left if self.verification is not None else self.breaks,
             changes=self.changes,
             code=pasteable(self.changes, title) if self.changes else "",
             script=self.script,
-            proof=self.proof,
+            verification=self.verification,
             trials=tuple(search.trials),
             rejections=tuple(self.rejections),
             regions=self.regions,
@@ -259,38 +265,40 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProofAttempt:
-    """Changes with the proof of them, and what the proof rejected before."""
+class VerificationAttempt:
+    """Changes with the verification of them, and what the verification rejected before."""
 
     changes: Changes
     script: str
-    proof: Proof
+    verification: Verification
     rejections: tuple[Rejection, ...]
 
 
-def prove_with_more(prove: Prover, changes: Changes) -> ProofAttempt:
-    """Prove changes; where that fails for a reason that one more removes, prove them with it."""
-    script, proof = prove(changes)
+def verify_with_more(verify: Verifier, changes: Changes) -> VerificationAttempt:
+    """Verify changes; where that fails for a reason that one more removes, verify them with it."""
+    script, verification = verify(changes)
     rejections: list[Rejection] = []
-    while not proof.holds:
+    while not verification.holds:
         names = tuple(each.name for each in changes)
-        rejections.append(Rejection(changes=names, reason=proof.failure))
-        more = after_rejection(proof.failure)
+        rejections.append(Rejection(changes=names, reason=verification.failure))
+        more = after_rejection(verification.failure)
         if more is None or more.name in names:
             break
         try:
-            script, proof = prove((more, *changes))
+            script, verification = verify((more, *changes))
         except LimitReachedError:  # what was rejected until now is said all the same
             break
         changes = (more, *changes)
-    return ProofAttempt(changes=changes, script=script, proof=proof, rejections=tuple(rejections))
+    return VerificationAttempt(
+        changes=changes, script=script, verification=verification, rejections=tuple(rejections)
+    )
 
 
-def outcome_of(proof: Proof) -> tuple[FixStatus, str]:
-    """Return the status of a proven fix, and what it does in a few words."""
-    if proof.single_graph:
-        return FixStatus.PROVEN, "one graph"
-    before, after = proof.breaks
+def outcome_of(verification: Verification) -> tuple[FixStatus, str]:
+    """Return the status of a verified fix, and what it does in a few words."""
+    if verification.single_graph:
+        return FixStatus.VERIFIED, "one graph"
+    before, after = verification.breaks
     return FixStatus.IMPROVES, f"{after} graph breaks instead of {before}"
 
 

@@ -1,4 +1,4 @@
-"""A fix as text: what goes, the code to paste, the proof, and what was tried."""
+"""A fix as text: what goes, the code to paste, the verification, and what was tried."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch.extras.fixes.records import Fix, FixCost, FixKind, FixStatus, Proof
+from compilewatch.extras.fixes.records import Fix, FixCost, FixKind, FixStatus, Verification
 from compilewatch.records import GraphBreak
 from compilewatch.report.terminal.pieces import Indented, plain
 from compilewatch.report.wording import milliseconds
 
 _STYLES = {
-    FixStatus.PROVEN: "green",
+    FixStatus.VERIFIED: "green",
     FixStatus.NO_BREAK: "green",
     FixStatus.IMPROVES: "yellow",
     FixStatus.NOTHING: "red",
     FixStatus.NO_VERDICT: "red",
 }
 _WORDS = {
-    FixStatus.PROVEN: "proven",
+    FixStatus.VERIFIED: "verified",
     FixStatus.NO_BREAK: "nothing to fix",
     FixStatus.IMPROVES: "improves only",
     FixStatus.NOTHING: "no fix",
@@ -48,20 +48,20 @@ def fix_panel(found: Fix, *, verbose: bool = False) -> RenderableType:
         parts += ["", Text("Graph breaks", "bold"), Indented(_breaks(found))]
     if found.code:
         parts += ["", Text("Fix", "bold"), Indented(_fix(found, verbose=verbose))]
-    if found.proof is not None:
-        parts += ["", Text("Proof", "bold"), Indented(_proof(found.proof))]
+    if found.verification is not None:
+        parts += ["", Text("Verification", "bold"), Indented(_verification(found.verification))]
         parts.append(Indented(Text("At reduced depth, on this machine's CPU.", "dim")))
     if found.cost is not None:
         parts.append(Indented(plain(cost_words(found.cost))))
     for each in found.rejections:
-        line = f"rejected by the proof: {' and '.join(each.changes)}: {each.reason}"
+        line = f"rejected by the verification: {' and '.join(each.changes)}: {each.reason}"
         parts += ["", plain(line)]
     if found.regions:
         parts += ["", Text("Compile these instead", "bold")]
         for region in found.regions:
             line = f"{region.name} ({region.kind}): {region.share:.0%} of the operators"
             parts.append(Indented(plain(line)))
-    if verbose or not found.proof:
+    if verbose or not found.verification:
         parts += ["", Text("Tried", "bold"), Indented(_trials(found))]
     evaluations = f"{len(found.trials)} evaluations, {found.seconds:.0f} s"
     limit = f"; ended by the limit of {found.limit}" if found.limit else ""
@@ -125,13 +125,13 @@ def _code(source: str, language: str) -> RenderableType:
     return Syntax(source.rstrip(), language, theme="ansi_dark", background_color="default")
 
 
-def _proof(proof: Proof) -> Table:
+def _verification(verification: Verification) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
-    for step in proof.steps:
+    for step in verification.steps:
         mark = Text("ok", "green") if step.passed else Text("failed", "red")
         table.add_row(mark, plain(step.name), plain(step.detail))
     for name, label in _COUNTED.items():
-        before, after = getattr(proof, name)
+        before, after = getattr(verification, name)
         without = "" if before is None else f"{before} without the fix, "
         table.add_row("", plain(label), plain(f"{without}{after} with it"))
     return table

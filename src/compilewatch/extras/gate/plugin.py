@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--compilewatch-fix",
         action="store_true",
-        help="name a proven fix in the message of a failed check, if one is found in time",
+        help="name a verified fix in the message of a failed check, if one is found in time",
     )
     group.addoption(
         "--compilewatch-fix-timeout",

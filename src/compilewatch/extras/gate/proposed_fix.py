@@ -1,4 +1,4 @@
-"""What a failed check says of a fix: a proven one of this model, or a stored one of another."""
+"""What a failed check says of a fix: a verified one of this model, or a stored one of another."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from compilewatch.records import Result
 from compilewatch.store import Store
 
 SEARCH_SHARE = 0.6
-"""Of the time; the rest is for the proof of what the search has found."""
+"""Of the time; the rest is for the verification of what the search has found."""
 
 END_SECONDS = 10.0
 
-_PROVEN = frozenset({FixStatus.PROVEN, FixStatus.IMPROVES})
+_VERIFIED = frozenset({FixStatus.VERIFIED, FixStatus.IMPROVES})
 
 
 def searched_fix(
@@ -37,17 +37,17 @@ def searched_fix(
     shown = shlex.join(["compilewatch", *command[3:]])
     if isinstance(found, str):
         yield f"fix:        {found}: {shown}"
-    elif found.status in _PROVEN:
+    elif found.status in _VERIFIED:
         names = " and ".join(each.name for each in found.changes)
-        yield f"fix:        {names} (proven: {found.detail})"
+        yield f"fix:        {names} (verified: {found.detail})"
         yield from (f"    {line}".rstrip() for line in found.code.splitlines())
-        yield f"proof:      {shown} --save proof.py"
+        yield f"verify:     {shown} --save verify.py"
     else:
         yield f"fix:        {found.detail}: {shown}"
 
 
 def stored_fix(result: Result) -> Iterator[str]:
-    """Yield what a stored run has proven for the same graph breaks, and that it is of another."""
+    """Yield what a stored run has verified for the same graph breaks, and that it is of another."""
     found = None
     with contextlib.suppress(CompilewatchError):
         found = stored_fix_for(Store(Path(load_settings({}).output_dir)), result)
@@ -60,7 +60,7 @@ def stored_fix(result: Result) -> Iterator[str]:
     fix = found.fix
     yield f"fix:        {' and '.join(fix.changes)}"
     where = f"{fix.model} in run {found.run}"
-    yield f"    proven for {where}, for the same graph break, and not for this model"
+    yield f"    verified for {where}, for the same graph break, and not for this model"
     yield from (f"    {line}".rstrip() for line in fix.code.splitlines())
 
 
@@ -88,7 +88,7 @@ def _found(command: Sequence[str], root: Path, seconds: float) -> Fix | str:
                 process.communicate(timeout=END_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
-            return f"none is proven within {seconds:g} s"
+            return f"none is verified within {seconds:g} s"
     try:
         return msgspec.json.decode(out, type=Fix)
     except msgspec.DecodeError:

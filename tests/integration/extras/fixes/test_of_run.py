@@ -1,4 +1,4 @@
-"""`fix --all-of` on a stored run: real workers, real proofs, and everything that shows them."""
+"""`fix --all-of` on a stored run: real workers, real scripts, and everything that shows them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MANIFEST = "".join(
 
 
 @pytest.mark.matrix
-def test_the_fixes_of_a_run_are_found_proven_stored_and_shown(
+def test_the_fixes_of_a_run_are_found_verified_stored_and_shown(
     tmp_path: Path, warm_launcher: WarmLauncher
 ) -> None:
-    """A minute or more: only real processes show what is proven for one model and for another."""
+    """A minute or more: only real processes show what is verified for one model and for another."""
     del warm_launcher
     shutil.copy(Path(next(iter(cases.__path__)), "fixable.py"), tmp_path)
     (tmp_path / "models.toml").write_text(MANIFEST)
@@ -49,27 +49,27 @@ def test_the_fixes_of_a_run_are_found_proven_stored_and_shown(
     fixes = {each["model"]: each for each in found["fixes"]}
     states = {name: (each["state"], each["origin"]) for name, each in fixes.items()}
     assert states == {
-        "team/small": ("proven", "search"),
-        "team/large": ("proven", "known"),
+        "team/small": ("verified", "search"),
+        "team/large": ("verified", "known"),
         "team/breaking": ("nothing", "search"),
     }
     assert found["total"]["models"] == ["team/small", "team/large"]
     assert found["total"]["downloads"] == 500
 
-    proof = folder / fixes["team/large"]["script_file"]
-    assert "import compilewatch" not in proof.read_text()
+    verification = folder / fixes["team/large"]["script_file"]
+    assert "import compilewatch" not in verification.read_text()
 
     again = run("fix", "--all-of", "latest")
     assert "3 of them known from before" in again.stderr
-    assert "Proven: this change leaves 2 more models without graph breaks" in again.stdout
+    assert "Verified: this change leaves 2 more models without graph breaks" in again.stdout
 
     assert run("report", "latest").returncode == 0
     page = (folder / "report" / "models" / "team--large.html").read_text()
-    assert "<h5>Proven fix</h5>" in page
-    line = 'compilewatch_fixes_models{fix_state="proven",mode="eval",source="manifest",'
+    assert "<h5>Verified fix</h5>" in page
+    line = 'compilewatch_fixes_models{fix_state="verified",mode="eval",source="manifest",'
     assert f'{line}target="dynamo"}} 2.0' in (folder / "metrics.prom").read_text()
     ranked = run("leverage", "latest")
     assert "ignore_logging_functions: info (2 of 2 models)" in ranked.stdout
     explained = run("explain", "./fixable.py:large", "--inputs", "fixable:inputs")
-    assert "where it is proven for team/small" in explained.stdout.replace("large", "small")
-    assert "For ./fixable.py:large nothing is proven" in explained.stdout
+    assert "where it is verified for team/small" in explained.stdout.replace("large", "small")
+    assert "For ./fixable.py:large nothing is verified" in explained.stdout

@@ -1,6 +1,6 @@
-"""The proof rejects fixes that are tempting and wrong, and accepts right ones.
+"""The verification rejects fixes that are tempting and wrong, and accepts right ones.
 
-One process proves all fixes, and writes a line for each, for which the test of that fix waits. Only
+One process verifies all fixes, and writes a line for each: the test of that fix waits for it. Only
 the last tests write scripts and run them as `fix` does, which takes two processes each.
 """
 
@@ -25,7 +25,7 @@ CASES_FOLDER = Path(__file__).parents[3] / "cases"
 sys.path.insert(0, str(CASES_FOLDER))
 
 from tempting_fixes import CASES, Case  # noqa: E402
-from tempting_proofs import Said  # noqa: E402
+from tempting_verifications import Said  # noqa: E402
 
 RIGHT = [case for case in CASES if case.right is not None]
 
@@ -33,18 +33,18 @@ OFTEN = {"ChecksForNan", "DrawsTwice", "HoldsNumbers"}
 """Models whose tempting fix is always rejected; the others are in the matrix."""
 
 RIGHT_OFTEN = {"HoldsNumbers"}
-"""Models whose right fix is always proven; those of the others are in the matrix."""
+"""Models whose right fix is always verified; those of the others are in the matrix."""
 
 INDUCTOR = ["ChecksForNan.right", "ChangesInput.right"]
 """Fixes that Inductor compiles here: a check in its code, and a change in place."""
 
-Proofs = Callable[[str], Said]
+Verifications = Callable[[str], Said]
 
 
-def proving(fixes: list[str], *options: str) -> Iterator[Proofs]:
-    """Yield a function that returns what a process that proves fixes in this order says of one."""
+def verifying(fixes: list[str], *options: str) -> Iterator[Verifications]:
+    """Yield a function that returns what a process that verifies fixes in order says of one."""
     process = subprocess.Popen(
-        [sys.executable, "tempting_proofs.py", *fixes, *options],
+        [sys.executable, "tempting_verifications.py", *fixes, *options],
         cwd=CASES_FOLDER,
         env=os.environ | WORKER_VARIABLES,
         stdout=subprocess.PIPE,
@@ -67,19 +67,19 @@ def proving(fixes: list[str], *options: str) -> Iterator[Proofs]:
 
 
 @pytest.fixture(scope="module")
-def proofs(request: pytest.FixtureRequest) -> Iterator[Proofs]:
-    """The proofs of the fixes that are tested, in the order of their tests."""
+def verifications(request: pytest.FixtureRequest) -> Iterator[Verifications]:
+    """The verifications of the fixes that are tested, in the order of their tests."""
     chosen = []
     for item in request.session.items:
         case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
         if isinstance(case, Case):
             chosen.append(f"{case.name}.{'wrong' if 'rejected' in item.name else 'right'}")
-    yield from proving(chosen)
+    yield from verifying(chosen)
 
 
 @pytest.fixture(scope="module")
-def proofs_with_inductor() -> Iterator[Proofs]:
-    yield from proving(INDUCTOR, "--inductor")
+def verifications_with_inductor() -> Iterator[Verifications]:
+    yield from verifying(INDUCTOR, "--inductor")
 
 
 def failures(said: Said) -> list[tuple[str, str]]:
@@ -100,8 +100,8 @@ def selected(cases: Iterable[Case], often: Container[str]) -> list[object]:
 
 
 @pytest.mark.parametrize("case", selected(CASES, OFTEN))
-def test_a_tempting_fix_is_rejected(case: Case, proofs: Proofs) -> None:
-    found = failures(proofs(f"{case.name}.wrong"))
+def test_a_tempting_fix_is_rejected(case: Case, verifications: Verifications) -> None:
+    found = failures(verifications(f"{case.name}.wrong"))
     assert case.requirement in [name for name, _ in found], (case.why, found)
     # Some of torch.compiler mark a function for good; no fix that is searched does that.
     if "torch.compiler" not in case.wrong.name:
@@ -109,8 +109,8 @@ def test_a_tempting_fix_is_rejected(case: Case, proofs: Proofs) -> None:
 
 
 @pytest.mark.parametrize("case", selected(RIGHT, RIGHT_OFTEN))
-def test_a_right_fix_is_accepted(case: Case, proofs: Proofs) -> None:
-    said = proofs(f"{case.name}.right")
+def test_a_right_fix_is_accepted(case: Case, verifications: Verifications) -> None:
+    said = verifications(f"{case.name}.right")
     assert failures(said) == []
     assert said.single_graph
     assert said.steps[-1][0] == "results of Inductor"  # nothing was left out
@@ -118,9 +118,11 @@ def test_a_right_fix_is_accepted(case: Case, proofs: Proofs) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("fix", INDUCTOR)
-def test_a_right_fix_is_accepted_with_inductor(fix: str, proofs_with_inductor: Proofs) -> None:
+def test_a_right_fix_is_accepted_with_inductor(
+    fix: str, verifications_with_inductor: Verifications
+) -> None:
     """It takes the C++ compiler, whose code may lose a check or a change in place."""
-    assert failures(proofs_with_inductor(fix)) == []
+    assert failures(verifications_with_inductor(fix)) == []
 
 
 @pytest.fixture(scope="module")
@@ -146,11 +148,11 @@ def test_the_script_says_the_same(finder: Finder, name: str, which: str, failed:
     )
     model = ModelSpec(source="test", name=case.name, build=build)
     request = Request(model=model, target=Target(), key="0")
-    script, proof = finder.prove(request, (getattr(case, which),))
+    script, verification = finder.verify(request, (getattr(case, which),))
     assert "compilewatch" not in script.replace(str(CASES_FOLDER), "")
-    assert proof.holds == (not failed), proof.steps
-    assert failed in proof.failure
+    assert verification.holds == (not failed), verification.steps
+    assert failed in verification.failure
     if not failed:
-        assert proof.single_graph
-        assert proof.breaks == (1, 0)
-        assert proof.steps[0].detail == "both shapes"
+        assert verification.single_graph
+        assert verification.breaks == (1, 0)
+        assert verification.steps[0].detail == "both shapes"

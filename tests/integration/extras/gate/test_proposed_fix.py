@@ -1,4 +1,4 @@
-"""`--compilewatch-fix` through pytest: a fix that is searched and proven within its time."""
+"""`--compilewatch-fix` through pytest: a fix that is searched and verified within its time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def announcing() -> nn.Module:
 
 
 @pytest.mark.matrix
-def test_a_failed_check_names_a_proven_fix_within_its_time(tmp_path: Path) -> None:
+def test_a_failed_check_names_a_verified_fix_within_its_time(tmp_path: Path) -> None:
     """Half a minute or more: the search and its limit are other processes, which end with it."""
     shutil.copy(Path(next(iter(cases.__path__)), "fixable.py"), tmp_path)
     with (tmp_path / "fixable.py").open("a") as file:
@@ -41,7 +41,9 @@ def test_a_failed_check_names_a_proven_fix_within_its_time(tmp_path: Path) -> No
         return done.stdout
 
     assert "fix:" not in run()
-    assert "none is proven within 1 s" in run("--compilewatch-fix", "--compilewatch-fix-timeout=1")
+    assert "none is verified within 1 s" in run(
+        "--compilewatch-fix", "--compilewatch-fix-timeout=1"
+    )
     found = run("--compilewatch-fix", "--compilewatch-fix-timeout=400")
-    assert "fix:        ignore_logging_functions: info (proven: one graph)" in found
-    assert "proof:      compilewatch fix fixable:announcing --python-path" in found
+    assert "fix:        ignore_logging_functions: info (verified: one graph)" in found
+    assert "verify:     compilewatch fix fixable:announcing --python-path" in found

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from compilewatch.analysis.leverage import By, leverage
 from compilewatch.analysis.predictions import check
-from compilewatch.analysis.proven import proven_fixes
+from compilewatch.analysis.verified_fixes import verified_fixes
 from compilewatch.api.stored_fixes import StoredFix
 from compilewatch.cli.rendering.fixes import check_text, fixes_table
 from compilewatch.cli.rendering.stored_fix import stored_fix_text
@@ -71,7 +71,7 @@ FIXES = tuple(
         model=name,
         target=Target(),
         detail="one graph",
-        proven=True,
+        verified=True,
         single_graph=True,
         changes=("capture_scalar_outputs=True",),
         removed=frozenset({SHARED.fingerprint}),
@@ -81,27 +81,27 @@ FIXES = tuple(
 )
 
 
-def test_proven_fixes_have_a_column_and_a_total() -> None:
+def test_verified_fixes_have_a_column_and_a_total() -> None:
     found = leverage(BROKEN)
-    proven = proven_fixes(found, BROKEN, FIXES)
-    text = " ".join(piped(fixes_table(found, proven)).split())
+    verified = verified_fixes(found, BROKEN, FIXES)
+    text = " ".join(piped(fixes_table(found, verified)).split())
     assert "capture_scalar_outputs=True (2 of 3 models)" in text
     assert (
-        "Proven: this change leaves 2 more models without graph breaks, 1 M downloads a month; "
-        "each of them has a proof of its own."
+        "Verified: this change leaves 2 more models without graph breaks, 1 M downloads a month; "
+        "each of them is verified by a script of its own."
     ) in text
 
 
-def test_a_fix_of_another_model_says_where_it_is_from_and_that_it_is_not_proven_here() -> None:
+def test_a_fix_of_another_model_says_where_it_is_from_and_that_it_is_not_verified_here() -> None:
     result = BROKEN[2]
     stored = StoredFix(run="20260102", fix=FIXES[0], covered=frozenset({SHARED.fingerprint}))
     text = piped(stored_fix_text(stored, result))
     assert "Stored fix: capture_scalar_outputs=True" in text
-    assert "From run 20260102, where it is proven for A; it removes 1 of 2 graph breaks." in text
-    assert "For C nothing is proven: compilewatch fix C" in text
+    assert "From run 20260102, where it is verified for A; it removes 1 of 2 graph breaks." in text
+    assert "For C nothing is verified: compilewatch fix C" in text
     assert "import torch" in text
 
 
-def test_a_fix_of_the_same_model_is_proven_for_it() -> None:
+def test_a_fix_of_the_same_model_is_verified_for_it() -> None:
     stored = StoredFix(run="20260102", fix=FIXES[0], covered=frozenset({SHARED.fingerprint}))
-    assert "nothing is proven" not in piped(stored_fix_text(stored, BROKEN[0]))
+    assert "nothing is verified" not in piped(stored_fix_text(stored, BROKEN[0]))

@@ -51,6 +51,6 @@ def test_limits_are_those_of_the_command_unless_given(monkeypatch: pytest.Monkey
         Limits(evaluations=MAX_EVALUATIONS, seconds=MAX_SECONDS),
         Limits(evaluations=3, seconds=5),
     ]
-    assert (found.status, found.code, found.proof) == ("nothing", "", None)
+    assert (found.status, found.code, found.verification) == ("nothing", "", None)
     assert "no fix" in str(found)
     assert '"status":"nothing"' in found.to_json()

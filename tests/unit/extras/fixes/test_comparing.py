@@ -1,4 +1,4 @@
-"""Which differences between two calls of a model the proof of a fix sees, and which it forgives."""
+"""Which differences between two calls of a model the script sees, and which it forgives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fix cannot be proven for is refused; nothing of a proof outlives it."""
+"""What a fix cannot be verified for is refused; nothing of a verification outlives it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError
 from compilewatch.extras.fixes import fixing
-from compilewatch.extras.fixes.fixing import find_fix, run_proof
+from compilewatch.extras.fixes.fixing import find_fix, run_verification
 from compilewatch.extras.fixes.records import LATE
 from compilewatch.records import DeclaredDevice, Target
 from tests.factories import request
@@ -49,17 +49,19 @@ sys.exit("no model")
 
 
 @pytest.mark.process
-def test_forks_of_a_proof_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forks_of_a_verification_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fork has the output, too: waiting for its end would take as long as the model hangs."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     script = FORKS.format(fifo=str(fifo))
     for alone, seconds, failure in (
-        (True, 30, "the proof runs: no model"),
+        (True, 30, "the verification runs: no model"),
         (False, 0.5, f"{LATE}: not within 0.5 s"),
     ):
-        monkeypatch.setattr(fixing, "PROOF_SECONDS", seconds)
+        monkeypatch.setattr(fixing, "VERIFICATION_SECONDS", seconds)
         with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb") as held:
-            assert run_proof(script, sys.executable, {}, alone=alone).failure == failure
+            assert run_verification(script, sys.executable, {}, alone=alone).failure == failure
             assert select.select([held], [], [], 5)[0]
             assert held.read() == b""  # nobody holds it any more

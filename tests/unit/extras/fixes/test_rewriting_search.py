@@ -8,7 +8,13 @@ import pytest
 
 from compilewatch.extras.fixes import search
 from compilewatch.extras.fixes.candidates import Place
-from compilewatch.extras.fixes.records import FixChange, FixKind, FixStatus, Proof, ProofStep
+from compilewatch.extras.fixes.records import (
+    FixChange,
+    FixKind,
+    FixStatus,
+    Verification,
+    VerificationStep,
+)
 from compilewatch.extras.fixes.search import Search
 from compilewatch.records import ErrorRecord, GraphBreak, Result, Status
 from tests.factories import graph_break, request, result
@@ -57,9 +63,11 @@ def searched(
         return results.get(tuple(each.name for each in changes), broken)
 
     monkeypatch.setattr(search, "proposals", proposals)
-    proof = Proof(steps=(ProofStep(name="all", passed=True),), single_graph=True)
+    verification = Verification(
+        steps=(VerificationStep(name="all", passed=True),), single_graph=True
+    )
     place = Place(request=request(), source_of=lambda _: None)
-    return Search(evaluate=evaluate, prove=lambda _: ("script", proof), place=place), broken
+    return Search(evaluate=evaluate, verify=lambda _: ("script", verification), place=place), broken
 
 
 def test_rewrites_are_added_while_the_error_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +80,7 @@ def test_rewrites_are_added_while_the_error_moves_on(monkeypatch: pytest.MonkeyP
         },
     )
     found = made.run()
-    assert found.status is FixStatus.PROVEN
+    assert found.status is FixStatus.VERIFIED
     assert [each.name for each in found.changes] == ["setting", "first rewrite", "second rewrite"]
 
 

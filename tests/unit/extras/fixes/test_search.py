@@ -17,10 +17,10 @@ from compilewatch.extras.fixes.records import (
     FixChange,
     FixKind,
     FixStatus,
-    Proof,
-    ProofStep,
+    Verification,
+    VerificationStep,
 )
-from compilewatch.extras.fixes.search import MAX_PROOFS, Search
+from compilewatch.extras.fixes.search import MAX_VERIFICATIONS, Search
 from compilewatch.records import ErrorRecord, GraphBreak, Result, Status
 from tests.factories import graph_break, request, result
 
@@ -63,7 +63,7 @@ class World:
     errors: Callable[[Names], bool] = lambda _: False
     rejects: Callable[[Names], str] = lambda _: ""
     single: Callable[[Names], bool] | None = None
-    proven: list[list[str]] = field(default_factory=list)
+    verified: list[list[str]] = field(default_factory=list)
 
     def left(self, names: Names) -> list[str]:
         there = [place for place, needed in self.breaks.items() if not needed <= names]
@@ -76,14 +76,14 @@ class World:
         left = self.left(names)
         return broken(*left) if left else result()
 
-    def prove(self, changes: Sequence[FixChange]) -> tuple[str, Proof]:
+    def verify(self, changes: Sequence[FixChange]) -> tuple[str, Verification]:
         names = frozenset(each.name for each in changes)
-        self.proven.append([each.name for each in changes])
+        self.verified.append([each.name for each in changes])
         reason = self.rejects(names)
         single = self.single(names) if self.single else not self.left(names)
-        step = ProofStep(name="results", passed=not reason, detail=reason)
+        step = VerificationStep(name="results", passed=not reason, detail=reason)
         counts = (len(self.left(frozenset())), len(self.left(names)))
-        return "script", Proof(steps=(step,), single_graph=single, breaks=counts)
+        return "script", Verification(steps=(step,), single_graph=single, breaks=counts)
 
     def proposals(
         self, breaks: Sequence[GraphBreak], _: Place, *, rewrites: bool
@@ -97,7 +97,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fix]:
     def search(world: World, **options: Any) -> Fix:
         monkeypatch.setattr(searching, "proposals", world.proposals)
         place = Place(request=request(), source_of=lambda _: None)
-        return Search(evaluate=world.evaluate, prove=world.prove, place=place, **options).run()
+        return Search(evaluate=world.evaluate, verify=world.verify, place=place, **options).run()
 
     return search
 
@@ -123,7 +123,7 @@ def test_a_model_that_cannot_be_judged_is_not_searched(found: Callable[..., Fix]
 
 def test_two_changes_that_help_only_together(found: Callable[..., Fix]) -> None:
     fix = found(World({"forward": {"A", "B"}}, {"forward": [A, B]}))
-    assert (fix.status, names(fix)) == (FixStatus.PROVEN, ["A", "B"])
+    assert (fix.status, names(fix)) == (FixStatus.VERIFIED, ["A", "B"])
     assert fix.left == ()
     assert fix.code
     assert fix.script == "script"
@@ -132,7 +132,7 @@ def test_two_changes_that_help_only_together(found: Callable[..., Fix]) -> None:
 def test_what_is_not_needed_is_left_out(found: Callable[..., Fix]) -> None:
     world = World({"forward": {"B"}}, {"forward": [A, B, C, D]})
     assert names(found(world)) == ["B"]
-    assert world.proven == [["B"]]
+    assert world.verified == [["B"]]
 
 
 def test_the_least_intrusive_change_comes_first_in_the_code(found: Callable[..., Fix]) -> None:
@@ -153,7 +153,7 @@ def test_it_goes_on_to_breaks_that_others_hid(found: Callable[..., Fix]) -> None
         hidden=dict(itertools.pairwise(places[::-1])),
     )
     fix = found(world)
-    assert (fix.status, names(fix)) == (FixStatus.PROVEN, ["A", "B", "C", "D"])
+    assert (fix.status, names(fix)) == (FixStatus.VERIFIED, ["A", "B", "C", "D"])
     assert [each.breaks for each in fix.trials[:5]] == [1, 1, 1, 1, 0]
 
 
@@ -188,22 +188,26 @@ def test_a_change_that_works_once_only_is_tried_alone(found: Callable[..., Fix])
     assert [each.changes for each in fix.trials][1:3] == [("A",), ("once",)]
 
 
-def test_what_the_proof_rejects_is_banned_and_another_found(found: Callable[..., Fix]) -> None:
+def test_what_the_verification_rejects_is_banned_and_another_found(
+    found: Callable[..., Fix],
+) -> None:
     """Either change removes the break, and the first one is wrong."""
     world = World({}, {"forward": [A, B]}, rejects=lambda names: "NaN" if "A" in names else "")
     world.left = lambda names: [] if names else ["forward"]  # type: ignore[method-assign]
     fix = found(world)
-    assert (fix.status, names(fix)) == (FixStatus.PROVEN, ["B"])
+    assert (fix.status, names(fix)) == (FixStatus.VERIFIED, ["B"])
     assert [(each.changes, each.reason) for each in fix.rejections] == [(("A",), "results: NaN")]
 
 
-def test_nothing_is_printed_if_the_proof_rejects_everything(found: Callable[..., Fix]) -> None:
-    changes = [change(f"change {number}") for number in range(2 * MAX_PROOFS)]
+def test_nothing_is_printed_if_the_verification_rejects_everything(
+    found: Callable[..., Fix],
+) -> None:
+    changes = [change(f"change {number}") for number in range(2 * MAX_VERIFICATIONS)]
     world = World({}, {"forward": changes}, rejects=lambda _: "wrong")
     world.left = lambda names: [] if names else ["forward"]  # type: ignore[method-assign]
     fix = found(world, max_evaluations=100)
     assert (fix.status, fix.code, fix.changes) == (FixStatus.NOTHING, "", ())
-    assert len(world.proven) == len(fix.rejections) == MAX_PROOFS
+    assert len(world.verified) == len(fix.rejections) == MAX_VERIFICATIONS
     assert fix.left == fix.breaks
 
 
@@ -213,7 +217,7 @@ def test_it_ends_where_the_model_fails_without_the_fix_too(found: Callable[..., 
     world = World({}, {"forward": [A, B]}, rejects=lambda _: failure)
     world.left = lambda names: [] if names else ["forward"]  # type: ignore[method-assign]
     assert found(world).status is FixStatus.NOTHING
-    assert len(world.proven) == 1
+    assert len(world.verified) == 1
 
 
 def test_fewer_breaks_are_an_improvement(found: Callable[..., Fix]) -> None:
@@ -224,7 +228,7 @@ def test_fewer_breaks_are_an_improvement(found: Callable[..., Fix]) -> None:
 
 
 def test_dynamo_alone_does_not_make_a_single_graph(found: Callable[..., Fix]) -> None:
-    """The search is told that all is captured; what is printed is what the proof says."""
+    """The search is told that all is captured; what is printed is what the verification says."""
     fix = found(World({"forward": {"A"}}, {"forward": [A]}, single=lambda _: False))
     assert fix.status is FixStatus.IMPROVES
 
@@ -236,7 +240,7 @@ def test_a_shape_that_cannot_be_dynamic_is_compiled_by_itself(found: Callable[..
         rejects=lambda names: "" if "dynamic=False" in names else "GuardOnDataDependentSymNode",
     )
     fix = found(world)
-    assert (fix.status, names(fix)) == (FixStatus.PROVEN, ["dynamic=False", "A"])
+    assert (fix.status, names(fix)) == (FixStatus.VERIFIED, ["dynamic=False", "A"])
     assert len(fix.rejections) == 1
 
 
@@ -248,7 +252,7 @@ def test_it_stops_at_its_number_of_evaluations(found: Callable[..., Fix]) -> Non
     assert found(world).limit == ""
 
 
-def test_what_was_proven_before_the_limit_is_kept(found: Callable[..., Fix]) -> None:
+def test_what_was_verified_before_the_limit_is_kept(found: Callable[..., Fix]) -> None:
     world = World({"one": {"A"}, "two": {"nothing"}}, {"one": [A], "two": [B, C, D]})
     complete = found(world)
     limited = found(world, max_evaluations=len(complete.trials) - 1)
@@ -256,29 +260,29 @@ def test_what_was_proven_before_the_limit_is_kept(found: Callable[..., Fix]) -> 
     assert limited.limit
 
 
-def test_what_helped_until_the_limit_is_proven(found: Callable[..., Fix]) -> None:
+def test_what_helped_until_the_limit_is_verified(found: Callable[..., Fix]) -> None:
     world = World({"one": {"A"}, "two": {"B"}}, {"one": [A], "two": [B]}, {"two": "one"})
     fix = found(world, max_evaluations=2)
     assert (fix.status, names(fix), fix.limit) == (FixStatus.IMPROVES, ["A"], "2 evaluations")
-    assert world.proven == [["A"]]
+    assert world.verified == [["A"]]
 
 
-def test_what_turned_out_not_to_be_needed_is_not_proven_at_the_limit(
+def test_what_turned_out_not_to_be_needed_is_not_verified_at_the_limit(
     found: Callable[..., Fix],
 ) -> None:
     fix = found(World({"one": {"A"}}, {"one": [A, B, C]}), max_evaluations=3)
-    assert (fix.status, names(fix), fix.limit) == (FixStatus.PROVEN, ["A", "B"], "3 evaluations")
+    assert (fix.status, names(fix), fix.limit) == (FixStatus.VERIFIED, ["A", "B"], "3 evaluations")
 
 
-def test_what_the_proof_rejected_is_not_proven_again_at_the_limit(
+def test_what_the_verification_rejected_is_not_verified_again_at_the_limit(
     found: Callable[..., Fix],
 ) -> None:
     world = World({"one": {"A"}}, {"one": [A, B]}, rejects=lambda _: "other results")
     complete = found(world, max_evaluations=100)
     for most in range(2, len(complete.trials)):
-        world.proven.clear()
+        world.verified.clear()
         assert found(world, max_evaluations=most).status is FixStatus.NOTHING
-        assert len(world.proven) == len({*map(tuple, world.proven)})
+        assert len(world.verified) == len({*map(tuple, world.verified)})
 
 
 def test_it_stops_at_its_time(found: Callable[..., Fix]) -> None:
@@ -291,7 +295,7 @@ def test_it_stops_at_its_time(found: Callable[..., Fix]) -> None:
     assert (fix.limit, len(fix.trials)) == ("0.05 seconds", 1)
 
 
-def test_what_the_proof_rejected_is_said_although_the_time_has_ended(
+def test_what_the_verification_rejected_is_said_although_the_time_has_ended(
     found: Callable[..., Fix],
 ) -> None:
     def slow(_: Names) -> str:

@@ -23,35 +23,35 @@ def said(root: Path, found: Fix | str, monkeypatch: pytest.MonkeyPatch) -> Itera
     return searched_fix("net:build", root=root, mode="train", dynamic=False, seconds=60)
 
 
-def test_a_proven_fix_is_named_with_its_code_and_its_proof(
+def test_a_verified_fix_is_named_with_its_code_and_its_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fix = Fix(
         model="net:build",
         target="dynamo/train",
-        status=FixStatus.PROVEN,
+        status=FixStatus.VERIFIED,
         detail="one graph",
         changes=(CHANGE,),
         code="import torch\n\nwith x:\n    pass\n",
     )
     lines = list(said(tmp_path, fix, monkeypatch))
-    assert lines[0] == "fix:        scalars=True (proven: one graph)"
+    assert lines[0] == "fix:        scalars=True (verified: one graph)"
     assert lines[1:5] == ["    import torch", "", "    with x:", "        pass"]
-    assert lines[5].startswith("proof:      compilewatch fix net:build --python-path ")
-    assert lines[5].endswith("--mode train --save proof.py")
+    assert lines[5].startswith("verify:     compilewatch fix net:build --python-path ")
+    assert lines[5].endswith("--mode train --save verify.py")
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        ("none is proven within 60 s", "none is proven within 60 s"),
+        ("none is verified within 60 s", "none is verified within 60 s"),
         (
-            Fix(model="m", target="dynamo", status=FixStatus.NOTHING, detail="nothing is proven"),
-            "nothing is proven",
+            Fix(model="m", target="dynamo", status=FixStatus.NOTHING, detail="nothing is verified"),
+            "nothing is verified",
         ),
     ],
 )
-def test_without_a_proven_fix_the_command_that_searches_longer_is_named(
+def test_without_a_verified_fix_the_command_that_searches_longer_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Fix | str, words: str
 ) -> None:
     (line,) = said(tmp_path, found, monkeypatch)
@@ -76,7 +76,7 @@ def test_a_stored_fix_is_that_of_another_model(monkeypatch: pytest.MonkeyPatch) 
         model="team/net",
         target=Target(),
         detail="one graph",
-        proven=True,
+        verified=True,
         changes=("scalars=True",),
         code="import torch\n",
     )
@@ -84,5 +84,5 @@ def test_a_stored_fix_is_that_of_another_model(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(proposed_fix, "stored_fix_for", lambda *_: stored)
     lines = list(stored_fix(factories.result("Net", breaks=(factories.graph_break(),))))
     assert lines[0] == "fix:        scalars=True"
-    assert "proven for team/net in run 20260102" in lines[1]
+    assert "verified for team/net in run 20260102" in lines[1]
     assert "not for this model" in lines[1]

@@ -1,8 +1,8 @@
 """One function, from outside, without editing it.
 
 It is replaced by a reviewed function that does the same by operators that a graph can hold, or it
-is traced without Dynamo. Whether the model still computes the same is decided by the proof, unusual
-inputs included.
+is traced without Dynamo. Whether the model still computes the same is decided by the script,
+unusual inputs included.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ _ONE_SHAPE = re.compile(r"Unbacked|Pending|GuardOnDataDependent|data-dependent")
 
 
 def after_rejection(reason: str) -> FixChange | None:
-    """Return what may make changes provable that the proof rejected for this reason."""
+    """Return what may make changes verifiable that the verification rejected for this reason."""
     if not _ONE_SHAPE.search(reason):
         return None
     return FixChange(

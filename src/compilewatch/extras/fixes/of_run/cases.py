@@ -25,7 +25,7 @@ Key = tuple[str, str, str]
 _KINDS = tuple(FixKind)
 
 _STATES = {
-    FixStatus.PROVEN: FixState.PROVEN,
+    FixStatus.VERIFIED: FixState.VERIFIED,
     FixStatus.IMPROVES: FixState.IMPROVES,
     FixStatus.NOTHING: FixState.NOTHING,
     FixStatus.NO_BREAK: FixState.NO_VERDICT,
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFix:
-    """Changes that were proven for models: `removes` are the fingerprints that went with them."""
+    """Changes that were verified for models: `removes` are the fingerprints that went with them."""
 
     models: tuple[str, ...]
     changes: tuple[FixChange, ...]
@@ -74,7 +74,7 @@ def cases_of(results: Iterable[Result]) -> tuple[tuple[Case, ...], tuple[str, ..
     if elsewhere := len(broken) - len(here):
         notes.append(
             f"{plural(elsewhere, 'result')} on declared devices not searched: nothing is "
-            "proven on a device that is not here"
+            "verified on a device that is not here"
         )
     if generated := len(here) - len(cases):
         notes.append(
@@ -158,19 +158,19 @@ def state_of(fix: Fix) -> FixState:
 
 
 def _was_captured(fix: Fix, rejected: Rejection) -> bool:
-    """Whether Dynamo captured a single graph under changes that the proof rejected."""
+    """Whether Dynamo captured a single graph under changes that the verification rejected."""
     names = set(rejected.changes)
     return any(set(each.changes) == names and each.status == Status.PASS for each in fix.trials)
 
 
 def removes(fix: Fix) -> frozenset[str]:
-    """Return the fingerprints that are removed by what is proven."""
-    if fix.status not in (FixStatus.PROVEN, FixStatus.IMPROVES):
+    """Return the fingerprints that are removed by what is verified."""
+    if fix.status not in (FixStatus.VERIFIED, FixStatus.IMPROVES):
         return frozenset()
     left = {each.fingerprint for each in fix.left}
     return frozenset(each.fingerprint for each in fix.breaks) - left
 
 
 def known_fix(found: RunFix) -> KnownFix:
-    """Return what was proven for one model, to be tried on others."""
+    """Return what was verified for one model, to be tried on others."""
     return KnownFix(models=(found.model,), changes=found.fix.changes, removes=removes(found.fix))

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from compilewatch.analysis.proven import proven_total
 from compilewatch.analysis.summary import downloads_of
+from compilewatch.analysis.verified_fixes import verified_total
 from compilewatch.cli import options
 from compilewatch.config.settings import Settings
 from compilewatch.errors import StoreError
@@ -100,15 +100,15 @@ def summarised(stored: StoredRun, cases: Sequence[Case], notes: Sequence[str]) -
         searches=sum(each.origin is FixOrigin.SEARCH for each in fixes),
         evaluations=sum(len(each.fix.trials) for each in fixes),
         seconds=round(sum(each.fix.seconds for each in fixes), 1),
-        total=proven_total([case.result for case in cases], shown),
+        total=verified_total([case.result for case in cases], shown),
         fixes=fixes,
         notes=(*damaged, *notes),
     )
 
 
 def exit_status(found: RunFixSummary) -> int:
-    """0 if all have a single graph, proven; 3 if a limit left some; 1 for anything else."""
+    """0 if all have a single graph, verified; 3 if a limit left some; 1 for anything else."""
     if found.states[FixState.NOT_SEARCHED]:
         return 3
-    proven = found.states[FixState.PROVEN]
-    return 0 if proven == sum(found.states.values()) else 1
+    verified = found.states[FixState.VERIFIED]
+    return 0 if verified == sum(found.states.values()) else 1

@@ -143,7 +143,7 @@ class RunSearch:
         tried = self._tried.get(case.key, _Tried())
         if stage is not FixStage.SEARCH:
             tried = self._with_known(finder, case, request)
-            if tried.fix is not None and tried.fix.status is FixStatus.PROVEN:
+            if tried.fix is not None and tried.fix.status is FixStatus.VERIFIED:
                 self._store(case, tried.fix, FixOrigin.KNOWN, tried)
                 return
         if stage is FixStage.CHECK:
@@ -173,8 +173,8 @@ class RunSearch:
             report=partial(self._report, case),
         )
         if tried.fix is not None and tried.fix.status is FixStatus.IMPROVES:
-            fix = fix if fix.status in (FixStatus.PROVEN, FixStatus.IMPROVES) else tried.fix
-        elif fix.limit and seconds < self.limits.seconds and fix.status is not FixStatus.PROVEN:
+            fix = fix if fix.status in (FixStatus.VERIFIED, FixStatus.IMPROVES) else tried.fix
+        elif fix.limit and seconds < self.limits.seconds and fix.status is not FixStatus.VERIFIED:
             return  # the time for all models ended it: the next command searches this one again
         rejected = tried.fix.rejections if tried.fix is not None else ()
         fix = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""`fixes.jsonl` in the folder of a run: what was found, with the scripts of the proofs.
+"""`fixes.jsonl` in the folder of a run: what was found, with the scripts of the verifications.
 
 A script is written first and its line last. The newest line of a key counts.
 """
@@ -24,12 +24,12 @@ from compilewatch.store.journal import append_record, read_records
 FILE = "fixes.jsonl"
 FOLDER = "fixes"
 
-_LASTING = frozenset({FixState.PROVEN, FixState.IMPROVES})
+_LASTING = frozenset({FixState.VERIFIED, FixState.IMPROVES})
 
 
 @cache
 def search_digest() -> str:
-    """Return a digest of the code that searches and proves."""
+    """Return a digest of the code that searches and verifies."""
     folder = Path(__file__).parents[1]
     total = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
@@ -53,7 +53,7 @@ class FixJournal:
     def done(self, limits: Limits) -> dict[Key, RunFix]:
         """Return what need not be searched again.
 
-        What is proven stays so. Where nothing was, another version of the search may find it, and
+        What is verified stays so. Where nothing was, another version of the search may find it, and
         a search that a limit ended may come further with a larger one.
         """
         return {key: each for key, each in self.read()[0].items() if _is_final(each, limits)}
@@ -86,7 +86,7 @@ class FixJournal:
                 try:
                     script = (other._root / found.script_file).read_bytes()
                 except OSError:
-                    continue  # a fix without its proof is none: it is searched again
+                    continue  # a fix without its verification is none: it is searched again
                 RunFolder(self._root).write(found.script_file, script)
             reused = found.reused_from or other._root.name
             append_record(self._root / FILE, msgspec.structs.replace(found, reused_from=reused))

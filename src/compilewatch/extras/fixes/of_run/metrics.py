@@ -34,7 +34,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         "compilewatch_fix_changes_models",
-        "Models with a proven fix of a single graph, by the kinds of changes in it; a fix with "
+        "Models with a verified fix of a single graph, by the kinds of changes in it; a fix with "
         "changes of two kinds counts for both.",
         ("change_kind", "target", "mode"),
         RUN,
@@ -63,7 +63,7 @@ def samples(part: RunFixes) -> Iterator[Sample]:
         where = (target_label_value(target), mode_label_value(target))
         fix = found.get((case.name, target))
         states[where][fix.state if fix is not None else FixState.NOT_SEARCHED].append(case)
-        if fix is not None and fix.state is FixState.PROVEN:
+        if fix is not None and fix.state is FixState.VERIFIED:
             kinds.update((kind, *where) for kind in {each.kind.value for each in fix.fix.changes})
     for where, by_state in states.items():
         for state in FixState:

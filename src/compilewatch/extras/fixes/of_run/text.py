@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 
-from compilewatch.analysis.proven import ProvenTotal
+from compilewatch.analysis.verified_fixes import VerifiedTotal
 from compilewatch.extras.fixes.of_run.records import FixState, RunFix
-from compilewatch.report.leverage import proven_total_words
+from compilewatch.report.leverage import verified_total_words
 from compilewatch.report.terminal.pieces import plain, plain_table, spaced
 from compilewatch.report.wording import plural, quantity
 
 STATE_WORDS: Mapping[FixState, str] = {
-    FixState.PROVEN: "proven",
+    FixState.VERIFIED: "verified",
     FixState.IMPROVES: "improves only",
-    FixState.CAPTURED: "captured, not proven",
+    FixState.CAPTURED: "captured, not verified",
     FixState.NOTHING: "no fix",
     FixState.NO_VERDICT: "no verdict",
     FixState.NOT_SEARCHED: "not searched",
 }
 STATE_STYLES: Mapping[FixState, str] = {
-    FixState.PROVEN: "green",
+    FixState.VERIFIED: "green",
     FixState.IMPROVES: "yellow",
     FixState.CAPTURED: "yellow",
     FixState.NOTHING: "red",
@@ -35,7 +35,7 @@ STATE_STYLES: Mapping[FixState, str] = {
 class RunFixSummary:
     """The fixes of a run: models and targets by state with their downloads, and what they give.
 
-    `places` are the distinct fingerprints of the graph breaks, `removed` those that a proven fix
+    `places` are the distinct fingerprints of the graph breaks, `removed` those that a verified fix
     removes from one model at least. `searches` counts the searches; the others got by with changes
     that were known. `seconds` is the time of all searches and trials together.
     """
@@ -48,7 +48,7 @@ class RunFixSummary:
     searches: int
     evaluations: int
     seconds: float
-    total: ProvenTotal | None
+    total: VerifiedTotal | None
     fixes: tuple[RunFix, ...]
     notes: tuple[str, ...] = ()
 
@@ -64,14 +64,14 @@ def summary_text(found: RunFixSummary) -> RenderableType:
             table.add_row(words, plain(f"{count:,}"), plain(quantity(found.downloads[state])))
     parts: list[RenderableType] = [table]
     if found.total is not None and found.total.changes:
-        changes = plain_table("Part of proven fixes", "Models")
+        changes = plain_table("Part of verified fixes", "Models")
         changes.columns[1].justify = "right"
         for each in found.total.changes:
             changes.add_row(plain(each.name), plain(f"{each.models:,}"))
         parts.append(changes)
     lines = [plain(f"note: {note}", "yellow") for note in found.notes]
     if found.total is not None:
-        lines.append(plain(proven_total_words(found.total), "bold"))
+        lines.append(plain(verified_total_words(found.total), "bold"))
     counts = (
         f"{found.removed:,} of {plural(found.places, 'place')} removed",
         plural(found.searches, "search", "searches"),

@@ -1,4 +1,4 @@
-"""Changes that were proven for other models, tried on one more: cheaper than a search for it."""
+"""Changes that were verified for other models, tried on one more: cheaper than a search for it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import msgspec
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import pasteable
 from compilewatch.extras.fixes.fixing import Limits
-from compilewatch.extras.fixes.records import Fix, FixStatus, FixTrial, Proof
+from compilewatch.extras.fixes.records import Fix, FixStatus, FixTrial, Verification
 from compilewatch.extras.fixes.search import (
     Changes,
     names_of,
     outcome_of,
-    prove_with_more,
     trial_of,
+    verify_with_more,
 )
 from compilewatch.records import GraphBreak, Request, Result, Status
 
 
 class FixFinder(Protocol):
-    """Searches for a fix of a model, and evaluates and proves single sets of changes."""
+    """Searches for a fix of a model, and evaluates and verifies single sets of changes."""
 
     def __call__(
         self,
@@ -36,7 +36,7 @@ class FixFinder(Protocol):
 
     def evaluate(self, request: Request, changes: Changes) -> Result: ...
 
-    def prove(self, request: Request, changes: Changes) -> tuple[str, Proof]: ...
+    def verify(self, request: Request, changes: Changes) -> tuple[str, Verification]: ...
 
 
 class KnownChangesTrial:
@@ -50,7 +50,7 @@ class KnownChangesTrial:
         self._began = time.monotonic()
 
     def run(self, changes: Changes, breaks: Sequence[GraphBreak], *, minimal: bool) -> Fix | None:
-        """Return the fix that is proven, or what its proof rejected; None where they do not help.
+        """Return the fix that is verified, or what the script rejected; None without help.
 
         `breaks` are those of the model as it is. Unless the changes are known to be `minimal` for
         these graph breaks, those that the model does not need are left out first.
@@ -61,37 +61,37 @@ class KnownChangesTrial:
             without = tuple(other for other in changes if other is not each)
             if without and self._captured(without):
                 changes = without
-        attempt = prove_with_more(self._prove, changes)
+        attempt = verify_with_more(self._verify, changes)
         name = self._request.model.name
         fix = Fix(
             model=name,
             target=target_label(self._request.target),
             status=FixStatus.NOTHING,
-            detail="nothing that was tried is proven",
+            detail="nothing that was tried is verified",
             breaks=tuple(breaks),
             left=tuple(breaks),
             trials=tuple(self.trials),
             rejections=attempt.rejections,
             seconds=round(time.monotonic() - self._began, 1),
         )
-        if not attempt.proof.holds:
+        if not attempt.verification.holds:
             return fix
-        status, detail = outcome_of(attempt.proof)
+        status, detail = outcome_of(attempt.verification)
         return msgspec.structs.replace(
             fix,
             status=status,
             detail=detail,
             # Which ones went is not known where some remain.
-            left=() if status is FixStatus.PROVEN else tuple(breaks),
+            left=() if status is FixStatus.VERIFIED else tuple(breaks),
             changes=attempt.changes,
             code=pasteable(attempt.changes, f"What makes {name} {detail}."),
             script=attempt.script,
-            proof=attempt.proof,
+            verification=attempt.verification,
         )
 
-    def _prove(self, changes: Changes) -> tuple[str, Proof]:
-        self._report(f"proving {names_of(changes)}", len(self.trials))
-        return self._finder.prove(self._request, changes)
+    def _verify(self, changes: Changes) -> tuple[str, Verification]:
+        self._report(f"verifying {names_of(changes)}", len(self.trials))
+        return self._finder.verify(self._request, changes)
 
     def _captured(self, changes: Changes) -> bool:
         """Whether Dynamo captures a single graph under these changes."""

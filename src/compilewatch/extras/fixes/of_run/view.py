@@ -10,7 +10,7 @@ from functools import cached_property
 from compilewatch.extras.fixes.of_run.cases import Case, cases_of, removes
 from compilewatch.extras.fixes.of_run.journal import FixJournal
 from compilewatch.extras.fixes.of_run.records import FixState, RunFix
-from compilewatch.extras.fixes.records import Fix, FixTrial, ProofStep, Rejection
+from compilewatch.extras.fixes.records import Fix, FixTrial, Rejection, VerificationStep
 from compilewatch.records import Status
 from compilewatch.records.views import Link, ModelFix
 from compilewatch.report.wording import plural
@@ -32,12 +32,12 @@ class RunFixes:
         return tuple(map(model_fix, self.found))
 
     def links(self, model: str) -> Iterator[Link]:
-        """Yield a link to each proof of a model."""
+        """Yield a link to each verification of a model."""
         for each in self.found:
             if each.model == model and each.script_file:
                 yield Link(
                     each.script_file,
-                    "Open the proof of the fix",
+                    "Open the verification of the fix",
                     f"A script of plain PyTorch: {each.fix.detail}.",
                 )
 
@@ -59,26 +59,28 @@ def fixes_of_run(stored: StoredRun) -> tuple[Sequence[ModelFix], Sequence[str]]:
 
 def model_fix(found: RunFix) -> ModelFix:
     """Return what the report shows of one stored fix."""
-    fix, proof = found.fix, found.fix.proof
+    fix, verification = found.fix, found.fix.verification
     detail = f"{found.state.value.replace('_', ' ')}: {fix.detail}" if fix.detail else ""
     if found.state is FixState.CAPTURED:
-        detail = f"captured, not proven: {fix.rejections[-1].reason}"
+        detail = f"captured, not verified: {fix.rejections[-1].reason}"
     return ModelFix(
         model=found.model,
         target=found.target,
         detail=detail,
-        proven=proof is not None,
-        single_graph=found.state is FixState.PROVEN,
+        verified=verification is not None,
+        single_graph=found.state is FixState.VERIFIED,
         changes=tuple(each.name for each in fix.changes),
         removed=removes(fix),
         code=fix.code,
-        proof=tuple(_step(each) for each in proof.steps) if proof is not None else (),
+        verification=tuple(_step(each) for each in verification.steps)
+        if verification is not None
+        else (),
         script=found.script_file,
         tried=tried_hints(fix),
     )
 
 
-def _step(step: ProofStep) -> str:
+def _step(step: VerificationStep) -> str:
     return f"{step.name}: {step.detail}" if step.detail else f"{step.name}: equal"
 
 
@@ -110,8 +112,8 @@ def _outcome(trial: FixTrial, rejections: Sequence[Rejection]) -> str:
         names = set(trial.changes)
         reasons = [each.reason for each in rejections if set(each.changes) == names]
         return (
-            f"one graph{also}, but the proof rejects it: {reasons[-1]}"
+            f"one graph{also}, but the verification rejects it: {reasons[-1]}"
             if reasons
-            else (f"one graph{also}, but not proven")
+            else (f"one graph{also}, but not verified")
         )
     return f"{plural(trial.breaks or 0, 'graph break')}{also}" if trial.breaks else trial.detail

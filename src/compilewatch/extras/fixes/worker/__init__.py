@@ -1,1 +1,1 @@
-"""What needs torch: evaluations under changes, and the script that proves a fix."""
+"""What needs torch: evaluations under changes, and the script that verifies a fix."""

@@ -11,11 +11,11 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 from compilewatch.extras.fixes.worker.comparing import Outcome, restored_globals
-from compilewatch.extras.fixes.worker.proof_calls import (
+from compilewatch.extras.fixes.worker.script_calls import (
     CALLS,
     SHAPES,
-    ProofCall,
-    ProofSubject,
+    ScriptCall,
+    ScriptSubject,
     Step,
     arguments,
 )
@@ -31,13 +31,13 @@ class Breaks(logging.Handler):
         self.count += artifact.get("name") == "dynamo_graph_break_reason"
 
 
-def captured(subject: ProofSubject, *, calls: int) -> dict[str, int]:
+def captured(subject: ScriptSubject, *, calls: int) -> dict[str, int]:
     """Return what Dynamo captures of the model as it is, and what it compiles in so many calls."""
     return counted(subject, subject.unchanged, calls)[0]
 
 
 def counted(
-    subject: ProofSubject, fix: Callable[..., Any], calls: int = len(CALLS)
+    subject: ScriptSubject, fix: Callable[..., Any], calls: int = len(CALLS)
 ) -> tuple[dict[str, int], list[Outcome]]:
     """Return what is captured and compiled in calls of a model, and what each call did.
 
@@ -61,7 +61,7 @@ def counted(
 
     breaks = Breaks(logging.DEBUG)
     logging.getLogger("torch.__trace").addHandler(breaks)
-    calling = ProofCall(subject, subject.build(0), fix, backend)
+    calling = ScriptCall(subject, subject.build(0), fix, backend)
     stats, frames = counters["stats"], counters["frames"]
     found, outcomes = {"late": 0}, []
     with restored_globals(calling.model):
@@ -77,7 +77,7 @@ def counted(
     return found, outcomes
 
 
-def left_behind(subject: ProofSubject) -> Step:
+def left_behind(subject: ScriptSubject) -> Step:
     """Whether the fix ends with its context: settings and functions of PyTorch are as before."""
 
     def settings() -> dict[str, Any]:

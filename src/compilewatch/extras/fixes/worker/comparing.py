@@ -1,4 +1,4 @@
-"""What a call of a model leaves, and how two calls differ: the first part of each proof's text.
+"""What a call of a model leaves, and how two calls differ: the first part of each script.
 
 It is part of each script that `fix` writes, and imports nothing of compilewatch.
 """

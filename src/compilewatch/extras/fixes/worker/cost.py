@@ -1,4 +1,4 @@
-"""What a call costs with a fix and without it: a part of each proof's text.
+"""What a call costs with a fix and without it: a part of each verification's text.
 
 It runs by itself (`--cost`), and decides nothing.
 """
@@ -16,13 +16,13 @@ import torch._dynamo
 from torch.utils.benchmark import Timer
 
 from compilewatch.extras.fixes.worker.comparing import loss_of
-from compilewatch.extras.fixes.worker.proof_calls import SHAPES, ProofSubject, arguments
+from compilewatch.extras.fixes.worker.script_calls import SHAPES, ScriptSubject, arguments
 
 ROUNDS = 5
 ROUND_SECONDS = 0.2
 
 
-def costs(subject: ProofSubject) -> dict[str, float | None]:
+def costs(subject: ScriptSubject) -> dict[str, float | None]:
     """Return the seconds of a call in eager mode, compiled without the fix, and compiled with it.
 
     The compiler is Inductor, the inputs are those of the first shape, and in mode train a backward
@@ -44,7 +44,10 @@ def costs(subject: ProofSubject) -> dict[str, float | None]:
 
 
 def called_again(
-    subject: ProofSubject, fix: Callable[..., Any], stack: contextlib.ExitStack, backend: str | None
+    subject: ScriptSubject,
+    fix: Callable[..., Any],
+    stack: contextlib.ExitStack,
+    backend: str | None,
 ) -> Callable[[], Any] | None:
     """Return a model as a call that can be repeated, compiled by two calls; None if that fails.
 
@@ -66,7 +69,7 @@ def called_again(
 
 
 def one_call(
-    subject: ProofSubject, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    subject: ScriptSubject, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     with torch.set_grad_enabled(subject.train):
         output = run(*args, **kwargs)

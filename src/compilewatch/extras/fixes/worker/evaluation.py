@@ -44,7 +44,7 @@ def made(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """Run the source of the changes, as the script of the proof does; return compile's options."""
+    """Run the source of the changes, as the script does; return compile's options."""
     options: dict[str, Any] = {}
     names = {
         "stack": stack,

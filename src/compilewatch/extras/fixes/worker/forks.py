@@ -1,4 +1,4 @@
-"""Processes in which a requirement is examined: the second part of each proof's text.
+"""Processes in which a requirement is examined: the second part of each verification's text.
 
 Each requirement is examined in a fork, so that its model has never been called.
 """

@@ -24,11 +24,11 @@ from compilewatch.extras.fixes.worker.comparing import (
     unequal_integers,
 )
 from compilewatch.extras.fixes.worker.forks import DIED, untouched, words_of
-from compilewatch.extras.fixes.worker.proof_calls import (
+from compilewatch.extras.fixes.worker.script_calls import (
     CALLS,
     SHAPES,
-    ProofCall,
-    ProofSubject,
+    ScriptCall,
+    ScriptSubject,
     Step,
     arguments,
 )
@@ -48,7 +48,7 @@ They are those of the inputs; if no input has floating-point numbers, of the par
 """
 
 WITHOUT = "without the fix, too"
-"""What a proof says of a failure that is not the fix's: no other fix would do better."""
+"""What a verification says of a failure that is not the fix's: no other fix would do better."""
 
 INTEGERS = ("integers that are all zero", "integers whose last are zero")
 """The kinds that replace integers and booleans, such as those of a mask."""
@@ -62,11 +62,11 @@ def without_last(values: torch.Tensor) -> torch.Tensor:
     return values.masked_fill(last, 0)
 
 
-def captured_with_results(subject: ProofSubject) -> dict[str, Any]:
+def captured_with_results(subject: ScriptSubject) -> dict[str, Any]:
     """Return what Dynamo captures with the fix, and whether the graphs compute what eager does."""
     found, got = counted(subject, subject.compilable)
     try:
-        expected = ProofCall(subject, subject.build(0), subject.unchanged).all()
+        expected = ScriptCall(subject, subject.build(0), subject.unchanged).all()
         results = compared(subject, 0, "eager", expected, got)
     except Exception as error:  # noqa: BLE001  (eager mode may raise what the graph does not)
         results = False, words_of(error)
@@ -74,21 +74,21 @@ def captured_with_results(subject: ProofSubject) -> dict[str, Any]:
 
 
 def equal_calls(
-    subject: ProofSubject, seed: int, backend: str | None = None, *, whole: bool = True
+    subject: ScriptSubject, seed: int, backend: str | None = None, *, whole: bool = True
 ) -> Step:
     """Whether a model with the fix, compiled once, does in all calls what eager mode does.
 
     With `whole`, it is compiled with `fullgraph=True`. Without a backend it is not compiled.
     """
     # One model at a time: each may take gigabytes.
-    expected = ProofCall(subject, subject.build(seed), subject.unchanged).all()
+    expected = ScriptCall(subject, subject.build(seed), subject.unchanged).all()
     got = all_compiled(
-        ProofCall(subject, subject.build(seed), subject.compilable, backend, whole=whole)
+        ScriptCall(subject, subject.build(seed), subject.compilable, backend, whole=whole)
     )
     return compared(subject, seed, backend, expected, got)
 
 
-def all_compiled(fixed: ProofCall) -> list[Outcome]:
+def all_compiled(fixed: ScriptCall) -> list[Outcome]:
     """Make all calls of a model. Raises RuntimeError if it was to be compiled and nothing was."""
     counters.clear()
     got = fixed.all()
@@ -98,7 +98,7 @@ def all_compiled(fixed: ProofCall) -> list[Outcome]:
 
 
 def equal_with_inductor(
-    subject: ProofSubject, *, whole: bool, threads: int = 1, backend: str = "inductor"
+    subject: ScriptSubject, *, whole: bool, threads: int = 1, backend: str = "inductor"
 ) -> Step:
     """Whether Inductor computes what eager mode does, and raises an error where that raises one.
 
@@ -109,8 +109,8 @@ def equal_with_inductor(
 
     with config.patch(compile_threads=threads, fallback_random=True):
         try:
-            plain = ProofCall(subject, subject.build(0), subject.unchanged)
-            fixed = ProofCall(subject, subject.build(0), subject.compilable, backend, whole=whole)
+            plain = ScriptCall(subject, subject.build(0), subject.unchanged)
+            fixed = ScriptCall(subject, subject.build(0), subject.compilable, backend, whole=whole)
             found = compared(subject, 0, backend, plain.all(), all_compiled(fixed))
         except Exception as error:  # noqa: BLE001  (of the compiler and of what it has compiled)
             return False, f"{words_of(error)}{_fails_as_it_is(subject, backend, error)}"
@@ -123,18 +123,18 @@ def equal_with_inductor(
     return found
 
 
-def _fails_as_it_is(subject: ProofSubject, backend: str, error: Exception) -> str:
+def _fails_as_it_is(subject: ScriptSubject, backend: str, error: Exception) -> str:
     """Say whether the model without the fix raises the same error when it is compiled."""
     torch._dynamo.reset()
     try:
-        ProofCall(subject, subject.build(0), subject.unchanged, backend).all()
+        ScriptCall(subject, subject.build(0), subject.unchanged, backend).all()
     except Exception as other:  # noqa: BLE001  (of the compiler and of what it has compiled)
         return f" ({WITHOUT})" if words_of(other) == words_of(error) else ""
     return ""
 
 
 def compared(
-    subject: ProofSubject,
+    subject: ScriptSubject,
     seed: int,
     backend: str | None,
     expected: list[Outcome],
@@ -157,7 +157,7 @@ def compared(
 
 
 def as_it_is(
-    subject: ProofSubject,
+    subject: ScriptSubject,
     seed: int,
     backend: str | None,
     tolerance: float,
@@ -168,14 +168,14 @@ def as_it_is(
         return ""
     torch._dynamo.reset()
     with contextlib.suppress(Exception):
-        plain = ProofCall(subject, subject.build(seed), subject.unchanged, backend).all()
+        plain = ScriptCall(subject, subject.build(seed), subject.unchanged, backend).all()
         pairs = zip(expected, plain, strict=True)
         if any(difference(*pair, tolerance) for pair in pairs):
             return f" (the compiled model differs from eager mode {WITHOUT})"
     return ""
 
 
-def in_float64(subject: ProofSubject, seed: int, number: int) -> Outcome | None:
+def in_float64(subject: ScriptSubject, seed: int, number: int) -> Outcome | None:
     """Return a call of the model in float64, None if it cannot be called so."""
 
     def doubled(value: torch.Tensor) -> torch.Tensor:
@@ -183,14 +183,14 @@ def in_float64(subject: ProofSubject, seed: int, number: int) -> Outcome | None:
 
     with contextlib.suppress(Exception):
         args, kwargs = tree_map_only(torch.Tensor, doubled, arguments(subject, *CALLS[number]))
-        precise = ProofCall(subject, subject.build(seed).double(), subject.unchanged)
+        precise = ScriptCall(subject, subject.build(seed).double(), subject.unchanged)
         with restored_globals(precise.model):
             return precise(args, kwargs, seed=number)
     return None
 
 
 def equal_integers(
-    subject: ProofSubject, seed: int, expected: list[Outcome], got: list[Outcome]
+    subject: ScriptSubject, seed: int, expected: list[Outcome], got: list[Outcome]
 ) -> Step:
     """Whether Inductor's integers are those of eager mode.
 
@@ -201,7 +201,7 @@ def equal_integers(
     if not any(unequal_integers(*pair, subject.drops) for pair in pairs):
         return True, f"{len(CALLS)} calls"
     torch._dynamo.reset()
-    as_it_is = ProofCall(subject, subject.build(seed), subject.unchanged, "inductor").all()
+    as_it_is = ScriptCall(subject, subject.build(seed), subject.unchanged, "inductor").all()
     for (ours, theirs), plain in zip(pairs, as_it_is, strict=True):
         usual = unequal_integers(ours, plain, subject.drops)
         for name, count in unequal_integers(ours, theirs, subject.drops).items():
@@ -210,7 +210,9 @@ def equal_integers(
     return True, f"{len(CALLS)} calls; integers differ without the fix, too"
 
 
-def unusual(subject: ProofSubject, kind: str, models: Iterable[torch.nn.Module]) -> tuple[Any, Any]:
+def unusual(
+    subject: ScriptSubject, kind: str, models: Iterable[torch.nn.Module]
+) -> tuple[Any, Any]:
     """Return unusual arguments, or usual ones for which the models get unusual parameters."""
     args, kwargs = arguments(subject, SHAPES[0], 0)
     change, floating = UNUSUAL[kind], kind not in INTEGERS
@@ -227,14 +229,14 @@ def unusual(subject: ProofSubject, kind: str, models: Iterable[torch.nn.Module])
     return tree_map_only(torch.Tensor, changed, (args, kwargs))  # type: ignore[no-any-return]
 
 
-def for_unusual(subject: ProofSubject, *, whole: bool) -> list[tuple[str, bool, str]]:
+def for_unusual(subject: ScriptSubject, *, whole: bool) -> list[tuple[str, bool, str]]:
     """Whether the graph does what the model does for unusual values, errors included.
 
     The model is compiled for usual inputs, and called with unusual ones after that, for each kind
     in a fork. Returns of each kind its name and a step.
     """
-    plain = ProofCall(subject, subject.build(0), subject.unchanged)
-    fixed = ProofCall(subject, subject.build(0), subject.compilable, "eager", whole=whole)
+    plain = ScriptCall(subject, subject.build(0), subject.unchanged)
+    fixed = ScriptCall(subject, subject.build(0), subject.compilable, "eager", whole=whole)
     for each in (plain, fixed):
         with restored_globals(each.model):
             each(*arguments(subject, SHAPES[0], 0), seed=0)
@@ -265,7 +267,7 @@ def for_unusual(subject: ProofSubject, *, whole: bool) -> list[tuple[str, bool, 
     return found
 
 
-def hides_error(calling: ProofCall, kind: str) -> bool:
+def hides_error(calling: ScriptCall, kind: str) -> bool:
     """Whether a model, compiled or not, raises no error for unusual values."""
     values = unusual(calling.subject, kind, (calling.model,))
     try:

@@ -1,4 +1,4 @@
-"""Writes the script that proves a fix: plain PyTorch, without compilewatch."""
+"""Writes the script that verifies a fix: plain PyTorch, without compilewatch."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
-from compilewatch.extras.fixes.records import SCRIPT_FILE, WantedProof
+from compilewatch.extras.fixes.records import SCRIPT_FILE, WantedVerification
 from compilewatch.extras.fixes.worker import (
     capturing,
     comparing,
     cost,
     forks,
-    proof_calls,
-    proving,
     results,
+    script_calls,
+    verifying,
 )
 from compilewatch.records import Mode, Request, Status
 from compilewatch.worker import forked
@@ -43,15 +43,15 @@ SECOND_LENGTH = SEQUENCE - 8
 
 
 def script(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
-    """Write the script to a file of the artifacts. The options of the work are a `WantedProof`."""
-    wanted = msgspec.convert(values, WantedProof)
+    """Write the script to a file of the artifacts; `values` are a `WantedVerification`."""
+    wanted = msgspec.convert(values, WantedVerification)
     free(subject.module)  # the script's model is built at its own depth, and may be as large
     text = source(msgspec.structs.replace(subject.request, work=None), wanted)
     (subject.artifacts / SCRIPT_FILE).write_text(text)
     return TargetOutcome(status=Status.PASS, artifacts=(SCRIPT_FILE,))
 
 
-def source(request: Request, wanted: WantedProof) -> str:
+def source(request: Request, wanted: WantedVerification) -> str:
     """Return the complete script.
 
     Raises InputsError or ConfigError where the model or its inputs cannot be written as source.
@@ -81,12 +81,12 @@ def source(request: Request, wanted: WantedProof) -> str:
     ]
     drops = tuple(sorted({name for each in wanted.changes for name in each.drops}))
     parts = [
-        f'"""{wanted.title}: a proof in plain PyTorch {torch.__version__}.\n\n'
+        f'"""{wanted.title}: a verification in plain PyTorch {torch.__version__}.\n\n'
         f"{request.model.name} on {target_label(request.target)}. Exit status: 0 a single graph,\n"
-        "1 fewer graph breaks, 3 not proven. With --json the figures are printed as JSON, with\n"
+        "1 fewer graph breaks, 3 not verified. With --json the figures are printed as JSON, with\n"
         "--cost the seconds of a call. With --one-at-a-time the requirements are examined one\n"
         'after the other, not two at a time.\n"""',
-        proof_text(),
+        verification_text(),
         "import functools\nimport importlib\nfrom collections import OrderedDict, defaultdict",
         "\n".join(imports(wanted.changes)),
         OBJECTS.strip() if objects else "",
@@ -101,7 +101,7 @@ def source(request: Request, wanted: WantedProof) -> str:
         "    return (args, kwargs) if seed == 0 else rolled(args, kwargs)",
         ROLLED.strip(),
         'if __name__ == "__main__":\n'
-        f"    subject = ProofSubject(build, inputs, {NAME}, train={train}, drops={drops!r})\n"
+        f"    subject = ScriptSubject(build, inputs, {NAME}, train={train}, drops={drops!r})\n"
         "    sys.exit(main(subject))\n",
     ]
     return "\n\n\n".join(filter(None, parts))
@@ -161,11 +161,11 @@ def with_one_more(made: ExampleInputs) -> ExampleInputs:
     return replace(made, args=args, kwargs=kwargs)
 
 
-def proof_text() -> str:
-    """Return the text of the proof without what it imports of compilewatch: plain PyTorch."""
+def verification_text() -> str:
+    """Return the text of the script without what it imports of compilewatch: plain PyTorch."""
     imported: dict[str, None] = {}
     bodies = []
-    for module in (comparing, forks, proof_calls, capturing, results, cost, proving):
+    for module in (comparing, forks, script_calls, capturing, results, cost, verifying):
         text = inspect.getsource(module)
         _, *nodes = ast.parse(text).body
         end = 0

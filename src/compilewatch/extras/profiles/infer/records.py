@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-import msgspec
-
 from compilewatch.records.accuracy import Accuracy
 from compilewatch.records.base import Phase, Record, Status
 from compilewatch.records.details import Numerics
@@ -159,7 +157,7 @@ class BreakCost(Record, frozen=True, kw_only=True):
 class SettingFix(Record, frozen=True, kw_only=True):
     """What a setting of torch.compile that prevents graph breaks saves, measured in turns.
 
-    `removed` (`cured` in files) are the fingerprints of the breaks that it prevents. The interval
+    `removed` are the fingerprints of the breaks that it prevents. The interval
     is that of the saving for each call, at 95 %; `certain` is whether a signed-rank test confirms
     it.
     """
@@ -169,7 +167,7 @@ class SettingFix(Record, frozen=True, kw_only=True):
     breaks_after: int
     graphs_before: int
     graphs_after: int
-    removed: tuple[str, ...] = msgspec.field(name="cured", default=())
+    removed: tuple[str, ...] = ()
     saving_seconds: float | None = None
     saving_low_seconds: float | None = None
     saving_high_seconds: float | None = None
@@ -270,7 +268,7 @@ class TargetProfile(Record, frozen=True, kw_only=True):
     software: Software
     points: tuple[BatchPoint, ...] = ()
     best_batch_size: int | None = None
-    setting_fixes: tuple[SettingFix, ...] = msgspec.field(name="cures", default=())
+    setting_fixes: tuple[SettingFix, ...] = ()
     generation: TextGeneration | None = None
     accuracy: Accuracy | None = None
     operators: tuple[OpStat, ...] = ()

@@ -117,7 +117,7 @@ def baseline_metrics(profile: InferenceProfile) -> dict[str, Any]:
                 "batch_sizes": {str(p.batch_size): dict(_row(each, p)) for p in each.points},
                 "generation": each.generation,
                 "accuracy": each.accuracy,
-                "cures": each.setting_fixes,
+                "setting_fixes": each.setting_fixes,
             }
             for each in profile.targets
         },

@@ -1,4 +1,4 @@
-"""A finder without processes: which changes remove which places of a model, and what is proven."""
+"""A finder without processes: which changes remove which places, and what is verified."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from compilewatch.extras.fixes.records import (
     FixKind,
     FixStatus,
     FixTrial,
-    Proof,
-    ProofStep,
+    Verification,
+    VerificationStep,
 )
 from compilewatch.extras.fixes.search import Changes
 from compilewatch.records import GraphBreak, Request, Result
@@ -40,15 +40,15 @@ def fingerprint(place: str) -> str:
 
 @dataclass(kw_only=True)
 class FakeFinder:
-    """`breaks` by model, `removing` by place: the change that removes it. `unproven` are models."""
+    """`breaks` by model, `removing` by place: the change that removes it; `unverified`: models."""
 
     breaks: Mapping[str, tuple[str, ...]]
     removing: Mapping[str, FixChange]
-    unproven: frozenset[str] = frozenset()
+    unverified: frozenset[str] = frozenset()
     limit: str = ""
     searched: list[str] = field(default_factory=list)
     evaluated: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    proven: list[str] = field(default_factory=list)
+    verified: list[str] = field(default_factory=list)
     limits: list[Limits] = field(default_factory=list)
     then: Callable[[str], None] = lambda _: None
 
@@ -74,17 +74,19 @@ class FakeFinder:
             model=name,
             target=target_label(request.target),
             status=FixStatus.NOTHING,
-            detail="nothing that was tried is proven",
+            detail="nothing that was tried is verified",
             breaks=tuple(map(factories.graph_break, places)),
             left=tuple(map(factories.graph_break, places)),
             trials=(FixTrial(changes=(), status="graph_break", detail="", breaks=1, seconds=1.0),),
             limit=self.limit,
             seconds=2.0,
         )
-        if not changes or name in self.unproven:
+        if not changes or name in self.unverified:
             return fix
-        proof = Proof(steps=(ProofStep(name="equal", passed=True),), single_graph=not left)
-        return _with(fix, changes, left, proof)
+        verification = Verification(
+            steps=(VerificationStep(name="equal", passed=True),), single_graph=not left
+        )
+        return _with(fix, changes, left, verification)
 
     def evaluate(self, request: Request, changes: Changes) -> Result:
         name, names = request.model.name, {each.name for each in changes}
@@ -93,16 +95,22 @@ class FakeFinder:
         left = [place for place in self.breaks[name] if known.get(place) not in names]
         return broken(name, *left) if left else factories.result(name)
 
-    def prove(self, request: Request, changes: Changes) -> tuple[str, Proof]:
+    def verify(self, request: Request, changes: Changes) -> tuple[str, Verification]:
         name = request.model.name
-        self.proven.append(name)
-        holds = name not in self.unproven
-        step = ProofStep(name="results of Inductor", passed=holds, detail="" if holds else "differ")
-        return f"# proof of {name}\n", Proof(steps=(step,), single_graph=holds, breaks=(1, 0))
+        self.verified.append(name)
+        holds = name not in self.unverified
+        step = VerificationStep(
+            name="results of Inductor", passed=holds, detail="" if holds else "differ"
+        )
+        return f"# verification of {name}\n", Verification(
+            steps=(step,), single_graph=holds, breaks=(1, 0)
+        )
 
 
-def _with(fix: Fix, changes: Changes, left: tuple[GraphBreak, ...], proof: Proof) -> Fix:
-    status = FixStatus.IMPROVES if left else FixStatus.PROVEN
+def _with(
+    fix: Fix, changes: Changes, left: tuple[GraphBreak, ...], verification: Verification
+) -> Fix:
+    status = FixStatus.IMPROVES if left else FixStatus.VERIFIED
     return msgspec.structs.replace(
         fix,
         status=status,
@@ -110,8 +118,8 @@ def _with(fix: Fix, changes: Changes, left: tuple[GraphBreak, ...], proof: Proof
         left=left,
         changes=changes,
         code="code\n",
-        script="# proof\n",
-        proof=proof,
+        script="# verification\n",
+        verification=verification,
     )
 
 

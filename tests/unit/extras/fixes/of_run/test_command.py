@@ -51,8 +51,8 @@ def test_it_prints_a_line_a_model_and_what_the_fixes_give(
     done = run(stored, "--max-evaluations", "7", "--max-model-seconds", "5")
     assert done.return_value == 1
     assert "3 models and targets with graph breaks." in done.stderr
-    assert "1 of 3  A  proven  capture_scalar_outputs=True" in done.stderr
-    assert "Proven: this change leaves 2 more models without graph breaks" in done.stdout
+    assert "1 of 3  A  verified  capture_scalar_outputs=True" in done.stderr
+    assert "Verified: this change leaves 2 more models without graph breaks" in done.stdout
     assert {(each.evaluations, each.seconds) for each in finder.limits} == {(7, 5.0)}
 
 
@@ -60,7 +60,7 @@ def test_json_has_the_summary_and_each_fix(stored: StoredRun, finder: FakeFinder
     found = json.loads(run(stored, "--json").stdout)
     assert found["run"] == stored.run.id
     assert found["states"] == {
-        "proven": 2,
+        "verified": 2,
         "improves": 0,
         "captured": 0,
         "nothing": 1,
@@ -114,7 +114,7 @@ def test_what_cannot_be_meant_is_an_error(arguments: list[str], said: str) -> No
     assert said in str(done.exception)
 
 
-def test_what_an_earlier_run_proved_of_the_same_versions_is_taken_over(
+def test_what_an_earlier_run_verified_of_the_same_versions_is_taken_over(
     tmp_path: Path, finder: FakeFinder
 ) -> None:
     first = swept(tmp_path)
@@ -127,10 +127,13 @@ def test_what_an_earlier_run_proved_of_the_same_versions_is_taken_over(
     found = json.loads(done.stdout)["fixes"]
     assert {each["reused_from"] for each in found} == {first.run.id}
     scripts = [second.path / each["script_file"] for each in found if each["script_file"]]
-    assert sorted(each.read_text() for each in scripts) == ["# proof\n", "# proof of B\n"]
+    assert sorted(each.read_text() for each in scripts) == [
+        "# verification\n",
+        "# verification of B\n",
+    ]
 
 
-def test_a_fix_whose_proof_was_deleted_is_searched_again(
+def test_a_fix_whose_verification_was_deleted_is_searched_again(
     tmp_path: Path, finder: FakeFinder
 ) -> None:
     first = swept(tmp_path)

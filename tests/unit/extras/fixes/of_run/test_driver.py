@@ -51,18 +51,18 @@ def test_one_model_of_a_place_is_searched_and_the_others_get_its_changes(tmp_pat
     found = work(tmp_path, results, finding)
     assert finding.searched == ["M0"]
     assert finding.evaluated == [(name, (SCALARS.name,)) for name in ("M1", "M2", "M3", "M4")]
-    assert finding.proven == ["M1", "M2", "M3", "M4"]
-    assert {each.state for each in found.values()} == {FixState.PROVEN}
+    assert finding.verified == ["M1", "M2", "M3", "M4"]
+    assert {each.state for each in found.values()} == {FixState.VERIFIED}
     assert [found[n].origin for n in ("M0", "M1")] == [FixOrigin.SEARCH, FixOrigin.KNOWN]
     assert found["M4"].after == ("M0",)
-    assert (tmp_path / found["M4"].script_file).read_text() == "# proof of M4\n"
+    assert (tmp_path / found["M4"].script_file).read_text() == "# verification of M4\n"
     assert found["M4"].fix.script == ""
     assert "capture_scalar_outputs" in found["M4"].fix.changes[0].name
 
 
-def test_captured_is_not_proven_and_a_search_for_the_model_itself_follows(tmp_path: Path) -> None:
+def test_captured_is_not_verified_and_a_search_for_the_model_itself_follows(tmp_path: Path) -> None:
     results = many(5, "item")
-    finding = finder(results, unproven=frozenset({"M4"}))
+    finding = finder(results, unverified=frozenset({"M4"}))
     found = work(tmp_path, results, finding)
     assert finding.searched == ["M0", "M4"]
     assert found["M4"].state is FixState.CAPTURED
@@ -125,7 +125,7 @@ def test_fewer_breaks_are_an_improvement_that_others_can_use(tmp_path: Path) -> 
     finding = finder(results)
     found = work(tmp_path, results, finding)
     assert {found[f"H{n}"].state for n in range(4)} == {FixState.IMPROVES}
-    assert found["Only"].state is FixState.PROVEN
+    assert found["Only"].state is FixState.VERIFIED
     assert found["Only"].origin is FixOrigin.KNOWN
 
 
@@ -173,7 +173,7 @@ def test_a_larger_limit_searches_again_what_a_limit_had_ended(tmp_path: Path) ->
     assert (same.searched, larger.searched) == ([], ["M0"])
 
 
-def test_another_version_of_the_search_tries_again_where_nothing_was_proven(
+def test_another_version_of_the_search_tries_again_where_nothing_was_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = [broken("A", "item"), broken("N", "hopeless")]

@@ -37,7 +37,7 @@ def test_each_model_is_a_line_with_its_number(capsys: pytest.CaptureFixture[str]
     assert said.out == ""
     first, second = said.err.splitlines()
     assert first == "3 models and targets with graph breaks, 1 of them known from before."
-    assert second == "0:00  2 of 3  A  captured, not proven  no change helps"
+    assert second == "0:00  2 of 3  A  captured, not verified  no change helps"
 
 
 def test_a_long_silence_is_ended_by_the_step_that_runs(
@@ -46,5 +46,5 @@ def test_a_long_silence_is_ended_by_the_step_that_runs(
     monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
     with FixProgress() as shown:
         shown.on_cases(1, 0)
-        shown.on_step("A", "proving x=True")
-    assert "0:00  0 of 1  now A: proving x=True" in capsys.readouterr().err
+        shown.on_step("A", "verifying x=True")
+    assert "0:00  0 of 1  now A: verifying x=True" in capsys.readouterr().err

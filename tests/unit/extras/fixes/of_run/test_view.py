@@ -68,21 +68,21 @@ def test_a_run_without_the_file_has_no_part_and_no_metric(tmp_path: Path) -> Non
     assert stored_fixes(stored) == ((), ())
 
 
-def test_the_report_shows_a_proven_fix_instead_of_the_hints(tmp_path: Path) -> None:
+def test_the_report_shows_a_verified_fix_instead_of_the_hints(tmp_path: Path) -> None:
     seen = view(Store(tmp_path / "outputs"), searched(tmp_path))
     files = {name: data.decode() for name, data in html.render(seen)}
     page = files["models/A.html"]
-    assert "<h5>Proven fix</h5>" in page
+    assert "<h5>Verified fix</h5>" in page
     assert "Suggested fixes" not in page
     assert page.index("Code to paste") < page.index("Hints of PyTorch") < page.index(HINT[:3])
     assert 'href="../../fixes/A/dynamo.py"' in page
     other = files["models/C.html"]
-    assert "Proven fix" not in other
+    assert "Verified fix" not in other
     assert "Suggested fixes" in other
-    assert "Search for a fix: nothing: nothing that was tried is proven" in other
+    assert "Search for a fix: nothing: nothing that was tried is verified" in other
     reasons = files["reasons.html"]
     assert "capture_scalar_outputs=True (2 of 2 models)" in reasons
-    assert "Proven: this change leaves 2 more models without graph breaks" in reasons
+    assert "Verified: this change leaves 2 more models without graph breaks" in reasons
 
 
 def test_a_hint_that_failed_says_what_it_led_to(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_hint_that_failed_says_what_it_led_to(tmp_path: Path) -> None:
     ("status", "breaks", "changes", "said"),
     [
         ("graph_break", 2, (SCALARS.name,), "2 graph breaks"),
-        ("pass", 0, (SCALARS.name,), "one graph, but the proof rejects it: results: differ"),
+        ("pass", 0, (SCALARS.name,), "one graph, but the verification rejects it: results: differ"),
         ("pass", 0, (SCALARS.name, "x_y=1"), f"one graph, with {SCALARS.name} and x_y=1, but not"),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_hint_that_is_part_of_the_fix_did_not_fail(tmp_path: Path) -> None:
     fix = Fix(
         model="C",
         target="dynamo",
-        status=FixStatus.PROVEN,
+        status=FixStatus.VERIFIED,
         breaks=(HOPELESS,),
         trials=(trial,),
         changes=(SCALARS,),
@@ -145,14 +145,14 @@ def test_a_hint_that_is_part_of_the_fix_did_not_fail(tmp_path: Path) -> None:
     assert tried_hints(fix) == {}
 
 
-def test_captured_but_not_proven_is_no_fix_and_says_why(tmp_path: Path) -> None:
+def test_captured_but_not_verified_is_no_fix_and_says_why(tmp_path: Path) -> None:
     stored = searched(tmp_path)
     found = next(iter(FixJournal(stored.path).read()[0].values()))
     rejected = Rejection(changes=("x",), reason="results of Inductor: differ")
     fix = Fix(model="A", target="dynamo", status=FixStatus.NOTHING, rejections=(rejected,))
     shown = model_fix(msgspec.structs.replace(found, state=FixState.CAPTURED, fix=fix))
-    assert not shown.proven
-    assert shown.detail == "captured, not proven: results of Inductor: differ"
+    assert not shown.verified
+    assert shown.detail == "captured, not verified: results of Inductor: differ"
 
 
 def test_the_metrics_count_models_by_state_and_kind_of_change(tmp_path: Path) -> None:
@@ -161,14 +161,14 @@ def test_the_metrics_count_models_by_state_and_kind_of_change(tmp_path: Path) ->
     assert notes == ()
     values = {(name, *labels): value for name, labels, value in samples(part)}
     where = ("dynamo", "eval")
-    assert values["compilewatch_fixes_models", "proven", *where] == 2
+    assert values["compilewatch_fixes_models", "verified", *where] == 2
     assert values["compilewatch_fixes_models", "nothing", *where] == 1
     assert values["compilewatch_fixes_models", "not_searched", *where] == 0
     assert values["compilewatch_fix_changes_models", "setting", *where] == 2
     assert values["compilewatch_fix_changes_models", "rewrite", *where] == 0
     assert {name for name, *_ in values} <= {each.name for each in DEFINITIONS}
     text = exposition(view(Store(tmp_path / "outputs"), stored)).decode()
-    line = 'compilewatch_fixes_models{fix_state="proven",mode="eval",source="library",'
+    line = 'compilewatch_fixes_models{fix_state="verified",mode="eval",source="library",'
     assert line in text
 
 
@@ -190,12 +190,12 @@ def test_the_summary_counts_places_searches_and_what_they_give(tmp_path: Path) -
     cases, notes = cases_of(stored.results())
     found = summarised(stored, cases, notes)
     assert (found.places, found.removed, found.searches) == (2, 1, 2)
-    assert found.states[FixState.PROVEN] == 2
+    assert found.states[FixState.VERIFIED] == 2
     assert exit_status(found) == 1
     text = piped(summary_text(found))
     assert "1 of 2 places removed; 2 searches" in text
-    assert "Proven: this change leaves 2 more models without graph breaks" in text
-    assert msgspec.json.decode(msgspec.json.encode(found))["states"]["proven"] == 2
+    assert "Verified: this change leaves 2 more models without graph breaks" in text
+    assert msgspec.json.decode(msgspec.json.encode(found))["states"]["verified"] == 2
 
 
 def test_a_damaged_line_is_a_note_of_the_view(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What writing a script of a proof needs: memory, and inputs of a second shape."""
+"""What writing a script needs: memory, and inputs of a second shape."""
 
 from __future__ import annotations
 

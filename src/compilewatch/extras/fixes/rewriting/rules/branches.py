@@ -20,8 +20,8 @@ def chosen(site: Site) -> Edits:
     condition else g(x)`. The condition is a boolean tensor of one element, and `f` and `g` change
     each element by itself, with nothing but numbers: both values exist then, have one shape, and
     `torch.where` takes all of one. A type that only one of them would change is an error of the
-    proof. A gradient through the value that is not taken is zero times its derivative, which is NaN
-    where that is infinite.
+    script. A gradient through the value that is not taken is zero times its derivative, which is
+    NaN where that is infinite.
     """
     statement, last = site.statement, site.statement
     match statement:

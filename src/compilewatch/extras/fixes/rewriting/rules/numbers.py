@@ -61,7 +61,7 @@ def on_tensors(site: Site) -> Edits:
 
     The argument becomes a tensor of one element in float64, the type in which `math` computes. Such
     a tensor changes the type of what it is combined with only where that is an integer, which
-    becomes float64 and not float32; the proof compares types. Where `math` raises an error, torch
+    becomes float64 and not float32; the script compares types. Where `math` raises an error, torch
     returns NaN or infinity: the rule removes that check.
     """
     edits = []

@@ -1,4 +1,4 @@
-"""What the proof says of the fixes of `tempting_fixes.py`, in a process that can fork.
+"""What the verification says of the fixes of `tempting_fixes.py`, in a process that can fork.
 
 Prints one JSON object a line, `Said`, for each fix that an argument names by its model and `wrong`
 or `right`, in that order. With `--inductor` they are compiled with Inductor, too; otherwise
@@ -19,15 +19,15 @@ from tempting_fixes import CASES, Case
 
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import FixChange
-from compilewatch.extras.fixes.worker import proving
+from compilewatch.extras.fixes.worker import verifying
 from compilewatch.extras.fixes.worker.forks import Forks
-from compilewatch.extras.fixes.worker.proof_calls import ProofSubject, Step
-from compilewatch.extras.fixes.worker.proving import prove, warm_up
 from compilewatch.extras.fixes.worker.results import equal_with_inductor
+from compilewatch.extras.fixes.worker.script_calls import ScriptSubject, Step
+from compilewatch.extras.fixes.worker.verifying import verify, warm_up
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What the proof found: the figures, and each requirement with its name and a detail."""
+    """What the verification found: the figures, and each requirement with its name and a detail."""
 
     case: str
     fix: str
@@ -48,8 +48,8 @@ def built(case: Case, seed: int) -> torch.nn.Module:
     return case.model().train(case.train)
 
 
-def subject_of(case: Case, change: FixChange) -> ProofSubject:
-    return ProofSubject(partial(built, case), case.arguments, manager(change), train=case.train)
+def subject_of(case: Case, change: FixChange) -> ScriptSubject:
+    return ScriptSubject(partial(built, case), case.arguments, manager(change), train=case.train)
 
 
 def said(case: Case, fix: str) -> Said:
@@ -62,7 +62,7 @@ def said(case: Case, fix: str) -> Said:
     began = time.monotonic()
     subject = subject_of(case, change)
     with Forks(1) as forks:
-        figures = prove(subject, report, forks)
+        figures = verify(subject, report, forks)
     return Said(
         case=case.name,
         fix=fix,
@@ -78,7 +78,7 @@ if __name__ == "__main__":
     os.dup2(2, 1)  # what the modules print
     if "--inductor" not in sys.argv:
         quick = partial(equal_with_inductor, backend="aot_eager")
-        setattr(proving, "equal_with_inductor", quick)  # noqa: B010
+        setattr(verifying, "equal_with_inductor", quick)  # noqa: B010
     cases = {each.name: each for each in CASES}
     for argument in sys.argv[1:]:
         name, _, which = argument.partition(".")

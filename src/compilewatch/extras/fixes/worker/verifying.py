@@ -1,6 +1,6 @@
-"""Proves a fix in plain PyTorch: the last part of the text of each script that `fix` writes.
+"""Verifies a fix in plain PyTorch: the last part of the text of each script that `fix` writes.
 
-The script has the texts of `comparing`, `forks`, `proof_calls`, `capturing`, `results` and `cost`,
+The script has the texts of `comparing`, `forks`, `script_calls`, `capturing`, `results` and `cost`,
 too, and nothing else of compilewatch. It defines `build(seed)`, which returns the model,
 `inputs(shape, seed)`, which returns its arguments, and `compilable`, the context manager that is
 the fix; `main` calls them.
@@ -24,19 +24,19 @@ from torch.utils._pytree import tree_leaves
 from compilewatch.extras.fixes.worker.capturing import captured, left_behind
 from compilewatch.extras.fixes.worker.cost import costs
 from compilewatch.extras.fixes.worker.forks import KILLED, Forks
-from compilewatch.extras.fixes.worker.proof_calls import (
-    CALLS,
-    SEEDS,
-    SHAPES,
-    ProofSubject,
-    Step,
-    arguments,
-)
 from compilewatch.extras.fixes.worker.results import (
     captured_with_results,
     equal_calls,
     equal_with_inductor,
     for_unusual,
+)
+from compilewatch.extras.fixes.worker.script_calls import (
+    CALLS,
+    SEEDS,
+    SHAPES,
+    ScriptSubject,
+    Step,
+    arguments,
 )
 
 KEPT = 0.9
@@ -46,8 +46,8 @@ MEMORY_OF_TWO = 10
 """As many times the size of a model two requirements take: two models each, and their results."""
 
 
-def prove(
-    subject: ProofSubject, report: Callable[[str, Step], None], forks: Forks
+def verify(
+    subject: ScriptSubject, report: Callable[[str, Step], None], forks: Forks
 ) -> dict[str, Any]:
     """Examine all requirements; `report` gets each as it is known. Returns the figures."""
 
@@ -108,7 +108,7 @@ def prove(
     return figures
 
 
-def shapes_of(subject: ProofSubject) -> str:
+def shapes_of(subject: ScriptSubject) -> str:
     """Say whether the two shapes differ: example inputs of a person may have one only."""
     found = []
     for shape in SHAPES:
@@ -128,7 +128,7 @@ def contained(before: dict[str, int], after: dict[str, int], *, whole: bool) -> 
 
 
 def not_grown(
-    subject: ProofSubject, after: dict[str, int], figures: dict[str, Any], forks: Forks
+    subject: ScriptSubject, after: dict[str, int], figures: dict[str, Any], forks: Forks
 ) -> Step:
     """Whether each shape is compiled once, or the model compiles no more than without the fix.
 
@@ -155,7 +155,7 @@ def unusual_equal(found: Any, report: Callable[[str, Step], None]) -> bool:
     return all(passed for _, passed, _ in found)
 
 
-def warm_up(subject: ProofSubject) -> int:
+def warm_up(subject: ScriptSubject) -> int:
     """Build the model, and compile something else, so that no fork has to import all that again.
 
     Returns the bytes of its parameters and buffers.
@@ -189,11 +189,11 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def main(subject: ProofSubject) -> int:
+def main(subject: ScriptSubject) -> int:
     """Print each requirement, and with --json the figures. Returns the exit status.
 
-    0: a single graph, proven; 1: fewer graph breaks, proven; 3: not proven. With --cost, nothing is
-    proven: it prints the seconds of a call as JSON, and the exit status is 0. Requirements are
+    0: verified as a single graph; 1: as fewer graph breaks; 3: not verified. With --cost, it
+    only prints the seconds of a call as JSON, and the exit status is 0. Requirements are
     examined two at a time where the memory suffices, with --one-at-a-time one after the other.
     """
     if "--cost" in sys.argv:
@@ -210,7 +210,7 @@ def main(subject: ProofSubject) -> int:
 
     size = warm_up(subject)
     with Forks(at_a_time(size)) as forks:
-        figures = prove(subject, report, forks)
+        figures = verify(subject, report, forks)
     holds = all(passed for _, passed, _ in steps)
     if as_json:
         seconds = round(time.monotonic() - began, 1)
@@ -218,5 +218,5 @@ def main(subject: ProofSubject) -> int:
     else:
         for name in ("breaks", "graphs", "operators"):
             say(f"{name}: {figures[name][0]} without the fix, {figures[name][1]} with it")
-        say("proven" if holds else "not proven")
+        say("verified" if holds else "not verified")
     return (0 if figures["single_graph"] else 1) if holds else 3

@@ -1,4 +1,4 @@
-"""The proof in processes that can fork: what it does when a fork dies, and what it prints."""
+"""The script in processes that can fork: what it does when a fork dies, and what it prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from compilewatch.environments import WORKER_VARIABLES
 from compilewatch.extras.fixes.search import WITHOUT
-from compilewatch.extras.fixes.worker.script import proof_text
+from compilewatch.extras.fixes.worker.script import verification_text
 
 pytestmark = pytest.mark.torch
 
@@ -63,7 +63,7 @@ def compilable(model, args, kwargs, options):
         yield
 
 
-subject = ProofSubject(build, inputs, compilable)
+subject = ScriptSubject(build, inputs, compilable)
 """
 
 PATCH = 'stack.enter_context(mock.patch.object(Model, "forward", forward))'
@@ -73,10 +73,10 @@ def ran(
     folder: Path, *arguments: str, forward: str = "", line: str = "pass", branch: str = "y = y - 1",
     last: str = "sys.exit(main(subject))",
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Run a script of the text of the proof, a model and a fix."""
-    script = folder / "proof.py"
+    """Run a script of the text of the verification, a model and a fix."""
+    script = folder / "verify.py"
     parts = [
-        proof_text(),
+        verification_text(),
         "from unittest import mock",
         textwrap.dedent(MODEL.format(branch=branch)),
         forward,
@@ -100,12 +100,12 @@ def said(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_right_fix_is_proven(tmp_path: Path) -> None:
+def test_a_right_fix_is_verified(tmp_path: Path) -> None:
     """Only a complete run shows the exit status 0, which needs Inductor."""
     done = ran(tmp_path, forward=RIGHT, line=PATCH)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     lines = done.stdout.splitlines()
-    assert lines[-1] == "proven"
+    assert lines[-1] == "verified"
     assert "ok   fullgraph=True accepts it: both shapes" in lines
     assert any(
         line.startswith("ok   results for NaN: an error as in eager mode (ValueError")
@@ -115,7 +115,7 @@ def test_a_right_fix_is_proven(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
-def test_a_hidden_error_is_not_proven(tmp_path: Path) -> None:
+def test_a_hidden_error_is_not_verified(tmp_path: Path) -> None:
     """Only a complete run shows the exit status 3 and the figures as JSON."""
     done = ran(tmp_path, "--json", forward=WRONG, line=PATCH)
     assert done.returncode == 3
@@ -135,7 +135,7 @@ def test_a_hidden_error_is_not_proven(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
-def test_a_fix_that_does_nothing_is_not_proven(tmp_path: Path) -> None:
+def test_a_fix_that_does_nothing_is_not_verified(tmp_path: Path) -> None:
     """Only a complete run shows it."""
     done = ran(tmp_path)
     assert done.returncode == 3
@@ -170,7 +170,7 @@ def test_inputs_that_do_not_suit_the_model_are_not_blamed_on_the_fix(tmp_path: P
 
 
 @pytest.mark.matrix
-def test_functions_of_the_proof_in_one_process(tmp_path: Path) -> None:
+def test_functions_of_the_verification_in_one_process(tmp_path: Path) -> None:
     """Only a process that forks shows them: death, errors, values, frames that are given up."""
     last = """
     def beside():
@@ -240,7 +240,7 @@ def test_a_model_that_ends_its_process_for_unusual_values(tmp_path: Path) -> Non
 
 
 @pytest.mark.matrix
-def test_an_error_that_only_inductor_loses_is_not_proven(tmp_path: Path) -> None:
+def test_an_error_that_only_inductor_loses_is_not_verified(tmp_path: Path) -> None:
     """Only what Inductor compiled shows it; here the compiler is made to lose a check."""
     losing = """
     torch._inductor.config.post_grad_custom_pre_pass = lambda graph: [
@@ -269,9 +269,9 @@ def test_an_error_of_inductor_without_the_fix_is_not_blamed_on_it(tmp_path: Path
 
 
 def test_the_text_is_plain_pytorch() -> None:
-    text = proof_text()
+    text = verification_text()
     assert "compilewatch" not in text
-    compile(text, "proof.py", "exec")
+    compile(text, "verify.py", "exec")
 
 
 @pytest.mark.matrix

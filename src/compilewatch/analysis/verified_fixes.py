@@ -1,7 +1,7 @@
-"""What proven fixes of a run are worth: how many more models have no graph breaks with them.
+"""What verified fixes of a run are worth: how many more models have no graph breaks with them.
 
-A model counts only if its own fix is proven, on each of the targets that it breaks on. That the
-same change helped another model with the same graph break is no proof.
+A model counts only if its own fix is verified, on each of the targets that it breaks on. That the
+same change helped another model with the same graph break is no verification.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compilewatch.records.views import ModelFix
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProvenChange:
+class VerifiedChange:
     """One change, and how many of the counted models it is part of the fix of."""
 
     name: str
@@ -26,14 +26,14 @@ class ProvenChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProvenTotal:
-    """`changes` leave `models` without graph breaks, most downloaded first, each with a proof.
+class VerifiedTotal:
+    """`changes` leave `models` without graph breaks, most downloaded first, each verified.
 
     `downloads` are theirs, None where none has a figure. `broken` counts the models with graph
-    breaks on these targets, `improved` those of them with a proof of fewer graph breaks only.
+    breaks on these targets, `improved` those of them verified for fewer graph breaks only.
     """
 
-    changes: tuple[ProvenChange, ...]
+    changes: tuple[VerifiedChange, ...]
     models: tuple[str, ...]
     downloads: int | None
     broken: int
@@ -42,43 +42,43 @@ class ProvenTotal:
 
 @dataclass(frozen=True, kw_only=True)
 class StepFix:
-    """The changes that are proven for most models with the causes of a step.
+    """The changes that are verified for most models with the causes of a step.
 
-    `proven` counts the models at one of these causes that have a proof of a single graph, by any
+    `verified` counts the models at one of these causes that are verified as a single graph, by any
     changes, of the `affected` ones.
     """
 
     changes: tuple[str, ...]
-    proven: int
+    verified: int
     affected: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProvenFixes:
-    """The proven fixes beside a table of what to fix first: its total, and one entry a step."""
+class VerifiedFixes:
+    """The verified fixes beside a table of what to fix first: its total, and one entry a step."""
 
-    total: ProvenTotal
+    total: VerifiedTotal
     steps: tuple[StepFix | None, ...]
 
 
-def proven_fixes(
+def verified_fixes(
     found: Leverage, results: Sequence[Result], fixes: Sequence[ModelFix]
-) -> ProvenFixes | None:
-    """Return what is proven of the steps of a table; None where nothing was searched."""
-    total = proven_total(results, fixes, found.targets)
+) -> VerifiedFixes | None:
+    """Return what is verified of the steps of a table; None where nothing was searched."""
+    total = verified_total(results, fixes, found.targets)
     if total is None:
         return None
     steps = step_fixes(found.fixes, results, fixes, by=found.by, targets=found.targets)
-    return ProvenFixes(total=total, steps=steps)
+    return VerifiedFixes(total=total, steps=steps)
 
 
-def proven_total(
+def verified_total(
     results: Iterable[Result], fixes: Iterable[ModelFix], targets: Sequence[str] = ()
-) -> ProvenTotal | None:
+) -> VerifiedTotal | None:
     """Return what the fixes are worth on targets with these labels (all by default).
 
     None where nothing was searched. A result with graph breaks in further input variants does not
-    count, because a proof is for the main inputs.
+    count, because a verification is for the main inputs.
     """
     found = _by_result(fixes)
     if not found:
@@ -90,15 +90,15 @@ def proven_total(
         held = [(each, found.get((name, each.request.target))) for each in mine]
         if all(fix is not None and frees(fix, each) for each, fix in held):
             counted[name] = [fix for _, fix in held if fix is not None]
-        elif all(fix is not None and fix.proven for _, fix in held):
+        elif all(fix is not None and fix.verified for _, fix in held):
             improved += 1
     specs = {name: broken[name][0].request.model for name in counted}
     times = Counter(
         change for each in counted.values() for change in {c for fix in each for c in fix.changes}
     )
-    return ProvenTotal(
+    return VerifiedTotal(
         changes=tuple(
-            ProvenChange(name=name, models=models)
+            VerifiedChange(name=name, models=models)
             for name, models in sorted(times.items(), key=lambda pair: (-pair[1], pair[0]))
         ),
         models=tuple(sorted(counted, key=lambda name: (-(specs[name].downloads or 0), name))),
@@ -116,7 +116,7 @@ def step_fixes(
     by: By,
     targets: Sequence[str] = (),
 ) -> tuple[StepFix | None, ...]:
-    """Return for each step the changes that are proven for its causes; None where none is."""
+    """Return for each step the changes that are verified for its causes; None where none is."""
     found = _by_result(fixes)
     having: defaultdict[str, set[str]] = defaultdict(set)
     freed: defaultdict[str, list[tuple[str, ModelFix]]] = defaultdict(list)
@@ -132,9 +132,9 @@ def step_fixes(
 
 
 def frees(fix: ModelFix, result: Result) -> bool:
-    """Whether a fix is proven to leave a result without any graph break."""
+    """Whether a fix is verified to leave a result without any graph break."""
     others = any(each.breaks for each in result.variants[1:])  # the first one has the main inputs
-    return fix.proven and fix.single_graph and not others
+    return fix.verified and fix.single_graph and not others
 
 
 def _step_fix(
@@ -149,7 +149,7 @@ def _step_fix(
     times = Counter(hits.values())
     best = min(times, key=lambda changes: (-times[changes], len(changes), changes))
     affected = {name for key in keys for name in having.get(key, ())}
-    return StepFix(changes=best, proven=len(hits), affected=len(affected))
+    return StepFix(changes=best, verified=len(hits), affected=len(affected))
 
 
 def _by_result(fixes: Iterable[ModelFix]) -> dict[tuple[str, Target], ModelFix]:

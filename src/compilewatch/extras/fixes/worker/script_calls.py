@@ -1,4 +1,4 @@
-"""The model of a proof, its inputs and its calls: the third part of each proof's text."""
+"""The model of a verification, its inputs and its calls: the third part of each script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEEDS = (0, 1)
 SHAPES = tuple(dict.fromkeys(shape for shape, _ in CALLS))
 
 
-class ProofSubject:
+class ScriptSubject:
     """A model, its inputs, and the fix. `compilable(model, args, kwargs, options)` is the fix."""
 
     def __init__(
@@ -50,12 +50,12 @@ class ProofSubject:
         return contextlib.nullcontext()
 
 
-class ProofCall:
+class ScriptCall:
     """A model that is called again and again, under a fix, and compiled if there is a backend."""
 
     def __init__(
         self,
-        subject: ProofSubject,
+        subject: ScriptSubject,
         model: torch.nn.Module,
         fix: Callable[..., contextlib.AbstractContextManager[None]],
         backend: Any = None,
@@ -92,7 +92,7 @@ class ProofCall:
 
 
 def arguments(
-    subject: ProofSubject, shape: str, seed: int
+    subject: ScriptSubject, shape: str, seed: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     seeded(seed)
     return subject.inputs(shape, seed)
