@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from compilewatch import extras, plugins
 from compilewatch.analysis.summary import status_counts, summarise
 from compilewatch.api.publish import Published, load_sinks, publish, report_health
@@ -13,9 +15,10 @@ from compilewatch.config.settings import Settings
 from compilewatch.events import Author, Event, RunFinished, SinkFailed
 from compilewatch.plan.expectations import Expectations, stale_note
 from compilewatch.records import ChangeKind, Result
+from compilewatch.records.clock import now
 from compilewatch.records.views import RunView
 from compilewatch.sinks import remote_sinks
-from compilewatch.store import RunWriter, Store
+from compilewatch.store import RunWriter, Spooled, Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,30 +43,38 @@ class RunInProgress:
     def finish(self, *, state: str = "finished", wall_seconds: float | None = None) -> RunView:
         """End the run: compare it, log the changes, and publish it.
 
-        A shard is stored but not sent to any service; only the merged run is sent.
+        What is stored says so only when the files of the run are written and its publications
+        wait in the spool: `--resume` does all of it again for a run that is killed before. A shard
+        is stored but not sent to any service; only the merged run is sent.
         """
-        run = self.writer.finish(state, wall_seconds)
-        for reference in extras.providers(f"after a run of {run.source}"):
+        for reference in extras.providers(f"after a run of {self.writer.run.source}"):
             plugins.load(reference)(self.writer)
+        stored = self.store.open(self.writer.run.id)
+        stored.run = self.writer.ended(state, wall_seconds)
         seen = view(
             self.store,
-            self.store.open(run.id),
+            stored,
             baseline=self.settings.baseline,
             expectations=self.expectations,
         )
-        if seen.baseline is not None:
-            seen = replace(seen, run=self.writer.update(baseline=seen.baseline.id))
-        author = Author(seen.run)
+        baseline = seen.baseline.id if seen.baseline is not None else None
+        run = msgspec.structs.replace(stored.run, baseline=baseline)
+        seen = replace(seen, run=run)
+        author = Author(run)
         events: list[Event] = []
-        if seen.baseline is not None:
-            events += (author.changed(change, seen.baseline.id) for change in seen.changes)
+        if baseline is not None:
+            events += (author.changed(change, baseline) for change in seen.changes)
         for expected, result in self.expectations.stale(seen.results, run.environments):
             events.append(author.stale(stale_note(expected, result), result))
         written = publish(self.store, seen, load_sinks(self.settings.sinks, self.settings))
+        services = remote_sinks(self.settings) if run.shard is None else ()
+        for service in services:
+            self.store.spool.put(service, Spooled(run=run.id, since=now()))
         self.writer.events([*events, *_failed(author, written), _finished(author, seen)])
+        self.writer.record(run)
         if run.shard is not None:
             return replace(seen, notes=(*seen.notes, *written.notes))
-        sent = publish(self.store, seen, load_sinks(remote_sinks(self.settings), self.settings))
+        sent = publish(self.store, seen, load_sinks(services, self.settings))
         report_health(self.store, self.settings, sent)
         self.writer.events(_failed(author, sent))
         return replace(seen, notes=(*seen.notes, *written.notes, *sent.notes))

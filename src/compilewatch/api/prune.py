@@ -82,7 +82,7 @@ def _held(store: Store, one: StoredRun, stored: Sequence[StoredRun]) -> str:
     run = one.run
     if one.path.is_symlink():
         return "a link to another folder"
-    if run.state == "running":
+    if one.is_being_written:
         return "being written"
     if run.id == store.latest_id():
         return "outputs/latest points to it"

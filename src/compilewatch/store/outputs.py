@@ -104,7 +104,7 @@ class Store:
     def unfinished(self) -> StoredRun:
         """Return the newest interrupted run. Raises UsageError if there is none."""
         for stored in self.runs():
-            if stored.run.state == "interrupted":
+            if stored.run.state == "interrupted" and not stored.run.merged_from:
                 return stored
         raise UsageError(f"nothing to resume: all runs in {self.root} are finished or running")
 
@@ -168,14 +168,15 @@ class Store:
 
         Raises UsageError if the run is finished, and StoreError if it is being written.
         """
-        run = stored.run
-        if run.state == "incomplete":
-            raise UsageError(f"run {run.id} is merged: merge it again with the missing shards")
-        if run.state == "finished":
-            raise UsageError(f"run {run.id} is finished: there is nothing to resume")
-        earlier = earlier_seconds(stored.path, run)
-        writer = RunWriter(stored.path, run)
+        if stored.run.merged_from:
+            raise UsageError(f"run {stored.run.id} is merged: merge its parts again")
+        writer = RunWriter(stored.path, stored.run)
         try:
+            # Only now, since the writer holds the lock: another process may just have finished it.
+            run = writer.run = StoredRun(stored.path).run
+            if run.state == "finished":
+                raise UsageError(f"run {run.id} is finished: there is nothing to resume")
+            earlier = earlier_seconds(stored.path, run)
             writer.prepare()
             writer.update(state="running", finished_at=None, wall_seconds=earlier)
         except BaseException:

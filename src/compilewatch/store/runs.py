@@ -43,12 +43,17 @@ class StoredRun:
             ) from None
         except StoreError as error:
             raise StoreError(f"{path}: {error}") from None
-        if run.state == "running" and not is_locked(self.path / RESULTS_FILE):
+        if run.state == "running" and not self.is_being_written:
             # Read again, because the run may have finished in between.
             run = decode(_read(path), Run)
             if run.state == "running":
                 return msgspec.structs.replace(run, state="interrupted")
         return run
+
+    @property
+    def is_being_written(self) -> bool:
+        """Whether its writer is open now; a sweep reports a finished run before it closes it."""
+        return is_locked(self.path / RESULTS_FILE)
 
     @cached_property
     def _lines(self) -> tuple[tuple[Result, ...], tuple[str, ...]]:

@@ -114,22 +114,29 @@ class RunWriter:
 
     def update(self, **changes: object) -> Run:
         """Change fields of run.json and return the new run."""
-        self.run = msgspec.structs.replace(self.run, **changes)
-        write_atomically(self.path / RUN_FILE, msgspec.json.format(msgspec.json.encode(self.run)))
-        return self.run
+        return self.record(msgspec.structs.replace(self.run, **changes))
 
     def wall_seconds(self) -> float:
         """Return the wall-clock time of this run, including earlier parts."""
         return (self.run.wall_seconds or 0.0) + time.monotonic() - self._started
 
-    def finish(self, state: str, wall_seconds: float | None = None) -> Run:
-        """Record how the run ended: `finished`, `interrupted` or `incomplete`.
+    def ended(self, state: str, wall_seconds: float | None = None) -> Run:
+        """Return the run as it ends now: `finished`, `interrupted` or `incomplete`.
 
-        A finished run deletes its plan. `wall_seconds` is measured unless given.
+        `wall_seconds` is measured unless given.
         """
         wall = self.wall_seconds() if wall_seconds is None else wall_seconds
-        run = self.update(state=state, finished_at=now(), wall_seconds=wall)
-        if state == "finished":
+        return msgspec.structs.replace(self.run, state=state, finished_at=now(), wall_seconds=wall)
+
+    def finish(self, state: str) -> Run:
+        """Record that the run ends now."""
+        return self.record(self.ended(state))
+
+    def record(self, run: Run) -> Run:
+        """Write run.json. A finished run deletes its plan: nothing can be resumed."""
+        self.run = run
+        write_atomically(self.path / RUN_FILE, msgspec.json.format(msgspec.json.encode(run)))
+        if run.state == "finished":
             with contextlib.suppress(OSError):
                 (self.path / PLAN_FILE).unlink()
         return run

@@ -21,6 +21,7 @@ from compilewatch.records import Mode, Phase, Request, Result, Status, Target
 from compilewatch.records.plans import Shard
 from tests import factories, sweeping
 from tests.fake_launcher import FakeLauncher, passing
+from tests.killing import die_at, in_child
 from tests.sweeping import ASKED, MODELS, events, names, run_sweep, seen, settings, store
 
 EVERYONE = sorted(spec.name for spec in MODELS)
@@ -461,42 +462,6 @@ def test_a_resumed_fresh_sweep_stays_fresh(tmp_path: Path) -> None:
 
 # --- killed, for real ---
 
-CALLS = ("write", "fdatasync", "rename", "replace", "mkdir", "symlink", "unlink")
-
-
-def _die_at(number: int) -> None:
-    """Kill this process at its n-th change to the disk; a write is then half done."""
-    left = number
-
-    def deadly(name: str) -> Callable[..., Any]:
-        real = getattr(os, name)
-
-        def call(*given: Any, **named: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                if name == "write":
-                    real(given[0], given[1][: len(given[1]) // 2])
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*given, **named)
-
-        return call
-
-    for name in CALLS:
-        setattr(os, name, deadly(name))
-
-
-def _in_child(action: Callable[[], object]) -> int:
-    """Fork, act, and return the wait status. No exit handlers: pytest's must not run twice."""
-    child = os.fork()
-    if child == 0:
-        try:
-            action()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitpid(child, 0)[1]
-
 
 def test_killed_at_any_change_to_the_disk_nothing_is_lost_or_evaluated_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -509,10 +474,10 @@ def test_killed_at_any_change_to_the_disk_nothing_is_lost_or_evaluated_twice(
         place.mkdir()
 
         def act(place: Path = place, number: int = number) -> None:
-            _die_at(number)
+            die_at(number)
             run_sweep(place, FakeLauncher(artifacts={"trace.log": b"t"}))
 
-        status = _in_child(act)
+        status = in_child(act)
         if status == 0:
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
@@ -544,10 +509,10 @@ def test_killed_while_resuming_it_can_be_resumed_again(tmp_path: Path) -> None:
     for number in (1, 2, 4, 6):
 
         def act(number: int = number) -> None:
-            _die_at(number)
+            die_at(number)
             resume(store(tmp_path), FakeLauncher(), settings(tmp_path))
 
-        assert os.WTERMSIG(_in_child(act)) == signal.SIGKILL
+        assert os.WTERMSIG(in_child(act)) == signal.SIGKILL
     known = names(store(tmp_path).unfinished().results())
     launcher = FakeLauncher()
     view = resume(store(tmp_path), launcher, settings(tmp_path))
@@ -558,6 +523,7 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from tests.fake_launcher import FakeLauncher, passing
+from tests.killing import die_at, in_child
 from tests import factories
 from tests.sweeping import run_sweep
 

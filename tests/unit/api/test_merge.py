@@ -171,7 +171,7 @@ def test_a_run_alone_is_taken_over_and_says_what_it_lacks(tmp_path: Path) -> Non
         f"the run is incomplete: {len(shard.results)} of {len(SPECS)} planned requests "
         "have a result",
     )
-    with pytest.raises(UsageError, match="merge it again with the missing shards"):
+    with pytest.raises(UsageError, match="is merged: merge its parts again"):
         store(tmp_path).resume_run(store(tmp_path).open(merged.run.id))
 
 

@@ -111,6 +111,14 @@ def test_what_is_in_use_is_held_with_the_reason(store: Store) -> None:
     assert newest in [one.run.id for one in store.runs()]
 
 
+def test_a_finished_run_whose_sweep_still_reports_is_held(store: Store) -> None:
+    with store.create_run(factories.run("", state="running"), EMPTY) as writer:
+        writer.finish("finished")
+        add(store)
+        assert (superseded(store), held(store)) == ([], {writer.run.id: "being written"})
+    assert superseded(store) == [writer.run.id]
+
+
 def test_what_is_no_run_or_lies_elsewhere_is_left_alone(store: Store, tmp_path: Path) -> None:
     elsewhere = Store(tmp_path / "elsewhere")
     foreign = add(elsewhere)
