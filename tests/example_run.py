@@ -242,9 +242,8 @@ def results() -> tuple[Result, ...]:
             inputs_strategy="text",
             detail=LONG,
             artifacts=(
-                "artifacts/BertModel/dynamo/tlparse/-_0_0_0/graph_2.txt",
-                "artifacts/BertModel/dynamo/tlparse/index.html",
-                "artifacts/BertModel/dynamo/torch_trace/trace.log",
+                "artifacts/BertModel/dynamo/tlparse.zip",
+                "artifacts/BertModel/dynamo/torch_trace/trace.log.zst",
             ),
         ),
         factories.result(

@@ -103,7 +103,6 @@ def repositories(view: RunView) -> Repositories | None:
     covered: Counter[Part | None] = Counter()
     for found in results.values():
         evaluated = [result for result in found if result.status is not Status.SKIPPED]
-        # A model of an earlier version's run, which has no part, was all of its repository.
         part = (evaluated[0].request.model.part or Part.WHOLE) if evaluated else None
         total[part] += 1
         if evaluated and all(result.is_verdict for result in evaluated):

@@ -24,7 +24,7 @@ class GraphBreak(Record, frozen=True, kw_only=True):
     hash of (code or type, file, function), which does not depend on the line number. `occurrences`
     counts how often this break was hit while the example inputs ran. `source` has the lines of code
     around `line`, starting with line `source_start`, as they were when the code ran; it is empty if
-    they could not be read, and in runs of earlier versions.
+    they could not be read.
     """
 
     code: str

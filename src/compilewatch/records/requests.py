@@ -127,7 +127,7 @@ class ModelSpec(Record, frozen=True, kw_only=True):
 
     @property
     def repository(self) -> str | None:
-        """The Hub repository that the model is a part of; also of runs of earlier versions."""
+        """The Hub repository that the model is a part of, or that could not be resolved."""
         return self.checkpoint if self.part is not None or self.source == "hub" else None
 
     @property

@@ -129,10 +129,10 @@ class Result(Record, frozen=True, kw_only=True):
     sum over `breaks`; `unattributed` is how many of them have no reason from torch (they are also
     in `breaks`, with the code `unattributed`). `graph_ops` is the number of operations of each
     captured graph, in order, and `graph_ends` is the index in `breaks` of the break that ended each
-    graph (-1 for none). Both cover only the first graphs and are empty in runs of earlier versions.
+    graph (-1 for none). Both cover only the first graphs, and are empty where none were counted.
     `durations` maps phases to seconds. `reused_from` is the run from which this result was taken.
     `artifacts` are paths relative to the folder of the run. `dtype` is the type of the model's
-    weights, None in runs of earlier versions. `probed` means that only the first graph break was
+    weights, None where none was built. `probed` means that only the first graph break was
     looked for, because the model cannot run without values on a device that is only declared.
     `variants` are the results of all input variants if there is more than one; `variant` is the
     worst of them, which everything else in the result is about. Everything is about the first call

@@ -11,8 +11,7 @@ from compilewatch.records.requests import Target
 class Environment(Record, frozen=True, kw_only=True):
     """A Python interpreter in which a worker can run, as it described itself.
 
-    `cuda` is the release of CUDA that its torch was built for, None for a CPU build (and in runs of
-    earlier versions).
+    `cuda` is the release of CUDA that its torch was built for, None for a CPU build.
     """
 
     name: str
@@ -32,9 +31,9 @@ class Run(Record, frozen=True, kw_only=True):
     """One sweep: `outputs/<id>/run.json`.
 
     `settings` are the arguments of the run; `planned` counts every request, and `targets` are
-    those that each model is evaluated on; `plan_digest` lets `merge` check that shards belong to
-    one plan, and `plan_total` counts the requests of all shards together (None in runs of earlier
-    versions). `missing_shards` names the shards that a merged run lacks. `state` is running,
+    those that each model is evaluated on; `plan_digest` lets `merge` check that shards belong
+    to one plan, and `plan_total` counts the requests of all shards together (None where no plan
+    was made). `missing_shards` names the shards that a merged run lacks. `state` is running,
     interrupted, finished, or incomplete: a merged run of which shards are missing.
     """
 

@@ -16,23 +16,8 @@ from compilewatch.records import (
 
 
 def compile_trace(paths: Iterable[str]) -> str | None:
-    """The pages that tlparse made of the compile trace: their index, or all of them packed."""
-    found = [p for p in paths if p.endswith(("/tlparse/index.html", "/tlparse.zip"))]
-    return min(found, default=None, key=len)
-
-
-def main_artifacts(paths: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Artifacts that a person opens first (tlparse's pages, a trace), and the many others.
-
-    Runs of earlier versions hold those pages unpacked: an index among the dozens that it links to.
-    """
-    first: list[str] = []
-    others: list[str] = []
-    for path in paths:
-        is_first = path.endswith(("/index.html", ".log")) or "/tlparse/" not in path
-        (first if is_first else others).append(path)
-    first.sort(key=lambda path: not path.endswith(("/index.html", "/tlparse.zip")))
-    return tuple(first), tuple(others)
+    """The pages that tlparse made of the compile trace, packed."""
+    return next((path for path in paths if path.endswith("/tlparse.zip")), None)
 
 
 def decompressing(result: Result) -> str:

@@ -76,8 +76,7 @@ class PushgatewaySink:
         """
         mine = selection_label(view.run.settings)
         for labels in self._gateway.labels_of(SELECTION_METRIC):
-            # A gateway that an older version filled says nothing of the selection.
-            held = labels.get("selection", mine)
+            held = labels.get("selection", "")
             same_source = (labels.get("job"), labels.get("source")) == (JOB, view.run.source)
             if same_source and held != mine:
                 raise SelectionError(

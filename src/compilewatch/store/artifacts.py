@@ -8,7 +8,7 @@ therefore not stored as the target wrote them:
   trace (`raw.log`) and of most of it (`raw.jsonl`), which tlparse puts next to the pages and to
   which no page links, are left out.
 
-`restore_artifacts` restores plain files. Runs of earlier versions contain plain files.
+`restore_artifacts` restores plain files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
@@ -74,26 +74,20 @@ def keep_artifacts(folder: Path, run_folder: Path, request: Request) -> tuple[st
 def link_artifacts(names: tuple[str, ...], source: Path, run_folder: Path) -> tuple[str, ...]:
     """Link another run's artifacts into a run, or copy them where links are impossible.
 
-    Artifacts of earlier versions are converted to the form in which they are stored now. Returns
-    the names of the stored files; files that the other run has lost are left out. Raises OSError.
+    Returns the names of the linked files; files that the other run has lost are left out. Raises
+    OSError.
     """
     kept = []
     for name in names:
-        origin, held = source / name, stored_as(name)
+        origin, place = source / name, run_folder / name
         # A run may come from another machine: its paths must stay inside its folder.
         if not _is_inside(name) or not _is_plain_file(origin):
             continue
-        place = run_folder / held
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
-            if held == name:
-                _link(origin, place)
-            elif place.name == PAGES_FILE:
-                _pack(source.joinpath(held).with_name(PAGES_FOLDER), place)
-            else:
-                _compress(origin, place)
-        kept.append(held)
-    return tuple(dict.fromkeys(kept))
+            _link(origin, place)
+        kept.append(name)
+    return tuple(kept)
 
 
 def restore_artifacts(names: Iterable[str], source: Path, destination: Path) -> tuple[Path, ...]:
@@ -123,16 +117,6 @@ def restore_artifacts(names: Iterable[str], source: Path, destination: Path) -> 
                 f"{origin} is damaged ({error}): restore it from a backup, or sweep with --fresh"
             ) from None
     return tuple(written)
-
-
-def stored_as(name: str) -> str:
-    """Return the path under which an artifact of a target is stored."""
-    path = PurePosixPath(name)
-    if len(path.parts) > 4 and path.parts[3] == PAGES_FOLDER:
-        return str(PurePosixPath(*path.parts[:3], PAGES_FILE))
-    if path.parent.name == TRACE_FOLDER and path.suffix == ".log":
-        return name + TRACE_SUFFIX
-    return name
 
 
 def condense(folder: Path) -> None:

@@ -236,7 +236,7 @@ def test_repositories_are_counted_whatever_the_number_of_their_parts() -> None:
     assert repositories(view(result("BertModel", checkpoint="org/bert"))) is None
 
 
-def test_runs_of_earlier_versions_have_a_repository_for_each_model_of_the_hub() -> None:
+def test_a_model_of_the_hub_without_a_part_is_a_whole_repository() -> None:
     seen = view(result("org/a", source="hub", checkpoint="org/a"))
     parts: dict[Part | None, tuple[int, int]] = {Part.WHOLE: (1, 1)}
     assert repositories(seen) == Repositories(total=1, covered=1, partly=0, by_part=parts)

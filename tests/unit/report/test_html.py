@@ -196,7 +196,7 @@ def test_a_models_page_holds_the_complete_result(pages: Any, report: Any) -> Non
         assert fact in page.text, fact
     links = page.links()
     assert "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0170.html" in links
-    assert "../../artifacts/BertModel/dynamo/tlparse/index.html" in links
+    assert "../../artifacts/BertModel/dynamo/tlparse.zip" in links
 
 
 def test_a_reused_result_links_the_artifacts_that_were_taken_over(pages: Any, report: Any) -> None:
@@ -213,12 +213,6 @@ def test_a_result_shared_within_the_run_links_its_artifacts() -> None:
     page = rendered(shared)["models/BertModel.html"]
     assert "../../artifacts/x.html" in page.links()
     assert "cached, from run" not in page.text
-
-
-def test_plain_artifacts_of_an_earlier_version_need_no_command(pages: Any, report: Any) -> None:
-    page = pages[report / "models" / "BertModel.html"]
-    assert "../../artifacts/BertModel/dynamo/torch_trace/trace.log" in page.links()
-    assert "--artifacts" not in page.text
 
 
 def test_an_error_shows_where_and_both_ends_of_its_traceback(pages: Any, report: Any) -> None:
@@ -381,11 +375,8 @@ def test_a_model_has_a_mark_for_each_stored_run_and_says_since_when(
 
 def test_the_trace_has_one_button_and_the_other_files_are_folded(pages: Any, report: Any) -> None:
     text = pages[report / "models" / "BertModel.html"].text
-    assert "Open the compile trace (tlparse) Pages made by tlparse" in text
-    assert "2 other files artifacts/BertModel" in text
-    zipped = rendered(factories.result(artifacts=("artifacts/m/tlparse.zip",)))
-    text = zipped["models/BertModel.html"].text
-    assert "Download the compile trace (tlparse)" in text
+    assert "Download the compile trace (tlparse) Pages made by tlparse" in text
+    assert "1 other file artifacts/BertModel" in text
     assert "compilewatch show BertModel --artifacts DIRECTORY" in text
 
 

@@ -52,7 +52,7 @@ def test_of_two_hundred_graphs_all_can_be_seen_and_numbers_do_not_overlap() -> N
 @pytest.mark.parametrize(
     "fields",
     [{}, {"graph_ops": (5,), "graph_ends": (-1,)}],
-    ids=["of an earlier version", "one graph"],
+    ids=["without a count", "one graph"],
 )
 def test_there_is_no_strip_without_graphs_or_cuts(fields: Any) -> None:
     assert strip(factories.result(**fields)) is None

@@ -181,17 +181,6 @@ def test_printable_keeps_lines_and_drops_what_moves_a_cursor() -> None:
     assert wording.printable("a\tb\nc\x1b[2J\x1b[31md\x07\r\x9b") == "a\tb\ncd"
 
 
-def test_an_index_comes_first_and_what_it_links_to_last() -> None:
-    index, trace = "artifacts/m/tlparse/index.html", "artifacts/m/torch_trace/t.log"
-    graph, table = "artifacts/m/tlparse/0/graph.txt", "artifacts/m/profile.json"
-    assert commands.main_artifacts((graph, trace, index, table)) == (
-        (index, trace, table),
-        (graph,),
-    )
-    packed, pages = f"{trace}.zst", "artifacts/m/tlparse.zip"
-    assert commands.main_artifacts((packed, pages)) == ((pages, packed), ())
-
-
 def history(*statuses: Status) -> list[Earlier]:
     return [Earlier(f"run{n}", status, Phase.COMPILE) for n, status in enumerate(statuses)]
 
@@ -269,11 +258,9 @@ def test_an_attempt_keeps_the_names_in_its_reason() -> None:
     assert wording.attempt_words(ended) == said
 
 
-def test_the_compile_trace_is_its_index_or_all_of_it_packed() -> None:
-    trace, packed = "artifacts/m/torch_trace/t.log", "artifacts/m/tlparse.zip"
+def test_the_compile_trace_is_what_tlparse_made_of_it() -> None:
+    trace, packed = "artifacts/m/torch_trace/t.log.zst", "artifacts/m/tlparse.zip"
     assert commands.compile_trace((trace, packed)) == packed
-    inner, index = "artifacts/m/tlparse/-_0/index.html", "artifacts/m/tlparse/index.html"
-    assert commands.compile_trace((inner, index)) == index
     assert commands.compile_trace((trace,)) is None
 
 

@@ -76,29 +76,7 @@ def test_what_is_stored_is_restored_as_it_was(tmp_path: Path, kept: tuple[str, .
     assert found == {f"dynamo/{name}": text for name, text in PLAIN.items()}
 
 
-def test_a_run_of_an_earlier_version_is_restored_as_it_is(tmp_path: Path) -> None:
-    lay_out(tmp_path / "old" / FOLDER)
-    names = [f"{FOLDER}/{name}" for name in LEFT]
-    restore_artifacts(names, tmp_path / "old", tmp_path / "out")
-    assert {name: (tmp_path / "out/dynamo" / name).read_text() for name in LEFT} == LEFT
-
-
-def test_artifacts_of_an_earlier_version_are_stored_as_now_where_they_are_taken_over(
-    tmp_path: Path, kept: tuple[str, ...]
-) -> None:
-    old = lay_out(tmp_path / "old" / FOLDER)
-    names = tuple(f"{FOLDER}/{name}" for name in LEFT)
-    for _ in range(2):  # two results may share their artifacts
-        assert set(link_artifacts(names, tmp_path / "old", tmp_path / "new")) == set(KEPT)
-    assert (tmp_path / "new" / KEPT[2]).read_bytes() == (tmp_path / "run" / KEPT[2]).read_bytes()
-    restore_artifacts(KEPT, tmp_path / "new", tmp_path / "out")
-    assert {name: (tmp_path / "out/dynamo" / name).read_text() for name in PLAIN} == PLAIN
-    assert {name: (old / name).read_text() for name in LEFT} == LEFT, "the old run is as it was"
-
-
-def test_what_is_stored_as_now_is_taken_over_by_links(
-    tmp_path: Path, kept: tuple[str, ...]
-) -> None:
+def test_what_is_stored_is_taken_over_by_links(tmp_path: Path, kept: tuple[str, ...]) -> None:
     assert link_artifacts(kept, tmp_path / "run", tmp_path / "new") == kept
     for name in kept:
         assert (tmp_path / "new" / name).samefile(tmp_path / "run" / name)

@@ -85,7 +85,7 @@ def _open(stored: StoredRun, names: Sequence[str], folder: Path | None) -> None:
 
     Raises UsageError if there are no such pages, or no browser.
     """
-    if not any(name.endswith(("/tlparse.zip", "/tlparse/index.html")) for name in names):
+    if not any(name.endswith("/tlparse.zip") for name in names):
         raise UsageError(f"run {stored.run.id} has no pages of tlparse for this model")
     # The folder is not deleted: the browser still reads it after this process has ended.
     folder = folder or Path(tempfile.mkdtemp(prefix="compilewatch-pages-"))

@@ -204,10 +204,7 @@ def _how(result: Result) -> list[RenderableType]:
     for attempt in result.attempts:
         words = wording.attempt_words(attempt)
         parts.append(plain(f"earlier attempt with {attempt.tier.value} tensors: {words}", "dim"))
-    first, others = commands.main_artifacts(result.artifacts)
-    parts += [plain(f"artifact {path}", "dim") for path in first]
-    if others:
-        parts.append(plain(f"and {plural(len(others), 'more artifact')}", "dim"))
+    parts += [plain(f"artifact {path}", "dim") for path in result.artifacts]
     if command := commands.decompressing(result):
         parts.append(plain(command, "cyan"))
     if not isinstance(result.request.model.build, CallerBuild):  # no command can build it

@@ -41,7 +41,7 @@ class PulledModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     `config` is the first configuration file of the repository; the others are in its folder, under
     the paths that they have on the Hub. `problem` is the reason why they could not be fetched,
     worded as a skip reason; a repository without configuration files has neither. `files` and
-    `tags` are those that say what the repository is; lists of earlier versions have no `files`.
+    `tags` are those that say what the repository is; a list may leave out `files`.
     `weights` (load real weights) is set by people, and a later pull keeps it.
     """
 

@@ -47,7 +47,7 @@ BUILT_HERE = "Transformers, timm, diffusers, sentence-transformers and open_clip
 class Repository:
     """What is known of a repository; `folder` has its configuration files, if it has any.
 
-    `files` are the names of its files, None in lists of earlier versions. `trusted`: a person
+    `files` are the names of its files, None in a list that does not name them. `trusted`: a person
     listed this commit in `remote_code.toml`.
     """
 

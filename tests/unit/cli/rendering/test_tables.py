@@ -269,11 +269,10 @@ def test_indented_text_wraps_within_eighty_columns_and_is_not_padded() -> None:
     assert not [line for line in indented if line != line.rstrip()]
 
 
-def test_of_many_artifacts_those_to_open_are_named() -> None:
+def test_artifacts_are_named_with_the_command_that_unpacks_them() -> None:
     text = piped(panel.model_panel(example_run.results()[0]))
-    assert "artifact artifacts/BertModel/dynamo/tlparse/index.html" in text
-    assert "graph_2.txt" not in text
-    assert "and 1 more artifact\n" in text
+    assert "artifact artifacts/BertModel/dynamo/tlparse.zip" in text
+    assert "compilewatch show BertModel --artifacts DIRECTORY" in text
 
 
 def test_the_stored_line_is_shown_where_the_installed_source_is_another_version() -> Any:
