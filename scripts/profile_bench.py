@@ -26,7 +26,7 @@ from torch.utils.benchmark import Timer
 from compilewatch.extras.profiles.infer import statistics
 from compilewatch.extras.profiles.infer.records import Verdict
 from compilewatch.extras.profiles.infer.statistics import Rounds
-from compilewatch.extras.profiles.worker import timer, traces
+from compilewatch.extras.profiles.worker import measuring
 
 ROUNDS = 10
 COMPARISONS = 200
@@ -68,7 +68,7 @@ def in_turns(first: Call, second: Call, runs: int = 10) -> tuple[Rounds, Rounds]
     for number in range(ROUNDS):
         pair = ((first, taken[0]), (second, taken[1]))
         for call, into in pair if number % 2 == 0 else reversed(pair):
-            into.append(timer.measure(call, runs, 60.0).cpu_seconds)
+            into.append(measuring.measure(call, runs, 60.0).cpu_seconds)
     return taken
 
 
@@ -82,7 +82,7 @@ def against_timer() -> dict[str, Any]:
             torchs = Timer("call()", globals={"call": call}, timer=time.process_time)
             found = []
             for _ in range(ROUNDS):
-                ours = median(timer.measure(call, 30, 60.0).cpu_seconds)
+                ours = median(measuring.measure(call, 30, 60.0).cpu_seconds)
                 found.append(ours / median(torchs.timeit(1).times[0] for _ in range(30)))
             ratios[f"{name} {batch}"] = round(median(found), 3)
     low, high = 1 - TOLERANCE, 1 + TOLERANCE
@@ -131,9 +131,9 @@ def traced() -> dict[str, Any]:
     plain = bert()
     ratios = []
     for _ in range(ROUNDS):
-        without = median(timer.measure(plain, 5, 60.0).cpu_seconds)
+        without = median(measuring.measure(plain, 5, 60.0).cpu_seconds)
         with profile(activities=[ProfilerActivity.CPU]):
-            under = median(timer.measure(plain, 5, 60.0).cpu_seconds)
+            under = median(measuring.measure(plain, 5, 60.0).cpu_seconds)
         ratios.append(under / without)
     found = median(ratios)
     return {"ratio": round(found, 3), "limit": TRACE_LIMIT, "within": found <= TRACE_LIMIT}
@@ -151,9 +151,9 @@ def option() -> dict[str, Any]:
 
     def serve(pipe: Any, folder: Path | None) -> None:
         if folder is not None:
-            traces.traced(call, 3, folder)
+            measuring.traced(call, 3, folder)
         while pipe.recv():
-            pipe.send(median(timer.measure(call, 5, 60.0).cpu_seconds))
+            pipe.send(median(measuring.measure(call, 5, 60.0).cpu_seconds))
 
     with tempfile.TemporaryDirectory() as folder:
         pipes = []
@@ -185,7 +185,7 @@ def waits() -> dict[str, Any]:
         torch.ones(8) + 1
         time.sleep(SLEEP_SECONDS)
 
-    found = traces.divided(call, 5)
+    found = measuring.divided(call, 5)
     python = found.nanoseconds[""]["python"] / 1e9
     spent = sum(v for kinds in found.nanoseconds.values() for v in kinds.values())
     return {

@@ -111,7 +111,7 @@ from pathlib import Path
 import torch
 
 from compilewatch.extras.profiles.infer.store import open_profile
-from compilewatch.extras.profiles.worker import gpu
+from compilewatch.extras.profiles.worker import measuring
 
 stored = open_profile(Path(sys.argv[1]), "latest")
 profile, wrong = stored.profile, []
@@ -139,7 +139,7 @@ def work():
     return matrix @ matrix @ matrix
 
 
-call = gpu.finished(work)
+call = measuring.finished(work)
 for _ in range(3):
     call()
 ratios = []

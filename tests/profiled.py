@@ -8,7 +8,6 @@ from dataclasses import replace
 import msgspec
 
 from compilewatch.extras.profiles.infer import analysis
-from compilewatch.extras.profiles.infer.analysis import Measurement
 from compilewatch.extras.profiles.infer.comparison import compare_profiles
 from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles
 from compilewatch.extras.profiles.infer.records import (
@@ -175,5 +174,4 @@ def _point(target: str, size: int, samples: Samples) -> BatchPoint:
         breaks=(COST,) if compiled else (),
         speedup=1.25 if compiled else None,
     )
-    measured = Measurement(wall=samples.wall_seconds, cpu=samples.cpu_seconds)
-    return analysis.with_latency(point, measured, tokens_per_sample=32, threads=1)
+    return analysis.with_latency(point, samples, tokens_per_sample=32, threads=1)

@@ -7,8 +7,11 @@ from typing import ClassVar
 
 from compilewatch.contract.targets import CPU
 from compilewatch.environments import Environments
-from compilewatch.extras.profiles.infer.parts import Profilers, environment_of
-from compilewatch.extras.profiles.infer.server_client import ProfileServerClient
+from compilewatch.extras.profiles.infer.servers import (
+    Profilers,
+    ProfileServerClient,
+    environment_of,
+)
 
 
 class WarmProfilers(Profilers):

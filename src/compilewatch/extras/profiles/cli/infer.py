@@ -16,9 +16,14 @@ from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import MissingExtraError, SinkError, UsageError
 from compilewatch.extras.profiles.cli.tables import ProfileProgress, profile_panel
-from compilewatch.extras.profiles.infer.measurement import profile_model
-from compilewatch.extras.profiles.infer.parts import Job, Profilers, canonical, check_targets
+from compilewatch.extras.profiles.infer.measurement import (
+    Job,
+    canonical,
+    check_targets,
+    profile_model,
+)
 from compilewatch.extras.profiles.infer.records import InferenceOptions, InferenceProfile
+from compilewatch.extras.profiles.infer.servers import Profilers
 from compilewatch.extras.profiles.infer.store import PREFIX, ProfileFolder
 from compilewatch.records import ConfigBuild, Depth, Status, Tier
 from compilewatch.records.clock import new_run_id
@@ -154,7 +159,7 @@ def command(
             name = PREFIX + new_run_id()
             folder = ProfileFolder(root / name)
             with ProfileProgress(job.request.model.name) as progress:
-                stored = profile_model(job, profilers, folder, progress, name)
+                stored = profile_model(job, profilers, folder, progress.on_step, name)
             found.append(stored.profile)
             published = _publish(settings, stored.profile)
             if not as_json:

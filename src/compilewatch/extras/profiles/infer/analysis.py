@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from compilewatch.extras.profiles.infer import statistics
-from compilewatch.extras.profiles.infer.messages import Segmented
 from compilewatch.extras.profiles.infer.records import (
     EAGER,
     BatchPoint,
-    BreakCost,
     InferenceProfile,
-    Segments,
+    Samples,
     TargetProfile,
     Verdict,
     target_kind,
 )
-from compilewatch.extras.profiles.infer.statistics import Rounds
 from compilewatch.records import Status
-
-OWN_CALL = ""
-"""The compile id of what runs in no compiled frame (`contract.profiling.Segmented`)."""
 
 TRACED = (EAGER, "inductor")
 """The kinds of targets of which `torch.profiler` records operators."""
@@ -32,37 +25,29 @@ NOTABLE = 0.10
 """A share of a call that is worth naming as its bottleneck."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """The rounds of one target at one batch size; CPU times are those of all threads."""
-
-    wall: Rounds
-    cpu: Rounds
-
-
 def with_latency(
-    point: BatchPoint, measured: Measurement, *, tokens_per_sample: int | None, threads: int
+    point: BatchPoint, samples: Samples, *, tokens_per_sample: int | None, threads: int
 ) -> BatchPoint:
     """A point with the timing of its rounds and the rates that follow from the median."""
-    found = statistics.timing(measured.wall, measured.cpu)
-    rate = point.batch_size / found.median_seconds if found.median_seconds else None
-    used = found.cpu_median_seconds
-    busy = used / found.median_seconds / threads if used and found.median_seconds else None
+    latency = statistics.timing(samples.wall_seconds, samples.cpu_seconds)
+    seconds, used = latency.median_seconds, latency.cpu_median_seconds
+    rate = point.batch_size / seconds if seconds else None
+    busy = used / seconds / threads if used and seconds else None
     return msgspec.structs.replace(
         point,
-        latency=found,
+        latency=latency,
         samples_per_second=rate,
         tokens_per_second=rate * tokens_per_sample if rate and tokens_per_sample else None,
         utilization=min(1.0, busy) if busy is not None else None,
     )
 
 
-def with_speedup(point: BatchPoint, measured: Measurement, eager: Measurement) -> BatchPoint:
+def with_speedup(point: BatchPoint, samples: Samples, eager: Samples) -> BatchPoint:
     """A point compared with eager mode of the same rounds; unchanged where numbers differ."""
     numerics = point.numerics
     if numerics is None or (numerics.deterministic and not numerics.matches):
         return point
-    judged = statistics.in_turns(measured.wall, eager.wall)
+    judged = statistics.in_turns(samples.wall_seconds, eager.wall_seconds)
     if judged.ratio is None:
         return point
     point = msgspec.structs.replace(
@@ -82,12 +67,6 @@ def with_speedup(point: BatchPoint, measured: Measurement, eager: Measurement) -
     )
 
 
-def with_first(point: BatchPoint, measured: Measurement, first: Measurement) -> BatchPoint:
-    """A point compared with the same target in the first environment, of the same rounds."""
-    judged = statistics.in_turns(first.wall, measured.wall)
-    return msgspec.structs.replace(point, against_first=judged)
-
-
 def trace_folder(target: str, targets: Sequence[str]) -> str:
     """The folder of a target's trace, relative to the profile.
 
@@ -101,57 +80,6 @@ def main_traced(targets: Sequence[str]) -> str | None:
     """The target whose trace and operators have the usual names: the first that is compiled."""
     traced = [target for target in targets if target_kind(target) in TRACED]
     return next((t for t in traced if target_kind(t) != EAGER), traced[0] if traced else None)
-
-
-def segments_of(found: Segmented) -> Segments:
-    """Where the call spends its time, by kind."""
-    kinds = dict.fromkeys(("graph", "guard", "eager", "python"), 0.0)
-    for by_kind in found.seconds.values():
-        for kind, seconds in by_kind.items():
-            kinds[kind] += seconds
-    return Segments(
-        calls=found.calls,
-        call_seconds=found.total_seconds,
-        graph_seconds=kinds["graph"],
-        guard_seconds=kinds["guard"],
-        eager_seconds=kinds["eager"],
-        python_seconds=kinds["python"],
-    )
-
-
-def costs_of(found: Segmented) -> tuple[BreakCost, ...]:
-    """The cost of each graph break, the most expensive first.
-
-    A break costs what its frame does outside of graphs: looking up the frame that resumes, Python
-    code and operators in between. The last frame of a call has no break, and costs nobody anything
-    that compiling without breaks would not.
-    """
-    costs: list[BreakCost] = []
-    for index, each in enumerate(found.breaks):
-        owners = [owner for owner, end in found.ends.items() if end == index]
-        spent = [found.seconds.get(owner, {}) for owner in owners]
-        guard, python, eager = (
-            sum(kinds.get(kind, 0.0) for kinds in spent) for kind in ("guard", "python", "eager")
-        )
-        total = found.total_seconds
-        costs.append(
-            BreakCost(
-                fingerprint=each.fingerprint,
-                code=each.code,
-                file=each.file,
-                line=each.line,
-                function=each.function,
-                reason=each.reason,
-                source_start=each.source_start,
-                source=each.source,
-                compile_ids=tuple(owner for owner in owners if owner != OWN_CALL),
-                guard_seconds=guard,
-                python_seconds=python,
-                eager_seconds=eager,
-                share=(guard + python + eager) / total if total else 0.0,
-            )
-        )
-    return tuple(sorted(costs, key=lambda cost: -cost.seconds))
 
 
 def best_batch(points: Iterable[BatchPoint]) -> int | None:

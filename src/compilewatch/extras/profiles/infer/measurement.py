@@ -1,76 +1,242 @@
-"""Profiles of inference: one model at a time, its targets in turns, round by round.
+"""Profiles of inference: one model at a time, its targets interleaved, round by round.
 
-All subjects of a batch size are prepared first, then measured in turns, and only then looked into:
-what disturbs a time (memory, numbers, traces) comes after the last round.
+For each batch size there is a subject for each target: a process with its own copy of the model.
+All of them are prepared first, then measured in turns, and only then inspected: what disturbs a
+time (memory, numbers, traces) comes after the last round.
 """
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
 import msgspec
 
 import compilewatch
-from compilewatch.extras.profiles.infer import analysis, measured_once, page, plots, report_files
-from compilewatch.extras.profiles.infer.inspection import INDUCTOR, inspect
+from compilewatch.analysis import scores
+from compilewatch.contract.targets import CPU
+from compilewatch.errors import UsageError
+from compilewatch.extras.profiles.infer import (
+    analysis,
+    messages,
+    page,
+    plots,
+    report_files,
+    statistics,
+)
 from compilewatch.extras.profiles.infer.machine import busy_note, load, this_machine
-from compilewatch.extras.profiles.infer.messages import Prepared
-from compilewatch.extras.profiles.infer.parts import (
-    Job,
-    ProfileObserver,
-    Profilers,
-    RunningSubject,
-    profile_key,
+from compilewatch.extras.profiles.infer.messages import (
+    FirstCall,
+    Generated,
+    MemoryUse,
+    Order,
+    Prepared,
+    Round,
+    SubjectJob,
 )
 from compilewatch.extras.profiles.infer.records import (
+    EAGER,
     BatchPoint,
+    BreakCost,
+    InferenceOptions,
     InferenceProfile,
+    Machine,
     OpStat,
     Samples,
+    Segments,
+    SettingFix,
     Software,
     TargetProfile,
+    TextGeneration,
+    Verdict,
     eager_of,
     target_kind,
 )
+from compilewatch.extras.profiles.infer.servers import (
+    Profilers,
+    ProfileServerClient,
+    SubjectError,
+    environment_of,
+)
 from compilewatch.extras.profiles.infer.store import ProfileFolder, StoredProfile
-from compilewatch.extras.profiles.infer.subjects import Subjects
-from compilewatch.records import Phase, Status
+from compilewatch.records import ConfigBuild, Numerics, Phase, Request, Status
 from compilewatch.records.clock import now
+from compilewatch.records.digests import digest
 from compilewatch.sources.labelled import LabelledTexts
+
+INDUCTOR = "inductor"
+
+TARGETS = (EAGER, INDUCTOR, "xla")
+"""What inference can be profiled on."""
+
+LEAST_ROUNDS = 3
+"""Rounds that are measured even if the time for a batch is over."""
+
+END_SECONDS = 10.0
+
+SEGMENT_CALLS = 5
+TRACE_CALLS = 3
+
+NEW_TOKENS = 16
+TEXTS = 10
+"""Texts that are generated: each is one sample of prefill and one of decode."""
+
+CLASSIFIER_BATCH = 16
+CHUNK = 8 * CLASSIFIER_BATCH
+"""Texts that are classified between two steps of the progress."""
+
+_SETTING = re.compile(r"\bcapture_(?:scalar_outputs|dynamic_output_shape_ops)\b")
+"""Settings of `torch._dynamo.config` that torch itself suggests in the reason of a break."""
+
+ReportStep = Callable[[str, float], None]
+"""Called before each step of a profile, with the share of the profile that is done."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One model to profile. `request` is of the real tier; its target does not matter."""
+
+    request: Request
+    options: InferenceOptions
+    trace: bool = False
+    data: LabelledTexts | None = None
+
+    def key(self, machine: Machine) -> str:
+        """A digest of model, options and machine, but not of the software.
+
+        The software is what two profiles with one key are compared for. The content of a person's
+        own module is left out for the same reason.
+        """
+        model, build = self.request.model, self.request.model.build
+        config = build.config_sha256 if isinstance(build, ConfigBuild) else ""
+        facts = [model.name, model.revision, config, self.options, machine]
+        return digest(msgspec.to_builtins(facts))
+
+
+def canonical(target: str) -> str:
+    """The name of a target without an environment that is its default one."""
+    kind = target_kind(target)
+    return kind if environment_of(target) == environment_of(kind) else target
+
+
+def check_targets(targets: Sequence[str], device: str = CPU) -> None:
+    """Raises UsageError for a target that cannot be profiled, or that is named twice."""
+    for name in targets:
+        kind, at, environment = name.partition("@")
+        if kind not in TARGETS:
+            hint = (
+                ": profile it on an instance with `compilewatch profile neuron`"
+                if kind == "neuron"
+                else f"; known: {', '.join(TARGETS)}, each with @ENVIRONMENT"
+            )
+            raise UsageError(f"inference on {name!r} cannot be profiled here{hint}")
+        if at and not environment:
+            raise UsageError(f"{name!r} names no environment, such as {kind}@torch-2.13")
+        if kind == "xla" and device != CPU:
+            raise UsageError(f"xla is profiled on the CPU only: leave out --device {device}")
+    if len({canonical(name) for name in targets}) != len(targets) or not targets:
+        raise UsageError("--targets names each target once, such as eager,inductor")
+
+
+@dataclass(kw_only=True)
+class RunningSubject:
+    """A subject that runs, with what is known of it so far."""
+
+    number: int
+    target: str
+    profiler: ProfileServerClient
+    folder: Path
+    point: BatchPoint
+    prepared: Prepared | None = None
+    wall: list[tuple[float, ...]] = field(default_factory=list)
+    cpu: list[tuple[float, ...]] = field(default_factory=list)
+
+    @property
+    def alive(self) -> bool:
+        return self.point.status is Status.PASS
+
+    def ask(
+        self,
+        step: str,
+        kind: type[T],
+        deadline_seconds: float,
+        job: SubjectJob | None = None,
+        **options: object,
+    ) -> T:
+        """Let the subject do a step, and return what that returns. Raises SubjectError."""
+        order = Order(
+            subject=self.number,
+            step=step,
+            deadline_seconds=deadline_seconds,
+            options=options,
+            job=job,
+        )
+        return self.profiler.ask(order, kind)
+
+    def update(self, **values: object) -> None:
+        """Set figures of its point."""
+        self.point = msgspec.structs.replace(self.point, **values)
+
+    def failed(self, error: SubjectError) -> None:
+        self.update(**msgspec.structs.asdict(error.failure))
+
+    def samples(self) -> Samples:
+        return Samples(
+            target=self.target,
+            batch_size=self.point.batch_size,
+            wall_seconds=tuple(self.wall),
+            cpu_seconds=tuple(self.cpu),
+        )
 
 
 class Inference:
-    """The profile of one job in progress."""
+    """The profile of one job in progress.
+
+    `prepared` is what each target reported about its model, `done` the share of the profile that is
+    done.
+    """
 
     def __init__(
-        self, job: Job, profilers: Profilers, folder: ProfileFolder, observer: ProfileObserver
+        self, job: Job, profilers: Profilers, folder: ProfileFolder, report: ReportStep
     ) -> None:
         self.job = job
         self.options = job.options
         self.folder = folder
-        self.subjects = Subjects(job, profilers, folder, observer)
+        self.prepared: dict[str, Prepared] = {}
         self.points: dict[str, list[BatchPoint]] = {t: [] for t in self.options.targets}
         self.samples: list[Samples] = []
-        self.operators: dict[str, tuple[OpStat, ...]] = {}
         self.extras: dict[str, dict[str, object]] = {t: {} for t in self.options.targets}
         self.notes: list[str] = []
+        self.done = 0.0
+        self.deadline = job.request.deadlines.profile_seconds
         self._profilers = profilers
+        self._report = report
+        self._number = 0
 
     def run(self, profile_id: str, place: str = ".") -> InferenceProfile:
         """Measure everything and return the profile; nothing is stored but traces."""
-        started, seen, machine = now(), load(), this_machine()
-        if (note := busy_note(machine, seen)) is not None:
+        started, busy, machine = now(), load(), this_machine()
+        if (note := busy_note(machine, busy)) is not None:
             self.notes.append(note)
         sizes = self.options.batch_sizes
         for index, size in enumerate(sizes):
             self._batch(size, first=index == 0, share=1 / len(sizes))
         if self.job.data is not None:
             self._evaluate(self.job.data)
-        known = self._prepared()
+        known = self._model_facts()
         if known is not None:
             machine = msgspec.structs.replace(machine, device=known.device)
         model = self.job.request.model
         return InferenceProfile(
             id=profile_id,
-            key=profile_key(self.job, machine),
+            key=self.job.key(machine),
             model=model.name,
             family=model.family,
             task=model.task,
@@ -86,28 +252,28 @@ class Inference:
             inputs=known.inputs if known else (),
             inputs_strategy=known.strategy if known else "",
             tokens_per_sample=known.tokens_per_sample if known else None,
-            load=seen,
+            load=busy,
             place=place,
             notes=tuple(self.notes),
         )
 
-    def _prepared(self) -> Prepared | None:
-        """What the first target said of the model; a note names targets with another model."""
-        found = self.subjects.prepared
-        first = next(iter(found), None)
+    def _model_facts(self) -> Prepared | None:
+        """What the first target reported; a note names targets with another model."""
+        first = next(iter(self.prepared), None)
         if first is None:
             return None
-        for target, each in found.items():
-            if each.parameters != found[first].parameters:
+        known = self.prepared[first]
+        for target, prepared in self.prepared.items():
+            if prepared.parameters != known.parameters:
                 self.notes.append(
-                    f"the model has {each.parameters:,} parameters on {target} and "
-                    f"{found[first].parameters:,} on {first}: their times are of different models"
+                    f"the model has {prepared.parameters:,} parameters on {target} and "
+                    f"{known.parameters:,} on {first}: their times are of different models"
                 )
-        return found[first]
+        return known
 
     def _target(self, name: str) -> TargetProfile:
         environment = self._profilers.of(name).environment
-        found = TargetProfile(
+        profile = TargetProfile(
             target=name,
             software=Software(
                 environment=environment.name,
@@ -119,14 +285,18 @@ class Inference:
             ),
             points=tuple(self.points[name]),
             best_batch_size=analysis.best_batch(self.points[name]),
-            operators=self.operators.get(name, ()),
         )
-        return msgspec.structs.replace(found, **self.extras[name])
+        return msgspec.structs.replace(profile, **self.extras[name])
 
-    # --- one batch size ----------------------------------------------------------------------
+    def step(self, what: str, share: float = 0.0) -> None:
+        """Report a step that begins, and which share of the profile it is."""
+        self._report(what, self.done)
+        self.done = min(1.0, self.done + share)
+
+    # --- one batch size --------------------------------------------------------------------------
 
     def _batch(self, size: int, *, first: bool, share: float) -> None:
-        subjects, step = self.subjects, share / 10
+        step = share / 10
         running: list[RunningSubject] = []
         try:
             for target in self.options.targets:
@@ -134,25 +304,25 @@ class Inference:
                 if refused is not None:
                     self.points[target].append(refused)
                     continue
-                subjects.step(f"batch {size}: {target} is loaded and compiled", step)
-                running.append(subjects.start(target, size))
-            subjects.rounds(size, [each for each in running if each.alive], share / 2)
+                self.step(f"batch {size}: {target} is loaded and compiled", step)
+                running.append(self._start(target, size))
+            self._rounds(size, [subject for subject in running if subject.alive], share / 2)
             self._finish_points(running)
-            for each in running:
-                if each.alive:
-                    subjects.step(f"batch {size}: looking into {each.target}", step)
-                    inspect(self, each, first=first)
+            for subject in running:
+                if subject.alive:
+                    self.step(f"batch {size}: looking into {subject.target}", step)
+                    self._inspect(subject, first=first)
             self._compare(running)
             if first:
-                self._setting_fixes(running)
+                self._measure_setting_fixes(running)
         finally:
-            for each in running:
-                subjects.end(each)
-                self.points[each.target].append(each.point)
+            for subject in running:
+                self._end(subject)
+                self.points[subject.target].append(subject.point)
 
     def _refused(self, target: str, size: int) -> BatchPoint | None:
         """Why a batch size is not tried, from what smaller ones ended with."""
-        earlier, known = self.points[target], self.subjects.prepared.get(target)
+        earlier, known = self.points[target], self.prepared.get(target)
         if earlier and known is not None and known.is_fixed:
             return BatchPoint(
                 batch_size=size,
@@ -172,63 +342,326 @@ class Inference:
             return BatchPoint(batch_size=size, status=Status.SKIPPED, detail=detail)
         return None
 
-    def _finish_points(self, running: list[RunningSubject]) -> None:
-        for each in running:
-            if each.alive and each.wall:
-                each.point = analysis.with_latency(
-                    each.point,
-                    each.measurement(),
-                    tokens_per_sample=each.prepared.tokens_per_sample if each.prepared else None,
+    def _start(
+        self,
+        target: str,
+        size: int,
+        settings: dict[str, bool] | None = None,
+        texts: Sequence[str] = (),
+    ) -> RunningSubject:
+        """Prepare a subject and compile; a failure is in its point.
+
+        With `texts`, it is prepared to classify them, and compiles when it gets the first.
+        """
+        self._number += 1
+        folder = self.folder.scratch / f"{target}-{self._number}"
+        folder.mkdir()
+        if texts:
+            (folder / messages.TEXTS_FILE).write_bytes(msgspec.json.encode(texts))
+        subject = RunningSubject(
+            number=self._number,
+            target=target,
+            profiler=self._profilers.of(target),
+            folder=folder,
+            point=BatchPoint(batch_size=size, status=Status.PASS),
+        )
+        options, limits = self.options, self.job.request.deadlines
+        job = SubjectJob(
+            folder=str(folder),
+            request=self.job.request,
+            target=target_kind(target),
+            batch_size=size,
+            device=options.device,
+            dtype=options.dtype,
+            threads=options.threads,
+            max_length=options.max_length,
+            full_size=options.size == "full",
+            settings=settings or {},
+        )
+        seconds = limits.create_seconds + limits.inputs_seconds + limits.eager_seconds
+        try:
+            prepared = subject.ask(messages.PREPARE, Prepared, seconds, job)
+            subject.prepared = prepared
+            if self.job.data is not None:
+                self.job.data.classes(prepared.labels)  # find an unknown label now
+            if not texts:
+                self.prepared.setdefault(target, prepared)
+                self._compile(subject, prepared)
+        except SubjectError as error:
+            subject.failed(error)
+        return subject
+
+    def _compile(self, subject: RunningSubject, prepared: Prepared) -> None:
+        seconds = self.job.request.deadlines.compile_seconds
+        first = subject.ask("first_call", FirstCall, seconds, warmup=self.options.warmup)
+        breaks = first.breaks
+        subject.update(
+            batch_size=prepared.batch_size,
+            load_seconds=prepared.load_seconds,
+            first_call_seconds=first.seconds,
+            graphs=first.graphs,
+            graph_breaks=sum(b.occurrences for b in breaks) if breaks is not None else None,
+        )
+
+    def _rounds(self, size: int, running: Sequence[RunningSubject], share: float) -> None:
+        """Measure in turns; every other round runs the other way around."""
+        if not running:
+            return
+        options, began = self.options, time.monotonic()
+        seconds = options.max_seconds / (options.rounds * len(running))
+        names = " and ".join(subject.target for subject in running)
+        for number in range(options.rounds):
+            if number >= LEAST_ROUNDS and time.monotonic() - began > options.max_seconds:
+                break
+            self.step(
+                f"batch {size}: {names} in turns, round {number + 1} of {options.rounds}",
+                share / options.rounds,
+            )
+            for subject in running if number % 2 == 0 else reversed(running):
+                if not subject.alive:
+                    continue
+                try:
+                    times = subject.ask(
+                        "measure", Round, self.deadline, runs=options.runs, seconds=seconds
+                    )
+                except SubjectError as error:
+                    subject.failed(error)
+                    continue
+                subject.wall.append(times.wall_seconds)
+                subject.cpu.append(times.cpu_seconds)
+
+    def _finish_points(self, running: Sequence[RunningSubject]) -> None:
+        for subject in running:
+            if subject.alive and subject.wall:
+                samples = subject.samples()
+                subject.point = analysis.with_latency(
+                    subject.point,
+                    samples,
+                    tokens_per_sample=subject.prepared.tokens_per_sample
+                    if subject.prepared
+                    else None,
                     threads=self.options.threads,
                 )
-                self.samples.append(
-                    Samples(
-                        target=each.target,
-                        batch_size=each.point.batch_size,
-                        wall_seconds=tuple(each.wall),
-                        cpu_seconds=tuple(each.cpu),
-                    )
-                )
+                self.samples.append(samples)
 
-    def _compare(self, running: list[RunningSubject]) -> None:
+    def _compare(self, running: Sequence[RunningSubject]) -> None:
         """Compare with eager mode, and with the same target of the first environment."""
         measured = {each.target: each for each in running if each.alive and each.wall}
         first: dict[str, RunningSubject] = {}
-        for name, each in measured.items():
+        for name, subject in measured.items():
             eager = measured.get(eager_of(name, measured) or "")
-            if eager is not None and eager is not each:
-                each.point = analysis.with_speedup(
-                    each.point, each.measurement(), eager.measurement()
+            if eager is not None and eager is not subject:
+                subject.point = analysis.with_speedup(
+                    subject.point, subject.samples(), eager.samples()
                 )
-            known = first.setdefault(target_kind(name), each)
-            if known is not each:
-                each.point = analysis.with_first(
-                    each.point, each.measurement(), known.measurement()
-                )
+            other = first.setdefault(target_kind(name), subject)
+            if other is not subject:
+                judged = statistics.in_turns(other.wall, subject.wall)
+                subject.update(against_first=judged)
 
-    def _setting_fixes(self, running: list[RunningSubject]) -> None:
-        for each in running:
-            if each.alive and target_kind(each.target) == INDUCTOR and each.point.breaks:
-                found = tuple(measured_once.setting_fixes(self, each))
-                self.extras[each.target]["setting_fixes"] = found
+    def _end(self, subject: RunningSubject) -> None:
+        """End the process of a subject, which may have ended before."""
+        with suppress(SubjectError):
+            subject.ask(messages.END, object, END_SECONDS)
+
+    # --- what would disturb a time ---------------------------------------------------------------
+
+    def _inspect(self, subject: RunningSubject, *, first: bool) -> None:
+        """Look into a subject. What fails is missing, and a note says why."""
+        for what, step in self._inspections(subject, first=first):
+            try:
+                step(subject)
+            except SubjectError as error:
+                where = f"{subject.target} at batch {subject.point.batch_size}"
+                self.notes.append(f"{what} of {where} failed: {error.failure.detail}")
+                if error.failure.status in (Status.TIMEOUT, Status.OOM, Status.CRASHED):
+                    return  # its process has ended
+
+    def _inspections(
+        self, subject: RunningSubject, *, first: bool
+    ) -> Iterator[tuple[str, Callable[[RunningSubject], None]]]:
+        kind = target_kind(subject.target)
+        yield "memory", self._memory
+        if kind != EAGER:
+            yield "comparison with eager mode", self._numerics
+        if kind == INDUCTOR and self.options.device == CPU:
+            yield "trace of a call", self._segments
+        if first and self.job.trace and kind in analysis.TRACED:
+            yield "trace", self._trace
+        if first and subject.prepared is not None and subject.prepared.generates:
+            yield "generation", self._generation
+        if first and kind == INDUCTOR:
+            yield "warm first call", self._warm_first_call
+
+    def _memory(self, subject: RunningSubject) -> None:
+        use = subject.ask("memory", MemoryUse, self.deadline)
+        subject.update(memory=use.memory, device_utilization=use.device_utilization)
+        if use.device_note and use.device_note not in self.notes:
+            self.notes.append(use.device_note)
+
+    def _numerics(self, subject: RunningSubject) -> None:
+        seconds = self.job.request.deadlines.compare_seconds
+        numerics = subject.ask("compare", Numerics, seconds)
+        subject.update(numerics=numerics)
+        if numerics.deterministic and not numerics.matches:
+            self.notes.append(
+                f"{subject.target} at batch {subject.point.batch_size} differs from eager in "
+                f"{numerics.mismatches[0]}: its speed-up is not shown"
+            )
+
+    def _segments(self, subject: RunningSubject) -> None:
+        segments, costs = self._costs(subject, SEGMENT_CALLS)
+        subject.update(segments=segments, breaks=costs)
+
+    def _costs(self, subject: RunningSubject, calls: int) -> tuple[Segments, tuple[BreakCost, ...]]:
+        return subject.ask(
+            "segments", tuple[Segments, tuple[BreakCost, ...]], self.deadline, calls=calls
+        )
+
+    def _trace(self, subject: RunningSubject) -> None:
+        operators = subject.ask("trace", tuple[OpStat, ...], self.deadline, calls=TRACE_CALLS)
+        self.extras[subject.target]["operators"] = operators
+        folder = analysis.trace_folder(subject.target, self.options.targets)
+        for name in (messages.TRACE_FILE, messages.STACKS_FILE):
+            self.folder.adopt(subject.folder / name, f"{folder}/{name}")
+
+    def _generation(self, subject: RunningSubject) -> None:
+        times = subject.ask("generate", Generated, self.deadline, tokens=NEW_TOKENS, runs=TEXTS)
+        # Each text is a round: prompt and tokens take turns.
+        prefill, decode = (
+            statistics.timing([(seconds,) for seconds in part.wall_seconds], [part.cpu_seconds])
+            for part in (times.prefill, times.decode)
+        )
+        size = subject.point.batch_size
+        self.extras[subject.target]["generation"] = TextGeneration(
+            batch_size=size,
+            prompt_tokens=times.prompt_tokens,
+            new_tokens=NEW_TOKENS,
+            prefill=prefill,
+            decode=decode,
+            prefill_tokens_per_second=size * times.prompt_tokens / prefill.median_seconds,
+            decode_tokens_per_second=size / decode.median_seconds,
+        )
+
+    def _warm_first_call(self, subject: RunningSubject) -> None:
+        first = subject.ask("recompile", FirstCall, self.deadline)
+        subject.update(warm_first_call_seconds=first.seconds)
+
+    # --- what is measured once -------------------------------------------------------------------
+
+    def _measure_setting_fixes(self, running: Sequence[RunningSubject]) -> None:
+        """Compile once more with each setting that torch suggests; measure it in turns."""
+        for base in running:
+            breaks = base.point.breaks
+            if not (base.alive and target_kind(base.target) == INDUCTOR and breaks):
+                continue
+            fixes = []
+            for setting in suggested_settings(breaks):
+                self.step(f"what {setting} saves")
+                changed = self._start(base.target, base.point.batch_size, {setting: True})
+                try:
+                    fixes.append(self._setting_fix(base, changed, setting))
+                finally:
+                    self._end(changed)
+            self.extras[base.target]["setting_fixes"] = tuple(fixes)
+
+    def _setting_fix(
+        self, base: RunningSubject, changed: RunningSubject, setting: str
+    ) -> SettingFix:
+        before = base.point
+        fix = SettingFix(
+            setting=setting,
+            breaks_before=before.graph_breaks or 0,
+            breaks_after=changed.point.graph_breaks or 0,
+            graphs_before=before.graphs or 0,
+            graphs_after=changed.point.graphs or 0,
+        )
+        if not changed.alive:
+            return msgspec.structs.replace(fix, detail=changed.point.detail)
+        # The base was measured before; a fair comparison needs new rounds of both, in turns.
+        kept = len(base.wall)
+        self._rounds(before.batch_size, [base, changed], 0.0)
+        try:
+            matches = changed.ask("compare", Numerics, self.deadline).matches
+            left = {cost.fingerprint for cost in self._costs(changed, 1)[1]}
+        except SubjectError as error:
+            return msgspec.structs.replace(fix, detail=error.failure.detail)
+        rounds = base.wall[kept:]
+        del base.wall[kept:], base.cpu[kept:]
+        judged = statistics.in_turns(rounds, changed.wall)
+        if judged.ratio is None or before.latency is None:
+            return msgspec.structs.replace(fix, detail=judged.reason)
+        seconds = statistics.timing(rounds, []).median_seconds
+        return msgspec.structs.replace(
+            fix,
+            removed=tuple(c.fingerprint for c in before.breaks if c.fingerprint not in left),
+            saving_seconds=seconds * (1 - judged.ratio),
+            saving_low_seconds=seconds * (1 - (judged.ratio_high or judged.ratio)),
+            saving_high_seconds=seconds * (1 - (judged.ratio_low or judged.ratio)),
+            certain=judged.verdict is Verdict.FASTER,
+            matches=matches,
+            detail=judged.reason,
+        )
 
     def _evaluate(self, data: LabelledTexts) -> None:
-        for target, found in measured_once.evaluate(self, data):
-            self.extras[target]["accuracy"] = found
+        """Classify the complete file on eager mode and on Inductor, and score both."""
+        predicted: dict[str, list[int]] = {}
+        for target in self.options.targets:
+            if target_kind(target) not in (EAGER, INDUCTOR):
+                continue
+            subject = self._start(target, CLASSIFIER_BATCH, texts=data.texts)
+            try:
+                if not subject.alive or subject.prepared is None:
+                    self.notes.append(f"{target} was not scored: {subject.point.detail}")
+                    continue
+                truth = data.classes(subject.prepared.labels)
+                classes, seconds = self._classified(subject, len(data.texts))
+            except SubjectError as error:
+                self.notes.append(f"{target} was not scored: {error.failure.detail}")
+                continue
+            finally:
+                self._end(subject)
+            predicted[target] = classes
+            known = eager_of(target, predicted)
+            eager = predicted[known] if known not in (None, target) else None
+            accuracy = scores.accuracy_of(truth, classes, eager=eager, seconds=seconds)
+            self.extras[target]["accuracy"] = accuracy
+
+    def _classified(self, subject: RunningSubject, count: int) -> tuple[list[int], float]:
+        classes: list[int] = []
+        seconds = 0.0
+        for start in range(0, count, CHUNK):
+            self.done = start / count
+            self.step(f"{subject.target} classifies {start:,} of {count:,} texts")
+            part, taken = subject.ask(
+                "classify",
+                tuple[list[int], float],
+                self.deadline,
+                start=start,
+                stop=min(start + CHUNK, count),
+            )
+            classes += part
+            seconds += taken
+        return classes, seconds
+
+
+def suggested_settings(breaks: Sequence[BreakCost]) -> list[str]:
+    """The settings that torch suggests against these breaks."""
+    return list(dict.fromkeys(s for cost in breaks for s in _SETTING.findall(cost.reason)))
 
 
 def profile_model(
     job: Job,
     profilers: Profilers,
     folder: ProfileFolder,
-    observer: ProfileObserver,
+    report: ReportStep,
     profile_id: str,
 ) -> StoredProfile:
     """Profile one model and store everything: the files first, the record last."""
-    progress = Inference(job, profilers, folder, observer)
+    progress = Inference(job, profilers, folder, report)
     try:
         profile = progress.run(profile_id, folder.place)
-        observer.on_step("writing files", 1.0)
+        report("writing files", 1.0)
         folder.write(dict(report_files.files(profile, progress.samples)))
         folder.write(dict(plots.plots(profile)))
         folder.write(dict(page.render(profile, progress.samples)))

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.api.evaluation import Observer
 from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError
 from compilewatch.extras.profiles.infer.comparison import compare_profiles
-from compilewatch.extras.profiles.infer.measurement import profile_model
+from compilewatch.extras.profiles.infer.measurement import Job, profile_model
 from compilewatch.extras.profiles.infer.page import PAGE
-from compilewatch.extras.profiles.infer.parts import Job, ProfileObserver, Profilers, SilentProfile
 from compilewatch.extras.profiles.infer.records import (
     EAGER,
     InferenceOptions,
     InferenceProfile,
     ProfileComparison,
 )
+from compilewatch.extras.profiles.infer.servers import Profilers
 from compilewatch.extras.profiles.infer.store import PREFIX, ProfileFolder, read_profiles
 from compilewatch.files import safe_name
 from compilewatch.records import Depth, Mode, Request, Result, Status, Tier
@@ -59,7 +60,7 @@ def profile_run(
     run_id: str,
     results: Iterable[Result],
     most: int,
-    observer: ProfileObserver,
+    observer: Observer,
     environments: Environments,
 ) -> tuple[str, ...]:
     """Profile models of a run whose folder is `root`; return notes on what was not profiled.
@@ -79,7 +80,7 @@ def profile_run(
                 folder = ProfileFolder(root, f"{FOLDER}/{safe_name(name)}")
                 job = Job(request=request, options=OPTIONS)
                 observer.on_step(f"{name} ({count + 1} of {len(requests)})", 0.0)
-                profile_model(job, profilers, folder, SilentProfile(), f"{PREFIX}{run_id}")
+                profile_model(job, profilers, folder, lambda *_: None, f"{PREFIX}{run_id}")
                 count += 1
     except LauncherError as error:
         left = len(requests) - count

@@ -11,8 +11,11 @@ time. This module does not need torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from compilewatch.extras.profiles.infer.records import BreakCost, Segments
+from compilewatch.records import GraphBreak
 
 GUARD = "guard"
 GRAPH = "graph"
@@ -21,6 +24,12 @@ PYTHON = "python"
 
 NO_FRAME = ""
 """Stands for a compile id where no compiled frame runs."""
+
+OF_BREAK = (
+    *("fingerprint", "code", "file", "line", "function"),
+    *("reason", "source_start", "source"),
+)
+"""What the cost of a break has of the break itself."""
 
 _GUARDS = "TorchDynamo Cache Lookup"
 _GRAPH = "## Call CompiledFxGraph"
@@ -48,11 +57,47 @@ class Division:
         kinds = self.nanoseconds.setdefault(owner, {})
         kinds[kind] = kinds.get(kind, 0) + nanoseconds
 
-    def seconds(self) -> dict[str, dict[str, float]]:
-        return {
-            owner: {kind: value / 1e9 for kind, value in kinds.items()}
-            for owner, kinds in self.nanoseconds.items()
-        }
+    def segments(self, calls: int) -> Segments:
+        """Where the call spends its time, by kind; it is one of `calls` traced calls."""
+        seconds = dict.fromkeys((GRAPH, GUARD, EAGER, PYTHON), 0.0)
+        for kinds in self.nanoseconds.values():
+            for kind, value in kinds.items():
+                seconds[kind] += value / 1e9
+        return Segments(
+            calls=calls,
+            call_seconds=self.total / 1e9,
+            graph_seconds=seconds[GRAPH],
+            guard_seconds=seconds[GUARD],
+            eager_seconds=seconds[EAGER],
+            python_seconds=seconds[PYTHON],
+        )
+
+    def costs(self, breaks: Sequence[GraphBreak], ends: Mapping[str, int]) -> tuple[BreakCost, ...]:
+        """The cost of each graph break, the most expensive first.
+
+        `ends` is the index of the break at which the code of a compile id ends. A break costs what
+        its frame does outside of graphs: looking up the frame that resumes, Python code and
+        operators in between. The last frame of a call has no break, and costs nobody anything that
+        compiling without breaks would not.
+        """
+        costs: list[BreakCost] = []
+        for index, graph_break in enumerate(breaks):
+            owners = [owner for owner, end in ends.items() if end == index]
+            guard, python, eager = (
+                sum(self.nanoseconds.get(owner, {}).get(kind, 0) for owner in owners)
+                for kind in (GUARD, PYTHON, EAGER)
+            )
+            costs.append(
+                BreakCost(
+                    **{name: getattr(graph_break, name) for name in OF_BREAK},
+                    compile_ids=tuple(owner for owner in owners if owner != NO_FRAME),
+                    guard_seconds=guard / 1e9,
+                    python_seconds=python / 1e9,
+                    eager_seconds=eager / 1e9,
+                    share=(guard + python + eager) / self.total if self.total else 0.0,
+                )
+            )
+        return tuple(sorted(costs, key=lambda cost: -cost.seconds))
 
 
 @dataclass
@@ -68,12 +113,12 @@ def divide(call: Slice, slices: Iterable[Slice]) -> Division:
 
     Every nanosecond of the call counts exactly once: for the innermost slice that covers it.
     """
-    found = Division(total=call.duration)
+    division = Division(total=call.duration)
     stack = [_Open(call.start + call.duration, NO_FRAME, PYTHON, call.duration)]
 
     def close() -> None:
         done = stack.pop()
-        found.add(done.owner, done.kind, done.exclusive)
+        division.add(done.owner, done.kind, done.exclusive)
 
     for each in sorted(slices, key=lambda s: (s.start, -s.duration)):
         while len(stack) > 1 and each.start >= stack[-1].end:
@@ -88,7 +133,7 @@ def divide(call: Slice, slices: Iterable[Slice]) -> Division:
         stack.append(_Open(each.start + duration, owner, kind, duration))
     while stack:
         close()
-    return found
+    return division
 
 
 def _belongs(each: Slice, parent: _Open) -> tuple[str, str]:

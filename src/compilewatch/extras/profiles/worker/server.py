@@ -1,7 +1,7 @@
 """`extras.profiles.worker.server --channel FD --environment NAME`: the profiling server.
 
-It imports torch once, forks a subject for each `Prepare`, passes every order on to its subject and
-sends one reply to each. It is synchronous on purpose: while a subject measures, nothing else of
+It imports torch once, forks a subject for each job, passes every order on to its subject and sends
+one reply to each. It is synchronous on purpose: while a subject measures, nothing else of
 this profile may run. The messages are those of `extras.profiles.infer.messages`. When the parent
 ends, the server ends all subjects.
 """
@@ -27,23 +27,16 @@ from compilewatch.contract.failures import error_record, one_line
 from compilewatch.contract.messages import Lines
 from compilewatch.contract.processes import resident_bytes
 from compilewatch.errors import CompilewatchError, UsageError
-from compilewatch.extras.profiles.infer.messages import (
-    AnyOrder,
-    End,
-    Ended,
-    Prepare,
-    ProfileServerReady,
-    SubjectFailed,
-)
+from compilewatch.extras.profiles.infer.messages import END, Order, StepReply, SubjectJob
 from compilewatch.extras.profiles.infer.records import ProfileFailure
-from compilewatch.records import Phase, Record, Status
+from compilewatch.records import Phase, Status
 from compilewatch.worker.process import child, warmup
 from compilewatch.worker.process.server import own_temporary_folder
 
 POLL_SECONDS = 0.5
 """How often the memory of a working subject is checked: often enough, and without disturbing it."""
 
-_orders = msgspec.json.Decoder(AnyOrder)
+_orders = msgspec.json.Decoder(Order)
 
 
 @dataclass
@@ -54,7 +47,7 @@ class _Subject:
     lines: Lines
     limit: int
 
-    def ask(self, line: bytes, deadline_seconds: float) -> bytes | SubjectFailed:
+    def ask(self, line: bytes, deadline_seconds: float) -> bytes | StepReply:
         """Pass on an order and return the line of the reply, or why there is none."""
         with contextlib.suppress(OSError):  # it has ended: the empty reply says so
             self.lines.channel.sendall(line + b"\n")
@@ -84,7 +77,7 @@ class _Subject:
         self.lines.channel.close()
         return os.waitpid(self.pid, 0)[1]
 
-    def _ended(self) -> SubjectFailed:
+    def _ended(self) -> StepReply:
         status = os.waitpid(self.pid, 0)[1]
         self.lines.channel.close()
         if os.WIFSIGNALED(status):
@@ -117,27 +110,27 @@ class ProfilingServer:
             for subject in self.subjects.values():
                 subject.kill()
 
-    def _reply(self, line: bytes) -> bytes | Record:
+    def _reply(self, line: bytes) -> bytes | StepReply:
         order = _orders.decode(line)
-        if isinstance(order, Prepare):
+        if order.job is not None:
             try:
-                self.subjects[order.subject] = self._fork(order)
+                self.subjects[order.subject] = self._fork(order.job)
             except OSError as error:
                 return _failed(Status.CRASHED, f"no process could be started: {error.strerror}")
         subject = self.subjects.get(order.subject)
-        if isinstance(order, End):
+        if order.step == END:
             if subject is not None:
                 del self.subjects[order.subject]
                 subject.kill()
-            return Ended()
+            return StepReply()
         if subject is None:
             return _failed(Status.CRASHED, "its process has ended")
         reply = subject.ask(line, order.deadline_seconds)
-        if isinstance(reply, SubjectFailed):
+        if isinstance(reply, StepReply):
             del self.subjects[order.subject]
         return reply
 
-    def _fork(self, order: Prepare) -> _Subject:
+    def _fork(self, job: SubjectJob) -> _Subject:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
         pid = os.fork()
@@ -146,20 +139,20 @@ class ProfilingServer:
             self.lines.channel.close()
             for other in self.subjects.values():
                 other.lines.channel.close()
-            _be_subject(order, theirs, parent)
+            _be_subject(job, theirs, parent)
         theirs.close()
-        return _Subject(pid=pid, lines=Lines(ours), limit=order.request.memory_limit_bytes)
+        return _Subject(pid=pid, lines=Lines(ours), limit=job.request.memory_limit_bytes)
 
 
-def _be_subject(order: Prepare, channel: socket.socket, parent: int) -> NoReturn:
+def _be_subject(job: SubjectJob, channel: socket.socket, parent: int) -> NoReturn:
     """Obey orders until the server closes the socket. Never returns."""
     code = 1
     try:
-        folder = Path(order.folder)
-        child.become_child(folder, parent, order.request.memory_limit_bytes)
+        folder = Path(job.folder)
+        child.become_child(folder, parent, job.request.memory_limit_bytes)
         os.chdir(folder)
         gc.enable()
-        _obey(order, Lines(channel))
+        _obey(job, Lines(channel))
         code = 0
     finally:
         if code:
@@ -167,43 +160,32 @@ def _be_subject(order: Prepare, channel: socket.socket, parent: int) -> NoReturn
         os._exit(code)
 
 
-def _obey(first: Prepare, lines: Lines) -> None:
+def _obey(job: SubjectJob, lines: Lines) -> None:
     from compilewatch.extras.profiles.worker.subject import ProfiledModel
 
-    subject = ProfiledModel(first)
+    subject = ProfiledModel(job)
     while (received := lines.receive()) is not None:
         for line in received:
             order = _orders.decode(line)
             try:
-                is_first = isinstance(order, Prepare)
-                reply: Record = subject.prepare() if is_first else subject.answer(order)
+                value = getattr(subject, order.step)(**order.options)
+                reply = StepReply(value=msgspec.Raw(msgspec.json.encode(value)))
             except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
                 reply = _failure_of(error, subject.phase)
             lines.send(reply)
 
 
-def _failure_of(error: BaseException, phase: Phase) -> SubjectFailed:
+def _failure_of(error: BaseException, phase: Phase) -> StepReply:
     record = error_record(error)
     detail = str(error) if isinstance(error, CompilewatchError) else one_line(error)
     status = Status.OOM if record.code == "out_of_memory" else Status.ERROR
     if record.code in ("missing_package", "unknown_architecture"):
         status = Status.UNSUPPORTED
-    return SubjectFailed(failure=ProfileFailure(status=status, phase=phase, detail=detail))
+    return StepReply(failure=ProfileFailure(status=status, phase=phase, detail=detail))
 
 
-def _failed(status: Status, detail: str) -> SubjectFailed:
-    return SubjectFailed(failure=ProfileFailure(status=status, phase=Phase.PROFILE, detail=detail))
-
-
-def _missing(device: str) -> str:
-    """Why there is no such device here; empty if there is."""
-    from compilewatch.extras.profiles.worker import gpu
-
-    try:
-        gpu.device_of(device)
-    except UsageError as error:
-        return str(error)
-    return ""
+def _failed(status: Status, detail: str) -> StepReply:
+    return StepReply(failure=ProfileFailure(status=status, phase=Phase.PROFILE, detail=detail))
 
 
 def main(arguments: list[str]) -> int:
@@ -230,12 +212,15 @@ def main(arguments: list[str]) -> int:
         gc.freeze()
         gc.enable()
         server = ProfilingServer(channel)
-        if missing := _missing(options.device):
-            server.lines.send(_failed(Status.UNSUPPORTED, missing))
+        from compilewatch.extras.profiles.worker import measuring
+
+        try:
+            measuring.device_of(options.device)
+        except UsageError as error:
+            server.lines.send(_failed(Status.UNSUPPORTED, str(error)))
             return 0
-        server.lines.send(
-            ProfileServerReady(environment=describe(options.environment, options.device))
-        )
+        environment = describe(options.environment, options.device)
+        server.lines.send(StepReply(value=msgspec.Raw(msgspec.json.encode(environment))))
         server.serve()
     return 0
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from compilewatch.extras.profiles.infer.messages import Prepare
-from compilewatch.extras.profiles.worker import callables
-from compilewatch.extras.profiles.worker.callables import Inductor
+from compilewatch.extras.profiles.worker.subject import Inductor
 from tests.integration.worker.targets.conftest import MakeSubject
 from tests.integration.worker.targets.conftest import make_subject as make_subject
 
@@ -20,7 +17,7 @@ MakeInductor = Callable[[Callable[[], nn.Module]], Inductor]
 
 @pytest.fixture
 def make_inductor(
-    make_subject: MakeSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MakeInductor]:
     """A compiled model that has been called. Its graphs call torch's kernels: no C++ compiler."""
     from torch._inductor import config
@@ -31,14 +28,7 @@ def make_inductor(
 
     def make(build: Callable[[], nn.Module]) -> Inductor:
         subject = make_subject(build)
-        order = Prepare(
-            subject=1,
-            folder=str(tmp_path),
-            request=subject.request,
-            target="inductor",
-            batch_size=3,
-        )
-        made = callables.Inductor(subject, order)
+        made = Inductor(subject)
         made.first_call()
         made.call()
         return made

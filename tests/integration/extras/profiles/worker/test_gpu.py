@@ -14,7 +14,7 @@ import torch
 from compilewatch.errors import UsageError
 from compilewatch.extras.profiles.infer.records import Memory
 from compilewatch.extras.profiles.train.store import read_training
-from compilewatch.extras.profiles.worker import gpu
+from compilewatch.extras.profiles.worker import measuring
 from compilewatch.profiling import Profiler
 from tests.doubles import pynvml
 
@@ -56,8 +56,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     }
     for name, function in functions.items():
         monkeypatch.setattr(torch.cuda, name, function)
-    monkeypatch.setattr(gpu, "SAMPLE_SECONDS", 0.02)
-    monkeypatch.setattr(gpu, "WATCHED_SECONDS", 0.06)
+    monkeypatch.setattr(measuring, "SAMPLE_SECONDS", 0.02)
+    monkeypatch.setattr(measuring, "WATCHED_SECONDS", 0.06)
     return made
 
 
@@ -74,12 +74,12 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_a_call_ends_when_the_device_has_finished(device: Device) -> None:
     began = time.perf_counter()
-    gpu.finished(lambda: device.launch(0.05))()
+    measuring.finished(lambda: device.launch(0.05))()
     assert time.perf_counter() - began >= 0.05
 
 
 def test_memory_is_that_of_the_device_and_the_host(device: Device, nvml: ModuleType) -> None:
-    found = gpu.used(gpu.finished(lambda: device.launch(0.001, 400)), HOST)
+    found = measuring.used(measuring.finished(lambda: device.launch(0.001, 400)), HOST)
     assert found.memory == Memory(
         rss_peak_bytes=10**9,
         call_peak_bytes=400,
@@ -93,11 +93,14 @@ def test_memory_is_that_of_the_device_and_the_host(device: Device, nvml: ModuleT
 def test_the_first_sample_periods_do_not_count(device: Device, nvml: Any) -> None:
     """The question whether NVML works is the first sample: from before the first call."""
     nvml.samples[:] = [0, 90]
-    assert gpu.used(gpu.finished(lambda: device.launch(0.001)), HOST).device_utilization == 0.9
+    assert (
+        measuring.used(measuring.finished(lambda: device.launch(0.001)), HOST).device_utilization
+        == 0.9
+    )
 
 
 def test_without_nvml_the_rest_is_measured_and_the_note_says_why(device: Device) -> None:
-    found = gpu.used(gpu.finished(lambda: device.launch(0.001, 400)), HOST)
+    found = measuring.used(measuring.finished(lambda: device.launch(0.001, 400)), HOST)
     assert found.memory.device_peak_bytes == 1400
     assert found.device_utilization is None
     assert "nvidia-ml-py" in found.device_note
@@ -107,16 +110,16 @@ def test_a_device_without_utilisation_is_said(
     device: Device, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pynvml, "not_supported", True)
-    found = gpu.used(gpu.finished(lambda: device.launch(0.001)), HOST)
+    found = measuring.used(measuring.finished(lambda: device.launch(0.001)), HOST)
     assert found.device_utilization is None
     assert found.device_note == "NVML: NVMLError_NotSupported: Not Supported"
 
 
 def test_this_machine_has_no_gpu_or_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gpu.device_of("cpu") == torch.device("cpu")
+    assert measuring.device_of("cpu") == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match=r"no CUDA (device|build)"):
-        gpu.device_of("cuda")
+        measuring.device_of("cuda")
 
 
 def test_the_steps_of_a_training_have_the_utilisation(

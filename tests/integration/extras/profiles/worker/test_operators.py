@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.profiler import profile
 
-from compilewatch.extras.profiles.infer.messages import TracedCall
+from compilewatch.extras.profiles.infer.records import OpStat
 from compilewatch.extras.profiles.infer.report_files import op_stats
-from compilewatch.extras.profiles.worker import traces
+from compilewatch.extras.profiles.worker import measuring
 
 pytestmark = pytest.mark.torch
 
@@ -32,8 +32,8 @@ def call() -> None:
     time.sleep(IDLE_SECONDS)
 
 
-def rows_of(found: TracedCall) -> dict[str, dict[str, str]]:
-    return {row["name"]: row for row in csv.DictReader(op_stats(found.operators).splitlines())}
+def rows_of(operators: tuple[OpStat, ...]) -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in csv.DictReader(op_stats(operators).splitlines())}
 
 
 def test_the_file_is_what_torch_sums_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +44,9 @@ def test_the_file_is_what_torch_sums_up(tmp_path: Path, monkeypatch: pytest.Monk
         made.append(profile(**arguments))
         return made[-1]
 
-    monkeypatch.setattr(traces, "profile", recording)
+    monkeypatch.setattr(measuring, "profile", recording)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
-    rows = rows_of(traces.traced(lambda: model(torch.ones(8, 64)), CALLS, tmp_path))
+    rows = rows_of(measuring.traced(lambda: model(torch.ones(8, 64)), CALLS, tmp_path)[0])
     averages = {event.key: event for event in made[0].key_averages()}
     assert rows.keys() == averages.keys()
     assert int(rows["aten::addmm"]["calls"]) == 2 * CALLS
@@ -62,9 +62,9 @@ def test_self_times_sum_to_the_wall_time_with_python_that_waits(tmp_path: Path) 
     """Where no operator runs, the time is the annotation's own: nothing of a call is lost."""
     shares = []
     for _ in range(ATTEMPTS):
-        found = traces.traced(call, CALLS, tmp_path)
-        own = {each.name: each.self_cpu_seconds for each in found.operators}
-        assert own[traces.CALL] >= CALLS * IDLE_SECONDS
-        assert sum(own.values()) <= found.wall_seconds
-        shares.append(sum(own.values()) / found.wall_seconds)
+        operators, wall_seconds = measuring.traced(call, CALLS, tmp_path)
+        own = {each.name: each.self_cpu_seconds for each in operators}
+        assert own[measuring.CALL] >= CALLS * IDLE_SECONDS
+        assert sum(own.values()) <= wall_seconds
+        shares.append(sum(own.values()) / wall_seconds)
     assert max(shares) >= 0.99

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from compilewatch.extras.profiles.infer.messages import STACKS_FILE, TRACE_FILE
-from compilewatch.extras.profiles.worker import traces
-from compilewatch.extras.profiles.worker.callables import Inductor
+from compilewatch.extras.profiles.worker import measuring
 from compilewatch.extras.profiles.worker.segments import NO_FRAME, Division
+from compilewatch.extras.profiles.worker.subject import Inductor
 from tests.integration.extras.profiles.worker.conftest import MakeInductor
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:seen")]
@@ -89,14 +89,14 @@ def test_the_parts_sum_to_the_call_and_each_break_has_a_frame(
 ) -> None:
     """Runs each model: the only test that shows that torch names its frames as we expect."""
     compiled = make_inductor(case.build)
-    found = traces.divided(compiled.call, 1)
+    found = measuring.divided(compiled.call, 1)
     spent = sum(value for kinds in found.nanoseconds.values() for value in kinds.values())
     assert spent == found.total
     breaks = compiled.breaks() or ()
     ends = compiled.ends(breaks)
     assert {breaks[at].line for at in ends.values()} == {b.line for b in breaks}
     # Every frame that runs is one that was captured or that a break is known of.
-    known = {*compiled.found.captured, *compiled.found.frames, NO_FRAME}
+    known = {*compiled.captured.captured, *compiled.captured.frames, NO_FRAME}
     assert found.nanoseconds.keys() <= known
     marked = {line_of(each.mark) for each in case.breaks if each.mark}
     assert marked <= {b.line for b in breaks}
@@ -108,7 +108,7 @@ def test_a_wait_at_a_break_is_a_cost_of_its_line(
     at: int, mark: str, make_inductor: MakeInductor
 ) -> None:
     compiled = make_inductor(lambda: Sleeping(at))
-    found = traces.divided(compiled.call, 3)
+    found = measuring.divided(compiled.call, 3)
     other = "second" if mark == "first" else "first"
     assert cost_at(compiled, found, line(mark)) >= SLEEP_SECONDS
     assert cost_at(compiled, found, line(mark)) > cost_at(compiled, found, line(other))
@@ -118,19 +118,19 @@ def test_a_wait_at_a_break_is_a_cost_of_its_line(
 @untraceable
 def test_a_frame_that_was_given_up_costs_its_break(make_inductor: MakeInductor) -> None:
     compiled = make_inductor(Given)
-    found = traces.divided(compiled.call, 1)
+    found = measuring.divided(compiled.call, 1)
     assert cost_at(compiled, found, line("given up")) >= SLEEP_SECONDS
 
 
 def traced_again(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The profilers that `traces` makes from now on."""
+    """The profilers that `measuring` makes from now on."""
     made: list[Any] = []
 
     def recording(**arguments: Any) -> Any:
         made.append(profile(**arguments))
         return made[-1]
 
-    monkeypatch.setattr(traces, "profile", recording)
+    monkeypatch.setattr(measuring, "profile", recording)
     return made
 
 
@@ -139,16 +139,16 @@ def test_operators_are_those_of_key_averages(
 ) -> None:
     made = traced_again(monkeypatch)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
-    found = traces.traced(lambda: model(torch.ones(8, 64)), 4, tmp_path)
+    operators, wall_seconds = measuring.traced(lambda: model(torch.ones(8, 64)), 4, tmp_path)
     averages = {event.key: event for event in made[0].key_averages()}
-    assert {each.name for each in found.operators} == averages.keys()
-    for each in found.operators:
+    assert {each.name for each in operators} == averages.keys()
+    for each in operators:
         expected = averages[each.name]
         assert each.calls == expected.count
         assert each.self_cpu_seconds == pytest.approx(expected.self_cpu_time_total / 1e6, abs=1e-6)
-    own = sum(each.self_cpu_seconds for each in found.operators)
-    assert own <= found.wall_seconds
-    called = next(each for each in found.operators if each.name == traces.CALL)
+    own = sum(each.self_cpu_seconds for each in operators)
+    assert own <= wall_seconds
+    called = next(each for each in operators if each.name == measuring.CALL)
     assert own == pytest.approx(called.total_cpu_seconds, rel=0.001)
     assert called.calls == 4
 
@@ -160,8 +160,7 @@ def test_the_files_of_a_trace_are_valid(tmp_path: Path) -> None:
         with record_function("model"):
             return torch.ones(64, 64) @ torch.ones(64, 64)
 
-    found = traces.traced(call, 2, tmp_path)
-    assert found.files == (TRACE_FILE, STACKS_FILE)
+    measuring.traced(call, 2, tmp_path)
     passed, violations = validate_trace(str(tmp_path / TRACE_FILE))
     assert passed, violations
     names = [e.get("name") for e in json.loads((tmp_path / TRACE_FILE).read_text())["traceEvents"]]

@@ -6,16 +6,14 @@ import msgspec
 import pytest
 
 from compilewatch.extras.profiles.infer import analysis
-from compilewatch.extras.profiles.infer.analysis import Measurement
-from compilewatch.extras.profiles.infer.messages import Segmented
-from compilewatch.extras.profiles.infer.records import EAGER, BatchPoint
-from compilewatch.records import GraphBreak, Status
+from compilewatch.extras.profiles.infer.records import EAGER, BatchPoint, Samples
+from compilewatch.records import Status
 from tests import profiled
 
 
-def rounds(seconds: float, count: int = 10) -> Measurement:
-    values = [[seconds * (1 + n / 1000)] * 3 for n in range(count)]
-    return Measurement(wall=values, cpu=values)
+def rounds(seconds: float, count: int = 10) -> Samples:
+    values = tuple((seconds * (1 + n / 1000),) * 3 for n in range(count))
+    return Samples(target="inductor", batch_size=4, wall_seconds=values, cpu_seconds=values)
 
 
 def point(**fields: object) -> BatchPoint:
@@ -55,37 +53,6 @@ def test_compiling_never_pays_where_it_is_not_faster() -> None:
     found = analysis.with_speedup(measured(0.2, first_call_seconds=10.0), rounds(0.2), rounds(0.1))
     assert found.speedup == pytest.approx(0.5)
     assert found.break_even_calls_cold is None
-
-
-def graph_break(line: int) -> GraphBreak:
-    return GraphBreak(
-        code="GB0", reason="r", fingerprint=f"f{line}", file="m.py", line=line, function="forward"
-    )
-
-
-def test_a_break_costs_what_its_frame_does_outside_of_graphs() -> None:
-    found = Segmented(
-        calls=1,
-        total_seconds=1.0,
-        seconds={
-            "": {"guard": 0.05, "python": 0.05},
-            "0/0": {"graph": 0.3, "python": 0.2, "guard": 0.1},
-            "1/0": {"graph": 0.1, "eager": 0.1},
-            "2/0": {"graph": 0.05, "python": 0.05},
-        },
-        breaks=(graph_break(7), graph_break(9)),
-        ends={"0/0": 0, "1/0": 1},
-    )
-    first, second = analysis.costs_of(found)
-    assert (first.line, first.compile_ids) == (7, ("0/0",))
-    assert first.seconds == pytest.approx(0.3)
-    assert first.share == pytest.approx(0.3)
-    assert second.line == 9
-    assert second.eager_seconds == pytest.approx(0.1)
-    segments = analysis.segments_of(found)
-    compiled = segments.graph_seconds + segments.guard_seconds
-    rest = segments.eager_seconds + segments.python_seconds
-    assert compiled + rest == pytest.approx(segments.call_seconds)
 
 
 def test_the_best_batch_has_the_most_throughput() -> None:

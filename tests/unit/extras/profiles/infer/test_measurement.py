@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 
 from compilewatch.errors import UsageError
-from compilewatch.extras.profiles.infer import messages as orders
-from compilewatch.extras.profiles.infer.measurement import profile_model
-from compilewatch.extras.profiles.infer.parts import (
+from compilewatch.extras.profiles.infer.measurement import (
     Job,
-    SilentProfile,
     canonical,
     check_targets,
-    environment_of,
+    profile_model,
+)
+from compilewatch.extras.profiles.infer.messages import (
+    END,
+    PREPARE,
+    FirstCall,
+    MemoryUse,
+    Order,
+    Prepared,
+    Round,
 )
 from compilewatch.extras.profiles.infer.records import (
     InferenceOptions,
@@ -24,12 +30,13 @@ from compilewatch.extras.profiles.infer.records import (
     Memory,
     OpStat,
     ProfileFailure,
+    Segments,
     Verdict,
     eager_of,
 )
-from compilewatch.extras.profiles.infer.server_client import SubjectError
+from compilewatch.extras.profiles.infer.servers import SubjectError, environment_of
 from compilewatch.extras.profiles.infer.store import ProfileFolder
-from compilewatch.records import Phase, Record, Status
+from compilewatch.records import Phase, Status
 from tests import factories, profiled
 
 OLD = "inductor@torch-2.13"
@@ -42,9 +49,7 @@ class Scripted:
     `fails` may raise SubjectError for an order of a target.
     """
 
-    def __init__(
-        self, fails: Callable[[str, orders.ProfileCommand], None] = lambda *_: None
-    ) -> None:
+    def __init__(self, fails: Callable[[str, Order], None] = lambda *_: None) -> None:
         self.asked: list[tuple[str, str]] = []
         self.fails = fails
         self.parameters = {OLD: 100}
@@ -53,46 +58,48 @@ class Scripted:
     def of(self, target: str) -> _Server:
         return _Server(self, target)
 
-    def reply(self, target: str, order: orders.ProfileCommand) -> Record:
+    def reply(self, target: str, order: Order) -> object:
         name = self._targets.setdefault(order.subject, target)
-        self.asked.append((type(order).__name__, name))
+        self.asked.append((order.step, name))
         self.fails(name, order)
-        match order:
-            case orders.Prepare():
-                return self._prepared(name, order)
-            case orders.FirstCall():
-                return orders.Called(seconds=1.0, graphs=1, breaks=())
-            case orders.Measure():
-                taken = SECONDS[name] * (1 + 0.001 * len(self.asked))
-                return orders.Measured(wall_seconds=(taken,), cpu_seconds=(taken,))
-            case orders.MeasureMemory():
-                return orders.Used(memory=Memory(rss_peak_bytes=10**8))
-            case orders.Compare():
-                return orders.Compared(numerics=profiled.MATCHES)
-            case orders.TimedSegment():
-                return orders.Segmented(calls=5, total_seconds=0.01, seconds={"": {"graph": 0.01}})
-            case orders.Trace():
-                return self._traced(name)
-            case orders.Recompile():
-                return orders.Called(seconds=0.5)
-        return orders.Ended()
+        taken = SECONDS[name] * (1 + 0.001 * len(self.asked))
+        segments = Segments(
+            calls=5,
+            call_seconds=0.01,
+            graph_seconds=0.01,
+            guard_seconds=0.0,
+            eager_seconds=0.0,
+            python_seconds=0.0,
+        )
+        replies: dict[str, object] = {
+            "first_call": FirstCall(seconds=1.0, graphs=1, breaks=()),
+            "measure": Round(wall_seconds=(taken,), cpu_seconds=(taken,)),
+            "memory": MemoryUse(memory=Memory(rss_peak_bytes=10**8)),
+            "compare": profiled.MATCHES,
+            "segments": (segments, ()),
+            "recompile": FirstCall(seconds=0.5),
+            END: None,
+        }
+        if order.step == PREPARE:
+            return self._prepared(name, order)
+        return self._traced(name) if order.step == "trace" else replies[order.step]
 
-    def _prepared(self, name: str, order: orders.Prepare) -> orders.Prepared:
-        self._folder = Path(order.folder)
-        return orders.Prepared(
+    def _prepared(self, name: str, order: Order) -> Prepared:
+        assert order.job is not None
+        self._folder = Path(order.job.folder)
+        return Prepared(
             load_seconds=0.1,
             parameters=self.parameters.get(name, 100),
             trainable_parameters=100,
             model_bytes=400,
             inputs=(),
             strategy="text",
-            batch_size=order.batch_size,
+            batch_size=order.job.batch_size,
         )
 
-    def _traced(self, name: str) -> orders.TracedCall:
+    def _traced(self, name: str) -> tuple[OpStat, ...]:
         (self._folder.parent / f"{name}-{self._number(name)}" / "trace.json").write_text(name)
-        stat = OpStat(name=name, calls=1, self_cpu_seconds=1e-3, total_cpu_seconds=1e-3)
-        return orders.TracedCall(operators=(stat,), files=("trace.json",), wall_seconds=0.01)
+        return (OpStat(name=name, calls=1, self_cpu_seconds=1e-3, total_cpu_seconds=1e-3),)
 
     def _number(self, name: str) -> int:
         return next(number for number, target in self._targets.items() if target == name)
@@ -104,10 +111,8 @@ class _Server:
         name = environment_of(target)
         self.environment = factories.environment(name=name)
 
-    def ask(self, order: orders.ProfileCommand, kind: type[Any]) -> Any:
-        reply = self.all_of.reply(self.target, order)
-        assert isinstance(reply, kind)
-        return reply
+    def ask(self, order: Order, kind: type[Any]) -> Any:
+        return self.all_of.reply(self.target, order)
 
 
 @pytest.fixture(autouse=True)
@@ -123,13 +128,13 @@ def profiled_on(
     job = Job(request=factories.result("A").request, options=options, trace=trace)
     profilers: Any = servers or Scripted()
     folder = ProfileFolder(tmp_path / "profile-20261122-100000-0001")
-    return profile_model(job, profilers, folder, SilentProfile(), "id").profile
+    return profile_model(job, profilers, folder, lambda *_: None, "id").profile
 
 
 def test_two_environments_are_measured_in_turns_and_compared(tmp_path: Path) -> None:
     servers: Any = Scripted()
     found = profiled_on(tmp_path, "eager", "inductor", OLD, servers=servers)
-    rounds = [target for order, target in servers.asked if order == "Measure"]
+    rounds = [target for order, target in servers.asked if order == "measure"]
     assert rounds[:6] == ["eager", "inductor", OLD, OLD, "inductor", "eager"]
     assert len(rounds) == 3 * found.options.rounds
     eager, new, old = found.targets
@@ -182,8 +187,8 @@ def test_the_main_trace_and_the_table_of_operators_are_of_one_target(
 
 
 def test_a_target_that_runs_out_of_memory_costs_its_own_points_only(tmp_path: Path) -> None:
-    def fails(target: str, order: orders.ProfileCommand) -> None:
-        if target == "inductor" and isinstance(order, orders.FirstCall) and order.subject == 4:
+    def fails(target: str, order: Order) -> None:
+        if target == "inductor" and order.step == "first_call" and order.subject == 4:
             raise SubjectError(
                 ProfileFailure(status=Status.OOM, phase=Phase.COMPILE, detail="9 GiB of 8 GiB")
             )
@@ -216,6 +221,9 @@ def test_a_default_environment_is_not_part_of_a_name() -> None:
     ("targets", "device", "said"),
     [
         (("inductor", "inductor@default"), "cpu", "once"),
+        (("eager", "eager"), "cpu", "once"),
+        ((), "cpu", "once"),
+        (("neuron",), "cpu", "profile neuron"),
         (("inductor@",), "cpu", "names no environment"),
         (("dynamo@torch-2.13",), "cpu", "known: eager"),
         (("eager", "xla"), "cuda", "on the CPU only"),

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 
-from compilewatch.errors import UsageError
 from compilewatch.extras.profiles.infer.machine import busy_note
-from compilewatch.extras.profiles.infer.measured_once import suggested
-from compilewatch.extras.profiles.infer.parts import Job, check_targets, profile_key
+from compilewatch.extras.profiles.infer.measurement import Job, suggested_settings
 from compilewatch.extras.profiles.infer.profiles_of_run import (
     compared_with,
     slower_notes,
@@ -41,39 +38,25 @@ def test_the_most_used_models_that_compiled_are_profiled_once() -> None:
 def test_the_machine_and_the_options_are_in_the_key_and_the_software_is_not() -> None:
     request = factories.result("A").request
     job = Job(request=request, options=OPTIONS)
-    key = profile_key(job, profiled.MACHINE)
+    key = job.key(profiled.MACHINE)
     newer = msgspec.structs.replace(request, key="of another torch")
-    assert profile_key(Job(request=newer, options=OPTIONS), profiled.MACHINE) == key
+    assert Job(request=newer, options=OPTIONS).key(profiled.MACHINE) == key
     other = msgspec.structs.replace(profiled.MACHINE, cpu="Another CPU")
-    assert profile_key(job, other) != key
+    assert job.key(other) != key
     threads = msgspec.structs.replace(OPTIONS, threads=2)
-    assert profile_key(Job(request=request, options=threads), profiled.MACHINE) != key
+    assert Job(request=request, options=threads).key(profiled.MACHINE) != key
     model = factories.result("B").request
-    assert profile_key(Job(request=model, options=OPTIONS), profiled.MACHINE) != key
-
-
-@pytest.mark.parametrize(
-    ("targets", "said"),
-    [
-        (("dynamo",), "known: eager"),
-        (("neuron",), "profile neuron"),
-        (("eager", "eager"), "once"),
-        ((), "once"),
-    ],
-)
-def test_targets_that_cannot_be_profiled(targets: tuple[str, ...], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        check_targets(targets)
+    assert Job(request=model, options=OPTIONS).key(profiled.MACHINE) != key
 
 
 def test_settings_are_those_that_torch_suggests() -> None:
     text = "set torch._dynamo.config.capture_dynamic_output_shape_ops = True"
     other = msgspec.structs.replace(profiled.COST, reason=text)
-    assert suggested([profiled.COST, other, profiled.COST]) == [
+    assert suggested_settings([profiled.COST, other, profiled.COST]) == [
         "capture_scalar_outputs",
         "capture_dynamic_output_shape_ops",
     ]
-    assert suggested([msgspec.structs.replace(profiled.COST, reason="none")]) == []
+    assert suggested_settings([msgspec.structs.replace(profiled.COST, reason="none")]) == []
 
 
 def test_only_a_busy_machine_gets_a_note() -> None:

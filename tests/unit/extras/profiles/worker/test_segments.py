@@ -7,6 +7,7 @@ import random
 import pytest
 
 from compilewatch.extras.profiles.worker.segments import NO_FRAME, Division, Slice, divide
+from compilewatch.records import GraphBreak
 
 CALL = Slice(0, 1000, "compilewatch::call", is_operator=False)
 
@@ -79,3 +80,31 @@ def test_any_slices_sum_to_the_call(seed: int) -> None:
         Slice(draw.randrange(1200), draw.randrange(400), draw.choice(names)) for _ in range(60)
     ]
     assert total(divide(CALL, slices)) == 1000
+
+
+def graph_break(line: int) -> GraphBreak:
+    return GraphBreak(
+        code="GB0", reason="r", fingerprint=f"f{line}", file="m.py", line=line, function="forward"
+    )
+
+
+def test_a_break_costs_what_its_frame_does_outside_of_graphs() -> None:
+    division = Division(
+        total=1000,
+        nanoseconds={
+            "": {"guard": 50, "python": 50},
+            "0/0": {"graph": 300, "python": 200, "guard": 100},
+            "1/0": {"graph": 100, "eager": 100},
+            "2/0": {"graph": 50, "python": 50},
+        },
+    )
+    first, second = division.costs((graph_break(7), graph_break(9)), {"0/0": 0, "1/0": 1})
+    assert (first.line, first.compile_ids) == (7, ("0/0",))
+    assert first.seconds == pytest.approx(3e-7)
+    assert first.share == pytest.approx(0.3)
+    assert second.line == 9
+    assert second.eager_seconds == pytest.approx(1e-7)
+    segments = division.segments(calls=1)
+    compiled = segments.graph_seconds + segments.guard_seconds
+    rest = segments.eager_seconds + segments.python_seconds
+    assert compiled + rest == pytest.approx(segments.call_seconds)
